@@ -392,7 +392,7 @@ def test_an_index_finds_keys_in_few_pages() -> None:
 
 @pytest.mark.parametrize("held", [0, 1 << 40])
 def test_rows_are_streamed_and_their_keys_wait_in_files(monkeypatch: pytest.MonkeyPatch, held: int) -> None:
-    monkeypatch.setattr(row_statements, "HELD_BYTES", held)
+    monkeypatch.setattr(row_statements, "BUFFER_BYTES", held)
     monkeypatch.setattr(row_statements, "KeyRuns", lambda schema: KeyRuns(schema, run_bytes=4_000))
     monkeypatch.setattr(sorting, "_BLOCK_ROWS", 300)
     monkeypatch.setattr(lookup, "LISTED", 100)

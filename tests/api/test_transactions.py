@@ -181,3 +181,17 @@ def test_keys_have_one_digest_however_they_are_given(table: dolmen.Table) -> Non
         assert table.delete(keys=same, request="a").already == {"a": made.version}
     for same in ("id IN (1, 2, 3)", {"id": [3, 2, 1]}, "id = 1 OR id = 3 OR id = 2"):
         assert table.delete(same, request="a").already == {"a": made.version}
+
+
+def test_a_message_belongs_to_the_whole_transaction(db: Database, table: dolmen.Table) -> None:
+    with db.transaction(message="all") as tx:
+        for act in (
+            lambda: tx.table("people").append(people(1), message="one"),
+            lambda: tx.table("people").erase("id = 1", message="one"),
+            lambda: tx.drop_table("people", message="one"),
+            lambda: tx.forget(1, message="one"),
+        ):
+            with pytest.raises(InputError, match=r"db\.transaction\(message=\.\.\.\)"):
+                act()
+        tx.table("people").append(people(2))
+    assert (db.history(1)[0].message, ids(table)) == ("all", [2])

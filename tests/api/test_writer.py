@@ -202,7 +202,7 @@ def test_too_much_at_once_is_refused_and_too_much_in_all_waits(table: Table, run
             writer.append(rows(*range(10_000)))
         for _ in range(20):
             writer.append(some)
-            assert writer._held_bytes <= 3 * some.nbytes
+            assert writer._buffered_bytes <= 3 * some.nbytes
     assert table.count() == 20_000
 
 
@@ -236,7 +236,7 @@ def test_a_cancelled_call_is_not_committed(table: Table) -> None:
         assert first.cancel()
     assert second.done()
     assert ids(table) == [2]
-    assert writer._held_bytes == 0
+    assert writer._buffered_bytes == 0
 
 
 def test_columns_that_are_added_meanwhile_get_their_defaults(table: Table) -> None:

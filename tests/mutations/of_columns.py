@@ -69,16 +69,16 @@ COLUMNS: tuple[Mutation, ...] = (
         (
             Edit(
                 "api/writer.py",
-                "            check_written_under(then, entry, base_ts)  # before anything is uploaded\n",
+                "            check_written_under(schema, entry, base_ts)  # before anything is uploaded\n",
                 "",
             ),
-            Edit("api/writer.py", "self._table, first.entry, batches,", "self._table, entry, batches,"),
+            Edit("api/writer.py", "self._table, entry=first.entry)", "self._table, entry=entry)"),
             Edit(
                 "api/writer.py",
-                "                files = row_statements",
-                "                batches = list(row_statements.rows_of(entry, pa.Table.from_batches(batches)))\n                files = row_statements",
+                "                files = TableChange",
+                "                batches = list(rows_of(entry, pa.Table.from_batches(batches)))\n                files = TableChange",
             ),
-            Edit("api/writer.py", "requests=requests, schema=then))", "requests=requests, schema=entry.schema))"),
+            Edit("api/writer.py", "requests=requests, schema=schema))", "requests=requests, schema=entry.schema))"),
         ),
     ),
 )

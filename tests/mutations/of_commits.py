@@ -93,7 +93,7 @@ COMMITS: tuple[Mutation, ...] = (
     mutation(
         "a name in a cached version is reported as taken",
         "a cached base proves nothing: an error is raised only after the pointer was read afresh",
-        "api/database.py",
+        "transactions/transaction.py",
         "            if name in unit.base.tables:\n",
         "            if not name:\n",
     ),

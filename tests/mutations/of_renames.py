@@ -40,8 +40,8 @@ RENAMES: tuple[Mutation, ...] = (
         "reads of a renamed table are not compared",
         "the reads of a transaction are compared by the table's uuid, whatever its name was",
         "transactions/unit_of_work.py",
-        "        known = self.base.name_of(self.manifest.table(name).uuid)\n",
-        "        known = name if name in self.base.tables else None\n",
+        "        base_name = self.base.name_of(self.manifest.table(name).uuid)\n",
+        "        base_name = name if name in self.base.tables else None\n",
     ),
     mutation(
         "an overwrite after a rename ignores rows that others added",

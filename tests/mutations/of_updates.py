@@ -8,16 +8,16 @@ UPDATES: tuple[Mutation, ...] = (
     mutation(
         "an update commits whatever has changed",
         "an update or a merge depends on what it read: no other commit may change it before it lands",
-        "transactions/merge/update.py",
-        "    unit.claim(name, predicate)\n",
-        "    unit.pin()\n",
+        "transactions/row_statements.py",
+        "        self.unit.depend_on_rows(self.name, predicate)\n",
+        "        self.unit.keep_base()\n",
     ),
     mutation(
         "updated rows stay, in addition to the new ones",
         "an updated row is hidden in the commit that writes its new version",
-        "transactions/merge/update.py",
-        "    if hidden.positions or unit.changes(entry.uuid):\n",
-        "    if unit.changes(entry.uuid):\n",
+        "transactions/row_statements.py",
+        "        if hidden or unit.changes(uuid):\n",
+        "        if unit.changes(uuid):\n",
     ),
     mutation(
         "a merge inserts rows that matched",
@@ -29,8 +29,8 @@ UPDATES: tuple[Mutation, ...] = (
     mutation(
         "rows of several files are hidden in the first of them",
         "a position belongs to the file of its row",
-        "transactions/merge/update.py",
-        "            self.positions.setdefault(placed.paths[file], BitMap()).update(BitMap(own))\n",
-        "            self.positions.setdefault(placed.paths[0], BitMap()).update(BitMap(own))\n",
+        "transactions/row_statements.py",
+        "            hidden.setdefault(self.paths[file], BitMap()).update(BitMap(positions))\n",
+        "            hidden.setdefault(self.paths[0], BitMap()).update(BitMap(positions))\n",
     ),
 )

@@ -33,8 +33,7 @@ from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Schema
 from dolmen.rows.scan.data_objects import is_local
 from dolmen.rows.write.data_file import check_storable
-from dolmen.rows.write.row_digest import content_digest
-from dolmen.transactions import row_statements
+from dolmen.transactions.reading import check_key, check_sortable
 from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.unit_of_work import Commit, UnitOfWork
 
@@ -123,14 +122,11 @@ def adopt(
         unit.refresh()  # the table may have been dropped
     sources = arguments.names("source", source)
     label = sources[0] if len(sources) == 1 else f"{len(sources):,} files"
-    needs_content, applied = unit.needs_content(request), transaction.has_applied(request)
     result = Adoption(name, label)
-    if not applied:
+    if not unit.has_applied(request):
         result = _Adopter(unit, name, label, settings, request, progress).run(sources)
-    if request is not None and needs_content:
-        keys = [list(settings.primary_key), list(settings.sort_key)]
-        content = content_digest("adopt", name, sources, *keys, dict(settings.properties or {}))
-        unit.add_content(request, content)
+    keys = [list(settings.primary_key), list(settings.sort_key)]
+    unit.add_content(request, "adopt", name, sources, *keys, dict(settings.properties or {}))
     return result if dry_run else replace(result, commit=transaction.commit())
 
 
@@ -240,8 +236,8 @@ class _Adopter:
         """The new table's entry, without files; None if its keys or properties are refused."""
         settings = self._settings
         try:
-            key = row_statements.check_key(tuple(schema.field(column) for column in settings.primary_key))
-            order = row_statements.check_sortable(tuple(schema.field(column) for column in settings.sort_key))
+            key = check_key(tuple(schema.field(column) for column in settings.primary_key))
+            order = check_sortable(tuple(schema.field(column) for column in settings.sort_key))
             ids = [field.id for field in key]
             properties = check_table_properties(settings.properties or {}, schema, ids)
             entry = TableEntry(

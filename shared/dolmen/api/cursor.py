@@ -1,4 +1,4 @@
-"""Change cursors: the places of readers of changes, which the database keeps, and keeps readable."""
+"""The changes of a table, and cursors: positions of their readers, which the database keeps, and keeps readable."""
 
 from __future__ import annotations
 
@@ -7,48 +7,47 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from dolmen.api.table import Table
 from dolmen.base import arguments
 from dolmen.base.runtime import CURSOR_OPENING, attempts
 from dolmen.base.units import duration_text, parse_duration, utc
 from dolmen.commit.context import Context
 from dolmen.commit.statements.catalog import PutCursor
-from dolmen.errors import ConflictError, TagNotFoundError, VersionExpiredError
+from dolmen.errors import ConflictError, InputError, TagNotFoundError, VersionExpiredError
 from dolmen.format.layout import Cursor, check_tag_name
 from dolmen.format.manifest import Manifest
-from dolmen.predicate import Parameters, Where
-from dolmen.transactions.results import Commit
-from dolmen.transactions.snapshot import manifest_at
-from dolmen.transactions.transaction import Transaction, unit_of
+from dolmen.predicate import Parameters, Where, parse, with_parameters
+from dolmen.rows.changes.feed import ChangeFeed
+from dolmen.transactions.snapshot import Time, manifest_at
+from dolmen.transactions.unit_of_work import Commit, UnitOfWork
 
 DEFAULT_AGE = "30d"
 
 
 class ChangeCursor:
-    """Reads the changes since the version that its reader has acknowledged, and moves on when it is told to.
+    """Reads the changes since the version that its reader has acknowledged, and moves when the reader says so.
 
-    Until it is acknowledged, the same changes are given again, also to another process. No version from the place of
-    the cursor on expires, unless the cursor has not moved for longer than its age.
+    Until then it returns the same changes again, also to another process. No version from its position on expires,
+    unless it has not moved for longer than its age.
     """
 
-    def __init__(self, context: Context, name: str, place: Cursor) -> None:
-        self._context, self.name, self._place = context, name, place
+    def __init__(self, context: Context, name: str, position: Cursor) -> None:
+        self._context, self.name, self._position = context, name, position
         self._until: Manifest | None = None
 
     @property
     def version(self) -> int:
         """The newest version that the reader has acknowledged."""
-        return self._place.version
+        return self._position.version
 
     @property
     def moved_at(self) -> datetime:
-        """The time at which the cursor came to its place."""
-        return utc(self._place.moved_at)
+        """The time at which the cursor came to its position."""
+        return utc(self._position.moved_at)
 
     @property
     def ends_at(self) -> datetime:
         """The time at which the cursor ends if it has not moved by then."""
-        return utc(self._place.moved_at + self._place.age_us)
+        return utc(self._position.moved_at + self._position.age_us)
 
     @property
     def until(self) -> int:
@@ -87,17 +86,15 @@ class ChangeCursor:
             ['Ada', 'Grace', 'Linus']
         """
         try:
-            return Table(self._context, table).changes(
-                self.version, self.until, columns=columns, where=where, parameters=parameters, net=net
-            )
+            return read_changes(self._context, table, self.version, self.until, columns, where, parameters, net=net)
         except VersionExpiredError as error:
             raise self._ended(error) from None
 
     def acknowledge(self) -> Commit:
         """Moves the cursor to ``until``, once what was read is safe: all changes up to there count as read.
 
-        If ``changes`` was not called since the last move, ``until`` is the newest version: then changes that nobody has
-        read are not given again. To move to a version at which tables were read as a whole, ``reset`` the cursor to it.
+        If ``changes`` was not called since the last move, ``until`` is the newest version, and unread changes are
+        skipped. To move to a version at which tables were read as a whole, ``reset`` the cursor to it.
 
         Raises:
             VersionExpiredError: as for ``changes``: it has ended, and versions that it has not seen have expired.
@@ -112,10 +109,8 @@ class ChangeCursor:
         """
         until, newest = self.until, self._context.head.known().manifest
         if self.version < newest.horizon > 1 and not newest.is_kept(self.version):
-            gone = VersionExpiredError(
-                f"version {max(self.version, 1)} has expired: the oldest kept is {newest.horizon}"
-            )
-            raise self._ended(gone)
+            reason = f"version {max(self.version, 1)} has expired: the oldest kept is {newest.horizon}"
+            raise self._ended(VersionExpiredError(reason))
         return self._move(until)
 
     def reset(self, version: int | None = None) -> Commit:
@@ -147,47 +142,72 @@ class ChangeCursor:
         return self._put(None)
 
     def _ended(self, error: VersionExpiredError) -> VersionExpiredError:
+        age = duration_text(self._position.age_us)
         return VersionExpiredError(
             f"cursor {self.name!r} at version {self.version}: {error}. It ended at {self.ends_at:%Y-%m-%d %H:%M} "
-            f"UTC, as it had not moved for {duration_text(self._place.age_us)}: read the tables as a whole, and reset "
-            "the cursor to the version at which they were read"
+            f"UTC, as it had not moved for {age}: read the tables as a whole, and reset the cursor to the version at "
+            "which they were read"
         )
 
     def _move(self, version: int) -> Commit:
-        place = Cursor(version, self._context.store.clock.current_us, self._place.age_us)
-        commit = self._put(place)
-        self._place, self._until = place, None
+        position = Cursor(version, self._context.store.clock.current_us, self._position.age_us)
+        commit = self._put(position)
+        self._position, self._until = position, None
         return commit
 
-    def _put(self, place: Cursor | None) -> Commit:
-        with Transaction(self._context, "cursor") as transaction:
-            unit_of(transaction).add(PutCursor(self.name, self._place, place))
-            return transaction.commit()
+    def _put(self, position: Cursor | None) -> Commit:
+        unit = UnitOfWork(self._context, "cursor")
+        unit.add(PutCursor(self.name, self._position, position))
+        return unit.commit()
 
     def __repr__(self) -> str:
         return f"<ChangeCursor {self.name} at version {self.version}, ends {self.ends_at:%Y-%m-%d %H:%M}Z>"
 
 
-def open_cursor(
-    context: Context, name: str, start: int | datetime | str | None, age: str | None, *, create: bool
-) -> ChangeCursor:
+def open_cursor(context: Context, name: str, start: Time | None, age: str | None, *, create: bool) -> ChangeCursor:
     """Opens a cursor; makes it if there is none and ``create`` is True. See ``Database.cursor``."""
     check_tag_name(name, "cursor")
     age_us = parse_duration(DEFAULT_AGE if age is None else age)
     for _ in attempts(context.runtime, CURSOR_OPENING):
         base = context.head.refresh()
-        there = base.manifest.cursors.get(name)
-        if there is not None:
-            return ChangeCursor(context, name, there)
+        if (existing := base.manifest.cursors.get(name)) is not None:
+            return ChangeCursor(context, name, existing)
         if not create:
-            known = ", ".join(sorted(base.manifest.cursors)) or "none"
-            raise TagNotFoundError(f"no cursor {name!r}; cursors: {known}. Leave out create=False to make it")
+            names = ", ".join(sorted(base.manifest.cursors)) or "none"
+            raise TagNotFoundError(f"no cursor {name!r}; cursors: {names}. Leave out create=False to make it")
         first = base.manifest if start is None else manifest_at(context, base, start)
-        place = Cursor(first.version, context.store.clock.current_us, age_us)
+        position = Cursor(first.version, context.store.clock.current_us, age_us)
+        unit = UnitOfWork(context, "cursor", newest=True)
         try:
-            with Transaction(context, "cursor", newest=True) as transaction:
-                unit_of(transaction).add(PutCursor(name, None, place))
+            unit.add(PutCursor(name, None, position))
+            unit.commit()
         except ConflictError:  # another reader made it
             continue
-        return ChangeCursor(context, name, place)
+        return ChangeCursor(context, name, position)
     raise ConflictError(f"cursor {name!r} is made and removed again and again")
+
+
+def read_changes(
+    context: Context,
+    table: str,
+    since: Time,
+    until: Time | None,
+    columns: Sequence[str] | None,
+    where: Where,
+    parameters: Parameters | None,
+    *,
+    net: bool,
+) -> pa.RecordBatchReader:
+    """Streams the changes of a table. See ``Table.changes``."""
+    base = context.head.refresh()
+    last = base.manifest if until is None else manifest_at(context, base, until)
+    first = manifest_at(context, base, since)
+    if first.version > last.version:
+        raise InputError(f"since={first.version} is after until={last.version}: exchange them")
+    with context.reading(last.version):
+        entry = context.segments.whole(last.table(table))
+    where = with_parameters(where, parameters)
+    predicate = None if where is None else parse(where, entry.schema, now_us=context.store.clock.current_us)
+    names = None if columns is None else arguments.names("columns", columns)
+    net = arguments.flag("net", net)
+    return ChangeFeed(context, base.manifest, first, last, table, entry, names, predicate, net=net).to_reader()

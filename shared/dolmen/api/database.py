@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-import pyarrow as pa
-
-from dolmen.api.autocommit import replay
 from dolmen.api.cursor import ChangeCursor, open_cursor
 from dolmen.api.table import Table
 from dolmen.api.upkeep import MaintainableDatabase
@@ -20,15 +18,13 @@ from dolmen.commit.context import Context
 from dolmen.commit.head import Head
 from dolmen.commit.versions import commits
 from dolmen.errors import InputError
-from dolmen.format.layout import check_table_name
 from dolmen.format.properties import DATABASE_PROPERTIES, effective_values
 from dolmen.store import open_store, portable_url
 from dolmen.store.base import ObjectStore
-from dolmen.transactions.erase import ErasureResult, ListedErasure, Subject, listed_erasure, listed_erasures
-from dolmen.transactions.restore_and_clone import Moment, TaggedVersion, drop_tag, put_tag, restore_tables
-from dolmen.transactions.results import Commit
-from dolmen.transactions.snapshot import Snapshot, pin
-from dolmen.transactions.transaction import Transaction, unit_of
+from dolmen.transactions.erase import ErasureResult, ListedErasure, listed_erasure, listed_erasures
+from dolmen.transactions.snapshot import Moment, Snapshot, TaggedVersion, drop_tag, pin, put_tag, restore_tables
+from dolmen.transactions.transaction import CatalogVerbs, Transaction, replay
+from dolmen.transactions.unit_of_work import Commit, UnitOfWork
 
 if TYPE_CHECKING:  # imported only when needed
     from dolmen.adopt.adoption import Adoption, AdoptionProgress
@@ -78,7 +74,7 @@ def verify(
     return verification.verify(context, version=version, deep=deep, all_versions=all_versions, progress=progress)
 
 
-class Database(MaintainableDatabase):
+class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableDatabase):
     """Tables under one pointer: they commit together, and readers always see whole commits.
 
     Args:
@@ -89,7 +85,28 @@ class Database(MaintainableDatabase):
 
     def __init__(self, store: ObjectStore, runtime: Runtime, *, trust_clock: bool = False) -> None:
         arguments.flag("trust_clock", trust_clock)
-        super().__init__(Context(store, runtime, Head(store, runtime, trust_clock=trust_clock)))
+        self._context = Context(store, runtime, Head(store, runtime, trust_clock=trust_clock))
+
+    def _apply(
+        self,
+        operation: str,
+        statement: Callable[[UnitOfWork], None],
+        message: str | None,
+        *,
+        needs_newest: bool = False,
+    ) -> Commit:
+        unit = UnitOfWork(self._context, operation, message=message, newest=needs_newest)
+        statement(unit)
+        return unit.commit()
+
+    def _erased(self, id_: str, done: Commit) -> ErasureResult:
+        return ErasureResult.of(id_, done, self._context)
+
+    def _handle(self, name: str) -> Table:
+        return Table(self._context, name)
+
+    def _renamed(self, name: str, done: Commit) -> Commit:
+        return done
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Other processes open the database by its URL."""
@@ -106,7 +123,7 @@ class Database(MaintainableDatabase):
         return self.table(name)
 
     def __contains__(self, name: object) -> bool:
-        """Whether the newest version has a table of this name."""
+        """True if the newest version has a table of this name."""
         return isinstance(name, str) and name in self._context.head.refresh().manifest.tables
 
     def __iter__(self) -> Iterator[str]:
@@ -158,47 +175,6 @@ class Database(MaintainableDatabase):
             self._context.head.refresh().manifest.table(name)
         return Table(self._context, name)
 
-    def create_table(
-        self,
-        name: str,
-        schema: pa.Schema,
-        primary_key: str | Sequence[str] | None = None,
-        sort_key: str | Sequence[str] | None = None,
-        properties: Mapping[str, Any] | None = None,
-        *,
-        request: str | None = None,
-        message: str | None = None,
-    ) -> Table:
-        """Creates a table.
-
-        Args:
-            name: 1 to 64 characters of ``a-z``, ``0-9`` and ``_``.
-            schema: columns and types. Dictionaries are stored as their values, times in microseconds.
-            primary_key: the key columns of ``upsert`` and ``delete(keys=...)``; ``append`` does not enforce them.
-            sort_key: the columns that rows in a file are sorted by: best those in most filters.
-            properties: settings (see ``Table.set``).
-            request, message: as for ``Table.append``. A table that was created under this id, and was dropped or
-                renamed since, is not created again.
-
-        Raises:
-            TableExistsError: the name is taken.
-            SchemaError: a type cannot be stored, or a column cannot be part of a key.
-            InputError: a setting is unknown, or its value is not allowed.
-            AppliedIdError: another table was created under this id, or the id was used for something else.
-
-        Examples:
-            >>> events = db.create_table("events", pa.schema({"day": pa.date32()}), sort_key="day")
-            >>> events.count()
-            0
-        """
-        check_table_name(name)
-        with Transaction(self._context, "create_table", message=message) as transaction:
-            unit = unit_of(transaction)
-            if name in unit.base.tables:
-                unit.refresh()  # it may have been dropped meanwhile
-            transaction.create_table(name, schema, primary_key, sort_key, properties, request=request)
-        return Table(self._context, name)
-
     def adopt(
         self,
         name: str,
@@ -236,74 +212,6 @@ class Database(MaintainableDatabase):
         settings = NewTableSettings.of(primary_key, sort_key, properties)
         return adopt(transaction, name, source, settings, request, progress, dry_run=arguments.flag("dry_run", dry_run))
 
-    def drop_table(self, name: str, *, request: str | None = None, message: str | None = None) -> Commit:
-        """Drops a table. Older versions still read it until they expire.
-
-        Args:
-            request, message: as for ``Table.append``. When it is tried again, a new table of this name is not dropped.
-
-        Raises:
-            TableNotFoundError: there is no such table, and none was dropped under this id.
-            AppliedIdError: another table was dropped under this id, or the id was used for something else.
-
-        Examples:
-            >>> db.drop_table("people").operation
-            'drop_table'
-        """
-        with Transaction(self._context, "drop_table", message=message) as transaction:
-            transaction.drop_table(name, request=request)
-            return transaction.commit()
-
-    def rename_table(self, old: str, new: str, *, request: str | None = None, message: str | None = None) -> Commit:
-        """Renames a table. Its rows, settings and history stay; older versions show it under its old name.
-
-        The memory of a table of changes (``<old>__deleted``) is renamed with it. The old name finds no table any more:
-        this affects handles, declarations, delete requests, and files dropped for it.
-
-        Args:
-            new: the new name; see ``create_table``.
-            request, message: as for ``Table.append``. When it is tried again, a new table with the old name is not
-                renamed.
-
-        Raises:
-            TableNotFoundError: there is no table ``old``, and none was renamed under this id.
-            AppliedIdError: the id was used for something else.
-            TableExistsError: the new name, or that of the memory, is taken.
-            InputError: the new name is the old one.
-            InvalidNameError: the new name is not allowed, or leaves no room for the memory's name.
-
-        Examples:
-            >>> commit = db.rename_table("people", "users")
-            >>> db.tables()
-            ['users']
-        """
-        check_table_name(new)
-        with Transaction(self._context, "rename_table", message=message) as transaction:
-            unit = unit_of(transaction)
-            if new in unit.base.tables:
-                unit.refresh()  # it may have been dropped meanwhile
-            transaction.rename_table(old, new, request=request)
-            return transaction.commit()
-
-    def set(self, *, request: str | None = None, message: str | None = None, **changes: Any) -> Commit:
-        """Changes settings of this database, in one commit: ``set(retention="7d")``.
-
-        Args:
-            changes: values by name (``settings`` lists them); None unsets a setting, so that its default holds.
-            request, message: as for ``Table.append``. When it is tried again, settings that were changed since stay so.
-
-        Raises:
-            InputError: a setting is unknown, or its value is not allowed.
-            AppliedIdError: other settings were changed under this id, or the id was used for something else.
-
-        Examples:
-            >>> db.set(retention="14d").operation
-            'set'
-        """
-        with Transaction(self._context, "set", message=message) as transaction:
-            transaction.set(request=request, **changes)
-            return transaction.commit()
-
     def settings(self) -> dict[str, Any]:
         """All settings of this database with their values, as they were given, or their defaults.
 
@@ -335,8 +243,7 @@ class Database(MaintainableDatabase):
 
         Raises:
             InputError: none of version, timestamp and tag is given, or several are.
-            VersionNotFoundError, VersionExpiredError: the version does not exist, or has expired and has no tag.
-            TagNotFoundError: there is no such tag.
+            VersionNotFoundError, VersionExpiredError, TagNotFoundError: there is no such version, or no longer.
             UnsettledTimestampError: the time is in the future, or not settled although ``settled`` is True.
 
         Examples:
@@ -364,7 +271,7 @@ class Database(MaintainableDatabase):
             version, timestamp: the version; the newest if none is given.
             until: the end of the tag, as a time up to the year 9999, or as a duration from now (``"90d"``). The next
                 collection after it removes the tag.
-            move: let the name leave the version that it names so far.
+            move: move the name from the version that it names so far.
             request, message: as for ``Table.append``.
 
         Raises:
@@ -378,21 +285,19 @@ class Database(MaintainableDatabase):
             >>> db.at(tag="before").version
             1
         """
-        with Transaction(self._context, "tag", message=message, newest=True) as transaction:
-            put_tag(unit_of(transaction), name, Moment(version, timestamp), until, move=move, request=request)
-            return transaction.commit()
+        moment = Moment(version, timestamp)
+        statement = partial(put_tag, name=name, moment=moment, until=until, move=move, request=request)
+        return self._apply("tag", statement, message, needs_newest=True)
 
     def drop_tag(self, name: str, *, request: str | None = None, message: str | None = None) -> Commit:
-        """Takes a name from its version, which may expire from now on. Raises TagNotFoundError.
+        """Removes a tag; its version may expire from now on. Raises TagNotFoundError.
 
         Examples:
             >>> commit = db.tag("before", version=1)
             >>> db.drop_tag("before").operation
             'drop_tag'
         """
-        with Transaction(self._context, "drop_tag", message=message, newest=True) as transaction:
-            drop_tag(unit_of(transaction), name, request)
-            return transaction.commit()
+        return self._apply("drop_tag", partial(drop_tag, name=name, request=request), message, needs_newest=True)
 
     def tags(self) -> dict[str, TaggedVersion]:
         """The versions that have names, by name.
@@ -404,42 +309,6 @@ class Database(MaintainableDatabase):
         """
         tags = self._context.head.refresh().manifest.tags
         return {name: TaggedVersion.of(tag) for name, tag in sorted(tags.items())}
-
-    def forget(
-        self,
-        subject: Subject | Iterable[Subject],
-        *,
-        dropped: bool = False,
-        within: str | None = None,
-        request: str | None = None,
-        message: str | None = None,
-    ) -> ErasureResult:
-        """Erases all rows about somebody, in every table with the property ``subject``, in ONE commit.
-
-        Older versions, clones, and tables that were dropped since show them no more either. See ``Table.erase``.
-
-        Args:
-            subject: the value of that column, a whole number or a text; or a list of up to 1,000 values. Where tables
-                have it in different types, give it in each of them: ``[42, "42"]``. Columns of UUIDs, dates and times
-                are named by texts, as in predicates.
-            dropped: also if no table that is there now can have such a subject, as only older versions, with tables
-                that were dropped since, have rows about them.
-            within: as for ``Table.erase``.
-            request, message: as for ``Table.append``. The same request has the same erasure.
-
-        Raises:
-            InputError: a table's subject has another type than all values, or a value fits no table's subject, and
-                ``dropped`` does not say that this may be.
-
-        Examples:
-            >>> commit = people.set(subject="id")
-            >>> erased = db.forget(2)
-            >>> people.count()
-            2
-        """
-        with Transaction(self._context, "forget", message=message) as transaction:
-            id_ = transaction.forget(subject, dropped=dropped, within=within, request=request)
-            return ErasureResult.of(id_, transaction.commit(), self._context)
 
     def erasures(self) -> list[ListedErasure]:
         """The erasures that still apply to older versions, late drops or the disk, oldest first.
@@ -464,17 +333,16 @@ class Database(MaintainableDatabase):
     def cursor(
         self, name: str, *, start: int | datetime | str | None = None, age: str | None = None, create: bool = True
     ) -> ChangeCursor:
-        """The place of a reader of changes, which the database keeps under a name. It is made if there is none.
+        """The position of a reader of changes, which the database keeps under a name. It is made if there is none.
 
-        No version from its place on expires, so that its reader finds all changes however late it comes, up to ``age``.
-        A cursor that has ended stays where it is: its reader gets VersionExpiredError, and no gap.
+        No version from its position on expires, so its reader finds all changes, however late it comes, up to ``age``.
+        The reader of a cursor that has ended gets VersionExpiredError, and no gap.
 
         Args:
-            name: 1 to 64 characters of ``A-Z``, ``a-z``, ``0-9``, ``_``, ``.`` and ``-``, with no ``.`` or ``-``
-                first.
+            name: as for ``tag``.
             start: of a new cursor: the version after which changes begin, or a time (see ``Table.changes``); the newest
                 by default.
-            age: of a new cursor: it ends when it has not moved for so long; 30 days by default.
+            age: of a new cursor: it ends when it has not moved for this long; 30 days by default.
             create: whether a new cursor may be made.
 
         Raises:
@@ -513,12 +381,12 @@ class Database(MaintainableDatabase):
         """Makes tables what they were in an earlier version, in one commit that copies and deletes nothing.
 
         Rows, columns, names and settings become those of that version. Tables that were dropped since come back.
-        Settings of the database, tags, and the memory of applied requests stay as they are.
+        Settings of the database, tags, and the memory of applied requests stay.
 
         Args:
             version, timestamp, tag: the version; see ``at``.
-            settled: refuse a time to which a commit under way may still be dated. Without this, the newest version so
-                far is restored.
+            settled: refuse a time to which a commit under way may still be dated, in place of restoring the newest
+                version so far.
             tables: names of tables in that version. By default all: then tables that were created since are dropped.
             request, message: as for ``Table.append``.
 
@@ -535,43 +403,9 @@ class Database(MaintainableDatabase):
             >>> people.count()
             3
         """
-        with Transaction(self._context, "restore", message=message, newest=True) as transaction:
-            restore_tables(unit_of(transaction), Moment(version, timestamp, tag, settled), tables, request)
-            return transaction.commit()
-
-    def clone(
-        self,
-        source: str,
-        name: str,
-        version: int | None = None,
-        *,
-        timestamp: datetime | int | str | None = None,
-        tag: str | None = None,
-        request: str | None = None,
-        message: str | None = None,
-    ) -> Table:
-        """Makes a second table of a table, in one commit that copies no data: both have the same files from then on.
-
-        What is written to one of them is not seen in the other. Files are deleted when neither needs them.
-
-        Args:
-            source: the table, under its name in that version.
-            name: the new table's name; see ``create_table``.
-            version, timestamp, tag: the version of the source, the newest by default. It may have been dropped since.
-            request, message: as for ``Table.append``.
-
-        Raises:
-            TableNotFoundError: that version has no table ``source``.
-            TableExistsError: the name is taken.
-            VersionNotFoundError, VersionExpiredError, TagNotFoundError: there is no such version any more.
-
-        Examples:
-            >>> db.clone("people", "people_copy").count()
-            3
-        """
-        with Transaction(self._context, "clone", message=message, newest=True) as transaction:
-            transaction.clone(source, name, version, timestamp=timestamp, tag=tag, request=request)
-        return Table(self._context, name)
+        moment = Moment(version, timestamp, tag, settled)
+        statement = partial(restore_tables, moment=moment, names=tables, request=request)
+        return self._apply("restore", statement, message, needs_newest=True)
 
     def history(self, limit: int | None = None) -> list[Commit]:
         """Commits, newest first, with what each did to which tables, its requests, and its message.
@@ -590,10 +424,10 @@ class Database(MaintainableDatabase):
         newest = self._context.head.refresh().manifest
         entries: Iterator[Any] = commits(self._context.head, newest)
         with self._context.reading(newest.version):
-            told = list(islice(entries, limit))
-            versions = range(told[-1].version, told[0].version + 1) if told else range(0)
+            listed = list(islice(entries, limit))
+            versions = range(listed[-1].version, listed[0].version + 1) if listed else range(0)
             requests = applied_by(newest, versions, self._context.segments)
-        return [Commit.of(entry, requests.get(entry.version, ())) for entry in told]
+        return [Commit.of(entry, requests.get(entry.version, ())) for entry in listed]
 
     def transaction(self, operation: str = "transaction", *, message: str | None = None) -> Transaction:
         """Begins a transaction over any tables, which becomes one version: ``with db.transaction() as tx: ...``.
@@ -602,7 +436,8 @@ class Database(MaintainableDatabase):
             operation: a word for ``history``.
             message: a message for ``history``, of at most 256 bytes. It stays when rows are deleted: no personal data.
 
-        Raises ConflictError at its end if something it read has changed; ``run`` would repeat it.
+        Raises:
+            ConflictError: at its end, if something that it read has changed; ``run`` would repeat it.
 
         Examples:
             >>> with db.transaction() as tx:
@@ -616,11 +451,7 @@ class Database(MaintainableDatabase):
     def run(self, function: Callable[[Transaction], T], *, message: str | None = None) -> T:
         """Calls ``function`` with a transaction and commits. On a conflict it does both again, on the newest version.
 
-        Args:
-            message: see ``transaction``.
-
-        Returns:
-            the result of ``function`` in the run that was committed.
+        Returns the result of ``function`` in the run that was committed. For ``message`` see ``transaction``.
 
         Examples:
             >>> def birthday(tx):
@@ -634,7 +465,7 @@ class Database(MaintainableDatabase):
             raise InputError(
                 f"function={arguments.short_repr(function)} is not callable: give a function of a transaction"
             )
-        return replay(self._context, function, message=message).value
+        return replay(self._context, function, message=message)[0]
 
     def sql(self, query: str, parameters: Parameters = None) -> SqlResult:
         """Runs a query over the tables on DuckDB. All tables are read in the same version.

@@ -1,11 +1,9 @@
-"""The maintenance side of a database: background work that a program may start by itself.
-
-The scheduled functions use the same code in ``dolmen.maintenance``, which is imported when a method is called.
-"""
+"""The maintenance methods of a database. They import ``dolmen.maintenance`` when they are called."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -34,14 +32,12 @@ T = TypeVar("T")
 class MaintainableDatabase:
     """A database with methods that resolve deletes, compact files, collect garbage, and verify objects."""
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    _context: Context
 
     def resolve(self, table: str | None = None) -> dict[str, Resolved]:
         """Turns unresolved deletes of one table, or of all, into deletion vectors, which makes scans fast again.
 
-        Returns:
-            results by table. Safe at any time, and beside anything; readers see no change.
+        Returns results by table. Safe at any time, beside any other work; readers see no change.
 
         Examples:
             >>> commit = people.delete("age < 30")
@@ -55,11 +51,10 @@ class MaintainableDatabase:
     def compact(self, table: str | None = None, *, dry_run: bool = False) -> dict[str, Compacted]:
         """Rewrites small and mostly deleted files of one table, or of all, into full ones, where that pays.
 
+        Returns plans and results by table. Safe at any time, beside any other work; readers see no change.
+
         Args:
             dry_run: plan only; the result says what would be done, why, and what it would save.
-
-        Returns:
-            plans and results by table. Safe at any time, and beside anything; readers see no change.
 
         Examples:
             >>> sorted(db.compact(dry_run=True))
@@ -95,11 +90,9 @@ class MaintainableDatabase:
     def publish_iceberg(
         self, table: str | None = None, *, glue: str | None = None, anew: bool = False, dry_run: bool = False
     ) -> dict[str, IcebergPublication]:
-        """Publishes one table, or all whose setting ``iceberg`` is set, as Iceberg snapshots. See
-        ``Table.publish_iceberg``.
+        """Publishes one table, or all with the setting ``iceberg``. See ``Table.publish_iceberg``.
 
-        Returns:
-            results by table. Safe at any time, and beside anything.
+        Returns results by table. Safe at any time, beside any other work.
 
         Examples:
             >>> sorted(db.publish_iceberg("people"))
@@ -108,13 +101,9 @@ class MaintainableDatabase:
         from dolmen.format.properties import TableSettings
         from dolmen.iceberg.publication import publish
 
-        run = partial(
-            publish,
-            self._context,
-            glue=glue,
-            anew=arguments.flag("anew", anew),
-            dry_run=arguments.flag("dry_run", dry_run),
-        )
+        arguments.flag("anew", anew)
+        arguments.flag("dry_run", dry_run)
+        run = partial(publish, self._context, glue=glue, anew=anew, dry_run=dry_run)
         if table is not None:
             return self._each(table, run)
         manifest = self._context.head.refresh().manifest
@@ -140,8 +129,7 @@ class MaintainableDatabase:
             deadline: when to stop; the next round goes on.
             progress: called after each step.
 
-        Returns:
-            the steps that were done, and those that failed: a failure does not stop the others.
+        Returns the steps that were done, and those that failed: a failure does not stop the others.
 
         Examples:
             >>> db.maintain(steps=["resolve", "compact"]).failures
@@ -175,8 +163,8 @@ class MaintainableDatabase:
             dry_run: report what would be deleted, and delete nothing.
             full: look for orphans among all objects, not only among those since the last run.
             deadline: True = stop; the next run goes on.
-            outside: URLs of places whose objects the receipts of erasures tell: dropped and rejected files, exports.
-                Nothing is changed there.
+            outside: URLs whose objects the receipts of erasures list: dropped and rejected files, exports. Nothing is
+                changed there.
 
         Examples:
             >>> db.gc(dry_run=True).deleted
@@ -186,10 +174,10 @@ class MaintainableDatabase:
 
         arguments.flag("dry_run", dry_run)
         arguments.flag("full", full)
-        places = arguments.names("outside", outside)
-        for url in places:
+        urls = arguments.names("outside", outside)
+        for url in urls:
             open_store(url, self._context.runtime)  # a wrong one is refused before anything is done
-        return collect(self._context, dry_run=dry_run, full=full, deadline=deadline, outside=places)
+        return collect(self._context, dry_run=dry_run, full=full, deadline=deadline, outside=urls)
 
     def verify(
         self,
@@ -199,8 +187,7 @@ class MaintainableDatabase:
         all_versions: bool = False,
         progress: Progress | None = None,
     ) -> VerifyReport:
-        """Checks that all objects exist and are correct; changes nothing. For a database that cannot be opened, see
-        ``dolmen.verify``.
+        """Checks that all objects exist and are correct; changes nothing. Without opening first: ``dolmen.verify``.
 
         Args:
             version: the version to check; the newest by default.
@@ -237,8 +224,9 @@ class MaintainableDatabase:
         return debts(self._context, exact=arguments.flag("exact", exact))
 
     def health(self, pipeline: Pipeline | None = None) -> Health:
-        """Looks at the newest version: sizes, versions, deletes, overlap, deadlines, the work that is due, and what
-        needs attention. Reads metadata only, and tells no value of a row.
+        """Reports sizes, versions, deletes, overlap, deadlines, due work, and what needs attention.
+
+        Reads metadata of the newest version only, and contains no value of a row.
 
         Args:
             pipeline: rejects and queues, which the database does not know
@@ -250,14 +238,13 @@ class MaintainableDatabase:
         Examples:
             >>> db.health().concerns
             ()
-
         """
         from dolmen.maintenance.health.look import look
 
         return look(self._context, pipeline)
 
     def report(self, pipeline: Pipeline | None = None) -> str:
-        """The text of one HTML page that shows ``health``: it needs no other file, and holds no value of a row.
+        """The text of one HTML page that shows ``health``: it needs no other file, and contains no value of a row.
 
         Args:
             pipeline: see ``health``.
@@ -271,10 +258,10 @@ class MaintainableDatabase:
         return draw_page(self.health(pipeline))
 
     def receipts(self, *, gone: bool = False) -> list[ErasureStatus]:
-        """How far erasures have come, oldest first: those of which some object still holds rows.
+        """The progress of erasures, oldest first: those of which some object still holds rows.
 
         Args:
-            gone: those that are gone, too.
+            gone: also those of which no object holds rows any more.
 
         Examples:
             >>> erased = people.erase("id = 2")
@@ -286,7 +273,7 @@ class MaintainableDatabase:
         return list_statuses(self._context, gone=arguments.flag("gone", gone))
 
     def receipt(self, id: str) -> ErasureStatus:
-        """How far one erasure has come, with its receipt. Raises NotFoundError.
+        """The progress of one erasure, with its receipt. Raises NotFoundError.
 
         Examples:
             >>> erased = people.erase("id = 2")
@@ -298,18 +285,11 @@ class MaintainableDatabase:
         return status_of(self._context, id)
 
     def hurry_erasure(self, id: str) -> ErasureStatus:
-        """Makes the rows of an erasure leave the disk as soon as running readers allow, and does what can be done now.
+        """Makes the rows of an erasure leave the disk as soon as running readers allow. Raises NotFoundError.
 
-        It rewrites the files that hold rows, and lets all versions before that expire, with their tags. The files are
-        deleted by the first collection after ``reader_grace``, and the receipt says "gone" after ``orphan_age``. It
-        costs reading and writing these files, the versions up to now, and the memory of late drops: once the erasure
-        has left the list, a file that was dropped before it brings its rows back.
-
-        Returns:
-            how far it has come.
-
-        Raises:
-            NotFoundError: there is no such erasure.
+        It rewrites the files that hold rows, and lets all earlier versions expire, with their tags. The files are
+        deleted by the first collection after ``reader_grace``, and the receipt says "gone" after ``orphan_age``. Once
+        the erasure has left the list, a file that was dropped before it brings its rows back.
 
         Examples:
             >>> erased = people.erase("id = 2")
@@ -337,14 +317,12 @@ class MaintainableDatabase:
         return check_receipt(self._context, id)
 
     def _each(self, table: str | None, run: Callable[[str], T]) -> dict[str, T]:
-        """Runs a step for one table or for all. Of all, a table that is dropped before its turn is left out."""
-        manifest, done = self._context.head.refresh().manifest, dict[str, T]()
+        """Runs a step for one table or for all, without those that are dropped before their turn."""
+        manifest, results = self._context.head.refresh().manifest, dict[str, T]()
         if table is not None:
             manifest.table(table)
             return {table: run(table)}
         for name in sorted(manifest.tables):
-            try:
-                done[name] = run(name)
-            except TableNotFoundError:
-                continue
-        return done
+            with suppress(TableNotFoundError):
+                results[name] = run(name)
+        return results

@@ -33,12 +33,10 @@ from dolmen.format.delete_object import Keys
 from dolmen.format.evolution import check_written_under, same_column
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Schema
-from dolmen.predicate import Parameters, Predicate, Where, columns, with_parameters
+from dolmen.predicate import Parameters, Predicate, Where, columns
 from dolmen.rows.write.row_digest import RowDigest, content_digest
-from dolmen.transactions import row_statements
-from dolmen.transactions.results import Commit
-from dolmen.transactions.transaction import Transaction, unit_of
-from dolmen.transactions.unit_of_work import UnitOfWork, leaves_out_erased
+from dolmen.transactions.row_statements import TableChange, cast_rows, choose_rows, parse_where, rows_of
+from dolmen.transactions.unit_of_work import Commit, UnitOfWork, leaves_out_erased
 
 MAX_ROWS, MAX_SECONDS, MAX_BYTES = 1_000_000, 1.0, 256 * MIB
 _DELETE_BYTES = 1_024
@@ -63,8 +61,7 @@ class Acknowledgement(Future[Commit]):
 
         Raises:
             TimeoutError: it was not committed within this time; it goes on.
-            Error: the error of the commit. Without an acknowledgement nothing is certain but that: after
-                UnknownOutcomeError the rows may be there.
+            Error: the error of the commit. After UnknownOutcomeError the rows may be there.
 
         Examples:
             >>> with people.writer() as writer:
@@ -84,19 +81,11 @@ class Acknowledgement(Future[Commit]):
 
 @dataclass
 class _BufferedCall:
-    """The rows, or the delete, of one call.
-
-    Args:
-        entry: the table as it was then.
-        batches: rows that fit it.
-        where: a predicate bound to its columns.
-        keys: the keys to delete, by the ids of their columns.
-        digest: of the content of ``request``.
-    """
+    """The rows, or the delete, of one call, as they fit the table at that time (``entry``)."""
 
     acknowledgement: Acknowledgement
     entry: TableEntry
-    batches: tuple[pa.RecordBatch, ...] = ()
+    batches: list[pa.RecordBatch] = field(default_factory=list)
     where: Predicate | None = None
     keys: Keys | None = None
     request: str | None = None
@@ -129,19 +118,10 @@ class BufferedWriter:
 
     Args:
         table: name of the table.
-        max_rows: begins a commit when so many rows wait.
-        max_seconds: begins a commit when the first call has waited so long.
-        max_bytes: rows that may be held in memory; beyond that, calls wait for commits.
+        max_rows, max_seconds, max_bytes: see ``Table.writer``.
     """
 
-    def __init__(
-        self,
-        context: Context,
-        table: str,
-        max_rows: int = MAX_ROWS,
-        max_seconds: float = MAX_SECONDS,
-        max_bytes: int = MAX_BYTES,
-    ) -> None:
+    def __init__(self, context: Context, table: str, max_rows: int, max_seconds: float, max_bytes: int) -> None:
         self._context, self._table = context, table
         self._max_rows = arguments.number("max_rows", max_rows, 1)
         self._max_bytes = arguments.number("max_bytes", max_bytes, 1)
@@ -152,7 +132,7 @@ class BufferedWriter:
         self._buffer = _Buffer()
         self._under_way: list[_BufferedCall] = []
         self._requests: dict[str, _BufferedCall] = {}
-        self._held_bytes = 0
+        self._buffered_bytes = 0
         self._is_hurried = self._is_closed = False
         self._failed: list[Acknowledgement] = []
         self._uuid = UnitOfWork(context).entry(table).uuid  # raises TableNotFoundError
@@ -161,10 +141,10 @@ class BufferedWriter:
             context.runtime.start(self._work, f"dolmen-writer-{table}")
 
     def append(self, data: Any, *, cast: bool = False, request: str | None = None) -> Acknowledgement:
-        """Adds rows. Waits while too many bytes are held.
+        """Adds rows. Waits while too many bytes wait.
 
         Args:
-            data, cast: as for ``Table.append``. The rows are held in memory until they are committed.
+            data, cast: as for ``Table.append``. The rows stay in memory until they are committed.
             request: an id under which this is applied once, however often it is tried, here or by ``Table.append``.
 
         Raises:
@@ -185,14 +165,12 @@ class BufferedWriter:
         if request is not None:
             arguments.request_id(request)
         call = _BufferedCall(Acknowledgement(self), entry, request=request)
-        batches = list[pa.RecordBatch]()
-        for batch in row_statements.rows_of(entry, row_statements.cast_rows(entry, data) if cast else data, digest):
-            batches.append(batch)
+        for batch in rows_of(entry, cast_rows(entry, data) if cast else data, digest):
+            call.batches.append(batch)
             call.size_bytes += batch.nbytes
             call.rows += batch.num_rows
             if call.size_bytes > self._max_bytes:
                 raise LimitError(f"rows of more than max_bytes={self._max_bytes:,}: Table.append streams them")
-        call.batches = tuple(batches)
         if digest:
             call.digest = content_digest("append", self._table, None, digest.hexdigest())
         return self._add(call)
@@ -219,19 +197,17 @@ class BufferedWriter:
             >>> people.count()
             1
         """
-        entry, where = self._table_entry(), with_parameters(where, parameters)
-        if (keys is None) == (where is None):
-            raise InputError("delete takes either a predicate or keys=...")
-        call = _BufferedCall(Acknowledgement(self), entry, size_bytes=_DELETE_BYTES)
-        if keys is None:
-            call.where = row_statements.parse_where(self._context, entry, where)
+        entry = self._table_entry()
+        predicate, chosen = choose_rows("delete", entry, where, parameters, keys, on)
+        call = _BufferedCall(Acknowledgement(self), entry, keys=chosen, size_bytes=_DELETE_BYTES)
+        if chosen is None:
+            call.where = parse_where(self._context, entry, predicate)
         else:
-            call.keys = row_statements.take_keys(entry, keys, on)
-            call.size_bytes += call.keys.nbytes
+            call.size_bytes += chosen.nbytes
         return self._add(call)
 
     def flush(self) -> None:
-        """Commits all that was handed over so far. Raises the first error that nobody has asked for.
+        """Commits all calls so far. Raises the first error of a call whose result was not asked for.
 
         Examples:
             >>> writer = people.writer()
@@ -253,7 +229,7 @@ class BufferedWriter:
             each.result()
 
     def close(self) -> None:
-        """Commits all that was handed over, and ends. Raises the first error that nobody has asked for.
+        """Commits all calls, and ends. Raises the first error of a call whose result was not asked for.
 
         Examples:
             >>> writer = people.writer()
@@ -289,7 +265,7 @@ class BufferedWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Commits what was handed over, even when the block has raised an error, which then stays the error."""
+        """Commits all calls, even when the block has raised an error, which then stays the error."""
         try:
             self.close()
         except Error:
@@ -301,7 +277,9 @@ class BufferedWriter:
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else "open"
-        return f"<BufferedWriter {self._table}, {state}: {self._buffer.rows} rows wait, {self._held_bytes} bytes held>"
+        return (
+            f"<BufferedWriter {self._table}, {state}: {self._buffer.rows} rows wait, {self._buffered_bytes} bytes held>"
+        )
 
     def _table_entry(self) -> TableEntry:
         """The table as this process knows it; rows and deletes are checked against its columns."""
@@ -318,7 +296,6 @@ class BufferedWriter:
             )
 
     def _add(self, call: _BufferedCall) -> Acknowledgement:
-        runtime = self._context.runtime
         with self._changed:
             while True:
                 if self._is_closed:
@@ -327,7 +304,7 @@ class BufferedWriter:
                     if twin.digest != call.digest:
                         raise AppliedIdError(f"other rows wait under the id {call.request!r}: use a new id")
                     return twin.acknowledgement
-                if not self._held_bytes or self._held_bytes + call.size_bytes <= self._max_bytes:
+                if not self._buffered_bytes or self._buffered_bytes + call.size_bytes <= self._max_bytes:
                     break
                 self._is_hurried = True
                 self._changed.notify_all()
@@ -335,11 +312,11 @@ class BufferedWriter:
                     break
                 self._changed.wait()
             if not self._buffer.calls:
-                self._buffer.since = runtime.monotonic()
+                self._buffer.since = self._context.runtime.monotonic()
             self._buffer.calls.append(call)
             self._buffer.rows += call.rows
             self._buffer.size_bytes += call.size_bytes
-            self._held_bytes += call.size_bytes
+            self._buffered_bytes += call.size_bytes
             if call.request is not None:
                 self._requests[call.request] = call
             self._changed.notify_all()
@@ -366,7 +343,7 @@ class BufferedWriter:
             return self._under_way
 
     def _release(self, call: _BufferedCall) -> None:
-        self._held_bytes -= call.size_bytes
+        self._buffered_bytes -= call.size_bytes
         if call.request is not None:
             self._requests.pop(call.request, None)
 
@@ -386,7 +363,7 @@ class BufferedWriter:
             self._commit(self._take())
 
     def _commit(self, calls: list[_BufferedCall]) -> None:
-        """Commits calls, and tells each its commit or its error."""
+        """Commits calls, and completes the acknowledgement of each."""
         if not calls:
             return
         try:
@@ -408,16 +385,15 @@ class BufferedWriter:
     def _commit_calls(self, calls: Sequence[_BufferedCall]) -> list[Commit | BaseException]:
         """Makes one commit of calls, without those whose requests were applied before."""
         for attempt in attempts(self._context.runtime, WRITER_BATCH):
-            transaction = Transaction(self._context, "write")
-            unit = unit_of(transaction)
-            known = unit.find_applied([call.request for call in calls if call.request is not None])
-            new = [call for call in calls if call.request not in known]
+            unit = UnitOfWork(self._context, "write")
+            applied = unit.find_applied([call.request for call in calls if call.request is not None])
+            new = [call for call in calls if call.request not in applied]
             if new:
                 self._check(unit.entry(self._table))
             try:
-                for statement in self._runs(new):
-                    self._state(transaction, statement)
-                commit = transaction.commit()
+                for run in self._runs(new):
+                    self._add_statement(unit, run)
+                commit = unit.commit()
             except (ConflictError, AppliedIdError, StaleWriterError):
                 if attempt.is_last:
                     raise
@@ -430,99 +406,84 @@ class BufferedWriter:
                 ) from error
             outcomes = list[Commit | BaseException]()
             for call in calls:
-                entry = known.get(call.request) if call.request is not None else None
+                entry = applied.get(call.request) if call.request is not None else None
                 if entry is None:
                     outcomes.append(commit)
                 elif entry.digest and entry.digest != call.digest:
-                    outcomes.append(
-                        AppliedIdError(f"id {entry.id!r} was applied by version {entry.version} with other content")
-                    )
+                    reason = f"id {entry.id!r} was applied by version {entry.version} with other content"
+                    outcomes.append(AppliedIdError(reason))
                 else:
                     outcomes.append(Commit.nothing(unit.base.as_history(), {entry.id: entry.version}))
             return outcomes
         raise AssertionError("unreachable")
 
     def _runs(self, calls: Sequence[_BufferedCall]) -> Iterator[list[_BufferedCall]]:
-        """Yields calls that can be one statement. Rows do not change places with deletes."""
-        for is_delete, run in groupby(calls, key=lambda call: call.is_delete):
+        """Yields calls that can be one statement. Rows and deletes keep their order."""
+        for is_delete, group in groupby(calls, key=lambda call: call.is_delete):
             if is_delete:
-                yield from self._delete_runs(list(run))
+                yield from self._delete_runs(group)
                 continue
-            rows = list(run)
+            rows = list(group)
             for with_request in (False, True):  # rows of a request can be taken out of a commit, others cannot
                 some = [call for call in rows if call.rows and (call.request is not None) is with_request]
                 yield from (list(alike) for _, alike in groupby(some, key=lambda call: call.entry.schema))
             yield from ([call] for call in rows if not call.rows and call.request is not None)
 
-    def _delete_runs(self, deletes: list[_BufferedCall]) -> Iterator[list[_BufferedCall]]:
-        run, keys = list[_BufferedCall](), 0
+    def _delete_runs(self, deletes: Iterable[_BufferedCall]) -> Iterator[list[_BufferedCall]]:
+        """Yields deletes by keys of the same columns together, up to ``_MOST_KEYS``, and others alone."""
+        run, count, last = list[_BufferedCall](), 0, None
         for call in deletes:
             if call.keys is None:
                 yield [call]
                 continue
-            keys += call.keys.num_rows
-            if run and (not _have_same_keys(run[0], call) or keys > _MOST_KEYS):
+            key_columns = call.keys.column_names, call.entry.schema
+            count += call.keys.num_rows
+            if run and (key_columns != last or count > _MOST_KEYS):
                 yield run
-                run, keys = [], call.keys.num_rows
-            run = [*run, call]
+                run, count = [], call.keys.num_rows
+            run.append(call)
+            last = key_columns
         if run:
             yield run
 
-    def _state(self, transaction: Transaction, run: Sequence[_BufferedCall]) -> None:
+    def _add_statement(self, unit: UnitOfWork, run: Sequence[_BufferedCall]) -> None:
         """Adds one statement for calls that can be one."""
-        unit = unit_of(transaction)
-        first, table, entry = run[0], transaction.table(self._table), unit.entry(self._table)
-        then, base_ts = first.entry.schema, unit.base.commit_ts
+        first, entry = run[0], unit.look_up(self._table)
+        schema, base_ts = first.entry.schema, unit.base.commit_ts
         if first.where is not None:
-            _find_columns(then, columns(first.where), entry, base_ts)
-            table.delete(first.where)
+            _present_names(schema, columns(first.where), entry, base_ts)
+            TableChange(unit, self._table).delete(first.where)
         elif first.keys is not None:
-            names = _find_columns(then, map(int, first.keys.column_names), entry, base_ts)
+            names = _present_names(schema, map(int, first.keys.column_names), entry, base_ts)
             keys = pa.concat_tables([call.keys for call in run if call.keys is not None])
-            table.delete(keys=keys.rename_columns(names), on=names)
+            TableChange(unit, self._table).delete(keys=keys.rename_columns(names), on=names)
         else:
-            check_written_under(then, entry, base_ts)  # before anything is uploaded
+            check_written_under(schema, entry, base_ts)  # before anything is uploaded
             unit.begin_upload()
             leaves_out = leaves_out_erased(entry)
-            handed = [batch for call in run for batch in call.batches]
-            passed = unit.passing(first.entry, handed, leaves_out)
-            batches = [batch for batch in passed if batch.num_rows]
+            passing = unit.passing(first.entry, [batch for call in run for batch in call.batches], leave_out=leaves_out)
+            batches = [batch for batch in passing if batch.num_rows]
             requests = frozenset(call.request for call in run if call.request is not None)
             if batches:
-                files = row_statements.write_rows(self._context, self._table, first.entry, batches, unit.intent)
+                files = TableChange(unit, self._table, entry=first.entry).write_rows(batches)
                 if leaves_out:
                     unit.add(ExpectErasures(self._table, entry.uuid, base_ts, None))
-                unit.add(Write(self._table, entry.uuid, files, requests=requests, schema=then))
+                unit.add(Write(self._table, entry.uuid, files, requests=requests, schema=schema))
             for call in run:
                 if call.request is not None:
-                    transaction.bind(call.request, call.digest)
+                    unit.bind(call.request, call.digest)
 
 
-def _have_same_keys(one: _BufferedCall, other: _BufferedCall) -> bool:
-    """Whether the keys of two calls are of the same columns, as they were at the same time."""
-    assert one.keys is not None
-    assert other.keys is not None
-    return one.keys.column_names == other.keys.column_names and one.entry.schema == other.entry.schema
-
-
-def _find_columns(then: Schema, ids: Iterable[int], entry: TableEntry, base_ts: int) -> list[str]:
-    """Finds columns of an older schema in a table, by identity and not by name.
+def _present_names(schema: Schema, ids: Iterable[int], entry: TableEntry, base_ts: int) -> list[str]:
+    """The present names of columns of an older schema, which are found by identity. Raises SchemaError if one is gone.
 
     Args:
-        then: the older columns.
         base_ts: ``commit_ts`` of the version that the table is read in.
-
-    Returns:
-        Their present names.
-
-    Raises:
-        SchemaError: one is gone.
     """
     names = []
     for id_ in ids:
-        column = then.by_id[id_]
-        there = same_column(entry.schema, column, base_ts)
-        if there is None:
-            raise SchemaError(f"column {column.name!r} was dropped meanwhile")
-        names.append(there.name)
+        present = same_column(entry.schema, schema.by_id[id_], base_ts)
+        if present is None:
+            raise SchemaError(f"column {schema.by_id[id_].name!r} was dropped meanwhile")
+        names.append(present.name)
     return names

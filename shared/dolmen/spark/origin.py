@@ -109,7 +109,7 @@ class Reliance:
         seen = base if oldest == base.version else pin(unit.context, oldest, None).manifest
         epoch = entry_then(seen, name, uuid).epoch
         advice = f"these rows were made from version {oldest}: make the frame again and repeat, or give force=True"
-        unit_of(transaction).rely_on(Claim(name, uuid, epoch, seen.commit_ts, lambda _: True, advice))
+        unit_of(transaction).depend_on(Claim(name, uuid, epoch, seen.commit_ts, lambda _: True, advice))
 
 
 def entry_then(seen: Manifest, name: str, uuid: str) -> TableEntry:

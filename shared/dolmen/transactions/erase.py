@@ -1,8 +1,8 @@
-"""Erasures as users ask for them, and as they are listed: deletes that also reach older versions and the disk."""
+"""Erasures: deletes that also reach older versions and the disk, as statements, as results, and as they are listed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeAlias
@@ -14,34 +14,32 @@ from dolmen.commit.statements.erasures import Erase
 from dolmen.entries.segments.erasures_in_force import reaches
 from dolmen.entries.segments.segment_reader import erasures_of
 from dolmen.errors import ErasureNotFoundError, InputError
-from dolmen.format.delete_object import Keys
 from dolmen.format.manifest import Erasure, Manifest
 from dolmen.format.receipts import erasure_id
 from dolmen.iceberg.erased_tables import ErasurePublications, publish_erasures
-from dolmen.predicate import Where
+from dolmen.predicate import Parameters, Where
 from dolmen.rows.write.row_digest import content_digest
-from dolmen.transactions import row_statements
-from dolmen.transactions.results import Commit
-from dolmen.transactions.unit_of_work import UnitOfWork
+from dolmen.transactions.row_statements import TableChange, choose_rows, rows_content
+from dolmen.transactions.unit_of_work import Commit, UnitOfWork
 
 Subject: TypeAlias = int | str
-"""A value that says whom a row is about, in the type of the tables' columns."""
+"""The value of a column that says whom a row is about."""
 
 MOST_SUBJECTS = 1_000
-"""The most subjects of one erasure, which stand in the manifest until they are gone."""
+"""The most subjects of one erasure: the manifest contains them until they have left the disk."""
 
 
 @dataclass(frozen=True)
 class ErasureResult:
-    """The result of an erasure: from this commit on nobody sees the rows, in whichever version.
+    """The result of an erasure: from this commit on no version shows the rows.
 
     Args:
-        id: of the erasure, under which ``Database.erasure`` and ``dolmen erasures`` know it.
-        commit: the commit that made it; "nothing" if its request was applied before.
+        id: of the erasure, for ``Database.erasure`` and ``dolmen erasures``.
+        commit: the commit that write it; "nothing" if its request was applied before.
         due_at: the time by which its rows have left the disk; None if the request was applied before.
-        sources: tables that it does not reach, though one that it reaches was cloned from them. As long as they have
-            the rows, in files of both, the rows do not leave the disk.
-        publications: what became of tables that are published as Iceberg, which are published at once.
+        sources: tables that it does not reach, although one that it reaches was cloned from them. While they have the
+            rows, in files of both, the rows do not leave the disk.
+        publications: the results for tables that are published as Iceberg, which are published at once.
     """
 
     id: str
@@ -72,7 +70,7 @@ class ErasedColumns:
     Args:
         table: the table's name now; None if it was dropped.
         uuid: the table's uuid.
-        columns: the columns by which its rows were named, as they were called then.
+        columns: the names of the columns by which its rows were named, at that time.
     """
 
     table: str | None
@@ -86,12 +84,12 @@ class ListedErasure:
 
     Args:
         id: 32 hexadecimal digits.
-        version: the version that it made, from which nobody sees the rows.
+        version: the version that it write.
         commit_ts: the timestamp of its deletes.
-        requested_at: when it was asked for, by the store's clock.
+        requested_at: the time of the request, by the store's clock.
         due_at: the time by which its rows have left the disk.
         tables: the tables that it names.
-        subjects: number of those who are forgotten; 0 if it names rows of one table.
+        subjects: the number of forgotten subjects; 0 if it names rows of one table.
         request: id of its request; None without one.
     """
 
@@ -107,24 +105,23 @@ class ListedErasure:
     @classmethod
     def of(cls, erasure: Erasure, newest: Manifest) -> ListedErasure:
         """Makes it from the erasure as manifests hold it."""
-        tables = (
-            ErasedColumns(newest.name_of(erased.uuid), erased.uuid, tuple(field.name for field in erased.columns))
-            for erased in erasure.tables
-        )
         return cls(
-            erasure.id,
-            erasure.version,
-            erasure.ts,
-            utc(erasure.requested_at),
-            utc(erasure.due_at),
-            tuple(tables),
-            len(erasure.subject),
-            erasure.request or None,
+            id=erasure.id,
+            version=erasure.version,
+            commit_ts=erasure.ts,
+            requested_at=utc(erasure.requested_at),
+            due_at=utc(erasure.due_at),
+            tables=tuple(
+                ErasedColumns(newest.name_of(table.uuid), table.uuid, tuple(field.name for field in table.columns))
+                for table in erasure.tables
+            ),
+            subjects=len(erasure.subject),
+            request=erasure.request or None,
         )
 
 
 def unreached_sources(erasure: Erasure, manifest: Manifest) -> tuple[str, ...]:
-    """Names of the tables that an erasure does not reach, and that tables which it reaches were cloned from."""
+    """Names of the tables from which tables that an erasure reaches were cloned, and which it does not reach."""
     is_reached = {entry.uuid: reaches(erasure, entry) for entry in manifest.tables.values()}
     sources = {uuid for entry in manifest.tables.values() if is_reached[entry.uuid] for uuid in entry.lineage}
     return tuple(
@@ -133,63 +130,45 @@ def unreached_sources(erasure: Erasure, manifest: Manifest) -> tuple[str, ...]:
 
 
 def erase_rows(
-    unit: UnitOfWork, name: str, where: Where, keys: Keys | None, request: str | None, within: str | None = None
+    change: TableChange,
+    where: Where,
+    parameters: Parameters | None,
+    keys: Any,
+    on: Sequence[str] | None,
+    within: str | None,
 ) -> str:
-    """Adds the statement of ``Table.erase`` to a transaction; returns the id of the erasure.
-
-    Args:
-        keys: in place of ``where``, as ``row_statements.take_keys`` gives them.
-    """
+    """Adds the statement of ``Table.erase``; returns the id of the erasure."""
+    unit, name, entry, request = change.unit, change.name, change.entry, change.request
+    predicate, chosen = choose_rows("erase", entry, where, parameters, keys, on)
     within_us = _within_us(within)
     unit.context.head.refresh()  # for the server's clock: what was dropped before this time is late
-    entry, asked = unit.entry(name), unit.needs_content(request)
-    content, id_ = "", _id(unit, request)
+    digest, id_ = "", _id(unit, request)
     if request is not None:
-        said = row_statements.where_content(entry, where) if keys is None else row_statements.keys_content(entry, keys)
-        content = content_digest("erase", name, *said)
+        digest = content_digest("erase", name, *rows_content(entry, predicate, chosen))
     if not unit.has_applied(request):
-        uploads = unit.uploads
-        if keys is None:
-            made = row_statements.delete_where(unit.context, uploads, name, entry, where, request)
-        else:
-            made = row_statements.delete_keys(uploads, name, entry, keys, request)
-            if not made.tombstones:  # an empty list: an erasure of no row has a receipt, too
-                made = row_statements.delete_where(unit.context, uploads, name, entry, "FALSE", request)
-        if made.tombstones:
+        write = change.delete_rows(predicate, chosen)
+        if chosen is not None and not write.tombstones:  # an empty list: an erasure of no row has a receipt, too
+            write = change.delete_rows("FALSE", None)
+        if write.tombstones:
+            rows = write.tombstones[0], entry.schema
             unit.add(
-                Erase(
-                    name,
-                    entry.uuid,
-                    id_,
-                    unit.now_us,
-                    made.tombstones[0],
-                    entry.schema,
-                    digest=content,
-                    within_us=within_us,
-                    request=request,
-                )
+                Erase(name, entry.uuid, id_, unit.now_us, *rows, digest=digest, within_us=within_us, request=request)
             )
-    if request is not None and asked:
-        unit.add_content(request, content)
+    if request is not None and unit.needs_content(request):
+        unit.add_digest(request, digest)
     return id_
 
 
 def forget_subjects(
-    unit: UnitOfWork,
-    subject: Subject | Iterable[Subject],
-    request: str | None,
-    *,
-    dropped: bool = False,
-    within: str | None = None,
+    unit: UnitOfWork, subject: Subject | Iterable[Subject], dropped: bool, within: str | None, request: str | None
 ) -> str:
-    """Adds the statement of ``Database.forget`` to a transaction; returns the id of the erasure."""
+    """Adds the statement of ``Database.forget``; returns the id of the erasure."""
     within_us = _within_us(within)
     values, dropped = _subjects(subject), arguments.flag("dropped", dropped)
     unit.context.head.refresh()
-    asked, id_ = unit.needs_content(request), _id(unit, request)
-    content = content_digest("forget", *([type(value).__name__, value] for value in sorted(values, key=repr)))
+    id_ = _id(unit, request)
+    digest = content_digest("forget", *([type(value).__name__, value] for value in sorted(values, key=repr)))
     if not unit.has_applied(request):
-        digest = content if request is not None else ""
         statement = Erase(
             None,
             "",
@@ -197,13 +176,13 @@ def forget_subjects(
             unit.now_us,
             subject=values,
             dropped=dropped,
-            digest=digest,
+            digest=digest if request is not None else "",
             within_us=within_us,
             request=request,
         )
         unit.add(statement)
-    if request is not None and asked:
-        unit.add_content(request, content)
+    if request is not None and unit.needs_content(request):
+        unit.add_digest(request, digest)
     return id_
 
 
@@ -217,10 +196,10 @@ def listed_erasures(context: Context) -> list[ListedErasure]:
 def listed_erasure(context: Context, id_: str) -> ListedErasure:
     """One of them. Raises ErasureNotFoundError."""
     arguments.text("id", id_)
-    found = next((each for each in listed_erasures(context) if each.id == id_), None)
-    if found is None:
-        raise ErasureNotFoundError(f"no erasure {id_!r} is listed any more, or there never was one")
-    return found
+    for erasure in listed_erasures(context):
+        if erasure.id == id_:
+            return erasure
+    raise ErasureNotFoundError(f"no erasure {id_!r} is listed any more, or there never was one")
 
 
 def _within_us(within: str | None) -> int | None:

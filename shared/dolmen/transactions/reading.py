@@ -1,31 +1,35 @@
-"""The reading side of a table: the same for the newest version, an old one, and inside a transaction.
-
-Look-ups by primary key: methods of tables of the newest version, of an old one, and inside a transaction.
-"""
+"""The reading side of a table, which is the same in the newest version, in an old one, and inside a transaction."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from decimal import Decimal
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from dolmen.base import arguments
 from dolmen.commit.context import Context
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
+from dolmen.errors import InputError, RowError, SchemaError
+from dolmen.format.delete_object import Keys, keys_from_arrow
 from dolmen.format.entries import Tombstone, WhereTombstone
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import has_index
-from dolmen.format.schema import COMMIT_TS, Schema
+from dolmen.format.schema import COMMIT_TS, Field, Schema, is_nested
+from dolmen.format.types import can_be_key, short_type
 from dolmen.predicate import Parameters, Predicate, Where, from_builtins, parse, to_sql, with_parameters
 from dolmen.rows.scan.engines.dataframes import optional, to_dicts
 from dolmen.rows.scan.lookup import Lookup, where_key_in
 from dolmen.rows.scan.plan import View, output_fields
 from dolmen.rows.scan.scan import Scan
+from dolmen.rows.write.casts import lossless_cast
+from dolmen.rows.write.conform import conform
 from dolmen.rows.write.row_digest import content_digest
-from dolmen.transactions.row_statements import take_keys
+from dolmen.rows.write.row_input import as_batches, frame_cast, values_of
 
 if TYPE_CHECKING:
     import duckdb
@@ -45,7 +49,7 @@ class ReadableTable:
         raise NotImplementedError
 
     def _cached_snapshot(self) -> Manifest:
-        """A known version, without a request to the store if possible."""
+        """A version that this process knows, without a request to the store if possible."""
         return self._snapshot()
 
     def _view(self) -> View:
@@ -83,9 +87,9 @@ class ReadableTable:
     def identity(self, columns: Sequence[str] | None = None) -> str:
         """A short text that identifies the table and its columns, for programs that keep a copy of the rows.
 
-        It is another one in a version in which another table has the name, or in which a column was added, dropped,
-        renamed, moved, or got another type; also if one was dropped and another one added under its name. As long as
-        it stays the same, what ``Table.changes`` feeds fits the copy.
+        It differs in a version in which another table has the name, or in which a column was added, dropped, renamed,
+        moved, or got another type; also if one was dropped and another one added under its name. While it is the same,
+        the changes of ``Table.changes`` fit the copy.
 
         Args:
             columns: names of the columns that count; all by default.
@@ -101,8 +105,7 @@ class ReadableTable:
         """
         entry = self._entry
         fields = output_fields(entry, columns, with_commit_ts=False)
-        told = [[field.id, field.added_ts, field.name, field.type] for field in fields]
-        return f"{entry.uuid}/{content_digest(told)}"
+        return f"{entry.uuid}/{content_digest([[f.id, f.added_ts, f.name, f.type] for f in fields])}"
 
     def _names(self, ids: tuple[int, ...]) -> tuple[str, ...]:
         return tuple(self._entry.schema.by_id[id_].name for id_ in ids)
@@ -120,7 +123,7 @@ class ReadableTable:
         """Begins a scan of this version's rows, which can explain itself, stream, or become a data frame.
 
         Args:
-            columns: names of columns, in the wanted order; all by default.
+            columns: names of columns, in the order of the result; all by default.
             where: a predicate: only rows for which it is TRUE. It may be bound to this schema already.
             parameters: values for ``?`` in the text of ``where``, in order, or for ``:name``, by name.
             limit: the most rows to read: any, or the first by ``order_by``.
@@ -158,6 +161,56 @@ class ReadableTable:
             2
         """
         return self.scan(where=where, parameters=parameters).count()
+
+    def get(self, key: Any, columns: Sequence[str] | None = None) -> dict[str, Any] | None:
+        """The row with a key, by column; None if there is none.
+
+        If several rows have the key, which ``append`` does not prevent, it is one of those that were committed last.
+
+        Args:
+            key: the value of the primary key, or a tuple of the values of its columns.
+            columns: names of columns; all by default.
+
+        Raises:
+            InputError: the table has no primary key, or the value does not fit it; or Python does not have a date or
+                time of the row, which ``get_many`` returns.
+
+        Examples:
+            >>> people.get(2)
+            {'id': 2, 'name': 'Grace', 'age': 45}
+        """
+        found = self._lookup([key], columns, with_commit_ts=True).to_arrow()
+        if not found.num_rows:
+            return None
+        last = found.sort_by([(COMMIT_TS, "descending")]).slice(0, 1).drop_columns([COMMIT_TS])
+        [row] = to_dicts(last)
+        return row
+
+    def get_many(self, keys: Any, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows with some keys, in any order. Keys without a row are left out, and repeated keys count once.
+
+        Args:
+            keys: values of the primary key, as a list, a Series, or an Arrow or NumPy array; tuples, if it has several
+                columns; or Arrow data with columns of their names.
+            columns: names of columns; all by default.
+
+        Raises:
+            InputError: the table has no primary key, or a value does not fit it.
+
+        Examples:
+            >>> people.get_many([1, 2, 7], ["id"]).num_rows
+            2
+        """
+        return self._lookup(keys, columns, with_commit_ts=False).to_arrow()
+
+    def _lookup(self, keys: Any, columns: Sequence[str] | None, *, with_commit_ts: bool) -> Lookup:
+        view = self._view()
+        entry = view.entry()
+        table = take_keys(entry, keys)
+        if table.num_rows:
+            self._note_read(where_key_in({id_: table[str(id_)] for id_ in entry.primary_key}))
+        names = None if columns is None else arguments.names("columns", columns)
+        return Lookup(view, table, names, with_commit_ts=with_commit_ts)
 
     def to_arrow(self) -> pa.Table:
         """All rows. Short for ``scan().to_arrow()``.
@@ -245,9 +298,9 @@ class ReadableTable:
             ``table``, ``version``, ``rows_in_files`` (including rows that unresolved deletes may hide), ``files``,
             ``bytes``, ``primary_key``, ``sort_key``, ``columns`` (types by name), ``defaults`` (in JSON form, of rows
             that are written without a column; without those that are NULL) and ``comments`` by column,
-            ``properties``, ``index`` (its ``parts``, ``bytes``, ``entries``, those of rows that are gone included, and
-            ``lag_rows``, which it does not know yet, at least; empty without an index), and ``unresolved_deletes``
-            (each with ``commit_ts``, and ``rows``: the deleted rows in words).
+            ``properties``, ``index`` (its ``parts``, ``bytes``, ``entries``, including those of deleted rows, and
+            ``lag_rows``, the least number of rows that it does not have yet; empty without an index), and
+            ``unresolved_deletes`` (each with ``commit_ts``, and ``rows``: the deleted rows in words).
 
         Examples:
             >>> people.describe()["rows_in_files"]
@@ -269,7 +322,7 @@ class ReadableTable:
             "defaults": entry.schema.write_defaults,
             "comments": {field.name: field.comment for field in entry.schema.fields if field.comment},
             "properties": entry.properties,
-            "index": _index_facts(entry, totals.rows),
+            "index": _index_properties(entry, totals.rows),
             "unresolved_deletes": [
                 {"commit_ts": tombstone.ts, "rows": _in_words(tombstone, entry)}
                 for tombstone in tombstones_of(entry, segments)
@@ -277,36 +330,31 @@ class ReadableTable:
         }
 
     def _headline(self) -> list[tuple[str, str]]:
-        told = self.describe()
-        deletes = len(told["unresolved_deletes"])
-        facts = [
-            ("version", str(told["version"])),
-            ("rows", f"{told['rows_in_files']:,}" + (f" less {deletes} unresolved deletes" if deletes else "")),
-            ("files", f"{told['files']:,} ({told['bytes']:,} bytes)"),
+        table = self.describe()
+        deletes = len(table["unresolved_deletes"])
+        properties = [
+            ("version", str(table["version"])),
+            ("rows", f"{table['rows_in_files']:,}" + (f" less {deletes} unresolved deletes" if deletes else "")),
+            ("files", f"{table['files']:,} ({table['bytes']:,} bytes)"),
         ]
-        return facts + [
-            (n, ", ".join(told[n.replace(" ", "_")])) for n in ("primary key", "sort key") if told[n.replace(" ", "_")]
-        ]
+        keys = [("primary key", ", ".join(table["primary_key"])), ("sort key", ", ".join(table["sort_key"]))]
+        return properties + [(name, columns) for name, columns in keys if columns]
 
     def __repr__(self) -> str:
-        facts = ", ".join(f"{name} {value}" for name, value in self._headline())
+        properties = ", ".join(f"{name} {value}" for name, value in self._headline())
         columns = "\n".join(f"  {name}: {type_}" for name, type_ in self.describe()["columns"].items())
-        return f"<{type(self).__name__} {self.name}: {facts}>\n{columns}"
+        return f"<{type(self).__name__} {self.name}: {properties}>\n{columns}"
 
     def _repr_html_(self) -> str:
-        def rows(pairs: Iterable[tuple[str, str]]) -> str:
-            return "".join(f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in pairs)
+        def table(pairs: Iterable[tuple[str, str]]) -> str:
+            rows = "".join(f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in pairs)
+            return f"<table>{rows}</table>"
 
-        columns = self.describe()["columns"].items()
-        return f"<b>{escape(self.name)}</b><table>{rows(self._headline())}</table><table>{rows(columns)}</table>"
+        return f"<b>{escape(self.name)}</b>{table(self._headline())}{table(self.describe()['columns'].items())}"
 
 
-def _index_facts(entry: TableEntry, rows: int) -> dict[str, int]:
-    """How far the index of a table has come, by the manifest alone.
-
-    Args:
-        rows: of all files.
-    """
+def _index_properties(entry: TableEntry, rows: int) -> dict[str, int]:
+    """The size of a table's index, by the manifest alone; ``rows`` are in all files."""
     parts = entry.segments_of("index")
     if not parts and not has_index(entry):
         return {}
@@ -333,55 +381,95 @@ def _in_words(tombstone: Tombstone, entry: TableEntry) -> str:
     return f"{tombstone.count:,} keys of {names}"
 
 
-class KeyedTable(ReadableTable):
-    """A table whose rows are found by their primary key."""
+def take_keys(entry: TableEntry, keys: Any, on: str | Sequence[str] | None = None) -> Keys:
+    """Reads keys as users give them: see ``ReadableTable.get_many``.
 
-    def get(self, key: Any, columns: Sequence[str] | None = None) -> dict[str, Any] | None:
-        """The row with a key, by column; None if there is none.
+    Args:
+        on: names of the key columns; the primary key by default.
+    """
+    fields = key_fields(entry, on)
+    return keys_from_arrow(_key_rows(keys, fields), fields)
 
-        If several rows have the key, which ``append`` does not prevent, it is one of those that were committed last.
 
-        Args:
-            key: the value of the primary key, or a tuple of the values of its columns.
-            columns: names of columns; all by default.
+def key_fields(entry: TableEntry, on: str | Sequence[str] | None) -> tuple[Field, ...]:
+    """The key columns. Raises InputError when ``on`` is empty, or None and there is no primary key."""
+    if on is None:
+        fields = tuple(entry.schema.by_id[id_] for id_ in entry.primary_key)
+    else:
+        fields = tuple(entry.schema.field(name) for name in arguments.names("on", on))
+    if not fields:
+        problem = (
+            "the table has no primary key: name the columns" if on is None else "on is empty: name the key's columns"
+        )
+        raise InputError(f"{problem}, on=[...]")
+    return check_key(fields)
 
-        Raises:
-            InputError: the table has no primary key, or the value does not fit it; or Python does not have a date or
-                time of the row, which ``get_many`` returns.
 
-        Examples:
-            >>> people.get(2)
-            {'id': 2, 'name': 'Grace', 'age': 45}
-        """
-        found = self._lookup([key], columns, with_commit_ts=True).to_arrow()
-        if not found.num_rows:
-            return None
-        last = found.sort_by([(COMMIT_TS, "descending")]).slice(0, 1).drop_columns([COMMIT_TS])
-        [row] = to_dicts(last)
-        return row
+def check_key(fields: tuple[Field, ...]) -> tuple[Field, ...]:
+    """Returns ``fields`` if they can be a key. Raises SchemaError for floats, nested columns and repeated columns."""
+    if len({field.id for field in fields}) < len(fields):
+        raise SchemaError("a column is named twice in the key")
+    for field in fields:
+        if not can_be_key(field.arrow_type):
+            raise SchemaError(f"column {field.name!r} of type {short_type(field.arrow_type)} can't be part of a key")
+    return fields
 
-    def get_many(self, keys: Any, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows with some keys, in any order. Keys without a row are left out, and repeated keys count once.
 
-        Args:
-            keys: values of the primary key, as a list, a Series, or an Arrow or NumPy array; tuples, if it has several
-                columns; or Arrow data with columns of their names.
-            columns: names of columns; all by default.
+def check_sortable(fields: tuple[Field, ...]) -> tuple[Field, ...]:
+    """Returns ``fields`` if rows can be sorted by them. Raises SchemaError for nested columns."""
+    for field in fields:
+        if is_nested(field.arrow_type):
+            raise SchemaError(f"rows can't be sorted by column {field.name!r} of type {short_type(field.arrow_type)}")
+    return fields
 
-        Raises:
-            InputError: the table has no primary key, or a value does not fit it.
 
-        Examples:
-            >>> people.get_many([1, 2, 7], ["id"]).num_rows
-            2
-        """
-        return self._lookup(keys, columns, with_commit_ts=False).to_arrow()
+def _key_rows(keys: Any, fields: tuple[Field, ...]) -> pa.Table:
+    """Key columns with their names and stored types. Values are refused as in rows, so that none is cut to another key.
 
-    def _lookup(self, keys: Any, columns: Sequence[str] | None, *, with_commit_ts: bool) -> Lookup:
-        view = self._view()
-        entry = view.entry()
-        taken = take_keys(entry, keys)
-        if taken.num_rows:
-            self._note_read(where_key_in({id_: taken[str(id_)] for id_ in entry.primary_key}))
-        names = None if columns is None else arguments.names("columns", columns)
-        return Lookup(view, taken, names, with_commit_ts=with_commit_ts)
+    Raises:
+        InputError: a value does not fit.
+    """
+    listed = ", ".join(field.name for field in fields)
+    if isinstance(keys, (list, tuple, set, frozenset, range)):
+        schema = pa.schema([(field.name, field.arrow_type) for field in fields])
+        columns = _key_columns(list(keys), fields)
+        try:
+            exact = {field.name: _exact(column, field) for column, field in zip(columns, fields, strict=True)}
+            return pa.Table.from_batches(conform(as_batches(exact, schema), schema, lossless_cast), schema)
+        except (SchemaError, RowError, ValueError) as error:
+            types = ", ".join(f"{field.name} {short_type(field.arrow_type)}" for field in fields)
+            reason = error.reason if isinstance(error, RowError) else error
+            raise InputError(f"keys do not fit {types}: {reason}") from error
+    schema = pa.schema([(field.name, field.arrow_type, field.nullable) for field in fields])  # defaults are no keys
+    cast = frame_cast(keys) or lossless_cast
+    if (found := values_of(keys, fields[0].name, fields[0].arrow_type)) is not None:
+        if len(fields) > 1:
+            raise InputError(f"an array has no columns, and this key has several: give rows of {listed}")
+        keys, cast = pa.table([found[0]], [fields[0].name]), found[1]
+        return pa.Table.from_batches(conform(as_batches(keys), schema, cast), schema)
+    return pa.Table.from_batches(conform(as_batches(keys, schema), schema, cast), schema)
+
+
+def _key_columns(keys: list[Any], fields: tuple[Field, ...]) -> list[list[Any]]:
+    """The values of each key column."""
+    if len(fields) == 1:
+        return [keys]
+    if wrong := [key for key in keys if not isinstance(key, (list, tuple)) or len(key) != len(fields)]:
+        raise InputError(f"key {wrong[0]!r} is not a tuple of {', '.join(field.name for field in fields)}")
+    return [list(column) for column in zip(*keys, strict=True)] or [[] for _ in fields]
+
+
+def _exact(values: list[Any], field: Field) -> list[Any]:
+    """Values of one key column, with floats as the integers or decimals that they equal.
+
+    Raises:
+        ValueError: a float for an integer column is no whole number.
+    """
+    if pa.types.is_decimal(field.arrow_type):
+        return [Decimal(repr(float(value))) if isinstance(value, float) else value for value in values]
+    if not pa.types.is_integer(field.arrow_type):
+        return values
+    floats = float, np.floating
+    if wrong := [value for value in values if isinstance(value, floats) and not value.is_integer()]:
+        raise ValueError(f"{arguments.short_repr(wrong[0])} is no whole number")
+    return [int(value) if isinstance(value, floats) else value for value in values]

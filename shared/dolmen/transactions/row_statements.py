@@ -1,132 +1,381 @@
-"""Turns what users ask for into statements: rows into data files, predicates and keys into tombstones."""
+"""Changes of a table's rows as statements: rows become data files, predicates and keys become tombstones."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from decimal import Decimal
+from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any, Literal, TypeAlias
 
+import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+from pyroaring import BitMap
 
 from dolmen.base import arguments
+from dolmen.base.units import MIB
+from dolmen.commit.change import ExpectErasures, Statement, is_raw_digest
 from dolmen.commit.context import Context
-from dolmen.commit.statements.row_changes import DeletePositions, Write
-from dolmen.commit.uploads import Intent, LateIntent, PendingUploads, keys_in, record_keys, record_predicate
-from dolmen.errors import InputError, RowError, SchemaError
-from dolmen.format.delete_object import Keys, keys_from_arrow
+from dolmen.commit.draft import Draft
+from dolmen.commit.statements.row_changes import DeletePositions, InsertRows, Overwrite, Write
+from dolmen.commit.uploads import LateIntent, PendingUploads, keys_in, record_keys, record_predicate
+from dolmen.entries.index.sorting import KeyRuns
+from dolmen.entries.index.table_index import encoding_of
+from dolmen.errors import ConflictError, DuplicateKeyError, InputError
+from dolmen.format.delete_object import Keys
 from dolmen.format.entries import DataFile, Tombstone
-from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.format.schema import Field, is_nested, storable
-from dolmen.format.types import Json, can_be_key, short_type, to_plain
-from dolmen.format.types import to_json as to_json_value
-from dolmen.predicate import (
-    Predicate,
-    Where,
-    columns,
-    parse,
-    to_json,
-)
-from dolmen.predicate.domains import Domain, domain_of
+from dolmen.format.manifest import TableEntry
+from dolmen.format.schema import Field
+from dolmen.format.types import to_plain
+from dolmen.predicate import Parameters, Predicate, Where, columns, parse, to_json, with_parameters
+from dolmen.predicate.text import plain_text
+from dolmen.rows.scan.lookup import existing_keys
 from dolmen.rows.scan.plan import View
-from dolmen.rows.scan.scan import matching_positions
+from dolmen.rows.scan.scan import PositionedRows, Scan, matching_positions, rows_with_positions
 from dolmen.rows.scan.scan_deletes import ErasedRowsFilter
 from dolmen.rows.write.casts import lossless_cast, lossy_cast
 from dolmen.rows.write.conform import conform
 from dolmen.rows.write.data_file import write_data_files
-from dolmen.rows.write.row_digest import RowDigest
-from dolmen.rows.write.row_input import as_batches, dedupe_last, frame_cast, values_of
+from dolmen.rows.write.row_digest import RowDigest, content_digest
+from dolmen.rows.write.row_input import as_batches, check_not_null, dedupe_last, frame_cast
+from dolmen.transactions.reading import key_fields, take_keys
+from dolmen.transactions.unit_of_work import UnitOfWork, leaves_out_erased
 
 Mode: TypeAlias = Literal["tombstone", "positions"]
+BUFFER_BYTES = 64 * MIB
+"""Up to this much Arrow memory, the keys of an insert are checked before anything is written; of more rows,
+afterwards."""
+
+NAMED_KEYS = 10
+"""The most keys that an error names."""
+
+STEP_ROWS, STEP_BYTES = 65_536, 64 * MIB
+"""The most rows that are changed at once."""
 
 
-def append(
-    context: Context,
-    name: str,
-    entry: TableEntry,
-    data: Any,
-    request: str | None = None,
-    intent: Callable[[], Intent] | None = None,
-    digest: RowDigest | None = None,
-    uploads: PendingUploads | None = None,
-    erased: ErasedRowsFilter | None = None,
-) -> Write:
-    """Writes rows into data files. They are not compared with existing rows.
+class TableChange:
+    """The statements of one call on one table, in a unit of work.
 
     Args:
-        uploads: of the commit, which may hold small files; None = every file is uploaded at once.
-        intent: returns the intent to write under; called when a second file begins. None for no intent.
-        digest: updated with the rows.
-        erased: counts rows that were erased, and may leave them out.
+        entry: the table's, by default with the statements so far.
+    """
+
+    def __init__(
+        self, unit: UnitOfWork, name: str, request: str | None = None, entry: TableEntry | None = None
+    ) -> None:
+        self.unit, self.name, self.request = unit, name, request
+        self.entry = unit.entry(name) if entry is None else entry
+
+    def append(self, data: Any, cast: bool, leave_out_erased: bool | None) -> None:
+        """Adds the statement of ``Table.append``."""
+
+        def make(rows: Iterator[pa.RecordBatch]) -> Write | None:
+            files = self.write_rows(rows)
+            return self._write(files) if files else None
+
+        self._add_rows("append", make, data, cast, leave_out_erased)
+
+    def insert(self, data: Any, cast: bool, leave_out_erased: bool | None) -> None:
+        """Adds the statement of ``Table.insert``."""
+        self._add_rows("insert", self.make_insert, data, cast, leave_out_erased)
+
+    def upsert(
+        self, data: Any, on: str | Sequence[str] | None, cast: bool = False, leave_out_erased: bool | None = None
+    ) -> None:
+        """Adds the statement of ``Table.upsert``: rows, and a tombstone for older rows with their keys."""
+        fields = key_fields(self.entry, on)
+
+        def make(rows: Iterator[pa.RecordBatch]) -> Write | None:
+            batches, keys = dedupe_last(rows, fields)
+            if keys.num_rows == 0:
+                return None
+            files = self.write_rows(batches)
+            return self._write(files, self.delete_keys(keys).tombstones)
+
+        names = sorted(field.name for field in fields)
+        self._add_rows("upsert", make, data, cast, leave_out_erased, lambda: names)
+
+    def replace(self, data: Any, keys: Any) -> None:
+        """Adds the statement of ``TransactionTable.replace``: rows, and a tombstone for keys, also of other rows."""
+        chosen = take_keys(self.entry, keys)
+
+        def make(rows: Iterator[pa.RecordBatch]) -> Write | None:
+            files = self.write_rows(rows)
+            tombstones = self.delete_keys(chosen).tombstones
+            return self._write(files, tombstones) if files or tombstones else None
+
+        # The keys are given, so no row can be left out.
+        self._add_rows("replace", make, data, False, False, lambda: keys_content(self.entry, chosen))
+
+    def overwrite(self, data: Any, force: bool, cast: bool, leave_out_erased: bool | None) -> None:
+        """Adds the statement of ``Table.overwrite``."""
+        arguments.flag("force", force)
+
+        def make(rows: Iterator[pa.RecordBatch]) -> Overwrite:
+            base = self.unit.base
+            base_name = base.name_of(self.entry.uuid)
+            files = self.write_rows(rows)
+            epoch = base.tables[base_name].epoch if base_name else 0
+            return Overwrite(
+                self.name, self.entry.uuid, epoch, base.commit_ts, files, force, self.request, self.entry.schema
+            )
+
+        self._add_rows("overwrite", make, data, cast, leave_out_erased)
+
+    def _add_rows(
+        self,
+        operation: str,
+        make: Callable[[Iterator[pa.RecordBatch]], Statement | None],
+        data: Any,
+        cast: bool,
+        leave_out_erased: bool | None,
+        content: Callable[[], Any] = lambda: None,
+    ) -> None:
+        """Adds a statement that writes rows. If its request was applied before, rows are only compared by digest.
+
+        Args:
+            make: makes the statement of rows that fit the table; None if there is nothing to do.
+            content: returns further content of the request beside its rows.
+        """
+        arguments.flag("cast", cast)
+        if leave_out_erased is not None:
+            arguments.flag("leave_out_erased", leave_out_erased)
+        unit, entry, request, base_ts = self.unit, self.entry, self.request, self.unit.base.commit_ts
+        if cast:
+            data = cast_rows(entry, data)
+        digest = RowDigest(entry.schema.arrow) if unit.needs_content(request) else None
+        if not unit.has_applied(request):
+            unit.begin_upload()
+            rows = rows_of(entry, data, digest, unit.erased_filter(entry, leave_out_erased))
+            if (statement := make(rows)) is not None:
+                if leaves_out_erased(entry, leave_out_erased):
+                    unit.add(ExpectErasures(self.name, entry.uuid, base_ts, None, request))
+                unit.add(statement)
+        elif digest:
+            for _ in rows_of(entry, data, digest):
+                pass
+        if request is not None and digest:
+            unit.add_digest(request, content_digest(operation, self.name, content(), digest.hexdigest()))
+
+    def write_rows(self, batches: Iterable[pa.RecordBatch]) -> tuple[DataFile, ...]:
+        """Writes rows that fit the table into data files; without rows, none. A second file begins an intent."""
+        context = self.unit.context
+        late = LateIntent(context.runtime, self.unit.intent)
+        write = partial(write_data_files, context.store, self.name, self.entry, batches, context.runtime)
+        return tuple(write(name=late.name, beat=late.beat, open_output=self.unit.uploads.files.open))
+
+    def _write(self, files: tuple[DataFile, ...], tombstones: tuple[Tombstone, ...] = ()) -> Write:
+        return Write(self.name, self.entry.uuid, files, tombstones, self.request, schema=self.entry.schema)
+
+    def make_insert(self, rows: Iterable[pa.RecordBatch]) -> InsertRows | None:
+        """The statement of ``Table.insert``; None without rows, or if the request was applied meanwhile.
+
+        Raises:
+            DuplicateKeyError: several rows have one key, or the table has it.
+            RowError: a key is NULL, or a row does not fit.
+        """
+        check = _InsertCheck.of(self.unit, self.name, self.entry)
+        buffered, rest = _buffer(check.add_keys(rows))
+        if not buffered:
+            return None
+        if rest is None and self._fit(InsertRows(self._write(()), check), check) is None:
+            return None
+        statement = InsertRows(self._write(self.write_rows(chain(buffered, rest or ()))), check)
+        return statement if rest is None else self._fit(statement, check)
+
+    def _fit(self, statement: InsertRows, check: _InsertCheck) -> InsertRows | None:
+        """Checks the keys; None if the request was applied by a version that the transaction did not know."""
+        check.check_distinct()
+        try:
+            return self.unit.fit(statement)
+        except DuplicateKeyError:
+            if not self.unit.rebase():
+                raise
+        return None if self.unit.has_applied(self.request) else self.unit.fit(statement)
+
+    def delete(
+        self,
+        where: Where = None,
+        parameters: Parameters | None = None,
+        keys: Any = None,
+        on: Sequence[str] | None = None,
+        mode: Mode = "tombstone",
+    ) -> None:
+        """Adds the statement of ``Table.delete``."""
+        unit, name, entry, request = self.unit, self.name, self.entry, self.request
+        predicate, chosen = choose_rows("delete", entry, where, parameters, keys, on)
+        if mode == "positions" and chosen is not None:
+            raise InputError('mode="positions" takes a predicate, not keys')
+        if not unit.has_applied(request):
+            if mode == "tombstone":
+                if (write := self.delete_rows(predicate, chosen)).tombstones:
+                    unit.add(write)
+            elif (deletion := self._delete_positions(predicate)) is not None:
+                unit.add(deletion)
+        if request is not None and unit.needs_content(request):
+            digest = content_digest("delete", name, *rows_content(entry, predicate, chosen))
+            before = unit.find_applied([request]).get(request)
+            if before and is_raw_digest(before.digest, {"table": name, "where": predicate, "keys": keys, "on": on}):
+                digest = before.digest
+            unit.add_digest(request, digest)
+
+    def delete_rows(self, where: Where, keys: Keys | None) -> Write:
+        """Makes a tombstone for the rows with some keys, or for which a predicate is TRUE. Reads no data.
+
+        Equalities on a tuple of columns become a keys tombstone, any other predicate a where tombstone.
+        """
+        if keys is not None:
+            return self.delete_keys(keys)
+        predicate = parse_where(self.unit.context, self.entry, where)
+        target = partial(self.unit.uploads.tombstone_object, self.name, self.entry.uuid)
+        tombstone = record_predicate(target, self.entry.schema, predicate)
+        return self._write((), (tombstone,) if tombstone else ())
+
+    def delete_keys(self, keys: Keys) -> Write:
+        """Makes a tombstone for the rows with these keys (see ``take_keys``); none without keys. Reads no data."""
+        tombstone = record_keys(partial(self.unit.uploads.tombstone_object, self.name, self.entry.uuid), keys)
+        return self._write((), (tombstone,) if tombstone else ())
+
+    def _delete_positions(self, where: Where) -> DeletePositions | None:
+        """Finds the rows that match, for deletion by position; reads the predicate's columns. None without any."""
+        unit, name, uuid = self.unit, self.name, self.entry.uuid
+        unit.keep_base()
+        epoch = next((each.epoch for each in unit.base.tables.values() if each.uuid == uuid), 0)
+        with unit.context.reading(unit.manifest.version):
+            predicate = parse_where(unit.context, self.entry, where)
+            found = matching_positions(View(unit.context, unit.manifest, name, unit.uploads.read), predicate)
+        if found:
+            return DeletePositions.of(name, uuid, found, self.request, tuple(sorted(columns(predicate))), epoch)
+        # Earlier statements may be why it found nothing, and a rebase may remove them (Change.without).
+        return DeletePositions.of(name, uuid, {}, self.request) if unit.changes(uuid) else None
+
+    def rows_to_change(
+        self, columns: Sequence[str], predicate: Predicate | None, *, with_commit_ts: bool = False
+    ) -> Iterator[tuple[pa.RecordBatch, RowLocations]]:
+        """Reads rows on which the commit depends from now on: it is refused if others change them.
+
+        Large batches are cut, and small ones are joined.
+        """
+        self.unit.depend_on_rows(self.name, predicate)
+        view = View(self.unit.context, self.unit.manifest, self.name, self.unit.uploads.read)
+        scan = Scan(view, columns=columns, where=predicate, with_commit_ts=with_commit_ts)
+        return _in_steps(rows_with_positions(scan))
+
+    def replace_rows(self, rows: Iterable[pa.RecordBatch], hidden: HiddenRows, columns: tuple[int, ...] = ()) -> None:
+        """Writes rows, and adds the statements that hide others and show these.
+
+        Args:
+            rows: of exactly the table's schema; taken once.
+            hidden: complete when the last of ``rows`` was taken.
+            columns: ids of the columns by which rows were found, for the history.
+        """
+        unit, uuid = self.unit, self.entry.uuid
+        unit.begin_upload()
+        # A row that is left out would be deleted.
+        files = self.write_rows(unit.passing(self.entry, rows, leave_out=False))
+        if hidden or unit.changes(uuid):
+            # Earlier statements may be why it hides nothing, and a rebase may remove them (Change.without).
+            unit.add(DeletePositions.of(self.name, uuid, hidden, self.request, columns))
+        if files:
+            unit.add(self._write(files))
+
+
+def add_inserts(unit: UnitOfWork, entry: TableEntry, write: Write, keys: Iterable[pa.RecordBatch]) -> None:
+    """Adds rows that are written already, provided that the table has none of the keys of some of them.
+
+    Args:
+        write: adds the rows, and hides none.
+        keys: the primary keys, in the columns of the table, of the rows that must be new.
 
     Raises:
-        SchemaError, RowError: the data does not fit; none of it becomes visible.
+        DuplicateKeyError: several rows have one key, or the table has it.
+        RowError: a key is NULL.
     """
-    batches = rows_of(entry, data, digest, erased)
-    files = write_rows(context, name, entry, batches, intent, uploads)
-    return Write(name, entry.uuid, files=files, request=request, schema=entry.schema)
+    check = _InsertCheck.of(unit, write.name, entry)
+    for _ in check.add_keys(keys):
+        pass
+    check.check_distinct()
+    unit.add(InsertRows(write, check))
 
 
-def upsert(
-    context: Context,
-    uploads: PendingUploads,
-    name: str,
-    entry: TableEntry,
-    data: Any,
-    on: Sequence[str] | None = None,
-    request: str | None = None,
-    intent: Callable[[], Intent] | None = None,
-    digest: RowDigest | None = None,
-    erased: ErasedRowsFilter | None = None,
-) -> Write:
-    """Writes rows, and a tombstone for older rows with their keys. Among equal keys in ``data`` the last wins.
-
-    Args:
-        intent, digest, erased: as for ``append``.
-
-    Raises:
-        InputError: there is no key, or a key column holds floats.
-        RowError: a key is NULL, or a row does not fit.
-        LimitError: there are more than 1,000,000 keys.
-    """
-    fields = key_fields(entry, on)
-    batches, keys = dedupe_last(rows_of(entry, data, digest, erased), fields)
-    if keys.num_rows == 0:
-        return Write(name, entry.uuid, request=request)
-    files = write_rows(context, name, entry, batches, intent, uploads)
-    tombstone = record_keys(partial(uploads.tombstone_object, name, entry.uuid), keys)
-    assert tombstone is not None, "there are keys"
-    return Write(name, entry.uuid, files, (tombstone,), request, schema=entry.schema)
+def _buffer(batches: Iterator[pa.RecordBatch]) -> tuple[list[pa.RecordBatch], Iterator[pa.RecordBatch] | None]:
+    """The first ``BUFFER_BYTES`` of rows, and the others; None if these are all."""
+    buffered, size = list[pa.RecordBatch](), 0
+    for batch in batches:
+        buffered.append(batch)
+        size += batch.nbytes
+        if size > BUFFER_BYTES:
+            return buffered, batches
+    return buffered, None
 
 
-def replace(
-    context: Context,
-    uploads: PendingUploads,
-    name: str,
-    entry: TableEntry,
-    data: Any,
-    keys: Keys,
-    request: str | None = None,
-    intent: Callable[[], Intent] | None = None,
-    digest: RowDigest | None = None,
-    erased: ErasedRowsFilter | None = None,
-) -> Write:
-    """Writes rows, and a tombstone for older rows with ``keys``, which may be keys of other rows. Reads no data.
+class _InsertCheck:
+    """Compares the keys of an insert with each other and with those of the table."""
 
-    Args:
-        keys: values of the primary key (see ``take_keys``).
-        intent, digest, erased: as for ``append``.
-    """
-    files = append(context, name, entry, data, request, intent, digest, erased=erased).files
-    tombstones = delete_keys(uploads, name, entry, keys, request).tombstones
-    return Write(name, entry.uuid, files, tombstones, request, schema=entry.schema)
+    def __init__(self, context: Context, name: str, uuid: str, fields: tuple[Field, ...]) -> None:
+        self._context, self._name, self._uuid, self._fields = context, name, uuid, fields
+        self._keys = KeyRuns(pa.schema([field.to_arrow() for field in fields]))
+
+    @classmethod
+    def of(cls, unit: UnitOfWork, name: str, entry: TableEntry) -> _InsertCheck:
+        """A check without keys yet. Raises InputError if the table has no primary key."""
+        if not entry.primary_key:
+            raise InputError(f"table {name!r} has no primary key, by which insert would compare rows: append them")
+        return cls(unit.context, name, entry.uuid, tuple(entry.schema.by_id[id_] for id_ in entry.primary_key))
+
+    def add_keys(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Passes rows on, and notes their keys. Raises RowError for a NULL in a key."""
+        names, row = [field.name for field in self._fields], 0
+        for batch in batches:
+            check_not_null(batch, self._fields, row)
+            row += batch.num_rows
+            self._keys.add(batch.select(names))
+            if batch.num_rows:
+                yield batch
+
+    def check_distinct(self) -> None:
+        """Raises DuplicateKeyError if several rows have one key."""
+        count, first = self._keys.repeated(NAMED_KEYS)
+        if count:
+            raise self._error(count, first, in_rows=True)
+
+    def __call__(self, draft: Draft, uploads: PendingUploads, newer_than: int) -> None:
+        """See ``KeysCheck``."""
+        entry = draft.table(self._name, self._uuid)
+        if encoding_of(entry).kinds != self._keys.encoding.kinds:
+            raise ConflictError(
+                f"table {self._name!r}: the type of its key was changed meanwhile: insert the rows again"
+            )
+        manifest = msgspec.structs.replace(draft.base, tables=dict(draft.tables))
+        view = View(self._context, manifest, self._name, uploads.read)
+        count, first = existing_keys(view, self._keys, newer_than, NAMED_KEYS)
+        if count and first is not None:
+            raise self._error(count, first, in_rows=False)
+
+    def _error(self, count: int, first: pa.Table, *, in_rows: bool) -> DuplicateKeyError:
+        values = zip(*map(_shown_values, first.columns), strict=True)
+        names = [field.name for field in self._fields]
+        return DuplicateKeyError(self._name, names, list(values), count, in_rows=in_rows)
+
+
+def _shown_values(column: pa.ChunkedArray) -> list[Any]:
+    """The values of a key's column; dates and times that Python does not have as text."""
+    try:
+        return list(column.to_pylist())
+    except (OverflowError, ValueError):
+        return [plain_text(value, column.type) for value in to_plain(column.combine_chunks())]
 
 
 def rows_of(
     entry: TableEntry, data: Any, digest: RowDigest | None = None, erased: ErasedRowsFilter | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Fits rows to a table, batch by batch, and updates ``digest`` with them, and ``erased`` after it."""
+    """Fits rows to a table, batch by batch, and updates ``digest`` with them, and ``erased`` after it.
+
+    Raises:
+        SchemaError, RowError: the data does not fit.
+    """
     source = as_batches(data, entry.schema.arrow)
     batches = conform(source, entry.schema, frame_cast(data) or lossless_cast)
     batches = digest.passing(batches, source.schema) if digest else batches
@@ -134,75 +383,33 @@ def rows_of(
 
 
 def cast_rows(entry: TableEntry, data: Any) -> pa.RecordBatchReader:
-    """Fits rows to a table, with a loss where necessary (see ``lossy_cast``)."""
+    """Fits rows to a table, with a loss where necessary (see ``lossy``)."""
     schema = entry.schema.arrow
     return pa.RecordBatchReader.from_batches(schema, conform(as_batches(data, schema), entry.schema, lossy_cast))
 
 
-def write_rows(
-    context: Context,
-    name: str,
-    entry: TableEntry,
-    batches: Iterable[pa.RecordBatch],
-    intent: Callable[[], Intent] | None,
-    uploads: PendingUploads | None = None,
-) -> tuple[DataFile, ...]:
-    """Writes rows that fit the table into data files; without rows, none.
-
-    Args:
-        intent, uploads: as for ``append``.
-    """
-    store, runtime = context.store, context.runtime
-    write = partial(write_data_files, store, name, entry, batches, runtime)
-    open_output = uploads.files.open if uploads else None
-    if intent is None:
-        return tuple(write(open_output=open_output))
-    late = LateIntent(runtime, intent)
-    return tuple(write(name=late.name, beat=late.beat, open_output=open_output))
+def choose_rows(
+    verb: str, entry: TableEntry, where: Where, parameters: Parameters | None, keys: Any, on: str | Sequence[str] | None
+) -> tuple[Where, Keys | None]:
+    """Checks the arguments that say which rows to delete; returns a predicate, or None and keys."""
+    where = with_parameters(where, parameters)
+    if (keys is None) == (where is None):
+        raise InputError(f"{verb} takes either a predicate or keys=...")
+    if on is not None and keys is None:
+        raise InputError("on=... is for keys: a predicate names its own columns")
+    return where, None if keys is None else take_keys(entry, keys, on)
 
 
-def delete_where(
-    context: Context, uploads: PendingUploads, name: str, entry: TableEntry, where: Where, request: str | None = None
-) -> Write:
-    """Makes a tombstone for the rows for which a predicate is TRUE. Reads no data.
-
-    Equalities on a tuple of columns become a keys tombstone, any other predicate a where tombstone.
-    """
-    predicate = parse_where(context, entry, where)
-    target = partial(uploads.tombstone_object, name, entry.uuid)
-    return _delete(name, entry, record_predicate(target, entry.schema, predicate), request)
-
-
-def delete_keys(uploads: PendingUploads, name: str, entry: TableEntry, keys: Keys, request: str | None = None) -> Write:
-    """Makes a tombstone for the rows with these keys (see ``take_keys``). Reads no data."""
-    return _delete(name, entry, record_keys(partial(uploads.tombstone_object, name, entry.uuid), keys), request)
-
-
-def _delete(name: str, entry: TableEntry, tombstone: Tombstone | None, request: str | None) -> Write:
-    tombstones = () if tombstone is None else (tombstone,)
-    return Write(name, entry.uuid, tombstones=tombstones, request=request, schema=entry.schema)
-
-
-def take_keys(entry: TableEntry, keys: Any, on: str | Sequence[str] | None = None) -> Keys:
-    """Reads keys as callers give them.
-
-    Args:
-        keys: values of the one key column, as a list, a Series, or an Arrow or NumPy array; tuples for several columns;
-            or Arrow data with columns of their names.
-        on: names of the key columns; the primary key by default.
-    """
-    fields = key_fields(entry, on)
-    return keys_from_arrow(_key_rows(keys, fields), fields)
-
-
-def where_content(entry: TableEntry, where: Where) -> list[Any]:
-    """The content of a delete by predicate for its request's digest; equal for predicates that parse alike.
+def rows_content(entry: TableEntry, where: Where, keys: Keys | None) -> list[Any]:
+    """The content of a delete for its request's digest; equal for predicates that parse alike.
 
     ``now()`` counts as the epoch, so that a request that is tried again has the same content.
     """
+    if keys is not None:
+        return keys_content(entry, keys)
     predicate = parse(where or "", entry.schema, now_us=0)
-    keys = keys_in(predicate, entry.schema)
-    return ["where", to_json(predicate).decode()] if keys is None else keys_content(entry, keys)
+    compared = keys_in(predicate, entry.schema)
+    return ["where", to_json(predicate).decode()] if compared is None else keys_content(entry, compared)
 
 
 def keys_content(entry: TableEntry, keys: Keys) -> list[Any]:
@@ -214,32 +421,6 @@ def keys_content(entry: TableEntry, keys: Keys) -> list[Any]:
     return ["keys", digest.hexdigest()]
 
 
-def delete_positions(
-    context: Context,
-    uploads: PendingUploads,
-    manifest: Manifest,
-    name: str,
-    where: Where,
-    request: str | None = None,
-    *,
-    epoch: int = 0,
-) -> DeletePositions | None:
-    """Finds the rows of one version that match, for deletion by position; None if there are none.
-
-    Reads the predicate's columns.
-
-    Args:
-        epoch: the table's epoch in the version that the transaction is made on; 0 = it did not exist there.
-    """
-    with context.reading(manifest.version):
-        entry = context.segments.whole(manifest.table(name))
-        predicate = parse_where(context, entry, where)
-        found = matching_positions(View(context, manifest, name, uploads.read), predicate)
-    if not found:
-        return None
-    return DeletePositions(name, entry.uuid, found, request, tuple(sorted(columns(predicate))), epoch)
-
-
 def parse_where(context: Context, entry: TableEntry, where: Where) -> Predicate:
     """Parses and binds a predicate. Raises PredicateError. To delete everything, the predicate must be ``"TRUE"``."""
     if where is None or (isinstance(where, (str, Mapping)) and not where):
@@ -247,105 +428,56 @@ def parse_where(context: Context, entry: TableEntry, where: Where) -> Predicate:
     return parse(where, entry.schema, now_us=context.store.clock.current_us)
 
 
-def key_fields(entry: TableEntry, on: str | Sequence[str] | None) -> tuple[Field, ...]:
-    """The key columns. Raises InputError when ``on`` is empty, or None and there is no primary key."""
-    if on is not None:
-        fields = tuple(entry.schema.field(name) for name in arguments.names("on", on))
-        if not fields:
-            raise InputError("on is empty: name the key's columns, on=[...]")
-        return check_key(fields)
-    fields = tuple(entry.schema.by_id[id_] for id_ in entry.primary_key)
-    if not fields:
-        raise InputError("the table has no primary key: name the columns, on=[...]")
-    return check_key(fields)
+HiddenRows: TypeAlias = dict[str, BitMap]
+"""Positions of rows to hide, by the path of their file."""
 
 
-def check_key(fields: tuple[Field, ...]) -> tuple[Field, ...]:
-    """Returns ``fields`` if they can be a key. Raises SchemaError for floats, nested columns and repeated columns."""
-    if len({field.id for field in fields}) < len(fields):
-        raise SchemaError("a column stands twice in the key")
-    for field in fields:
-        if not can_be_key(field.arrow_type):
-            raise SchemaError(f"column {field.name!r} of type {short_type(field.arrow_type)} can't be part of a key")
-    return fields
+@dataclass(frozen=True)
+class RowLocations:
+    """The files and positions of some rows.
 
-
-def check_sortable(fields: tuple[Field, ...]) -> tuple[Field, ...]:
-    """Returns ``fields`` if rows can be sorted by them. Raises SchemaError for nested columns."""
-    for field in fields:
-        if is_nested(field.arrow_type):
-            raise SchemaError(f"rows can't be sorted by column {field.name!r} of type {short_type(field.arrow_type)}")
-    return fields
-
-
-def default_json(name: str, arrow_type: pa.DataType, value: Any) -> Json:
-    """A default as callers give it, in JSON form; it must fit the column as a value of a row does.
-
-    Raises:
-        InputError: it is no value of the type, or the type can have no default.
+    Args:
+        paths: of the files.
+        files: the index of each row's file among ``paths``, ascending.
+        positions: of each row in its file.
     """
-    if value is None:
-        return None
-    stored = storable(arrow_type)
-    if is_nested(stored):
-        raise InputError(f"column {name!r} of type {short_type(stored)} can have no default but NULL")
-    schema = pa.schema([pa.field(name, stored)])
-    try:
-        [batch] = conform(as_batches([{name: value}], schema), schema, lossless_cast)
-        [plain] = to_plain(batch.column(0))
-        return to_json_value(plain)
-    except (SchemaError, RowError, InputError) as error:
-        is_text = not isinstance(value, str) or domain_of(stored) is Domain.TEXT
-        hint = "" if is_text and not hasattr(value, "sql") else "; a default is a value, and no expression"
-        raise InputError(f"default {arguments.short_repr(value)} of column {name!r}: {error}{hint}") from error
+
+    paths: Sequence[str]
+    files: npt.NDArray[np.int64]
+    positions: npt.NDArray[np.int64]
+
+    def take(self, indices: npt.NDArray[np.int64]) -> RowLocations:
+        """The locations of some of the rows; the indices ascend."""
+        return RowLocations(self.paths, self.files[indices], self.positions[indices])
+
+    def hide(self, hidden: HiddenRows) -> None:
+        """Adds the rows to those that are hidden."""
+        if len(self.files) == 0:
+            return
+        starts = np.append(0, np.flatnonzero(np.diff(self.files)) + 1)
+        by_file = np.split(self.positions.astype(np.uint32), starts[1:])
+        for file, positions in zip(self.files[starts], by_file, strict=True):
+            hidden.setdefault(self.paths[file], BitMap()).update(BitMap(positions))
 
 
-def _key_rows(keys: Any, fields: tuple[Field, ...]) -> pa.Table:
-    """Key columns with their names and stored types. Values are refused as in rows, so that none is cut to another key.
-
-    Raises:
-        InputError: a value does not fit.
-    """
-    if isinstance(keys, (list, tuple, set, frozenset, range)):
-        wanted = pa.schema([(field.name, field.arrow_type) for field in fields])
-        columns = _key_columns(list(keys), fields)
-        try:
-            exact = {field.name: _exact(column, field) for column, field in zip(columns, fields, strict=True)}
-            return pa.Table.from_batches(conform(as_batches(exact, wanted), wanted, lossless_cast), wanted)
-        except (SchemaError, RowError, ValueError) as error:
-            listed = ", ".join(f"{field.name} {short_type(field.arrow_type)}" for field in fields)
-            reason = error.reason if isinstance(error, RowError) else error
-            raise InputError(f"keys do not fit {listed}: {reason}") from error
-    wanted = pa.schema([(field.name, field.arrow_type, field.nullable) for field in fields])  # defaults are no keys
-    if (found := values_of(keys, fields[0].name, fields[0].arrow_type)) is not None:
-        if len(fields) > 1:
-            listed = ", ".join(field.name for field in fields)
-            raise InputError(f"an array has no columns, and this key has several: give rows of {listed}")
-        column = pa.table([found[0]], [fields[0].name])
-        return pa.Table.from_batches(conform(as_batches(column), wanted, found[1]), wanted)
-    return pa.Table.from_batches(conform(as_batches(keys, wanted), wanted, frame_cast(keys) or lossless_cast), wanted)
+def _in_steps(found: Iterable[PositionedRows]) -> Iterator[tuple[pa.RecordBatch, RowLocations]]:
+    parts: list[PositionedRows] = []
+    rows = size = 0
+    for batch, path, positions in found:
+        for start in range(0, batch.num_rows, STEP_ROWS):
+            part = batch.slice(start, STEP_ROWS)
+            if parts and (rows + part.num_rows > STEP_ROWS or size + part.nbytes > STEP_BYTES):
+                yield _join(parts)
+                parts, rows, size = [], 0, 0
+            parts.append((part, path, positions[start : start + STEP_ROWS]))
+            rows += part.num_rows
+            size += part.nbytes
+    if parts:
+        yield _join(parts)
 
 
-def _key_columns(keys: list[Any], fields: tuple[Field, ...]) -> list[list[Any]]:
-    """The values of each key column."""
-    if len(fields) == 1:
-        return [keys]
-    if wrong := [key for key in keys if not isinstance(key, (list, tuple)) or len(key) != len(fields)]:
-        raise InputError(f"key {wrong[0]!r} is not a tuple of {', '.join(field.name for field in fields)}")
-    return [list(column) for column in zip(*keys, strict=True)] or [[] for _ in fields]
-
-
-def _exact(values: list[Any], field: Field) -> list[Any]:
-    """Values of one key column, in which floats are the integers or decimals that they stand for.
-
-    Raises:
-        ValueError: a float for an integer column is no whole number.
-    """
-    if pa.types.is_decimal(field.arrow_type):
-        return [Decimal(repr(float(value))) if isinstance(value, float) else value for value in values]
-    if not pa.types.is_integer(field.arrow_type):
-        return values
-    floats = float, np.floating
-    if wrong := [value for value in values if isinstance(value, floats) and not value.is_integer()]:
-        raise ValueError(f"{arguments.short_repr(wrong[0])} is no whole number")
-    return [int(value) if isinstance(value, floats) else value for value in values]
+def _join(parts: Sequence[PositionedRows]) -> tuple[pa.RecordBatch, RowLocations]:
+    rows = parts[0][0] if len(parts) == 1 else pa.concat_batches([rows for rows, _, _ in parts])
+    files = np.repeat(np.arange(len(parts)), [part.num_rows for part, _, _ in parts])
+    positions = np.concatenate([positions for _, _, positions in parts])
+    return rows, RowLocations([path for _, path, _ in parts], files, positions)

@@ -1,26 +1,36 @@
-"""Pinned versions of a database, as ``at()`` returns them."""
+"""Earlier versions: snapshots of them to read, tags that name them, and tables that come back from them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from dolmen.base import arguments
-from dolmen.base.units import since_epoch
+from dolmen.base.units import LAST_US, parse_duration, since_epoch, utc
 from dolmen.commit.context import Context
 from dolmen.commit.head import Base
+from dolmen.commit.statements.catalog import CloneTable, DropTag, PutTag, Restore, table_and_memory
 from dolmen.commit.versions import is_settled, manifest_at_tag, manifest_at_time, manifest_at_version
 from dolmen.entries.segments.erasures_in_force import as_read_now
-from dolmen.errors import InputError, VersionExpiredError
-from dolmen.format.manifest import EMPTY, Manifest
-from dolmen.transactions.reading import KeyedTable
+from dolmen.errors import InputError, InvalidNameError, TableExistsError, TableNotFoundError, VersionExpiredError
+from dolmen.format.layout import RESERVED_TAGS, Tag, check_table_name, check_tag_name
+from dolmen.format.manifest import EMPTY, Manifest, TableEntry
+from dolmen.rows.write.row_digest import content_digest
+from dolmen.transactions.reading import ReadableTable
+from dolmen.transactions.unit_of_work import UnitOfWork
 
 if TYPE_CHECKING:
     from dolmen.rows.scan.engines.sql import Parameters, SqlResult
 
 
-class PinnedTable(KeyedTable):
+Time: TypeAlias = datetime | int | str
+_DURATION = re.compile(r"\s*\d+\s*[a-z]+\s*")
+
+
+class PinnedTable(ReadableTable):
     """A table in one version, which never changes."""
 
     def __init__(self, context: Context, name: str, manifest: Manifest, *, settled: bool = True) -> None:
@@ -36,8 +46,8 @@ class Snapshot:
     """All tables of one version.
 
     Args:
-        settled: False if the snapshot was asked for by a time to which a commit under way may still be dated. For 20
-            minutes the same question may have another answer. The rows of this version never change.
+        settled: False if the snapshot is that of a time to which a commit under way may still be dated: for up to 20
+            minutes, the same time may lead to another version. The rows of this version never change.
     """
 
     def __init__(self, context: Context, manifest: Manifest, *, settled: bool = True) -> None:
@@ -58,7 +68,7 @@ class Snapshot:
         return self.table(name)
 
     def __contains__(self, name: object) -> bool:
-        """Whether the version has a table of this name."""
+        """True if the version has a table of this name."""
         return name in self._manifest.tables
 
     def __iter__(self) -> Iterator[str]:
@@ -95,61 +105,81 @@ class Snapshot:
         return run_sql(arguments.text("query", query), self, parameters)
 
     def __repr__(self) -> str:
-        told = f"version {self.version}{'' if self.settled else ', not settled yet,'}"
-        return f"<Snapshot {told} of {self._context.store.url}: {', '.join(self.tables()) or 'empty'}>"
+        version = f"version {self.version}{'' if self.settled else ', not settled yet,'}"
+        return f"<Snapshot {version} of {self._context.store.url}: {', '.join(self.tables()) or 'empty'}>"
 
 
 def pin(
-    context: Context,
-    version: int | None,
-    timestamp: datetime | int | str | None,
-    tag: str | None = None,
-    *,
-    settled: bool = False,
+    context: Context, version: int | None, timestamp: Time | None, tag: str | None = None, *, settled: bool = False
 ) -> Snapshot:
     """The snapshot of one version, by number, time or tag. See ``Database.at``."""
     newest = context.head.refresh()
-    manifest, is_settled = find_version(context, newest, version, timestamp, tag, settled=settled)
+    manifest, is_settled = Moment(version, timestamp, tag, settled).find(context, newest)
     with context.reading(newest.manifest.version):
         return Snapshot(context, as_read_now(manifest, newest.manifest, context.segments), settled=is_settled)
 
 
-def find_version(
-    context: Context,
-    base: Base,
-    version: int | None,
-    timestamp: datetime | int | str | None,
-    tag: str | None = None,
-    *,
-    settled: bool = False,
-) -> tuple[Manifest, bool]:
-    """The manifest of one version as it is stored, and whether no commit under way can be dated before it.
-
-    To read rows, call ``pin``, which leaves out rows that were erased since.
+@dataclass(frozen=True)
+class Moment:
+    """An earlier version, as a user names it: by its number, by a time, or by a tag.
 
     Args:
-        base: the newest version, just read.
+        settled: refuse a time that is not settled (see ``Database.at``).
     """
-    arguments.flag("settled", settled)
-    if sum(given is not None for given in (version, timestamp, tag)) != 1:  # == of an array is an array
-        raise InputError("give one of version, timestamp and tag")
-    number = None if version is None else arguments.number("version", version)
-    name = None if tag is None else arguments.text("tag", tag)
-    moment = 0 if timestamp is None else microseconds(timestamp)
-    with context.reading(base.manifest.version):  # for its segments of history
-        if name is not None:
-            return manifest_at_tag(context.head, base.manifest, name), True
-        if number is not None:
-            return manifest_at_version(context.head, base.manifest, number), True
-        return manifest_at_time(context.head, base, moment, settled=settled), is_settled(base, moment)
+
+    version: int | None = None
+    timestamp: Time | None = None
+    tag: str | None = None
+    settled: bool = False
+
+    def find(self, context: Context, base: Base) -> tuple[Manifest, bool]:
+        """The manifest of the version as it is stored, and whether no commit under way can be dated before it.
+
+        To read rows, call ``pin``, which leaves out rows that were erased since.
+
+        Args:
+            base: the newest version, just read.
+
+        Raises:
+            InputError: it is not named in exactly one way.
+        """
+        arguments.flag("settled", self.settled)
+        if self._ways != 1:
+            raise InputError("give one of version, timestamp and tag")
+        number = None if self.version is None else arguments.number("version", self.version)
+        tag = None if self.tag is None else arguments.text("tag", self.tag)
+        time_us = 0 if self.timestamp is None else microseconds(self.timestamp)
+        with context.reading(base.manifest.version):  # for its segments of history
+            if tag is not None:
+                return manifest_at_tag(context.head, base.manifest, tag), True
+            if number is not None:
+                return manifest_at_version(context.head, base.manifest, number), True
+            found = manifest_at_time(context.head, base, time_us, settled=self.settled)
+            return found, is_settled(base, time_us)
+
+    def find_or_newest(self, context: Context) -> Manifest:
+        """The manifest of the version as it is stored; that of the newest one if none is named."""
+        base = context.head.refresh()
+        return self.find(context, base)[0] if self._ways else base.manifest
+
+    @property
+    def _ways(self) -> int:
+        """The number of ways in which it is named."""
+        return sum(way is not None for way in (self.version, self.timestamp, self.tag))  # == of an array is an array
+
+    @property
+    def digest(self) -> str:
+        """Its part of the digest of a request."""
+        number = None if self.version is None else int(self.version)
+        return content_digest("moment", number, None if self.timestamp is None else str(self.timestamp), self.tag)
 
 
-def manifest_at(context: Context, base: Base, moment: datetime | int | str) -> Manifest:
+def manifest_at(context: Context, base: Base, moment: Time) -> Manifest:
     """The manifest of a version by its number, or at a time, as it is stored. Version 0 is before the first commit.
 
     Args:
         base: the newest version, just read.
-        moment: the number of a version, as every whole number is one; or a datetime, or a time as ISO 8601 text.
+        moment: the number of a version; or a datetime, or a time as ISO 8601 text.
 
     Raises:
         InputError: it is none of these.
@@ -167,7 +197,7 @@ def manifest_at(context: Context, base: Base, moment: datetime | int | str) -> M
         return manifest_at_version(context.head, newest, number)
 
 
-def microseconds(timestamp: datetime | int | str | None, name: str = "timestamp") -> int:
+def microseconds(timestamp: Time | None, name: str = "timestamp") -> int:
     """Microseconds since the epoch of a time as users give it (see ``Database.at``). Raises InputError.
 
     Args:
@@ -195,3 +225,131 @@ def microseconds(timestamp: datetime | int | str | None, name: str = "timestamp"
         return since_epoch(timestamp)
     except (OverflowError, ValueError) as error:  # NaT too is a datetime
         raise InputError(f"{name}={arguments.short_repr(timestamp)} is no point in time: {error}") from error
+
+
+@dataclass(frozen=True)
+class TaggedVersion:
+    """A version that has a name.
+
+    Args:
+        version: its number.
+        created_at: its time, as ``Commit.created_at``.
+        until: the time from which collection may remove the tag; None = never.
+    """
+
+    version: int
+    created_at: datetime
+    until: datetime | None
+
+    @classmethod
+    def of(cls, tag: Tag) -> TaggedVersion:
+        """Makes it from the tag as manifests hold it."""
+        return cls(tag.version, utc(tag.created_at), utc(min(tag.until, LAST_US)) if tag.until else None)
+
+
+def put_tag(
+    unit: UnitOfWork, name: str, moment: Moment, until: Time | None, *, move: bool, request: str | None
+) -> None:
+    """Adds the statement of ``Database.tag`` to a transaction."""
+    check_tag_name(name)
+    if name.startswith(RESERVED_TAGS):
+        raise InvalidNameError(
+            f"tag {name!r}: names that begin with {RESERVED_TAGS!r} are dolmen's own: choose another"
+        )
+    arguments.flag("move", move)
+    if not unit.has_applied(request):
+        named = moment.find_or_newest(unit.context)
+        if named.version == 0:
+            raise InputError("the database has no version yet, so there is none to tag")
+        end = 0 if until is None else _end(until, unit.context.store.clock.current_us)
+        unit.add(PutTag(name, Tag(named.version, named.key, named.created_at, end), move, request=request))
+    unit.add_content(request, "tag", name, moment.digest, None if until is None else str(until), move)
+
+
+def drop_tag(unit: UnitOfWork, name: str, request: str | None) -> None:
+    """Adds the statement of ``Database.drop_tag`` to a transaction."""
+    check_tag_name(name)
+    if not unit.has_applied(request):
+        unit.add(DropTag(name, request=request))
+    unit.add_content(request, "drop_tag", name)
+
+
+def restore_table(unit: UnitOfWork, name: str, moment: Moment, request: str | None) -> None:
+    """Adds the statement of ``Table.restore`` to a transaction."""
+    if not unit.has_applied(request):
+        uuid = unit.entry(name).uuid
+        source, entries = _find_entries(unit.context, moment)
+        source_name = source.name_of(uuid)
+        if source_name is None:
+            raise TableNotFoundError(
+                f"table {name!r} did not exist in version {source.version}, so nothing can be restored"
+            )
+        tables = table_and_memory(name, entries[source_name], entries)
+        unit.add(Restore(name, uuid, source.version, source.commit_ts, tables, present=True, request=request))
+    unit.add_content(request, "restore", name, moment.digest)
+
+
+def restore_tables(unit: UnitOfWork, moment: Moment, names: str | Sequence[str] | None, request: str | None) -> None:
+    """Adds the statements of ``Database.restore`` to a transaction."""
+    names = None if names is None else arguments.names("tables", names)
+    if not unit.has_applied(request):
+        source, entries = _find_entries(unit.context, moment)
+        if names is None:
+            unit.add(Restore(None, "", source.version, source.commit_ts, entries, request=request))
+        for name in names or ():
+            entry = entries[name] if name in entries else source.table(name)
+            if name in unit.base.tables and unit.base.tables[name].uuid != entry.uuid:
+                raise TableExistsError(
+                    f"table {name!r} is another one than in version {source.version}: {_other_way(entry, entries)}"
+                )
+            tables = table_and_memory(name, entry, entries)
+            unit.add(Restore(name, entry.uuid, source.version, source.commit_ts, tables, request=request))
+    unit.add_content(request, "restore", names, moment.digest)
+
+
+def _find_entries(context: Context, moment: Moment) -> tuple[Manifest, dict[str, TableEntry]]:
+    """A version as it is stored, with the whole entries of its tables."""
+    source = moment.find(context, context.head.refresh())[0]
+    return source, _whole_entries(context, source)
+
+
+def _other_way(entry: TableEntry, entries: Mapping[str, TableEntry]) -> str:
+    """Says what to do if another table has the name of one that is to come back; ``entries`` are of its version."""
+    for name, owner in entries.items():
+        if owner.sequences is not None and owner.sequences.memory == entry.uuid:
+            return f"it holds the deleted keys of {name!r}, and comes back with that: restore {name!r} alone"
+    return "rename or drop it first, or clone the earlier one under another name"
+
+
+def clone_table(unit: UnitOfWork, source: str, name: str, moment: Moment, request: str | None) -> None:
+    """Adds the statement of ``Database.clone`` to a transaction."""
+    check_table_name(name)
+    if not unit.has_applied(request):
+        manifest = moment.find_or_newest(unit.context)
+        manifest.table(arguments.text("source", source))
+        entries = _whole_entries(unit.context, manifest)
+        entry, new_uuid = entries[source], unit.context.runtime.uuid
+        memory = [each for each in table_and_memory(source, entry, entries).values() if each is not entry]
+        copy = (memory[0], new_uuid()) if memory else None
+        unit.add(CloneTable(name, new_uuid(), manifest.version, manifest.commit_ts, entry, copy, request))
+    unit.add_content(request, "clone", source, name, moment.digest)
+
+
+def _whole_entries(context: Context, manifest: Manifest) -> dict[str, TableEntry]:
+    """The entries of all tables of a version; those of idle tables are fetched."""
+    with context.reading(manifest.version):
+        return {name: context.segments.whole(entry) for name, entry in manifest.tables.items()}
+
+
+def _end(until: Time, now_us: int) -> int:
+    """The end of a tag in microseconds, of a time or of a duration from now. Raises InputError."""
+    if isinstance(until, str) and _DURATION.fullmatch(until):
+        return now_us + parse_duration(until.strip())
+    end = microseconds(until, "until")
+    if end > LAST_US:
+        raise InputError(
+            f"until={arguments.short_repr(until)} is beyond the year 9999: leave it out for a tag without an end"
+        )
+    if end <= now_us:
+        raise InputError(f"until={arguments.short_repr(until)} is over already")
+    return end

@@ -2,39 +2,276 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import pyarrow as pa
 
 from dolmen.base import arguments
+from dolmen.base.runtime import TRANSACTION, attempts
 from dolmen.commit.context import Context
 from dolmen.commit.statements.background import SetProperties
 from dolmen.commit.statements.catalog import CreateTable, DropTable, RenameTable
-from dolmen.errors import InputError, SchemaError, TableNotFoundError
+from dolmen.errors import ConflictError, Error, InputError, SchemaError, TableNotFoundError, VersionExpiredError
 from dolmen.format.ingest_properties import check_table_properties
 from dolmen.format.layout import check_table_name
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import check_database_properties
 from dolmen.format.schema import Schema
 from dolmen.rows.write.data_file import check_storable
-from dolmen.rows.write.row_digest import content_digest
-from dolmen.transactions import row_statements
 from dolmen.transactions.erase import Subject, forget_subjects
-from dolmen.transactions.restore_and_clone import Moment, clone_table
-from dolmen.transactions.results import Commit
-from dolmen.transactions.transaction_table import TransactionTable
-from dolmen.transactions.unit_of_work import UnitOfWork
+from dolmen.transactions.reading import check_key, check_sortable
+from dolmen.transactions.snapshot import Moment, clone_table
+from dolmen.transactions.transaction_table import DoneT, ErasedT, TransactionTable, refuse_message
+from dolmen.transactions.unit_of_work import Commit, UnitOfWork
 
 if TYPE_CHECKING:
     from dolmen.rows.scan.engines.sql import Parameters, SqlResult
 
+T = TypeVar("T")
+TableT = TypeVar("TableT")
+RenamedT = TypeVar("RenamedT")
 
-class Transaction:
+
+class CatalogVerbs(Generic[DoneT, ErasedT, TableT, RenamedT]):
+    """The verbs that change the set of tables, for a database and for a transaction.
+
+    ``request`` and ``message`` are the same in all calls: see ``Table.append``.
+    """
+
+    def _apply(
+        self,
+        operation: str,
+        statement: Callable[[UnitOfWork], None],
+        message: str | None,
+        *,
+        needs_newest: bool = False,
+    ) -> DoneT:
+        """Runs one statement, on the newest version if it needs that, and else on the newest known one."""
+        raise NotImplementedError
+
+    def _erased(self, id_: str, done: DoneT) -> ErasedT:
+        """The result of an erasure with this id."""
+        raise NotImplementedError
+
+    def _handle(self, name: str) -> TableT:
+        """The table that a statement has made."""
+        raise NotImplementedError
+
+    def _renamed(self, name: str, done: DoneT) -> RenamedT:
+        """The result of a renaming."""
+        raise NotImplementedError
+
+    def create_table(
+        self,
+        name: str,
+        schema: pa.Schema,
+        primary_key: str | Sequence[str] | None = None,
+        sort_key: str | Sequence[str] | None = None,
+        properties: Mapping[str, Any] | None = None,
+        *,
+        request: str | None = None,
+        message: str | None = None,
+    ) -> TableT:
+        """Creates a table.
+
+        Args:
+            name: 1 to 64 characters of ``a-z``, ``0-9`` and ``_``.
+            schema: columns and types. Dictionaries are stored as their values, times in microseconds.
+            primary_key: the key columns of ``upsert`` and ``delete(keys=...)``; ``append`` does not enforce them.
+            sort_key: the columns that rows in a file are sorted by: best those in most filters.
+            properties: settings (see ``Table.set``).
+            request, message: as for ``Table.append``. A table that was created under this id, and was dropped or
+                renamed since, is not created again.
+
+        Raises:
+            TableExistsError: the name is taken.
+            SchemaError: a type cannot be stored, or a column cannot be part of a key.
+            InputError: a setting is unknown, or its value is not allowed.
+            AppliedIdError: the id was used for something else.
+
+        Examples:
+            >>> events = db.create_table("events", pa.schema({"day": pa.date32()}), sort_key="day")
+            >>> events.count()
+            0
+        """
+        check_table_name(name)
+
+        def statement(unit: UnitOfWork) -> None:
+            if name in unit.base.tables:
+                unit.refresh_once()  # it may have been dropped meanwhile
+            entry = _new_entry(unit, schema, primary_key, sort_key, properties)
+            if not unit.has_applied(request):
+                unit.add(CreateTable(name, entry, request))
+            keys = [[entry.schema.by_id[id_].name for id_ in ids] for ids in (entry.primary_key, entry.sort_key)]
+            unit.add_content(request, "create_table", name, str(entry.schema.arrow), *keys, entry.properties)
+
+        self._apply("create_table", statement, message)
+        return self._handle(name)
+
+    def drop_table(self, name: str, *, request: str | None = None, message: str | None = None) -> DoneT:
+        """Drops a table. Older versions still read it until they expire.
+
+        Args:
+            request: as for ``Table.append``. When it is tried again, a new table of this name is not dropped.
+
+        Raises:
+            TableNotFoundError: there is no such table, and none was dropped under this id.
+            AppliedIdError: another table was dropped under this id, or the id was used for something else.
+
+        Examples:
+            >>> db.drop_table("people").operation
+            'drop_table'
+        """
+
+        def statement(unit: UnitOfWork) -> None:
+            if (entry := _entry_unless_applied(unit, name, request)) is not None:
+                unit.add(DropTable(name, entry.uuid, request))
+            unit.add_content(request, "drop_table", name)
+
+        return self._apply("drop_table", statement, message)
+
+    def rename_table(self, old: str, new: str, *, request: str | None = None, message: str | None = None) -> RenamedT:
+        """Renames a table. Its rows, settings and history stay; older versions show it under its old name.
+
+        The memory of a table of changes (``<old>__deleted``) is renamed with it. The old name finds no table any more:
+        this affects handles, declarations, delete requests, and files dropped for it.
+
+        Args:
+            new: the new name; see ``create_table``.
+            request: as for ``Table.append``. When it is tried again, a new table with the old name is not renamed.
+
+        Raises:
+            TableNotFoundError: there is no table ``old``, and none was renamed under this id.
+            AppliedIdError: the id was used for something else.
+            TableExistsError: the new name, or that of the memory, is taken.
+            InputError: the new name is the old one.
+            InvalidNameError: the new name is not allowed, or leaves no room for the memory's name.
+
+        Examples:
+            >>> commit = db.rename_table("people", "users")
+            >>> db.tables()
+            ['users']
+        """
+        check_table_name(new)
+        if old == new:
+            raise InputError(f"table {old!r} has this name already: give another one")
+
+        def statement(unit: UnitOfWork) -> None:
+            if new in unit.base.tables:
+                unit.refresh_once()  # it may have been dropped meanwhile
+            if (entry := _entry_unless_applied(unit, old, request)) is not None:
+                unit.add(RenameTable(old, entry.uuid, new, request))
+            unit.add_content(request, "rename_table", old, new)
+
+        return self._renamed(new, self._apply("rename_table", statement, message))
+
+    def clone(
+        self,
+        source: str,
+        name: str,
+        version: int | None = None,
+        *,
+        timestamp: datetime | int | str | None = None,
+        tag: str | None = None,
+        request: str | None = None,
+        message: str | None = None,
+    ) -> TableT:
+        """Makes a second table of a table, in one commit that copies no data: both have the same files from then on.
+
+        Later changes of one of them do not show in the other. Files are deleted when neither needs them.
+
+        Args:
+            source: the table, under its name in that version.
+            name: the new table's name; see ``create_table``.
+            version, timestamp, tag: the committed version of the source, the newest by default. It may have been
+                dropped since.
+
+        Raises:
+            TableNotFoundError: that version has no table ``source``.
+            TableExistsError: the name is taken.
+            VersionNotFoundError, VersionExpiredError, TagNotFoundError: there is no such version any more.
+
+        Examples:
+            >>> db.clone("people", "people_copy").count()
+            3
+        """
+        moment = Moment(version, timestamp, tag)
+        statement = partial(clone_table, source=source, name=name, moment=moment, request=request)
+        self._apply("clone", statement, message, needs_newest=True)
+        return self._handle(name)
+
+    def forget(
+        self,
+        subject: Subject | Iterable[Subject],
+        *,
+        dropped: bool = False,
+        within: str | None = None,
+        request: str | None = None,
+        message: str | None = None,
+    ) -> ErasedT:
+        """Erases all rows about a subject, in every table with the property ``subject``, in ONE commit.
+
+        Older versions, clones, and tables that were dropped since no longer show them, either. See ``Table.erase``.
+
+        Args:
+            subject: the value of that column, a whole number or a text; or a list of up to 1,000 values. Where tables
+                have it in different types, give it in each of them: ``[42, "42"]``. Columns of UUIDs, dates and times
+                are named by texts, as in predicates.
+            dropped: allow a subject that no present table can have, because only tables that were dropped since had
+                rows about it.
+            within: as for ``Table.erase``.
+            request: as for ``Table.append``. The same request has the same erasure.
+
+        Raises:
+            InputError: a table's subject has another type than all values, or a value fits no table's subject and
+                ``dropped`` is False.
+
+        Examples:
+            >>> commit = people.set(subject="id")
+            >>> erased = db.forget(2)
+            >>> people.count()
+            2
+        """
+        ids: list[str] = []
+
+        def statement(unit: UnitOfWork) -> None:
+            ids.append(forget_subjects(unit, subject, dropped, within, request))
+
+        done = self._apply("forget", statement, message)
+        return self._erased(ids[-1], done)
+
+    def set(self, *, request: str | None = None, message: str | None = None, **changes: Any) -> DoneT:
+        """Changes settings of this database, in one commit: ``set(retention="7d")``.
+
+        Args:
+            changes: values by name (``settings`` lists them); None unsets a setting, so that its default holds.
+            request: as for ``Table.append``. When it is tried again, settings that were changed since stay so.
+
+        Raises:
+            InputError: a setting is unknown, or its value is not allowed.
+            AppliedIdError: other settings were changed under this id, or the id was used for something else.
+
+        Examples:
+            >>> db.set(retention="14d").operation
+            'set'
+        """
+
+        def statement(unit: UnitOfWork) -> None:
+            checked = check_database_properties(changes)
+            if checked and not unit.has_applied(request):
+                unit.add(SetProperties(None, "", checked, request))
+            unit.add_content(request, "set", None, checked)
+
+        return self._apply("set", statement, message)
+
+
+class Transaction(CatalogVerbs[None, str, TransactionTable, TransactionTable]):
     """Collects statements on one snapshot; ``commit`` makes them one version.
 
     Use it through ``Database.transaction`` and ``Database.run``. Reads see the snapshot and the statements so far. They
@@ -63,129 +300,21 @@ class Transaction:
             ...     tx.table("people").count()
             2
         """
-        try:
-            self._unit.note_table(self._unit.entry(name))
-        except TableNotFoundError:
-            self._unit.claim_names(name)
-            raise
+        self._unit.look_up(name)
         return TransactionTable(self._unit, name)
 
-    def create_table(
-        self,
-        name: str,
-        schema: pa.Schema,
-        primary_key: str | Sequence[str] | None = None,
-        sort_key: str | Sequence[str] | None = None,
-        properties: Mapping[str, Any] | None = None,
-        *,
-        request: str | None = None,
-    ) -> TransactionTable:
-        """See ``Database.create_table``.
+    def _apply(self, operation: str, statement: Callable[[UnitOfWork], None], message: str | None, **how: Any) -> None:
+        refuse_message(message)
+        statement(self._unit)
 
-        Examples:
-            >>> with db.transaction() as tx:
-            ...     tx.create_table("pets", pa.schema({"name": pa.string()})).append([{"name": "Rex"}])
-            >>> db["pets"].count()
-            1
-        """
-        check_table_name(name)
-        if not isinstance(schema, pa.Schema):
-            raise SchemaError(
-                f"schema={arguments.short_repr(schema)} is a {type(schema).__name__}: give a pyarrow schema, as in "
-                "pa.schema({'id': pa.int64(), 'name': pa.string()})"
-            )
-        if properties is not None and not isinstance(properties, Mapping):
-            raise InputError(f"properties={arguments.short_repr(properties)} is no mapping of names to values")
-        asked, applied = self._unit.needs_content(request), self._unit.has_applied(request)
-        stored = Schema.from_arrow(schema)
-        key = row_statements.check_key(tuple(stored.field(column) for column in _names(primary_key)))
-        order = tuple(stored.field(column) for column in _names(sort_key))
-        entry = TableEntry(
-            uuid=self._unit.context.runtime.uuid(),
-            epoch=0,
-            schema=stored,
-            primary_key=tuple(field.id for field in key),
-            sort_key=tuple(field.id for field in row_statements.check_sortable(order)),
-            properties={
-                name: value
-                for name, value in check_table_properties(properties or {}, stored, [field.id for field in key]).items()
-                if value is not None
-            },
-        )
-        check_storable(entry)
-        if not applied:
-            self._unit.add(CreateTable(name, entry, request))
-        if request is not None and asked:
-            keys = [[field.name for field in each] for each in (key, order)]
-            self._unit.add_content(
-                request, content_digest("create_table", name, str(stored.arrow), *keys, entry.properties)
-            )
+    def _erased(self, id_: str, done: None) -> str:
+        return id_
+
+    def _handle(self, name: str) -> TransactionTable:
         return TransactionTable(self._unit, name)
 
-    def drop_table(self, name: str, *, request: str | None = None) -> None:
-        """See ``Database.drop_table``."""
-        asked = self._unit.needs_content(request)
-        if (entry := self._entry_unless_applied(name, request)) is not None:
-            self._unit.add(DropTable(name, entry.uuid, request))
-        if request is not None and asked:
-            self._unit.add_content(request, content_digest("drop_table", name))
-
-    def rename_table(self, old: str, new: str, *, request: str | None = None) -> TransactionTable:
-        """See ``Database.rename_table``. Later statements find the table only under its new name."""
-        check_table_name(new)
-        if old == new:
-            raise InputError(f"table {old!r} has this name already: give another one")
-        asked = self._unit.needs_content(request)
-        if (entry := self._entry_unless_applied(old, request)) is not None:
-            self._unit.add(RenameTable(old, entry.uuid, new, request))
-        if request is not None and asked:
-            self._unit.add_content(request, content_digest("rename_table", old, new))
-        return TransactionTable(self._unit, new)
-
-    def clone(
-        self,
-        source: str,
-        name: str,
-        version: int | None = None,
-        *,
-        timestamp: datetime | int | str | None = None,
-        tag: str | None = None,
-        request: str | None = None,
-    ) -> TransactionTable:
-        """See ``Database.clone``. The source is the committed one, without statements of this transaction."""
-        clone_table(self._unit, source, name, Moment(version, timestamp, tag), request)
+    def _renamed(self, name: str, done: None) -> TransactionTable:
         return TransactionTable(self._unit, name)
-
-    def forget(
-        self,
-        subject: Subject | Iterable[Subject],
-        *,
-        dropped: bool = False,
-        within: str | None = None,
-        request: str | None = None,
-    ) -> str:
-        """See ``Database.forget``. Returns the id of the erasure."""
-        return forget_subjects(self._unit, subject, request, dropped=dropped, within=within)
-
-    def set(self, *, request: str | None = None, **changes: Any) -> None:
-        """See ``Database.set``."""
-        asked, checked = self._unit.needs_content(request), check_database_properties(changes)
-        if checked and not self._unit.has_applied(request):
-            self._unit.add(SetProperties(None, "", checked, request))
-        if request is not None and asked:
-            self._unit.add_content(request, content_digest("set", None, checked))
-
-    def _entry_unless_applied(self, name: str, request: str | None) -> TableEntry | None:
-        """The entry of a table that this request drops or renames; None if the request was applied before."""
-        arguments.text("table", name)
-        if self._unit.has_applied(request):
-            return None
-        try:
-            return self._unit.entry(name)
-        except TableNotFoundError:  # on a newer version, which may have applied it
-            if self._unit.has_applied(request):
-                return None
-            raise
 
     def tables(self) -> list[str]:
         """Names of the tables as this transaction sees them, sorted. They must still hold at the commit.
@@ -194,7 +323,7 @@ class Transaction:
             >>> db.transaction().tables()
             ['people']
         """
-        self._unit.claim_names()
+        self._unit.depend_on_names()
         return sorted(self._unit.manifest.tables)
 
     def sql(self, query: str, parameters: Parameters = None) -> SqlResult:
@@ -209,7 +338,7 @@ class Transaction:
         from dolmen.rows.scan.engines.sql import lists_tables, run_sql  # imports DuckDB
 
         if lists_tables(arguments.text("query", query)):
-            self._unit.claim_names()
+            self._unit.depend_on_names()
         return run_sql(query, _QueriedTables(self), parameters)
 
     def bind(self, request: str, digest: str) -> None:
@@ -234,7 +363,7 @@ class Transaction:
         self._unit.bind(request, digest)
 
     def has_applied(self, request: str | None) -> bool:
-        """Whether the snapshot contains this request, so that its statements need not be added again.
+        """True if the snapshot contains this request, so that its statements need not be added again.
 
         Examples:
             >>> db.transaction().has_applied("order 17")
@@ -334,6 +463,76 @@ class _QueriedTables:
 
     def table(self, name: str) -> TransactionTable:
         return self.transaction.table(name)
+
+
+def _entry_unless_applied(unit: UnitOfWork, name: str, request: str | None) -> TableEntry | None:
+    """The entry of a table that this request drops or renames; None if the request was applied before."""
+    arguments.text("table", name)
+    if unit.has_applied(request):
+        return None
+    try:
+        return unit.entry(name)
+    except TableNotFoundError:  # on a newer version, which may have applied it
+        if unit.has_applied(request):
+            return None
+        raise
+
+
+def replay(
+    context: Context,
+    function: Callable[[Transaction], T],
+    operation: str = "transaction",
+    *,
+    message: str | None = None,
+) -> tuple[T, Commit]:
+    """Runs ``function`` in transactions on ever newer versions until one commits. Returns its result and the commit."""
+    conflict: Error
+    for _ in attempts(context.runtime, TRANSACTION):
+        transaction = Transaction(context, operation, message=message, newest=True)
+        try:
+            value = function(transaction)
+        except VersionExpiredError as error:
+            if unit_of(transaction).base.version >= context.head.refresh().manifest.horizon:
+                raise  # of another version, which the function chose to read
+            conflict = error
+            continue
+        try:
+            return value, transaction.commit()
+        except ConflictError as error:
+            conflict = error
+    raise conflict
+
+
+def _new_entry(
+    unit: UnitOfWork,
+    schema: pa.Schema,
+    primary_key: str | Sequence[str] | None,
+    sort_key: str | Sequence[str] | None,
+    properties: Mapping[str, Any] | None,
+) -> TableEntry:
+    """The entry of a new table. See ``CatalogVerbs.create_table``."""
+    if not isinstance(schema, pa.Schema):
+        raise SchemaError(
+            f"schema={arguments.short_repr(schema)} is a {type(schema).__name__}: give a pyarrow schema, as in "
+            "pa.schema({'id': pa.int64(), 'name': pa.string()})"
+        )
+    if properties is not None and not isinstance(properties, Mapping):
+        raise InputError(f"properties={arguments.short_repr(properties)} is no mapping of names to values")
+    stored = Schema.from_arrow(schema)
+    key = check_key(tuple(map(stored.field, _names(primary_key))))
+    order = check_sortable(tuple(map(stored.field, _names(sort_key))))
+    key_ids = tuple(field.id for field in key)
+    checked = check_table_properties(properties or {}, stored, key_ids)
+    entry = TableEntry(
+        uuid=unit.context.runtime.uuid(),
+        epoch=0,
+        schema=stored,
+        primary_key=key_ids,
+        sort_key=tuple(field.id for field in order),
+        properties={name: value for name, value in checked.items() if value is not None},
+    )
+    check_storable(entry)
+    return entry
 
 
 def _names(columns: str | Sequence[str] | None) -> list[str]:

@@ -1,53 +1,630 @@
-"""Tables inside a transaction: reads see the statements so far, and writes add statements."""
+"""The verbs that change a table, for a table's handle and for a table inside a transaction."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from functools import partial
-from typing import Any, get_args
+from typing import Any, Generic, TypeAlias, TypeVar, get_args
 
 import pyarrow as pa
 
 from dolmen.base import arguments
-from dolmen.commit.change import ExpectErasures, Statement, is_raw_digest
 from dolmen.commit.statements.background import SetProperties
 from dolmen.commit.statements.catalog import AlterTable
-from dolmen.commit.statements.row_changes import DeletePositions, Overwrite
-from dolmen.errors import InputError
-from dolmen.format.delete_object import Keys
-from dolmen.format.evolution import (
-    AddColumn,
-    DropColumn,
-    MakeNullable,
-    RenameColumn,
-    Reorder,
-    SchemaChange,
-    SetComment,
-    SetDefault,
-    SetSortKey,
-    WidenColumn,
-)
+from dolmen.errors import InputError, RowError, SchemaError
+from dolmen.format import evolution
 from dolmen.format.ingest_properties import TABLE_PROPERTIES, check_table_properties
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import check_properties
+from dolmen.format.schema import Schema, is_nested, storable
+from dolmen.format.types import Json, short_type, to_plain
+from dolmen.format.types import to_json as to_json_value
 from dolmen.predicate import Parameters, Predicate, Where, with_parameters
+from dolmen.predicate.domains import Domain, domain_of
 from dolmen.rows.scan.plan import View
-from dolmen.rows.write.row_digest import RowDigest, content_digest
-from dolmen.transactions import row_statements
+from dolmen.rows.write.casts import lossless_cast
+from dolmen.rows.write.conform import conform
+from dolmen.rows.write.row_input import as_batches
 from dolmen.transactions.erase import erase_rows
-from dolmen.transactions.insertion import insert_rows, primary_key
 from dolmen.transactions.merge.clauses import Clauses, WhenMatched, WhenNotMatched, WhenNotMatchedBySource
-from dolmen.transactions.merge.merge import check_once, is_upsert, merge_rows
+from dolmen.transactions.merge.merge import NewValues, is_upsert, merge_rows, update_rows
 from dolmen.transactions.merge.merge_source import SourceRows
-from dolmen.transactions.merge.update import NewValues, update_rows
-from dolmen.transactions.reading import KeyedTable
-from dolmen.transactions.restore_and_clone import Moment, restore_table
-from dolmen.transactions.unit_of_work import UnitOfWork, leaves_out_erased
+from dolmen.transactions.reading import ReadableTable
+from dolmen.transactions.row_statements import Mode, TableChange
+from dolmen.transactions.snapshot import Moment, restore_table
+from dolmen.transactions.unit_of_work import UnitOfWork
+
+DoneT = TypeVar("DoneT")
+ErasedT = TypeVar("ErasedT")
+ColumnChange: TypeAlias = evolution.SchemaChange | Callable[[Schema], evolution.SchemaChange]
+"""A change of columns, or a function that makes it for the table's present columns."""
 
 
-class TransactionTable(KeyedTable):
-    """A table inside a transaction: reads see the statements so far, and writes add statements."""
+class TableVerbs(ReadableTable, Generic[DoneT, ErasedT]):
+    """A table that can be changed. A subclass decides whether a call is a commit, or a part of a transaction.
+
+    ``request`` and ``message`` are the same in all calls: see ``append``.
+    """
+
+    def _apply(
+        self,
+        operation: str,
+        statement: Callable[[TableChange], None],
+        message: str | None,
+        request: str | None,
+        *,
+        data: Any = None,
+        may_delay_files: bool = False,
+        reads_rows: bool = False,
+        needs_newest: bool = False,
+    ) -> DoneT:
+        """Runs one statement.
+
+        Args:
+            statement: adds itself to a unit of work.
+            data: what the statement reads, and reads again when it is repeated.
+            may_delay_files: small data files may wait for the commit, because the statement reads none of them.
+            reads_rows: it depends on rows of the table, and is repeated when these have changed.
+            needs_newest: it is for the newest version, and is not repeated.
+        """
+        raise NotImplementedError
+
+    def _erased(self, id_: str, done: DoneT) -> ErasedT:
+        """The result of an erasure with this id."""
+        raise NotImplementedError
+
+    def append(
+        self,
+        data: Any,
+        *,
+        cast: bool = False,
+        request: str | None = None,
+        message: str | None = None,
+        leave_out_erased: bool | None = None,
+    ) -> DoneT:
+        """Adds rows. Keys are not checked: appending a key twice gives two rows (see ``upsert``).
+
+        Args:
+            data: an Arrow table, batch or reader, a pandas or Polars frame, a list of dicts, or anything with an Arrow
+                stream. Columns go by name, in any order. Rows are streamed in bounded memory.
+            cast: round, parse or cut values that do not fit (see ``dolmen.rows.write.casts``), instead of refusing
+                them. Casts without a loss are always made, for a pandas frame also of floats that are all integers or
+                NaN, and of midnights to dates (``dolmen.rows.write.row_input``; NaN of pandas is NULL).
+            request: an id under which this is applied once, however often it is tried: text of 1 to 4,096 bytes.
+            message: a message for ``history``: see ``Database.transaction``. In a transaction, give it to that: here it
+                is an InputError.
+            leave_out_erased: leave out rows that match an erasure in force, also one that lands meanwhile; None = as
+                the table's setting says. ``Commit.erased_rows_left_out`` counts them, and
+                ``Commit.erased_rows_written`` those that are written.
+
+        Raises:
+            SchemaError, RowError: the data does not fit the table; nothing was added.
+            ConflictError: rows were erased meanwhile, and the data can be read only once.
+            AppliedIdError: other rows were added under this id, or the id was used for something else.
+
+        Examples:
+            >>> people.append([{"id": 4, "name": "Dan", "age": 61}]).rows
+            1
+        """
+
+        def statement(change: TableChange) -> None:
+            change.append(data, cast, leave_out_erased)
+
+        return self._apply("append", statement, message, request, data=data, may_delay_files=True)
+
+    def insert(
+        self,
+        data: Any,
+        *,
+        cast: bool = False,
+        request: str | None = None,
+        message: str | None = None,
+        leave_out_erased: bool | None = None,
+    ) -> DoneT:
+        """Adds rows, provided that the table has none of their primary keys, and that no two of them have the same.
+
+        Of two that insert a key at the same time, one gets DuplicateKeyError. Files that may have one of the keys, by
+        statistics, filters and the index, are searched for it. Up to 64 MB of rows are compared before anything is
+        written. Rows and keys are streamed in bounded memory; keys of more than 32 MB wait in temporary files.
+
+        Args:
+            data, cast, request, leave_out_erased: as for ``append``. A request that was applied before is not compared
+                again.
+
+        Raises:
+            DuplicateKeyError: the table has keys of these rows, or several rows have one; nothing was added.
+            RowError: a key is NULL, or a row does not fit.
+            InputError: the table has no primary key.
+
+        Examples:
+            >>> people.insert([{"id": 1, "name": "Eve", "age": 20}])
+            Traceback (most recent call last):
+            dolmen.errors.DuplicateKeyError: ...
+        """
+        return self._apply(
+            "insert", lambda change: change.insert(data, cast, leave_out_erased), message, request, data=data
+        )
+
+    def upsert(
+        self,
+        data: Any,
+        on: str | Sequence[str] | None = None,
+        *,
+        cast: bool = False,
+        request: str | None = None,
+        message: str | None = None,
+        leave_out_erased: bool | None = None,
+    ) -> DoneT:
+        """Adds rows in place of all older rows with their keys, without reading any. Among equal keys the last wins.
+
+        Args:
+            on: the key columns; the primary key by default.
+            data, cast, leave_out_erased: as for ``append``.
+
+        Raises:
+            RowError: a key is NULL, or a row does not fit.
+            LimitError: there are more than 1,000,000 keys.
+
+        Examples:
+            >>> commit = people.upsert([{"id": 3, "name": "Linus", "age": 29}])
+            >>> people.get(3)["age"]
+            29
+        """
+
+        def statement(change: TableChange) -> None:
+            change.upsert(data, on, cast, leave_out_erased)
+
+        return self._apply("upsert", statement, message, request, data=data, may_delay_files=True)
+
+    def overwrite(
+        self,
+        data: Any,
+        *,
+        force: bool = False,
+        cast: bool = False,
+        request: str | None = None,
+        message: str | None = None,
+        leave_out_erased: bool | None = None,
+    ) -> DoneT:
+        """Replaces all rows in one commit. Older versions still show the old rows until they expire.
+
+        Args:
+            data: see ``append``; without rows the table becomes empty.
+            force: also replace rows that others have added or deleted since this began.
+            cast, request, leave_out_erased: as for ``append``. ``force`` does not make it another request.
+
+        Raises:
+            ConflictError: others added or deleted rows meanwhile (unless forced), or overwrote the table too.
+            SchemaError, RowError: the data does not fit the table; nothing was changed.
+
+        Examples:
+            >>> commit = people.overwrite([{"id": 9, "name": "Zoe", "age": 33}])
+            >>> people.count()
+            1
+        """
+
+        def statement(change: TableChange) -> None:
+            change.overwrite(data, force, cast, leave_out_erased)
+
+        return self._apply("overwrite", statement, message, request, data=data)
+
+    def delete(
+        self,
+        where: Where = None,
+        *,
+        parameters: Parameters | None = None,
+        keys: Any = None,
+        on: Sequence[str] | None = None,
+        mode: Mode = "tombstone",
+        request: str | None = None,
+        message: str | None = None,
+    ) -> DoneT:
+        """Deletes the present rows for which a predicate is TRUE, or that have one of the keys.
+
+        A tombstone costs three small PUTs and reads nothing, whatever the table's size. ``mode="positions"`` finds the
+        rows now, and stores their positions: later scans are faster, and ``Commit.rows`` is exact.
+
+        Args:
+            where: SQL text or a mapping; ``"TRUE"`` deletes all rows.
+            parameters: values for ``?`` in the text of ``where``, in order, or for ``:name``, by name.
+            keys: values (tuples for several columns) of the primary key or of the columns ``on``.
+            request: as for ``append``. The order of keys and ``mode`` do not make it another delete.
+
+        Examples:
+            >>> commit = people.delete("age < ?", parameters=[30])
+            >>> commit = people.delete(keys=[1])
+            >>> people.to_arrow()["name"].to_pylist()
+            ['Grace']
+        """
+        arguments.one_of("mode", mode, get_args(Mode))
+
+        def statement(change: TableChange) -> None:
+            change.delete(where, parameters, keys, on, mode)
+
+        # A file may be replaced before the commit: then the rows are looked up again.
+        return self._apply("delete", statement, message, request, data=keys, reads_rows=mode == "positions")
+
+    def erase(
+        self,
+        where: Where = None,
+        *,
+        parameters: Parameters | None = None,
+        keys: Any = None,
+        on: Sequence[str] | None = None,
+        within: str | None = None,
+        request: str | None = None,
+        message: str | None = None,
+    ) -> ErasedT:
+        """Deletes rows from all versions at once: no version, tag or clone shows them any more.
+
+        They leave the disk within ``erase_within``. Files that were dropped before, and are ingested later, do not
+        bring them back. Rows that are written afterwards are new rows. It costs three small PUTs, as ``delete``
+        does, and a GET for the server's clock.
+
+        Args:
+            where, parameters, keys, on: as for ``delete``.
+            within: a time, such as "2d", within which the rows leave the disk; by default that of the setting
+                ``erase_within``. It does not make it another request.
+            request: as for ``append``. The same request has the same erasure.
+
+        Raises:
+            PredicateError, SchemaError: the predicate or the keys do not fit the table.
+
+        Examples:
+            >>> erased = people.erase(keys=[2])
+            >>> people.at(version=2).count()
+            2
+        """
+        ids: list[str] = []
+
+        def statement(change: TableChange) -> None:
+            ids.append(erase_rows(change, where, parameters, keys, on, within))
+
+        done = self._apply("erase", statement, message, request, data=keys)
+        return self._erased(ids[-1], done)
+
+    def update(
+        self,
+        set: NewValues,
+        where: Where = None,
+        *,
+        parameters: Parameters | None = None,
+        request: str | None = None,
+        message: str | None = None,
+    ) -> DoneT:
+        """Gives rows new values, in one commit. Other rows stay as they are in their files.
+
+        If what it reads changes before the commit, it starts again on the newest version: concurrent updates lose
+        nothing.
+
+        Args:
+            set: new values by column: Python values, or ``dolmen.Expression("price * 1.1")``, SQL in DuckDB's dialect
+                over the row's columns.
+            where: only rows for which it is TRUE; all rows by default.
+            parameters: as for ``delete``.
+
+        Raises:
+            InputError: DuckDB refuses an expression, or is not installed and there is one.
+            SchemaError: there is no such column, it is part of the primary key, or values are of another kind.
+            RowError: a value does not fit its column; nothing is rounded.
+            ConflictError: others changed what it had read, a hundred times in a row.
+
+        Examples:
+            >>> commit = people.update({"age": dolmen.Expression("age + 1")}, where="name = 'Ada'")
+            >>> people.get(1)["age"]
+            37
+        """
+        where = with_parameters(where, parameters)
+        return self._apply("update", lambda change: update_rows(change, set, where), message, request, reads_rows=True)
+
+    def merge(
+        self,
+        source: Any,
+        on: str | Sequence[str],
+        when_matched: WhenMatched = "update",
+        when_not_matched: WhenNotMatched = "insert",
+        when_not_matched_by_source: WhenNotMatchedBySource = None,
+        *,
+        request: str | None = None,
+        message: str | None = None,
+    ) -> DoneT:
+        """Updates, deletes and inserts rows by those of a source, in one commit (SQL's MERGE).
+
+        A row of the table (``target``) and one of the source match when the columns ``on`` are equal in both; NULL
+        equals nothing. For each row, the first clause whose condition is TRUE is applied. Expressions are DuckDB's SQL
+        over ``target.<column>`` and ``source.<column>``.
+
+        The source is in memory. Of the table it reads the columns it needs of the rows whose keys are within the
+        source's; if these change before the commit, it starts again on the newest version. ``on`` the primary key,
+        with all columns updated and inserted, it is an ``upsert``, which reads nothing.
+
+        Args:
+            source: rows, as for ``append``. Columns that the table does not have may be there for expressions to use.
+            on: columns of both.
+            when_matched: "update" gives the target row all values that the source has; a mapping of columns to
+                expressions changes just these; "delete"; ``dolmen.Update(values, when=...)`` and
+                ``dolmen.Delete(when=...)`` have conditions; a list of several; None leaves it.
+            when_not_matched: for source rows without a target row: "insert", a mapping, ``dolmen.Insert(values,
+                when=...)``, a list, or None.
+            when_not_matched_by_source: for target rows without a source row: "delete", a mapping, ``Update``,
+                ``Delete``, a list, or None. Anything but None reads the whole table.
+
+        Raises:
+            InputError: several source rows match one target row; no clause; an expression that DuckDB refuses.
+            SchemaError: columns or types do not match the table's, or an update sets a column of the primary key that
+                is not among ``on``.
+            RowError: a value does not fit; or a NULL in ``on`` where that is the primary key.
+            LimitError: the source has more than 256 MB.
+            ConflictError: others changed what it had read, a hundred times in a row.
+
+        Examples:
+            >>> source = pa.table({"id": [3, 4], "name": ["Linus T.", "Dan"], "age": [28, 61]})
+            >>> commit = people.merge(source, on="id", when_matched={"name": "source.name"})
+            >>> people.get(3)["name"], people.count()
+            ('Linus T.', 4)
+        """
+        entry = self._entry
+        rows = SourceRows.of(source, entry.schema)
+        clauses = Clauses.of(when_matched, when_not_matched, when_not_matched_by_source)
+        operation = "delete" if clauses.is_delete else "upsert" if is_upsert(entry, rows, on, clauses) else "merge"
+        return self._apply(
+            operation, lambda change: merge_rows(change, rows, on, clauses), message, request, reads_rows=True
+        )
+
+    def add_column(
+        self,
+        name: str,
+        type: pa.DataType,
+        default: Any = None,
+        *,
+        nullable: bool = True,
+        comment: str = "",
+        request: str | None = None,
+        message: str | None = None,
+    ) -> DoneT:
+        """Adds a column, in one commit that touches no file. Existing rows get ``default``.
+
+        Args:
+            name: any, but not that of another column; or the path of a field inside a column, such as
+                ``address.country``, which is NULL in existing rows. All calls that change columns but ``set_default``,
+                ``reorder``, ``comment`` and ``set_sort_key`` take such paths.
+            type: see ``Database.create_table``.
+            default: a value of the type, also for rows to come that are written without the column; None is NULL.
+            nullable: whether rows may have NULL in it; without it, ``default`` is needed.
+            comment: what the column is, for people.
+
+        Raises:
+            SchemaError: the name is taken or not allowed, the type can't be stored, or a default is missing.
+            InputError: the default is no value of the type.
+            ConflictError: the columns were changed meanwhile; all calls that change columns raise it.
+
+        Examples:
+            >>> commit = people.add_column("city", pa.string(), default="Paris")
+            >>> people.get(1)["city"]
+            'Paris'
+        """
+        name, comment = arguments.text("name", name), arguments.text("comment", comment)
+        arguments.flag("nullable", nullable)
+        change = evolution.AddColumn(name, _arrow_type(type), nullable, default_json(name, type, default), comment)
+        return self._alter(change, request, message)
+
+    def drop_column(self, name: str, *, request: str | None = None, message: str | None = None) -> DoneT:
+        """Drops a column, in one commit that touches no file. Older versions still show it until they expire.
+
+        Its values leave the disk when the files that hold them are compacted, and those versions expire. A new column
+        of the same name is another column.
+
+        Raises:
+            SchemaError: there is no such column; or it is the only one, part of the primary or sort key, or named by a
+                setting.
+
+        Examples:
+            >>> commit = people.drop_column("age")
+            >>> people.schema.names
+            ['id', 'name']
+        """
+        return self._alter(evolution.DropColumn(arguments.text("name", name)), request, message)
+
+    def rename_column(self, old: str, new: str, *, request: str | None = None, message: str | None = None) -> DoneT:
+        """Renames a column, in one commit that touches no file. Settings that name it follow.
+
+        Args:
+            old: a column, or the path of a field inside of one.
+            new: the column's or the field's own name.
+
+        Raises:
+            SchemaError: there is no such column, the new name is taken or not allowed, or deletes of changes (CDC) are
+                remembered by the column.
+            InputError: the new name is the old one.
+
+        Examples:
+            >>> commit = people.rename_column("name", "first_name")
+            >>> people.schema.names
+            ['id', 'first_name', 'age']
+        """
+        change = evolution.RenameColumn(arguments.text("old", old), arguments.text("new", new))
+        return self._alter(change, request, message)
+
+    def make_nullable(self, name: str, *, request: str | None = None, message: str | None = None) -> DoneT:
+        """Allows NULL in a column from now on.
+
+        Raises:
+            SchemaError: there is no such column, or it is part of the primary key.
+
+        Examples:
+            >>> commit = people.make_nullable("age")
+            >>> people.schema.field("age").nullable
+            True
+        """
+        return self._alter(evolution.MakeNullable(arguments.text("name", name)), request, message)
+
+    def widen_column(
+        self, name: str, type: pa.DataType, *, request: str | None = None, message: str | None = None
+    ) -> DoneT:
+        """Gives a column a type that has all values of its own, in one commit that touches no file.
+
+        Args:
+            type: a longer integer of the same sign, double for float, a decimal of more digits and the same scale, or
+                a timestamp without zone for date. Older versions keep their type.
+
+        Raises:
+            SchemaError: there is no such column; it may not change to this type; a date is beyond all timestamps; or
+                deletes of changes (CDC) are remembered by the column.
+
+        Examples:
+            >>> commit = people.add_column("visits", pa.int32())
+            >>> commit = people.widen_column("visits", pa.int64())
+            >>> people.schema.field("visits").type
+            DataType(int64)
+        """
+        change = evolution.WidenColumn(arguments.text("name", name), _arrow_type(type))
+        return self._alter(change, request, message)
+
+    def set_default(self, name: str, default: Any, *, request: str | None = None, message: str | None = None) -> DoneT:
+        """Changes the value of future rows that are written without a column; existing rows keep theirs.
+
+        Args:
+            default: a value of the column's type; None is NULL.
+
+        Raises:
+            SchemaError: there is no such column.
+            InputError: the default is no value of the column's type.
+
+        Examples:
+            >>> commit = people.set_default("age", 18)
+            >>> commit = people.append([{"id": 4, "name": "Dan"}])
+            >>> people.get(4)["age"]
+            18
+        """
+
+        def change(schema: Schema) -> evolution.SetDefault:
+            column = schema.field(arguments.text("name", name))
+            return evolution.SetDefault(name, default_json(name, column.arrow_type, default))
+
+        return self._alter(change, request, message)
+
+    def reorder(self, columns: Sequence[str], *, request: str | None = None, message: str | None = None) -> DoneT:
+        """Changes the order in which scans return columns: these come first, and the others as they were.
+
+        Raises:
+            SchemaError: there is no such column, or one is named twice.
+
+        Examples:
+            >>> commit = people.reorder(["name"])
+            >>> people.schema.names
+            ['name', 'id', 'age']
+        """
+        return self._alter(evolution.Reorder(tuple(arguments.names("columns", columns))), request, message)
+
+    def comment(self, name: str, comment: str, *, request: str | None = None, message: str | None = None) -> DoneT:
+        """Says what a column is, for people; an empty text takes that away.
+
+        Args:
+            comment: at most 1,000 characters.
+
+        Examples:
+            >>> commit = people.comment("age", "in years")
+            >>> people.describe()["comments"]
+            {'age': 'in years'}
+        """
+        change = evolution.SetComment(arguments.text("name", name), arguments.text("comment", comment))
+        return self._alter(change, request, message)
+
+    def set_sort_key(
+        self, columns: str | Sequence[str] | None, *, request: str | None = None, message: str | None = None
+    ) -> DoneT:
+        """Sorts new files by other columns. Existing files are sorted when they are compacted.
+
+        Args:
+            columns: names; None sorts by nothing.
+
+        Raises:
+            SchemaError: there is no such column, or rows can't be sorted by it.
+
+        Examples:
+            >>> commit = people.set_sort_key("age")
+            >>> people.sort_key
+            ('age',)
+        """
+        names = [] if columns is None else arguments.names("columns", columns)
+        return self._alter(evolution.SetSortKey(tuple(names)), request, message)
+
+    def set(self, *, request: str | None = None, message: str | None = None, **changes: Any) -> DoneT:
+        """Changes settings of this table, in one commit: ``set(ttl="event_time 90d", target_file_bytes="256MB")``.
+
+        Args:
+            changes: values by name (``settings`` lists them); None unsets a setting, so that its default holds.
+            request: as for ``append``. When it is tried again, settings that were changed since stay so.
+
+        Raises:
+            InputError, SchemaError: a setting is unknown, or its value is not allowed.
+            AppliedIdError: other settings were changed under this id, or the id was used for something else.
+
+        Examples:
+            >>> commit = people.set(target_file_bytes="256MB")
+            >>> people.settings()["target_file_bytes"]
+            '256MB'
+        """
+
+        def statement(change: TableChange) -> None:
+            unit, entry = change.unit, change.entry
+            if unit.has_applied(request):  # settings that were changed since may contradict it
+                checked = check_properties(changes, TABLE_PROPERTIES, "a table")
+            else:
+                checked = check_table_properties(changes, entry.schema, entry.primary_key, entry.properties)
+                if checked:
+                    unit.add(SetProperties(change.name, entry.uuid, checked, request, seen=entry))
+            unit.add_content(request, "set", change.name, checked)
+
+        return self._apply("set", statement, message, request)
+
+    def restore(
+        self,
+        version: int | None = None,
+        *,
+        timestamp: datetime | int | str | None = None,
+        tag: str | None = None,
+        settled: bool = True,
+        request: str | None = None,
+        message: str | None = None,
+    ) -> DoneT:
+        """Makes this table what it was in an earlier version; its name stays. See ``Database.restore``.
+
+        Raises:
+            UnsettledTimestampError, VersionNotFoundError, VersionExpiredError, TagNotFoundError: as for
+                ``Database.restore``.
+            TableNotFoundError: this table did not exist in that version.
+
+        Examples:
+            >>> commit = people.delete("TRUE")
+            >>> people.restore(version=2, settled=False).version
+            4
+            >>> people.count()
+            3
+        """
+        moment = Moment(version, timestamp, tag, settled)
+
+        def statement(change: TableChange) -> None:
+            restore_table(change.unit, change.name, moment, request)
+
+        return self._apply("restore", statement, message, request, needs_newest=True)
+
+    def _alter(self, column_change: ColumnChange, request: str | None, message: str | None) -> DoneT:
+        def statement(change: TableChange) -> None:
+            unit, entry = change.unit, change.entry
+            altered = column_change(entry.schema) if callable(column_change) else column_change
+            if not unit.has_applied(request):
+                unit.add(AlterTable(change.name, entry.uuid, entry.schema, entry.sort_key, (altered,), request))
+            unit.add_content(request, "alter", change.name, repr(altered))
+
+        return self._apply("alter", statement, message, request)
+
+
+class TransactionTable(TableVerbs[None, str]):
+    """A table inside a transaction: reads see the statements so far, and writes add statements.
+
+    ``message`` belongs to the whole transaction (``Database.transaction``): its tables refuse one.
+    """
 
     def __init__(self, unit: UnitOfWork, name: str) -> None:
         super().__init__(unit.context, name)
@@ -59,67 +636,29 @@ class TransactionTable(KeyedTable):
     def _snapshot(self) -> Manifest:
         return self._unit.manifest
 
-    def _view(self) -> View:
-        return View(self._context, self._snapshot(), self.name, self._read_upload)
+    @property
+    def _entry(self) -> TableEntry:
+        return self._unit.entry(self.name)
 
-    def _read_upload(self, key: str, offset: int, length: int) -> bytes | None:
-        """A range of an object that the transaction has not uploaded yet; None for other objects."""
-        return self._unit.uploads.read(key, offset, length)
+    def _view(self) -> View:
+        return View(self._context, self._snapshot(), self.name, self._unit.uploads.read)
 
     def _note_read(self, predicate: Predicate | None) -> None:
-        self._unit.claim(self.name, predicate)
+        self._unit.depend_on_rows(self.name, predicate)
 
-    def append(
-        self, data: Any, *, cast: bool = False, request: str | None = None, leave_out_erased: bool | None = None
-    ) -> None:
-        """See ``Table.append``."""
-        data = self._cast(data, cast)
-
-        def make_statement(entry: TableEntry, digest: RowDigest | None) -> Statement | None:
-            intent, uploads = self._unit.intent, self._unit.uploads
-            erased = self._unit.erased_filter(entry, leave_out_erased)
-            made = row_statements.append(
-                self._context, self.name, entry, data, request, intent, digest, uploads, erased
-            )
-            return made if made.files else None
-
-        self._write("append", data, request, make_statement, leave_out=leave_out_erased)
-
-    def insert(
-        self, data: Any, *, cast: bool = False, request: str | None = None, leave_out_erased: bool | None = None
-    ) -> None:
-        """See ``Table.insert``. The keys are compared with those of rows that this transaction sees, too."""
-        data = self._cast(data, cast)
-        primary_key(self.name, self._unit.entry(self.name))
-
-        def make_statement(entry: TableEntry, digest: RowDigest | None) -> Statement | None:
-            erased = self._unit.erased_filter(entry, leave_out_erased)
-            return insert_rows(self._unit, self.name, entry, data, request, digest, erased)
-
-        self._write("insert", data, request, make_statement, leave_out=leave_out_erased)
-
-    def upsert(
+    def _apply(
         self,
-        data: Any,
-        on: str | Sequence[str] | None = None,
-        *,
-        cast: bool = False,
-        request: str | None = None,
-        leave_out_erased: bool | None = None,
+        operation: str,
+        statement: Callable[[TableChange], None],
+        message: str | None,
+        request: str | None,
+        **how: Any,
     ) -> None:
-        """See ``Table.upsert``."""
-        data = self._cast(data, cast)
-        uploads, intent = self._unit.uploads, self._unit.intent
-        names = [field.name for field in row_statements.key_fields(self._unit.entry(self.name), on)]
+        refuse_message(message)
+        statement(TableChange(self._unit, self.name, request))
 
-        def make_statement(entry: TableEntry, digest: RowDigest | None) -> Statement | None:
-            erased = self._unit.erased_filter(entry, leave_out_erased)
-            made = row_statements.upsert(
-                self._context, uploads, self.name, entry, data, names, request, intent, digest, erased
-            )
-            return made if made.files else None
-
-        self._write("upsert", data, request, make_statement, sorted(names), leave_out=leave_out_erased)
+    def _erased(self, id_: str, done: None) -> str:
+        return id_
 
     def replace(self, data: Any, keys: Any, *, request: str | None = None) -> None:
         """Adds rows and deletes older ones with ``keys``, in one statement: an upsert with given keys.
@@ -133,275 +672,35 @@ class TransactionTable(KeyedTable):
             >>> people.count()
             2
         """
-        uploads, intent, own = self._unit.uploads, self._unit.intent, self._unit.entry(self.name)
-        taken = row_statements.take_keys(own, keys)
+        TableChange(self._unit, self.name, request).replace(data, keys)
 
-        def make_statement(entry: TableEntry, digest: RowDigest | None) -> Statement | None:
-            erased = self._unit.erased_filter(entry, False)  # the keys are given, so no row can be left out
-            made = row_statements.replace(
-                self._context, uploads, self.name, entry, data, taken, request, intent, digest, erased
-            )
-            return made if made.files or made.tombstones else None
 
-        also = partial(row_statements.keys_content, own, taken)
-        self._write("replace", data, request, make_statement, also, leave_out=False)
+def refuse_message(message: str | None) -> None:
+    """Raises InputError if a statement of a transaction has a message."""
+    if message is not None:
+        raise InputError("a message belongs to the whole transaction: give it to db.transaction(message=...)")
 
-    def overwrite(
-        self,
-        data: Any,
-        *,
-        force: bool = False,
-        cast: bool = False,
-        request: str | None = None,
-        leave_out_erased: bool | None = None,
-    ) -> None:
-        """See ``Table.overwrite``."""
-        arguments.flag("force", force)
-        data = self._cast(data, cast)
-        unit = self._unit
 
-        def make_statement(entry: TableEntry, digest: RowDigest | None) -> Statement:
-            known = unit.base.name_of(entry.uuid)
-            intent = unit.intent
-            erased = self._unit.erased_filter(entry, leave_out_erased)
-            files = row_statements.append(
-                self._context, self.name, entry, data, request, intent, digest, None, erased
-            ).files
-            epoch, base_ts = unit.base.tables[known].epoch if known else 0, unit.base.commit_ts
-            return Overwrite(self.name, entry.uuid, epoch, base_ts, files, force, request, entry.schema)
+def default_json(name: str, arrow_type: pa.DataType, value: Any) -> Json:
+    """A default as callers give it, in JSON form; it must fit the column as a value of a row does.
 
-        self._write("overwrite", data, request, make_statement, leave_out=leave_out_erased)
-
-    def _cast(self, data: Any, cast: bool) -> Any:
-        arguments.flag("cast", cast)
-        return row_statements.cast_rows(self._unit.entry(self.name), data) if cast else data
-
-    def _write(
-        self,
-        operation: str,
-        data: Any,
-        request: str | None,
-        make_statement: Callable[[TableEntry, RowDigest | None], Statement | None],
-        also: Any = None,
-        *,
-        leave_out: bool | None,
-    ) -> None:
-        """Adds a statement that writes rows. If its request was applied before, rows are only compared by digest.
-
-        Args:
-            make_statement: makes the statement, or None if there is nothing to do; updates the digest with the rows.
-            also: further content of the request beside its rows, or a function that returns it.
-            leave_out: whether erased rows are left out; None = as the table's setting says.
-        """
-        if leave_out is not None:
-            arguments.flag("leave_out_erased", leave_out)
-        unit = self._unit
-        entry, seen_ts = unit.entry(self.name), unit.base.commit_ts
-        applied = unit.has_applied(request)
-        digest = RowDigest(entry.schema.arrow) if unit.needs_content(request) else None
-        if not applied:
-            unit.begin_upload()
-            if (statement := make_statement(entry, digest)) is not None:
-                if leaves_out_erased(entry, leave_out):
-                    unit.add(ExpectErasures(self.name, entry.uuid, seen_ts, None, request))
-                unit.add(statement)
-        elif digest:
-            for _ in row_statements.rows_of(entry, data, digest):
-                pass
-        if request is not None and digest:
-            beside = also() if callable(also) else also
-            unit.add_content(request, content_digest(operation, self.name, beside, digest.hexdigest()))
-
-    def add_column(
-        self,
-        name: str,
-        type: pa.DataType,
-        default: Any = None,
-        *,
-        nullable: bool = True,
-        comment: str = "",
-        request: str | None = None,
-    ) -> None:
-        """See ``Table.add_column``."""
-        name, comment = arguments.text("name", name), arguments.text("comment", comment)
-        arguments.flag("nullable", nullable)
-        _arrow_type(type)
-        self._alter(AddColumn(name, type, nullable, row_statements.default_json(name, type, default), comment), request)
-
-    def drop_column(self, name: str, *, request: str | None = None) -> None:
-        """See ``Table.drop_column``."""
-        self._alter(DropColumn(arguments.text("name", name)), request)
-
-    def rename_column(self, old: str, new: str, *, request: str | None = None) -> None:
-        """See ``Table.rename_column``."""
-        self._alter(RenameColumn(arguments.text("old", old), arguments.text("new", new)), request)
-
-    def make_nullable(self, name: str, *, request: str | None = None) -> None:
-        """See ``Table.make_nullable``."""
-        self._alter(MakeNullable(arguments.text("name", name)), request)
-
-    def widen_column(self, name: str, type: pa.DataType, *, request: str | None = None) -> None:
-        """See ``Table.widen_column``."""
-        self._alter(WidenColumn(arguments.text("name", name), _arrow_type(type)), request)
-
-    def set_default(self, name: str, default: Any, *, request: str | None = None) -> None:
-        """See ``Table.set_default``."""
-        schema = self._unit.entry(self.name).schema
-        json = row_statements.default_json(name, schema.field(arguments.text("name", name)).arrow_type, default)
-        self._alter(SetDefault(name, json), request)
-
-    def reorder(self, columns: Sequence[str], *, request: str | None = None) -> None:
-        """See ``Table.reorder``."""
-        self._alter(Reorder(tuple(arguments.names("columns", columns))), request)
-
-    def comment(self, name: str, comment: str, *, request: str | None = None) -> None:
-        """See ``Table.comment``."""
-        self._alter(SetComment(arguments.text("name", name), arguments.text("comment", comment)), request)
-
-    def set_sort_key(self, columns: str | Sequence[str] | None, *, request: str | None = None) -> None:
-        """See ``Table.set_sort_key``."""
-        names = [] if columns is None else arguments.names("columns", columns)
-        self._alter(SetSortKey(tuple(names)), request)
-
-    def _alter(self, change: SchemaChange, request: str | None) -> None:
-        unit = self._unit
-        entry, asked = unit.entry(self.name), unit.needs_content(request)
-        if not unit.has_applied(request):
-            known, sort_key = entry.schema, entry.sort_key
-            unit.add(AlterTable(self.name, entry.uuid, known, sort_key, (change,), request))
-        if request is not None and asked:
-            unit.add_content(request, content_digest("alter", self.name, repr(change)))
-
-    def restore(
-        self,
-        version: int | None = None,
-        *,
-        timestamp: datetime | int | str | None = None,
-        tag: str | None = None,
-        settled: bool = True,
-        request: str | None = None,
-    ) -> None:
-        """See ``Table.restore``."""
-        restore_table(self._unit, self.name, Moment(version, timestamp, tag, settled), request)
-
-    def set(self, *, request: str | None = None, **changes: Any) -> None:
-        """See ``Table.set``."""
-        unit = self._unit
-        entry, asked = unit.entry(self.name), unit.needs_content(request)
-        if unit.has_applied(request):  # settings that were changed since may contradict it
-            checked = check_properties(changes, TABLE_PROPERTIES, "a table")
-        else:
-            checked = check_table_properties(changes, entry.schema, entry.primary_key, entry.properties)
-            if checked:
-                unit.add(SetProperties(self.name, entry.uuid, checked, request, seen=entry))
-        if request is not None and asked:
-            unit.add_content(request, content_digest("set", self.name, checked))
-
-    def delete(
-        self,
-        where: Where = None,
-        *,
-        parameters: Parameters | None = None,
-        keys: Any = None,
-        on: Sequence[str] | None = None,
-        mode: row_statements.Mode = "tombstone",
-        request: str | None = None,
-    ) -> None:
-        """See ``Table.delete``."""
-        unit = self._unit
-        entry = unit.entry(self.name)
-        where = with_parameters(where, parameters)
-        if (keys is None) == (where is None):
-            raise InputError("delete takes either a predicate or keys=...")
-        arguments.one_of("mode", mode, get_args(row_statements.Mode))
-        if on is not None and keys is None:
-            raise InputError("on=... is for keys: a predicate names its own columns")
-        if mode == "positions" and keys is not None:
-            raise InputError('mode="positions" takes a predicate, not keys')
-        taken = None if keys is None else row_statements.take_keys(entry, keys, on)
-        asked = unit.needs_content(request)
-        if not unit.has_applied(request):
-            statement = self._delete(entry, where, taken, mode, request)
-            if statement is not None and getattr(statement, "tombstones", True):
-                unit.add(statement)
-        if request is not None and asked:
-            said = (
-                row_statements.where_content(entry, where)
-                if taken is None
-                else row_statements.keys_content(entry, taken)
-            )
-            content = content_digest("delete", self.name, *said)
-            before = unit.find_applied([request]).get(request)
-            if before and is_raw_digest(before.digest, {"table": self.name, "where": where, "keys": keys, "on": on}):
-                content = before.digest
-            unit.add_content(request, content)
-
-    def erase(
-        self,
-        where: Where = None,
-        *,
-        parameters: Parameters | None = None,
-        keys: Any = None,
-        on: Sequence[str] | None = None,
-        within: str | None = None,
-        request: str | None = None,
-    ) -> str:
-        """See ``Table.erase``. Returns the id of the erasure."""
-        where = with_parameters(where, parameters)
-        if (keys is None) == (where is None):
-            raise InputError("erase takes either a predicate or keys=...")
-        if on is not None and keys is None:
-            raise InputError("on=... is for keys: a predicate names its own columns")
-        taken = None if keys is None else row_statements.take_keys(self._unit.entry(self.name), keys, on)
-        return erase_rows(self._unit, self.name, where, taken, request, within)
-
-    def update(
-        self, set: NewValues, where: Where = None, *, parameters: Parameters | None = None, request: str | None = None
-    ) -> None:
-        """See ``Table.update``."""
-        update_rows(self._unit, self.name, set, with_parameters(where, parameters), request)
-
-    def merge(
-        self,
-        source: Any,
-        on: str | Sequence[str],
-        when_matched: WhenMatched = "update",
-        when_not_matched: WhenNotMatched = "insert",
-        when_not_matched_by_source: WhenNotMatchedBySource = None,
-        *,
-        request: str | None = None,
-    ) -> None:
-        """See ``Table.merge``."""
-        entry = self._unit.entry(self.name)
-        rows = SourceRows.of(source, entry.schema)
-        clauses = Clauses.of(when_matched, when_not_matched, when_not_matched_by_source)
-        if is_upsert(entry, rows, on, clauses):
-            check_once(entry, rows, on)
-            self.upsert(rows.rows, on, request=request)
-        elif clauses.is_delete:
-            keys = rows.keys(row_statements.key_fields(entry, on)).drop_null()
-            self.delete(keys=keys, on=keys.column_names, request=request)
-        else:
-            merge_rows(self._unit, self.name, rows, on, clauses, request)
-
-    def _delete(
-        self, entry: TableEntry, where: Where, keys: Keys | None, mode: row_statements.Mode, request: str | None
-    ) -> Statement | None:
-        unit, context = self._unit, self._context
-        if keys is not None:
-            return row_statements.delete_keys(unit.uploads, self.name, entry, keys, request)
-        if mode == "tombstone":
-            return row_statements.delete_where(context, unit.uploads, self.name, entry, where, request)
-        unit.pin()
-        tables = unit.base.tables.values()
-        epoch = next((each.epoch for each in tables if each.uuid == entry.uuid), 0)
-        statement = row_statements.delete_positions(
-            context, unit.uploads, unit.manifest, self.name, where, request, epoch=epoch
-        )
-        if statement is None and unit.changes(entry.uuid):
-            # Earlier statements may be why it found nothing, and a rebase may remove them (Change.without).
-            return DeletePositions(self.name, entry.uuid, {}, request)
-        return statement
+    Raises:
+        InputError: it is no value of the type, or the type can have no default.
+    """
+    if value is None:
+        return None
+    stored = storable(arrow_type)
+    if is_nested(stored):
+        raise InputError(f"column {name!r} of type {short_type(stored)} can have no default but NULL")
+    schema = pa.schema([pa.field(name, stored)])
+    try:
+        [batch] = conform(as_batches([{name: value}], schema), schema, lossless_cast)
+        [plain] = to_plain(batch.column(0))
+        return to_json_value(plain)
+    except (SchemaError, RowError, InputError) as error:
+        is_text = not isinstance(value, str) or domain_of(stored) is Domain.TEXT
+        hint = "" if is_text and not hasattr(value, "sql") else "; a default is a value, and no expression"
+        raise InputError(f"default {arguments.short_repr(value)} of column {name!r}: {error}{hint}") from error
 
 
 def _arrow_type(type: pa.DataType) -> pa.DataType:

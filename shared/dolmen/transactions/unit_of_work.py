@@ -1,14 +1,18 @@
-"""Units of work: statements on one version, collected and committed together."""
+"""A unit of work collects statements on one version and commits them together; ``Commit`` is the result."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from html import escape
+from typing import Any
 
 import pyarrow as pa
 
 from dolmen.base import arguments
+from dolmen.base.units import utc
 from dolmen.commit.change import Change, Claim, ColumnsClaim, NamesClaim, Statement, find_applied, is_prepared
 from dolmen.commit.context import Context
 from dolmen.commit.draft import Draft
@@ -18,35 +22,152 @@ from dolmen.commit.statements.row_changes import InsertRows
 from dolmen.commit.uploads import Intent, PendingUploads
 from dolmen.entries.segments.row_bounds import may_hold_matches
 from dolmen.entries.segments.segment_reader import erasures_of
-from dolmen.errors import InputError, VersionExpiredError
+from dolmen.errors import InputError, TableNotFoundError, VersionExpiredError
 from dolmen.format.entries import DataFile
-from dolmen.format.manifest import AppliedId, Manifest, Segment, TableEntry
+from dolmen.format.manifest import AppliedId, Counts, HistoryEntry, Manifest, Segment, TableEffect, TableEntry
 from dolmen.format.properties import TableSettings
 from dolmen.predicate import Predicate
 from dolmen.rows.scan.scan_deletes import ErasedRowsFilter, ErasureMatcher
 from dolmen.rows.write.row_digest import content_digest
-from dolmen.transactions.results import Commit
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One commit, as returned to its writer and by ``history()``, which shows what was committed together as one.
+
+    Args:
+        version: the version it made; if nothing changed, the version it was made on.
+        commit_ts: timestamp of its last statement, int64 microseconds; it orders deletes and data.
+        created_at: the time of the attempt that landed, by the store's clock, in UTC. It is not before the call began.
+            S3's clock shows whole seconds, so it may be a second early on a machine whose own clock is wrong. It never
+            decreases from version to version.
+        commit_id: the unique id of its version, which changes that were committed together share.
+        operation: a word for what it did; "nothing" if there was nothing to do.
+        counts: the numbers of rows, files and tombstones that it changed.
+        did: what it did to which tables and columns; only the first few, and never a value.
+        did_more: the number of further ones.
+        message: its author's message.
+        requests: ids of the requests that it applied, as long as they are remembered.
+        attempts: how often the pointer was put (0 in history).
+        already: versions that had applied requests of this call before, by request id.
+        erased_rows_written: how many of the rows that this call wrote match an erasure in force: people who were
+            erased may be there again (0 in history).
+        erased_rows_left_out: how many rows this call left out because they match one (0 in history).
+    """
+
+    version: int
+    commit_ts: int
+    created_at: datetime
+    commit_id: str
+    operation: str
+    counts: Counts
+    did: tuple[TableEffect, ...] = ()
+    did_more: int = 0
+    message: str = ""
+    requests: tuple[str, ...] = ()
+    attempts: int = 0
+    already: dict[str, int] = field(default_factory=dict)
+    erased_rows_written: int = 0
+    erased_rows_left_out: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        entry: HistoryEntry,
+        requests: Sequence[str] = (),
+        *,
+        attempts: int = 0,
+        already: dict[str, int] | None = None,
+    ) -> Commit:
+        """Makes a commit from its entry in the history."""
+        return cls(
+            version=entry.version,
+            commit_ts=entry.commit_ts,
+            created_at=utc(entry.created_at),
+            commit_id=entry.commit_id,
+            operation=entry.operation,
+            counts=entry.counts,
+            did=entry.did,
+            did_more=entry.did_more,
+            message=entry.message,
+            requests=tuple(requests),
+            attempts=attempts,
+            already=already or {},
+        )
+
+    @classmethod
+    def nothing(cls, base: HistoryEntry, already: dict[str, int] | None = None) -> Commit:
+        """The result of a call that changed nothing on ``base``, or whose requests had been applied before."""
+        version = max(already.values()) if already else base.version
+        created_at = utc(base.created_at)
+        return cls(version, base.commit_ts, created_at, "", "nothing", Counts(), already=already or {})
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Names of the tables that it changed, as far as they are in ``did``."""
+        return tuple(dict.fromkeys(effect.table for effect in self.did if effect.table))
+
+    @property
+    def done(self) -> str:
+        """What it did in words: ``append events; delete users(user_id)``."""
+        return "; ".join([*map(str, self.did), *([f"{self.did_more:,} more"] if self.did_more else ())])
+
+    @property
+    def rows(self) -> int | None:
+        """Number of rows added, or else deleted; None if a tombstone deleted them, as it does not count rows."""
+        if self.counts.rows_added:
+            return self.counts.rows_added
+        return None if self.counts.tombstones_added else self.counts.rows_deleted
+
+    def _properties(self) -> list[tuple[str, str]]:
+        """Its properties that differ from the default, by name, in words."""
+        counts = self.counts
+        numbers = {
+            "rows added": counts.rows_added,
+            "files added": counts.files_added,
+            "tombstones": counts.tombstones_added,
+            "rows deleted": counts.rows_deleted,
+            "files removed": counts.files_removed,
+            "files resolved": counts.files_resolved,
+            "tombstones removed": counts.tombstones_removed,
+            "groups dropped": counts.groups_dropped,
+            "written rows that were erased": self.erased_rows_written,
+            "erased rows left out": self.erased_rows_left_out,
+        }
+        ids = [id_ if len(id_) <= 80 else f"{id_[:77]}..." for id_ in self.requests[:3]]
+        more = [f"{len(self.requests) - 3:,} more"] if len(self.requests) > 3 else []
+        texts = {
+            "did": self.done,
+            "for": ", ".join(ids + more),
+            "message": repr(self.message) if self.message else "",
+            "applied before": ", ".join(f"{id_} (version {version})" for id_, version in self.already.items()),
+        }
+        shown = {name: f"{number:,}" for name, number in numbers.items() if number}
+        return [*shown.items(), *((name, text) for name, text in texts.items() if text)]
+
+    def __repr__(self) -> str:
+        properties = "".join(f", {name} {value}" for name, value in self._properties())
+        return f"<Commit {self.version} {self.operation} at {self.created_at:%Y-%m-%d %H:%M:%S}Z{properties}>"
+
+    def _repr_html_(self) -> str:
+        head = f"<b>version {self.version}</b> {escape(self.operation)} {self.created_at:%Y-%m-%d %H:%M:%S}Z"
+        rows = "".join(
+            f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in self._properties()
+        )
+        return f"<div>{head}<table>{rows}</table></div>"
 
 
 def leaves_out_erased(entry: TableEntry, leave_out: bool | None = None) -> bool:
-    """Whether erased rows are left out when rows are written to a table.
-
-    Args:
-        leave_out: what a call says; None = as the table's setting says.
-    """
+    """True if erased rows are left out when rows are written; None = as the table's setting says."""
     return TableSettings.of(entry).leave_out_erased if leave_out is None else leave_out
 
 
 class UnitOfWork:
-    """Collects statements on one version; ``commit`` makes a version of them. The engine below ``Transaction``.
-
-    It holds the base (the version that it is made on), the statements with the draft that they make, claims about what
-    was read, and the content of each request for its digest.
+    """Collects statements on one version, its base; ``commit`` makes a version of them.
 
     Args:
-        operation: a word for ``history``.
-        message: the author's, for ``history``.
-        base: the version that it is made on; by default the newest known at its first use.
+        operation, message: for ``history``.
+        base: by default the newest version known at first use.
         newest: read the newest version now, as the base.
     """
 
@@ -69,14 +190,15 @@ class UnitOfWork:
         self._applied: dict[str, str] = {}
         self._excluded: set[str] = set()
         self._content: dict[str, tuple[str, ...]] = {}
-        self._bound_later: str | None = None
+        self._request_bound_later: str | None = None
         self._first_upload_us: int | None = None
         self._intent: Intent | None = None
         self._draft: Draft | None = None
-        self._seen: Manifest | None = None
-        self._known: tuple[Manifest, dict[str, bool]] | None = None
-        self._pinned = base is not None
-        self._done = False
+        self._manifest: Manifest | None = None
+        self._found: tuple[Manifest, dict[str, bool]] | None = None
+        self._is_base_fixed = base is not None
+        self._is_refreshed = False
+        self.has_ended = False
         self._filters: list[ErasedRowsFilter] = []
         if newest:
             self.refresh()
@@ -91,32 +213,37 @@ class UnitOfWork:
 
     def refresh(self) -> None:
         """Takes the newest version as the base. Only before the first statement."""
-        self._base = self.context.head.refresh().manifest
+        self._base, self._is_refreshed = self.context.head.refresh().manifest, True
+
+    def refresh_once(self) -> None:
+        """Takes the newest version as the base, if it was not looked for yet, and nothing depends on the base yet."""
+        if not self._is_refreshed:
+            self.rebase()
 
     @property
     def _is_free(self) -> bool:
-        """Whether nothing depends on the base yet."""
-        return self._draft is None and not self._claims and not self._pinned
+        """True if nothing depends on the base yet."""
+        return self._draft is None and not self._claims and not self._is_base_fixed
 
-    def renew(self) -> bool:
-        """Takes the newest version as the base, if nothing depends on the base yet; returns whether it is another."""
+    def rebase(self) -> bool:
+        """Takes the newest version as the base if nothing depends on the base yet. True if that is another one."""
         if not self._is_free:
             return False
-        known = self.base
+        before = self.base
         self.refresh()
-        return self.base is not known
+        return self.base is not before
 
-    def pin(self) -> None:
-        """Keeps the base from now on, because something was looked up in it that leaves neither statement nor claim."""
-        self._pinned = True
+    def keep_base(self) -> None:
+        """Keeps the base from now on, although neither a statement nor a claim depends on it."""
+        self._is_base_fixed = True
 
     @property
     def manifest(self) -> Manifest:
         """The base with the statements so far applied, under provisional timestamps."""
         if self._draft is None:
             return self.base
-        if self._seen is None:
-            self._seen = self._draft.finish(
+        if self._manifest is None:
+            self._manifest = self._draft.finish(
                 attempt="00000000",
                 commit_id="",
                 operation="draft",
@@ -124,20 +251,20 @@ class UnitOfWork:
                 created_at=self.base.created_at,
                 applied=(),
             )
-        return self._seen
+        return self._manifest
 
     def entry(self, name: str) -> TableEntry:
         """The table's entry with the statements so far. Looks for a newer base before it reports a missing table."""
         arguments.text("table", name)
-        free = self._is_free
+        is_free = self._is_free
         tables = self._draft.tables if self._draft else self.base.tables
-        if name not in tables and free:
+        if name not in tables and is_free:
             self.refresh()
         try:
             with self.context.reading(self.base.version):
                 return self.context.segments.whole(self.manifest.table(name))
         except VersionExpiredError:  # reading an idle table's section in an old version
-            if not free:
+            if not is_free:
                 raise
             self.refresh()
             return self.context.segments.whole(self.manifest.table(name))
@@ -175,31 +302,28 @@ class UnitOfWork:
                 statement = statement.prepare(draft, self.uploads)
         statement.apply(draft, self.next_ts)
         self._statements.append(statement)
-        self._draft, self._seen = draft, None
+        self._draft, self._manifest = draft, None
 
     def erased_filter(self, entry: TableEntry, leave_out: bool | None = None) -> ErasedRowsFilter | None:
-        """A filter that counts rows which were erased, for ``Commit``; None if no erasure in force reaches the table.
-
-        Without erasures it costs nothing.
+        """A filter that counts erased rows, for ``Commit``; None if no erasure in force reaches the table.
 
         Args:
-            leave_out: whether such rows are left out; None = as the table's setting ``leave_out_erased`` says.
+            leave_out: see ``leaves_out_erased``.
         """
         with self.context.reading(self.base.version):
             erasures = erasures_of(self.base, self.context.segments)
             matcher = ErasureMatcher.of(self.context, entry, erasures) if erasures else None
         if matcher is None:
             return None
-        made = ErasedRowsFilter(matcher, leaves_out_erased(entry, leave_out))
-        self._filters.append(made)
-        return made
+        self._filters.append(ErasedRowsFilter(matcher, leaves_out_erased(entry, leave_out)))
+        return self._filters[-1]
 
     def passing(
-        self, entry: TableEntry, batches: Iterable[pa.RecordBatch], leave_out: bool | None = None
+        self, entry: TableEntry, batches: Iterable[pa.RecordBatch], *, leave_out: bool
     ) -> Iterable[pa.RecordBatch]:
         """Rows on their way to a table, which ``erased_filter`` counts."""
-        found = self.erased_filter(entry, leave_out)
-        return batches if found is None else found.passing(batches)
+        erased = self.erased_filter(entry, leave_out)
+        return batches if erased is None else erased.passing(batches)
 
     def fit(self, statement: InsertRows) -> InsertRows:
         """Fits a statement to the statements so far, as ``add`` does, without adding it. Raises what that raises."""
@@ -207,60 +331,57 @@ class UnitOfWork:
             return statement.prepare(self._draft or Draft(self.base, self.context.segments), self.uploads)
 
     def changes(self, uuid: str) -> bool:
-        """Whether a statement so far changes this table, whatever its name was then."""
+        """True if a statement so far changes this table, whatever its name was then."""
         return any(statement.uuid == uuid for statement in self._statements)
 
     @contextmanager
-    def savepoint(self, bound_later: str | None = None) -> Iterator[None]:
-        """Adds all statements of this block or, when it raises, none of them. What it has read stays noted.
+    def savepoint(self, request_bound_later: str | None = None) -> Iterator[None]:
+        """Adds all statements of this block or, when it raises, none of them. Its reads count in any case.
 
         Args:
-            bound_later: a request id that the caller binds to a digest (``bind``) after these statements.
+            request_bound_later: the caller binds this request to a digest (``bind``) after these statements.
         """
         draft = self._draft.copy() if self._draft else None
-        statements, said, filters = len(self._statements), dict(self._content), len(self._filters)
-        outer = self._bound_later
-        self._bound_later = bound_later or outer
+        statements, content, filters = len(self._statements), dict(self._content), len(self._filters)
+        outer = self._request_bound_later
+        self._request_bound_later = request_bound_later or outer
         try:
             yield
         except BaseException:
-            self._draft, self._seen, self._content = draft, None, said
+            self._draft, self._manifest, self._content = draft, None, content
             del self._statements[statements:], self._filters[filters:]
             raise
         finally:
-            self._bound_later = outer
+            self._request_bound_later = outer
 
-    def claim(self, name: str, predicate: Predicate | None) -> None:
-        """Notes a read: the commit is valid only if no later version changes its answer."""
-        known = self.base.name_of(self.manifest.table(name).uuid)
-        if known is None:
-            return  # created by this transaction, so that nobody else can have changed it
-        entry = self.base.tables[known]
+    def depend_on_rows(self, name: str, predicate: Predicate | None) -> None:
+        """Makes the commit valid only while no later version changes rows for which the predicate is TRUE."""
+        base_name = self.base.name_of(self.manifest.table(name).uuid)
+        if base_name is None:
+            return  # created by this transaction: no other one can have changed it
+        entry = self.base.tables[base_name]
         schema = self.context.segments.whole(entry).schema
 
         def may_match(file: DataFile | Segment) -> bool:
             return predicate is None or may_hold_matches(file, predicate, schema)
 
-        self._claims.append(Claim(known, entry.uuid, entry.epoch, self.base.commit_ts, may_match, schema=schema))
+        self._claims.append(Claim(base_name, entry.uuid, entry.epoch, self.base.commit_ts, may_match, schema=schema))
 
-    def claim_columns(self, name: str) -> None:
-        """Notes that names of columns of this table were used: the commit is valid only if they name the same still."""
+    def depend_on_columns(self, name: str) -> None:
+        """Makes the commit valid only while the names of columns of this table name the same columns."""
         entry = self.context.segments.whole(self.base.table(name))
         self._claims.append(ColumnsClaim(name, entry.uuid, self.base.commit_ts, entry.schema))
 
-    def note_table(self, entry: TableEntry) -> None:
-        """Notes that the transaction has seen that there is this table, even if it does nothing else with it."""
-        self._looked_up.add(entry.uuid)
-
-    def claim_names(self, name: str | None = None) -> None:
-        """Notes that the transaction has seen whether there is a table of this name, or the names of all tables."""
-        seen, among = frozenset(self.base.tables), None if name is None else frozenset({name})
-        claim = NamesClaim(seen if among is None else seen & among, among)
+    def depend_on_names(self, name: str | None = None) -> None:
+        """Makes the commit valid only while there is a table of this name, or none; or while all names are the same."""
+        names = frozenset(self.base.tables)
+        among = None if name is None else frozenset({name})
+        claim = NamesClaim(names if among is None else names & among, among)
         if claim not in self._claims:
             self._claims.append(claim)
 
-    def rely_on(self, claim: Claim) -> None:
-        """Notes a read in an older version than the base: the commit is valid only if it still holds.
+    def depend_on(self, claim: Claim) -> None:
+        """Makes the commit valid only while a claim about an older version than the base holds.
 
         Raises:
             ConflictError: it does not hold in the base.
@@ -270,88 +391,87 @@ class UnitOfWork:
             claim.check(Draft(self.base, self.context.segments))
         self._claims.append(claim)
 
+    def look_up(self, name: str) -> TableEntry:
+        """The table's entry. The commit is valid only while there is this table, or none of the name."""
+        try:
+            entry = self.entry(name)
+        except TableNotFoundError:
+            self.depend_on_names(name)
+            raise
+        self._looked_up.add(entry.uuid)
+        return entry
+
     def bind(self, request: str, digest: str) -> None:
-        """Makes this transaction apply a request exactly once, by a digest of its content that the caller knows.
+        """Binds a request to a digest that the caller computes, in place of that of its statements.
 
-        Otherwise, the statements of a request make up its content: their operations, tables, rows and predicates.
-
-        Args:
-            request: the request id; its statements must have it too.
-            digest: the digest of its content. Another digest for the same id is refused; "" matches any.
-
-        Raises:
-            InputError: the id is invalid, or bound to another digest.
+        See ``Transaction.bind``.
         """
         request, digest = arguments.request_id(request), arguments.text("digest", digest)
         if self._applied.setdefault(request, digest) != digest:
             raise InputError(f"request {request!r} is in this transaction twice with different content: use a new id")
 
     def exclude(self, request: str) -> None:
-        """Makes ``commit`` raise ConflictError if a version has applied this request: only one of the two may be.
-
-        Both sides must exclude each other. Then whichever commits first is applied.
-        """
+        """See ``Transaction.exclude``."""
         self._excluded.add(arguments.request_id(request))
 
     def needs_content(self, request: str | None) -> bool:
-        """Whether statements of this request add to its content: yes, unless the caller binds it to a digest."""
-        if request is None or arguments.request_id(request) == self._bound_later:
+        """True if statements of this request add to its content: yes, unless the caller binds it to a digest."""
+        if request is None or arguments.request_id(request) == self._request_bound_later:
             return False
         return request not in self._applied
 
-    def add_content(self, request: str, content: str) -> None:
+    def add_content(self, request: str | None, *parts: Any) -> None:
+        """Adds a statement to the content of its request, unless the caller binds that to a digest."""
+        if request is not None and self.needs_content(request):
+            self.add_digest(request, content_digest(*parts))
+
+    def add_digest(self, request: str, digest: str) -> None:
         """Adds the digest of a statement to the content of its request."""
         self._open()
-        self._content[request] = (*self._content.get(request, ()), content)
+        self._content[request] = (*self._content.get(request, ()), digest)
 
     def find_applied(self, requests: Collection[str]) -> dict[str, AppliedId]:
         """Finds those of the requests (ids) that the base has applied, whatever their content.
 
-        It only saves work, as ``commit`` looks again in the newest version.
+        It only saves work, because ``commit`` looks again in the newest version.
         """
         found = find_applied(self.base, requests, self.context.segments)
-        self._known_applied().update((id_, id_ in found) for id_ in requests)
+        self._lookups().update((id_, id_ in found) for id_ in requests)
         return found
 
     def has_applied(self, request: str | None) -> bool:
-        """Whether the base has applied this request, so that its statements must not be added again."""
+        """True if the base has applied this request, so that its statements must not be added again."""
         if request is None:
             return False
         request = arguments.request_id(request)
-        if request not in self._known_applied():
+        if request not in self._lookups():
             self.find_applied([request])
-        return self._known_applied()[request]
+        return self._lookups()[request]
 
-    def _known_applied(self) -> dict[str, bool]:
+    def _lookups(self) -> dict[str, bool]:
         """Whether the base has applied an id, for ids that were looked up."""
-        if self._known is None or self._known[0] is not self.base:
-            self._known = self.base, {}
-        return self._known[1]
+        if self._found is None or self._found[0] is not self.base:
+            self._found = self.base, {}
+        return self._found[1]
 
     def commit(self) -> Commit:
-        """Makes one version of the statements. Without statements, it costs no request.
-
-        Raises:
-            ConflictError: something that was read has changed: repeat the transaction, as ``Database.run`` does.
-            UnknownOutcomeError: the commit may have landed.
-        """
+        """Makes one version of the statements. See ``Transaction.commit``."""
         change = self.end()
         if change is None:
-            left_out = sum(each.count for each in self._filters if each.leave_out)
-            return replace(Commit.nothing(self.base.as_history()), erased_rows_left_out=left_out)
+            return self._nothing()
         return self.result(change, commit_change(self.context.head, change, self.uploads))
 
     def end(self) -> Change | None:
         """Ends this transaction. Returns its change, to be committed; None if there is nothing to commit."""
         self._open()
-        self._done = True
-        said = {id_: parts[0] if len(parts) == 1 else content_digest(*parts) for id_, parts in self._content.items()}
-        applied = {**said, **self._applied}
+        self.has_ended = True
+        content = {id_: parts[0] if len(parts) == 1 else content_digest(*parts) for id_, parts in self._content.items()}
+        applied = {**content, **self._applied}
         if not self._statements and not applied:
             return None
         for uuid in sorted(self._looked_up - {each.uuid for each in (*self._statements, *self._claims)}):
-            if (known := self.base.name_of(uuid)) is not None:
-                self.claim_names(known)
+            if (base_name := self.base.name_of(uuid)) is not None:
+                self.depend_on_names(base_name)
         return Change(
             commit_id=self.context.runtime.uuid(),
             operation=self._operation,
@@ -368,30 +488,30 @@ class UnitOfWork:
         """The commit of the change that this transaction ended with."""
         if self._intent and done.manifest is not None:
             self._intent.finish()
-        left_out = sum(each.count for each in self._filters if each.leave_out)
         if done.entry is None:
-            return replace(Commit.nothing(self.base.as_history(), done.already), erased_rows_left_out=left_out)
+            return self._nothing(done.already)
         requests = [id_ for id_ in change.applied if id_ not in done.already]
         commit = Commit.of(done.entry, requests, attempts=done.attempts, already=done.already)
         written = sum(each.count for each in self._filters if not each.leave_out)
-        return replace(commit, erased_rows_written=written, erased_rows_left_out=left_out)
+        return replace(commit, erased_rows_written=written, erased_rows_left_out=self._left_out())
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether it was committed or abandoned."""
-        return self._done
+    def _nothing(self, already: dict[str, int] | None = None) -> Commit:
+        return replace(Commit.nothing(self.base.as_history(), already), erased_rows_left_out=self._left_out())
+
+    def _left_out(self) -> int:
+        return sum(each.count for each in self._filters if each.leave_out)
 
     def abandon(self) -> None:
         """Ends this without a commit. Does nothing if it has ended."""
-        self._done = True
+        self.has_ended = True
 
     def __str__(self) -> str:
         tables = sorted({statement.name for statement in self._statements if statement.name})
-        state = "ended" if self._done else "open"
+        state = "ended" if self.has_ended else "open"
         about = f" about {', '.join(tables)}" if tables else ""
         base = "" if self._base is None else f" on version {self._base.version}"
         return f"{self._operation}, {state}{base}: {len(self._statements)} statements{about}"
 
     def _open(self) -> None:
-        if self._done:
+        if self.has_ended:
             raise InputError("this transaction has ended: begin another one")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dolmen.commit.statements.row_changes import Overwrite
 from dolmen.errors import ConflictError, TableNotFoundError
-from dolmen.transactions import row_statements
+from dolmen.transactions.row_statements import TableChange, rows_of
 from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.unit_of_work import Commit
 from dolmen_simulator.actors.declaring import create_table_in
@@ -139,7 +139,7 @@ class TableRewriter(Actor):
 
     def _since(self, process: Process, name: str) -> Commit:
         """Overwrites with a stated base version, as Spark does: later changes are conflicts."""
-        run, context = process.begin_run(), process.context
+        run = process.begin_run()
         run.operation.about = (name,)
         known = process.db.version
         version = known if name in process.ledger.states[known] else process.db.refresh()
@@ -157,10 +157,8 @@ class TableRewriter(Actor):
             if own.uuid != entry.uuid:
                 raise ConflictError(f"table {name!r} was dropped and created again after version {seen.version}")
             unit.begin_upload()
-            written = row_statements.append(context, name, entry, arrow(rows), None, unit.intent)
-            unit.add(
-                Overwrite(name, entry.uuid, own.epoch, seen.manifest.commit_ts, written.files, schema=entry.schema)
-            )
+            files = TableChange(unit, name).write_rows(rows_of(entry, arrow(rows)))
+            unit.add(Overwrite(name, entry.uuid, own.epoch, seen.manifest.commit_ts, files, schema=entry.schema))
             return transaction.commit()
 
     def _changed(self, rows: Sequence[Row]) -> tuple[Row, ...]:

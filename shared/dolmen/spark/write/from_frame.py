@@ -45,7 +45,7 @@ from dolmen.spark.write.frame_columns import (
 from dolmen.spark.write.key_tombstones import check_not_null, tombstones
 from dolmen.spark.write.task_reports import REPORT, DigestMode, Reported
 from dolmen.transactions.reading import key_fields, take_keys
-from dolmen.transactions.row_statements import delete_keys, keys_content
+from dolmen.transactions.row_statements import TableChange, keys_content
 from dolmen.transactions.snapshot import pin
 from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.unit_of_work import Commit, UnitOfWork
@@ -278,7 +278,7 @@ def delete(
             content = keys_content(entry, keys)
             if digest is DigestMode.ALONE:
                 return None, content
-            made = delete_keys(unit_of(transaction).uploads, table.name, entry, keys, request)
+            made = TableChange(unit_of(transaction), table.name, request, entry).delete_keys(keys)
             return made if made.tombstones else None, content
         reported = write_frame(transaction, table.name, keyed.distinct(), digest, fields, has_rows=False)
         content = ["keys", sorted(field.name for field in fields), reported.sums.content()]

@@ -1,21 +1,47 @@
-"""The clauses of a merge: what to do with rows that match, and with rows that do not."""
+"""The clauses of a merge, and the templates of the rows that clauses and updates write."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
+from functools import partial
 from typing import Any, Literal, TypeAlias, TypeVar
 
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types as t
+
 from dolmen.base.arguments import short_repr, text
-from dolmen.errors import InputError, SchemaError
+from dolmen.errors import InputError, PredicateError, RowError, SchemaError
 from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import sequence_column
 from dolmen.format.schema import Field, Schema, own_names, same_names
+from dolmen.format.types import is_text
+from dolmen.predicate.constants import scalar_from_text
+from dolmen.predicate.domains import domain_of
+from dolmen.rows.scan.engines.expressions import Evaluator, Literals, Sides
+from dolmen.rows.write.casts import Cast, FindCast, Misfit, lossless_cast, misfit_error, short_value
+from dolmen.rows.write.conform import check_values, conform_batch, plan_conform
 
 Values: TypeAlias = Mapping[str, str | None]
 """SQL expressions over ``target.<column>`` and ``source.<column>``, by column of the table: DuckDB's SQL in
 ``Table.merge``, Spark's in ``dolmen.spark.write.spark_merge``. None is NULL."""
+
+
+@dataclass(frozen=True)
+class Expression:
+    """An SQL expression in DuckDB's dialect over the columns of a row: ``Expression("price * 1.1")``.
+
+    It sees the columns of its row by their names. Subqueries, aggregates and window functions are refused. It needs
+    DuckDB (``pip install 'dolmen[sql]'``).
+
+    Args:
+        sql: the text.
+    """
+
+    sql: str
 
 
 @dataclass(frozen=True)
@@ -97,11 +123,7 @@ class Clauses:
         return found
 
     def named_as(self, schema: Schema) -> Clauses:
-        """The clauses with the names of columns that they set in a table's spelling.
-
-        Raises:
-            InputError: one sets a column twice.
-        """
+        """The clauses with a table's spelling of the columns that they set. Raises InputError if one sets one twice."""
         return Clauses(
             tuple(_named_as(clause, schema) for clause in self.matched),
             tuple(_named_as(clause, schema) for clause in self.not_matched),
@@ -110,82 +132,67 @@ class Clauses:
 
     @property
     def all(self) -> tuple[Clause, ...]:
-        """All clauses in order: a clause's place is the number of its action."""
+        """All clauses in order: a clause's index is the number of its action."""
         return (*self.matched, *self.not_matched, *self.by_source)
 
     @property
     def is_upsert(self) -> bool:
-        """Whether each source row replaces all rows that match it."""
+        """True if each source row replaces all rows that match it."""
         return (self.matched, self.not_matched, self.by_source) == ((Update(),), (Insert(),), ())
 
     @property
     def is_delete(self) -> bool:
-        """Whether the merge only deletes all matched rows."""
+        """True if the merge only deletes all matched rows."""
         return self == Clauses((Delete(),), (), ())
 
     @property
     def takes_all_matched(self) -> bool:
-        """Whether exactly the matched target rows change."""
+        """True if exactly the matched target rows change."""
         return bool(self.matched) and self.matched[-1].when is None and not self.by_source
 
     @property
     def deletes_only(self) -> bool:
-        """Whether several source rows may match one target row."""
+        """True if several source rows may match one target row."""
         return self.matched == (Delete(),)
 
     @property
     def texts(self) -> list[str]:
         """The SQL expressions of all clauses."""
         texts = [clause.when for clause in self.all if clause.when is not None]
-        for clause in self.all:
-            texts += (getattr(clause, "values", None) or {}).values()
-        return texts
+        return texts + [text for clause in self.all for text in (_values(clause) or {}).values() if text is not None]
 
     def name(self, column: str) -> bool:
-        """Whether some expression may name a column: the name is in it as a word."""
+        """True if some expression may name a column: the name is in it as a word."""
         word = re.compile(rf"(?<!\w){re.escape(column)}(?!\w)", re.IGNORECASE)
         return any(word.search(text.replace("``", "`").replace('""', '"')) for text in self.texts)
 
-    def check_columns(self, names: Collection[str], given: Collection[str]) -> None:
-        """Checks the columns that clauses name.
-
-        Args:
-            names: of the table's columns.
-            given: of the source's.
-
-        Raises:
-            SchemaError: a clause names a column that the table has not, or the source has one that nothing names.
-        """
+    def check_columns(self, names: Collection[str], source_names: Collection[str]) -> None:
+        """Raises SchemaError if a clause names a column that the table lacks, or nothing names one of the source."""
         for clause in self.all:
             if isinstance(clause, Delete):
                 continue
             for name in clause.values or ():
                 if name not in names:
                     raise SchemaError(f"no column {name!r} in the table; there are: {', '.join(sorted(names))}")
-            extra = [name for name in given if name not in names and not self.name(name)]
+            extra = [name for name in source_names if name not in names and not self.name(name)]
             if clause.values is None and extra:
                 raise SchemaError(
                     f"no column {extra[0]!r} in the table, and no expression of the merge names it; drop it, or name "
                     "the columns that are to be written"
                 )
 
-    def check_updates(self, entry: TableEntry, on: Collection[str], given: Collection[str]) -> None:
-        """Checks that no row gets another primary key, or another place in the order of changes (CDC).
+    def check_updates(self, entry: TableEntry, on: Collection[str], source_names: Collection[str]) -> None:
+        """Raises SchemaError if an update may change a primary key, or the order of changes (CDC).
 
         Args:
-            entry: the table's entry.
             on: names of the columns by which rows match, whose values are equal in the source.
-            given: of the source's columns.
-
-        Raises:
-            SchemaError: an update sets such a column to what may be another value.
         """
         primary = [entry.schema.by_id[id_].name for id_ in entry.primary_key]
         for clause in (*self.matched, *self.by_source):
             if isinstance(clause, Delete):
                 continue
             if clause.values is None:
-                if others := [name for name in given if name in primary and name not in on]:
+                if others := [name for name in source_names if name in primary and name not in on]:
                     raise SchemaError(
                         f"column {others[0]!r} is part of the primary key, by which a row is known, and rows do not "
                         "match by it: say which columns an update sets, when_matched={...}, or leave it out of the "
@@ -198,7 +205,7 @@ class Clauses:
                     check_updatable(entry, entry.schema.field(name))
 
     def may_insert_twice(self, entry: TableEntry, on: Collection[str]) -> bool:
-        """Whether rows that match nothing may still get a primary key that the table, or another of them, has.
+        """True if rows that match nothing may still get a primary key that the table, or another of them, has.
 
         Args:
             on: names of the columns by which rows match, of which the source has each tuple once if it is the key.
@@ -211,9 +218,8 @@ class Clauses:
 
     def content(self) -> list[Any]:
         """The content of the clauses, for the digest of a request."""
-        values = [None if isinstance(c, Delete) or c.values is None else dict(c.values) for c in self.all]
-        said = [[type(c).__name__, c.when, of] for c, of in zip(self.all, values, strict=True)]
-        return [[len(self.matched), len(self.not_matched), len(self.by_source)], said]
+        counts = [len(self.matched), len(self.not_matched), len(self.by_source)]
+        return [counts, [[type(clause).__name__, clause.when, _values(clause)] for clause in self.all]]
 
 
 def check_updatable(entry: TableEntry, field: Field) -> None:
@@ -228,31 +234,45 @@ def check_updatable(entry: TableEntry, field: Field) -> None:
 
 
 def _is_column(expression: str | None, side: str, name: str) -> bool:
-    """Whether an expression is a column of one side."""
+    """True if an expression is a column of one side."""
     same = [f"{side}.{quote}{name}{quote}".lower() for quote in ("", '"', "`")]
     return (expression or "").strip().lower() in same
 
 
 def _clauses(
-    what: str, given: object, of_values: type[Update | Insert], allowed: tuple[type, ...]
+    what: str, argument: object, of_values: type[Update | Insert], allowed: tuple[type, ...]
 ) -> Iterable[Update | Delete | Insert]:
-    listed = list(given) if isinstance(given, (list, tuple)) else [] if given is None else [given]
     words = {"update": Update(), "delete": Delete(), "insert": Insert()}
-    clauses = [
-        words.get(one, one) if isinstance(one, str) else of_values(one) if isinstance(one, Mapping) else one
-        for one in listed
-    ]
-    for one, clause in zip(listed, clauses, strict=True):
+    listed = list(argument) if isinstance(argument, (list, tuple)) else [] if argument is None else [argument]
+    clauses: list[Clause] = []
+    for one in listed:
+        if clauses and clauses[-1].when is None:
+            raise InputError(f"{what}: nothing is left for clauses behind one without a condition ({clauses[-1]!r})")
+        clause = words.get(one, one) if isinstance(one, str) else of_values(one) if isinstance(one, Mapping) else one
         if not isinstance(clause, allowed):
             kinds = ", ".join(kind.__name__ for kind in allowed)
-            said = f"{what}={short_repr(one)}"
-            raise InputError(f"{said}: give {_FORMS[what]}, columns with expressions, {kinds}, or a list")
-        _check_texts(what, clause)  # type: ignore[arg-type]
-    clauses = [_with_nulls(clause) for clause in clauses]  # type: ignore[arg-type]
-    for clause in clauses[:-1]:
-        if clause.when is None:  # type: ignore[union-attr]
-            raise InputError(f"{what}: nothing is left for clauses behind one without a condition ({clause!r})")
-    return clauses  # type: ignore[return-value]
+            raise InputError(
+                f"{what}={short_repr(one)}: give {_FORMS[what]}, columns with expressions, {kinds}, or a list"
+            )
+        clauses.append(_with_checked_texts(what, clause))  # type: ignore[arg-type]
+    return clauses
+
+
+def _with_checked_texts(what: str, clause: Clause) -> Clause:
+    """The clause with the SQL of None. Raises InputError for names and expressions that are no texts."""
+    if clause.when is not None:
+        text(f"{what}: when", clause.when)
+    if isinstance(clause, Delete) or clause.values is None:
+        return clause
+    if not isinstance(clause.values, Mapping):
+        raise InputError(f"{what}: values={short_repr(clause.values)}: give columns with expressions")
+    if not clause.values:
+        raise InputError(f"{what}: values={{}} name no column: leave them out for those of the source")
+    for column, expression in clause.values.items():
+        text(f"{what}: a column", column)
+        if expression is not None:
+            text(f"{what}: an expression", expression)
+    return replace(clause, values={name: "NULL" if sql is None else sql for name, sql in clause.values.items()})
 
 
 def _named_as(clause: ClauseT, schema: Schema) -> ClauseT:
@@ -264,23 +284,201 @@ def _named_as(clause: ClauseT, schema: Schema) -> ClauseT:
     return replace(clause, values=dict(zip(names, clause.values.values(), strict=True)))
 
 
-def _check_texts(what: str, clause: Clause) -> None:
-    """Raises InputError for names and expressions that are no texts."""
-    if clause.when is not None:
-        text(f"{what}: when", clause.when)
-    values = getattr(clause, "values", None)
-    if not (values is None or isinstance(values, Mapping)):
-        raise InputError(f"{what}: values={short_repr(values)}: give columns with expressions")
-    if values is not None and not values:
-        raise InputError(f"{what}: values={{}} name no column: leave them out for those of the source")
-    for column, expression in (values or {}).items():
-        text(f"{what}: a column", column)
-        if expression is not None:
-            text(f"{what}: an expression", expression)
+def _values(clause: Clause) -> dict[str, str | None] | None:
+    return None if isinstance(clause, Delete) or clause.values is None else dict(clause.values)
 
 
-def _with_nulls(clause: Clause) -> Clause:
-    """The clause with the SQL of None."""
-    if isinstance(clause, Delete) or clause.values is None:
-        return clause
-    return replace(clause, values={name: "NULL" if sql is None else sql for name, sql in clause.values.items()})
+@dataclass(frozen=True)
+class SideColumn:
+    """A column as one side has it."""
+
+    side: str
+    name: str
+
+
+@dataclass(frozen=True)
+class RepeatedValue:
+    """The same value in all rows, as an array of one element in the column's type."""
+
+    value: pa.Array
+
+
+Term: TypeAlias = SideColumn | Expression | RepeatedValue
+"""Where the values of a column come from."""
+
+
+class RowTemplate:
+    """Makes rows of a table.
+
+    Args:
+        schema: the table's.
+        terms: by column of the table; columns without one have their default.
+        sides: the columns of each side.
+        evaluator: for expressions.
+        find: how values that are not computed are cast to the table's types.
+
+    Raises:
+        InputError: DuckDB refuses an expression.
+        SchemaError: values are of another kind than their column.
+    """
+
+    def __init__(
+        self,
+        schema: Schema,
+        terms: Mapping[str, Term],
+        sides: Mapping[str, pa.Schema],
+        evaluator: Evaluator | None,
+        find: FindCast = lossless_cast,
+    ) -> None:
+        self._terms, self._evaluator = dict(terms), evaluator
+        self._texts = list(dict.fromkeys(term.sql for term in terms.values() if isinstance(term, Expression)))
+        types = dict(zip(self._texts, evaluator.types(self._texts, sides) if evaluator else (), strict=True))
+        fields = [pa.field(name, _type(term, sides, types)) for name, term in self._terms.items()]
+        finds = {
+            name: casts_of(evaluator.literals(term.sql, sides))
+            for name, term in self._terms.items()
+            if isinstance(term, Expression) and evaluator
+        }
+        self._plan = plan_conform(pa.schema(fields), schema, find, finds=finds)
+
+    def make(self, sides: Sides) -> pa.RecordBatch:
+        """The rows of some sides.
+
+        Raises:
+            InputError: an expression fails.
+            RowError: a value does not fit its column, is none of its own type (DuckDB has a time 24:00:00), or is NULL
+                where none is allowed.
+        """
+        found = self._evaluator.evaluate(self._texts, sides) if self._evaluator else []
+        computed = dict(zip(self._texts, found, strict=True))
+        rows = next(iter(sides.values())).num_rows
+        arrays = [self._values(term, sides, computed, rows) for term in self._terms.values()]
+        try:
+            for name, term in self._terms.items():
+                if isinstance(term, Expression):
+                    check_values(pa.record_batch([computed[term.sql]], [name]))
+            return conform_batch(pa.RecordBatch.from_arrays(arrays, names=list(self._terms)), self._plan)
+        except RowError as error:  # its row is one of a batch, which helps no reader of the error
+            raise RowError(error.reason, column=error.column) from None
+
+    @staticmethod
+    def _values(term: Term, sides: Sides, computed: Mapping[str, pa.Array], rows: int) -> pa.Array:
+        match term:
+            case SideColumn(side, name):
+                return sides[side][name]
+            case Expression(sql):
+                return computed[sql]
+            case RepeatedValue(value):
+                return value.take(pa.repeat(pa.scalar(0, pa.int32()), rows))
+
+
+def _type(term: Term, sides: Mapping[str, pa.Schema], types: Mapping[str, pa.DataType]) -> pa.DataType:
+    match term:
+        case SideColumn(side, name):
+            return sides[side].field(name).type
+        case Expression(sql):
+            return types[sql]
+        case RepeatedValue(value):
+            return value.type
+
+
+NO_LITERALS = Literals(every=False, texts=False, null=False)
+
+
+def casts_of(literals: Literals) -> FindCast:
+    """How the values of an expression are cast, given its literals: as by ``lossless``, and as follows.
+
+    ==========================  ============================================================================
+    from                        to
+    ==========================  ============================================================================
+    decimal                     float: the nearest one, if it reads as the same number (0.1, not 16777217.0)
+    a literal float             float, decimal, integer: if it reads as the same number (1e3, 0.1e0)
+    a literal text              any type but a nested one: as predicates read it, no digit lost
+    NULL                        any type
+    ==========================  ============================================================================
+    """
+    return partial(_find, literals)
+
+
+def _find(literals: Literals, source: pa.DataType, target: pa.DataType) -> Cast | None:
+    if literals.every and t.is_floating(source) and _is_number(target) and source != target:
+        return _if_same(_as_read, target)
+    try:
+        return lossless_cast(source, target)
+    except SchemaError:
+        if t.is_decimal(source) and t.is_floating(target):
+            return _if_same(_nearest, target)
+        if literals.texts and is_text(source) and domain_of(target) is not None:
+            return partial(_parse, target=target)
+        if literals.null and t.is_int32(source):
+            return partial(_nulls, target=target)
+        raise
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(t.is_floating(kind) or t.is_decimal(kind) or t.is_integer(kind))
+
+
+def _if_same(make: Callable[[pa.Array, pa.DataType], pa.Array | None], target: pa.DataType) -> Cast:
+    """A cast that refuses the values for which ``make`` fails, or returns None."""
+
+    def cast(array: pa.Array) -> pa.Array:
+        try:
+            result = make(array, target)
+        except pa.ArrowInvalid:
+            result = None
+        if result is None:
+            raise _not_same(array, target)
+        return result
+
+    return cast
+
+
+def _nearest(array: pa.Array, target: pa.DataType) -> pa.Array | None:
+    """Decimals as floats. Text is the only way on which Arrow makes the nearest float of each."""
+    wide = pa.decimal256(76, array.type.scale)
+    result = array.cast(pa.string()).cast(target)
+    exact = array.cast(wide)
+    if result.cast(pa.string()).cast(wide).equals(exact) or result.cast(wide).equals(exact):
+        return result
+    return None
+
+
+def _as_read(array: pa.Array, target: pa.DataType) -> pa.Array | None:
+    """Floats as the numbers of their shortest text."""
+    text = array.cast(pa.string())
+    if not t.is_floating(target):
+        return text.cast(pa.decimal256(76, target.scale if t.is_decimal(target) else 0)).cast(target)
+    result = text.cast(target)
+    same = result.cast(pa.string()).cast(array.type)
+    return result if pc.all(pc.or_(pc.equal(same, array), pc.is_nan(array))).as_py() is not False else None
+
+
+def _parse(array: pa.Array, target: pa.DataType) -> pa.Array:
+    coded = array.dictionary_encode()
+    texts = coded.dictionary.to_pylist()
+    try:
+        values = pa.array([scalar_from_text(text, target) for text in texts], target)
+    except PredicateError:
+        raise Misfit(f"{short_value(array[0].as_py())} is no {target}" if len(array) == 1 else "") from None
+    if t.is_floating(target) and not all(map(_is_same_number, texts, values.cast(pa.string()).to_pylist())):
+        raise _not_same(array, target)
+    return values.take(coded.indices)
+
+
+def _is_same_number(text: str, shortest: str) -> bool:
+    """True if a text is the number that the shortest text of a float is."""
+    meant = Decimal(text)
+    return meant.is_nan() or meant == Decimal(shortest)
+
+
+def _nulls(array: pa.Array, target: pa.DataType) -> pa.Array:
+    """The NULLs of DuckDB 1, which are integers."""
+    if array.null_count < len(array):
+        raise misfit_error(array, target)
+    return pa.nulls(len(array), target)
+
+
+def _not_same(array: pa.Array, target: pa.DataType) -> Misfit:
+    misfit = misfit_error(array, target)
+    return Misfit(f"{misfit}: round it") if str(misfit) else misfit

@@ -1,80 +1,209 @@
-"""MERGE: joins a source with a table, and updates, deletes and inserts rows in one commit.
+"""UPDATE and MERGE: rows that change are hidden by their positions and written again, in one commit.
 
-The source is in memory; the target's rows that may have its keys are streamed past it. Rows that change are hidden by
-their positions and written again, all others stay as they are in their files.
-
-The plan of a merge: which columns it reads, and which rows each clause makes.
+Of a merge, the source is in memory, and the target's rows that may have its keys are streamed past it. The commit is
+refused if others change what was read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import chain
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from dolmen.base import arguments
-from dolmen.errors import InputError, RowError
+from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.format.manifest import TableEntry
-from dolmen.format.schema import Field, own_names
+from dolmen.format.schema import COMMIT_TS, Field, own_names
 from dolmen.format.types import to_mask
+from dolmen.predicate import Predicate, Where, columns, parse
 from dolmen.rows.scan.engines.expressions import Evaluator, Sides
-from dolmen.rows.write.row_digest import content_digest
-from dolmen.transactions import row_statements
-from dolmen.transactions.insertion import insert_rows
-from dolmen.transactions.merge.clauses import Clause, Clauses, Delete, Insert
-from dolmen.transactions.merge.merge_source import MAX_PAIRS, PAIR_BYTES, KeyIndex, SourceRows
-from dolmen.transactions.merge.row_template import Expression, RowTemplate, SideColumn, Term
-from dolmen.transactions.merge.update import (
-    STEP,
-    HiddenRows,
-    LatestRows,
-    PlacedRows,
-    Places,
-    RepeatedKeyError,
-    claimed_rows,
-    replace_rows,
+from dolmen.rows.write.casts import lossless_cast
+from dolmen.rows.write.conform import conform
+from dolmen.rows.write.row_digest import RowDigest
+from dolmen.rows.write.row_input import as_batches
+from dolmen.transactions.merge.clauses import (
+    Clause,
+    Clauses,
+    Delete,
+    Expression,
+    Insert,
+    RepeatedValue,
+    RowTemplate,
+    SideColumn,
+    Term,
+    check_updatable,
 )
-from dolmen.transactions.unit_of_work import UnitOfWork
+from dolmen.transactions.merge.merge_source import MAX_PAIRS, PAIR_BYTES, Indices, KeyIndex, SourceRows
+from dolmen.transactions.reading import key_fields
+from dolmen.transactions.row_statements import STEP_ROWS, HiddenRows, RowLocations, TableChange, rows_content
 
 TARGET, SOURCE = "target", "source"
 
+NewValues: TypeAlias = Mapping[str, Any]
+"""New values by column: Python values, which are the same in all rows, or ``Expression``."""
 
-class ClausePlan:
-    """A clause: for which rows it is, and which rows it makes.
 
-    Args:
-        template: of the rows; None for a clause that only deletes.
+def update_rows(change: TableChange, values: NewValues, where: Where) -> None:
+    """Adds the statements of ``Table.update``, unless its request was applied before."""
+    unit, entry, request = change.unit, change.entry, change.request
+    condition: Where = "TRUE" if where is None else where
+    predicate = parse(condition, entry.schema, now_us=unit.now_us)
+    terms = _new_values(entry, values)
+    if not unit.has_applied(request):
+        with unit.savepoint():
+            _update(change, terms, predicate)
+    if unit.needs_content(request):
+        by_name = sorted([column, *_term_content(column, term)] for column, term in terms.items())
+        unit.add_content(request, "update", change.name, by_name, *rows_content(entry, condition, None))
+
+
+def _new_values(entry: TableEntry, values: NewValues) -> dict[str, Expression | RepeatedValue]:
+    """Reads the argument ``set`` of an update.
+
+    Raises:
+        InputError: it is no mapping, or a value is none of its column's type.
+        SchemaError: there is no such column, or it is part of the primary key or orders changes (CDC).
+        RowError: NULL for a column that is not nullable.
     """
+    if not isinstance(values, Mapping):
+        raise InputError(f"set={arguments.short_repr(values)} is no mapping of columns to values")
+    if not values:
+        raise InputError("an update that changes nothing: say which columns change, set={...}")
+    terms: dict[str, Expression | RepeatedValue] = {}
+    for name, value in values.items():
+        field = entry.schema.field(arguments.text("set", name))
+        check_updatable(entry, field)
+        if field.name in terms:
+            raise InputError(f"set names column {field.name!r} twice")
+        if isinstance(value, Expression):
+            terms[field.name] = Expression(arguments.text(f"set: {name}", value.sql))
+        else:
+            terms[field.name] = RepeatedValue(_constant(field, value))
+    return terms
 
-    def __init__(self, clause: Clause, template: RowTemplate | None, evaluator: Evaluator | None) -> None:
-        self.when, self.template, self._evaluator = clause.when, template, evaluator
 
-    def holds(self, sides: Sides) -> Places:
-        """Places of the rows for which its condition is TRUE."""
-        rows = next(iter(sides.values())).num_rows
-        if self.when is None:
-            return np.arange(rows)
-        assert self._evaluator is not None
-        [condition] = self._evaluator.evaluate([self.when], sides)
-        return np.flatnonzero(to_mask(condition.cast(pa.bool_()).fill_null(False)))
+def _constant(field: Field, value: Any) -> pa.Array:
+    schema = pa.schema([pa.field(field.name, field.arrow_type, field.nullable)])
+    try:
+        [batch] = conform(as_batches([{field.name: value}], schema), schema, lossless_cast)
+    except RowError as error:
+        raise RowError(error.reason, column=field.name) from None
+    except SchemaError as error:
+        shown = arguments.short_repr(value)
+        hint = f"; SQL over the row's columns is dolmen.Expression({shown})" if isinstance(value, str) else ""
+        raise InputError(f"set: value {shown} of column {field.name!r}: {error}{hint}") from error
+    return batch.column(0)
+
+
+def _term_content(name: str, term: Expression | RepeatedValue) -> list[str]:
+    """The content of a new value for the digest of a request."""
+    if isinstance(term, Expression):
+        return ["sql", term.sql]
+    digest = RowDigest(pa.schema([(name, term.value.type)]))
+    digest.update(pa.record_batch([term.value], [name]))
+    return ["value", digest.hexdigest()]
+
+
+def _update(change: TableChange, new: Mapping[str, Expression | RepeatedValue], predicate: Predicate) -> None:
+    entry = change.entry
+    texts = [term.sql for term in new.values() if isinstance(term, Expression)]
+    with _evaluator(texts) as evaluator:
+        names = [field.name for field in entry.schema.fields]
+        used = evaluator.uses(texts, names) if evaluator else []
+        needed = [column for column in names if column in used or column not in new] or names[:1]
+        terms: dict[str, Term] = {column: SideColumn(TARGET, column) for column in needed}
+        template = RowTemplate(entry.schema, {**terms, **new}, {TARGET: _target_schema(entry, needed)}, evaluator)
+        found = change.rows_to_change(needed, predicate)
+        hidden: HiddenRows = {}
+
+        def rows() -> Iterator[pa.RecordBatch]:
+            for target, locations in found:
+                locations.hide(hidden)
+                yield template.make({TARGET: target})
+
+        change.replace_rows(rows(), hidden, tuple(sorted(columns(predicate))))
+
+
+@contextmanager
+def _evaluator(texts: Sequence[str]) -> Iterator[Evaluator | None]:
+    """An evaluator of expressions; None if there are none."""
+    evaluator = Evaluator() if texts else None
+    try:
+        yield evaluator
+    finally:
+        if evaluator:
+            evaluator.close()
+
+
+def _target_schema(entry: TableEntry, names: Sequence[str]) -> pa.Schema:
+    return pa.schema([(field.name, field.arrow_type) for field in entry.schema.fields if field.name in names])
+
+
+def merge_rows(change: TableChange, source: SourceRows, on: str | Sequence[str], clauses: Clauses) -> None:
+    """Adds the statements of ``Table.merge``, which are those of an upsert or a delete where that is the same.
+
+    Raises:
+        InputError: several source rows match one target row, or DuckDB refuses an expression.
+        SchemaError, RowError: columns or values do not fit.
+        DuplicateKeyError: a row that it inserts has a primary key that the table, or another such row, has.
+    """
+    unit, entry, request = change.unit, change.entry, change.request
+    fields = key_fields(entry, on)
+    if is_upsert(entry, source, on, clauses):
+        if KeyIndex(source.keys(fields), fields).repeated:
+            raise _key_twice(fields)  # no row of a merge is the last
+        change.upsert(source.rows, on)
+        return
+    if clauses.is_delete:
+        keys = source.keys(fields).drop_null()
+        change.delete(keys=keys, on=keys.column_names)
+        return
+    clauses = clauses.named_as(entry.schema)
+    if not unit.has_applied(request):
+        with _evaluator(clauses.texts) as evaluator:
+            merging = _StreamedMerge(change, fields, source, clauses, evaluator)
+            try:
+                with unit.savepoint():
+                    merging.run()
+            except RepeatedKeyError:
+                with unit.savepoint():
+                    merging.run(keys_repeat=True)
+    if unit.needs_content(request):
+        names = sorted(field.name for field in fields)
+        unit.add_content(request, "merge", change.name, names, *clauses.content(), source.digest())
+
+
+def is_upsert(entry: TableEntry, source: SourceRows, on: str | Sequence[str], clauses: Clauses) -> bool:
+    """True if a merge only replaces whole rows by their primary key, which needs no reading."""
+    primary = {entry.schema.by_id[id_].name for id_ in entry.primary_key}
+    whole = set(source.rows.schema.names) == {field.name for field in entry.schema.fields}
+    return clauses.is_upsert and whole and set(own_names(arguments.names("on", on), entry.schema)) == primary
+
+
+@dataclass(frozen=True)
+class ClausePlan:
+    """A clause: its condition, and the template of the rows that it writes; None if it only deletes."""
+
+    when: str | None
+    template: RowTemplate | None
 
     def make(self, sides: Sides) -> Iterator[pa.RecordBatch]:
         """The rows that it writes instead of these, or in addition."""
-        if self.template is not None and next(iter(sides.values())).num_rows:
+        if self.template is not None and _row_count(sides):
             yield self.template.make(sides)
 
 
-class ClausesPlan:
-    """All clauses of a merge, on one version of a table.
+class _StreamedMerge:
+    """A merge in one transaction.
 
     Args:
-        clauses: as they were given.
-        entry: the table's entry.
         fields: the columns that are joined on.
-        source: the source's rows.
-        evaluator: for expressions; None if there are none.
 
     Raises:
         InputError: DuckDB refuses an expression, or a condition is none.
@@ -83,40 +212,37 @@ class ClausesPlan:
 
     def __init__(
         self,
-        clauses: Clauses,
-        entry: TableEntry,
+        change: TableChange,
         fields: tuple[Field, ...],
         source: SourceRows,
+        clauses: Clauses,
         evaluator: Evaluator | None,
     ) -> None:
-        self._names = [field.name for field in entry.schema.fields]
-        self._given, self._evaluator, self._entry, self._source = source.rows.schema, evaluator, entry, source
-        clauses.check_columns(self._names, self._given.names)
-        self._clauses = clauses
-        self._keys = {field.name for field in fields}
-        clauses.check_updates(entry, self._keys, self._given.names)
-        both = {TARGET: self._target_schema(), SOURCE: self._given}
-        self.matched = [self._plan(clause, both) for clause in clauses.matched]
-        self.not_matched = [self._plan(clause, {SOURCE: self._given}) for clause in clauses.not_matched]
-        self.by_source = [self._plan(clause, {TARGET: both[TARGET]}) for clause in clauses.by_source]
+        self._change, self._entry, self._fields = change, change.entry, fields
+        entry = change.entry
+        self._source, self._clauses, self._evaluator = source, clauses, evaluator
+        self._index = KeyIndex(source.keys(fields), fields)
+        self._is_on_primary_key = {field.id for field in fields} == set(entry.primary_key)
+        self._names, self._keys = [field.name for field in entry.schema.fields], [field.name for field in fields]
+        source_names = source.rows.schema.names
+        clauses.check_columns(self._names, source_names)
+        clauses.check_updates(entry, self._keys, source_names)
+        self._needed = self._needed_columns()
+        sides = {TARGET: _target_schema(entry, self._needed), SOURCE: source.rows.schema}
+        self._matched = [self._plan(clause, sides) for clause in clauses.matched]
+        self._not_matched = [self._plan(clause, {SOURCE: sides[SOURCE]}) for clause in clauses.not_matched]
+        self._by_source = [self._plan(clause, {TARGET: sides[TARGET]}) for clause in clauses.by_source]
 
-    def needed(self) -> list[str]:
+    def _needed_columns(self) -> list[str]:
         """The table's columns to read: those joined on and those in expressions, or all if some keep their values."""
-        taken = set(self._keys)
-        for clause in (*self._clauses.matched, *self._clauses.by_source):
-            taken.update(
-                term.name
-                for term in self._terms(clause).values()
-                if isinstance(term, SideColumn) and term.side == TARGET
-            )
+        kept = {
+            term.name
+            for clause in (*self._clauses.matched, *self._clauses.by_source)
+            for term in self._terms(clause).values()
+            if isinstance(term, SideColumn) and term.side == TARGET
+        }
         used = self._evaluator.uses(self._clauses.texts, self._names) if self._evaluator else []
-        return [name for name in self._names if name in taken or name in used]
-
-    def _target_schema(self) -> pa.Schema:
-        needed = self.needed()
-        return pa.schema(
-            [(field.name, field.arrow_type) for field in self._entry.schema.fields if field.name in needed]
-        )
+        return [name for name in self._names if name in kept or name in used or name in self._keys]
 
     def _plan(self, clause: Clause, sides: dict[str, pa.Schema]) -> ClausePlan:
         if clause.when is not None:
@@ -124,11 +250,11 @@ class ClausesPlan:
             [kind] = self._evaluator.types([clause.when], sides)
             if not (pa.types.is_boolean(kind) or pa.types.is_null(kind)):
                 raise InputError(f"when={clause.when!r} is no condition: it is of type {kind}")
-        template = None
-        if not isinstance(clause, Delete):
-            terms = self._terms(clause)
-            template = RowTemplate(self._entry.schema, terms, sides, self._evaluator, self._source.find)
-        return ClausePlan(clause, template, self._evaluator)
+        if isinstance(clause, Delete):
+            return ClausePlan(clause.when, None)
+        terms = self._terms(clause)
+        template = RowTemplate(self._entry.schema, terms, sides, self._evaluator, self._source.find)
+        return ClausePlan(clause.when, template)
 
     def _terms(self, clause: Clause) -> dict[str, Term]:
         """Where each column of the rows that a clause writes comes from; columns of the source where none are named."""
@@ -138,118 +264,26 @@ class ClausesPlan:
         if clause.values is not None:
             terms = {name: Expression(text or "NULL") for name, text in clause.values.items()}
         else:
-            terms = {name: SideColumn(SOURCE, name) for name in self._names if name in self._given.names}
+            source_names = self._source.rows.schema.names
+            terms = {name: SideColumn(SOURCE, name) for name in self._names if name in source_names}
         if isinstance(clause, Insert):
             return terms
         return {name: terms.get(name, SideColumn(TARGET, name)) for name in self._names}
 
-
-def choose(plans: Sequence[ClausePlan], sides: Sides) -> Iterator[tuple[ClausePlan, Places, Sides]]:
-    """Gives each row to the first clause whose condition is TRUE.
-
-    Yields:
-        A clause, the places of its rows, and the rows.
-    """
-    rows = next(iter(sides.values())).num_rows
-    left = np.arange(rows)
-    for plan in plans:
-        if len(left) == 0:
-            return
-        own = sides if len(left) == rows else take(sides, left)
-        places = plan.holds(own)
-        if len(places):
-            yield plan, left[places], own if len(places) == len(left) else take(own, places)
-        left = np.delete(left, places)
-
-
-def take(sides: Sides, places: Places) -> Sides:
-    """Some rows of all sides."""
-    picked = pa.array(places)
-    return {side: rows.take(picked) for side, rows in sides.items()}
-
-
-def merge_rows(
-    unit: UnitOfWork,
-    name: str,
-    source: SourceRows,
-    on: str | Sequence[str],
-    clauses: Clauses,
-    request: str | None,
-) -> None:
-    """Adds the statements of a merge to a transaction, unless its request was applied before.
-
-    Raises:
-        InputError: several source rows match one target row, or DuckDB refuses an expression.
-        SchemaError, RowError: columns or values do not fit.
-        DuplicateKeyError: a row that it inserts has a primary key that the table, or another such row, has.
-    """
-    entry = unit.entry(name)
-    fields, clauses = row_statements.key_fields(entry, on), clauses.named_as(entry.schema)
-    asked = unit.needs_content(request)
-    if not unit.has_applied(request):
-        evaluator = Evaluator() if clauses.texts else None
-        try:
-            merging = _StreamedMerge(unit, name, entry, fields, source, clauses, evaluator)
-            try:
-                with unit.savepoint():
-                    merging.run(request)
-            except RepeatedKeyError:
-                with unit.savepoint():
-                    merging.run(request, once=True)
-        finally:
-            if evaluator:
-                evaluator.close()
-    if request is not None and asked:
-        names = sorted(field.name for field in fields)
-        content = content_digest("merge", name, names, *clauses.content(), source.digest())
-        unit.add_content(request, content)
-
-
-def is_upsert(entry: TableEntry, source: SourceRows, on: str | Sequence[str], clauses: Clauses) -> bool:
-    """Whether a merge only replaces whole rows by their primary key, which needs no reading."""
-    primary = {entry.schema.by_id[id_].name for id_ in entry.primary_key}
-    whole = set(source.rows.schema.names) == {field.name for field in entry.schema.fields}
-    return clauses.is_upsert and whole and set(own_names(arguments.names("on", on), entry.schema)) == primary
-
-
-def check_once(entry: TableEntry, source: SourceRows, on: str | Sequence[str]) -> None:
-    """Raises InputError if a key is in the source twice: no row of a merge is the last."""
-    fields = row_statements.key_fields(entry, on)
-    if KeyIndex(source.keys(fields), fields).repeated:
-        raise _key_twice(fields)
-
-
-class _StreamedMerge:
-    """A merge in one transaction."""
-
-    def __init__(
-        self,
-        unit: UnitOfWork,
-        name: str,
-        entry: TableEntry,
-        fields: tuple[Field, ...],
-        source: SourceRows,
-        clauses: Clauses,
-        evaluator: Evaluator | None,
-    ) -> None:
-        self._unit, self._name, self._entry, self._fields = unit, name, entry, fields
-        self._source, self._clauses = source, clauses
-        self._index = KeyIndex(source.keys(fields), fields)
-        self._plan = ClausesPlan(clauses, entry, fields, source, evaluator)
-
-    def run(self, request: str | None, *, once: bool = False) -> None:
+    def run(self, *, keys_repeat: bool = False) -> None:
         """Reads, and adds the statements.
 
         Args:
-            once: several rows of the table may have one primary key.
+            keys_repeat: several rows of the table may have one primary key.
 
         Raises:
             RepeatedKeyError: several have, and one of them would change.
         """
         count = self._source.rows.num_rows
-        self._hidden, self._latest = HiddenRows(), None
+        self._hidden: HiddenRows = {}
+        self._latest: LatestRows | None = None
         self._met, self._changed = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
-        if self._clauses.not_matched and _is_primary(self._fields, self._entry):
+        if self._clauses.not_matched and self._is_on_primary_key:
             if self._index.nulls:
                 raise RowError("NULL in the primary key: it equals nothing", column=self._fields[0].name)
             if self._index.repeated:
@@ -257,59 +291,60 @@ class _StreamedMerge:
         if self._index.rows == 0 and not self._clauses.by_source:
             return
         where = None if self._clauses.by_source else self._index.predicate()
-        found = claimed_rows(self._unit, self._name, self._plan.needed(), where)
-        if once:
-            keys = [field.name for field in self._fields]
-            rows_with_ts = claimed_rows(self._unit, self._name, keys, where, with_commit_ts=True)
-            self._latest = LatestRows(self._index, count, self._fields, rows_with_ts)
-        ids = tuple(sorted(field.id for field in self._fields))
-        rows = self._changes(found)
-        checked = self._clauses.may_insert_twice(self._entry, [field.name for field in self._fields])
-        if self._clauses.not_matched and not checked:
+        found = self._change.rows_to_change(self._needed, where)
+        if keys_repeat:
+            keys = self._change.rows_to_change(self._keys, where, with_commit_ts=True)
+            self._latest = LatestRows(self._index, count, self._fields, keys)
+        rows = self._changed_rows(found)
+        may_insert_twice = self._clauses.may_insert_twice(self._entry, self._keys)
+        if self._clauses.not_matched and not may_insert_twice:
             rows = chain(rows, self._insert())
-        replace_rows(self._unit, self._name, self._entry, rows, self._hidden, request, ids)
-        if checked:  # behind the rows that go: one of these may have the key
-            new = pa.RecordBatchReader.from_batches(self._entry.schema.arrow, self._insert())
-            if inserts := insert_rows(self._unit, self._name, self._entry, new, request, None):
-                self._unit.add(inserts)
+        ids = tuple(sorted(field.id for field in self._fields))
+        self._change.replace_rows(rows, self._hidden, ids)
+        if may_insert_twice:  # behind the rows that go: one of these may have the key
+            inserts = self._change.make_insert(self._insert())
+            if inserts:
+                self._change.unit.add(inserts)
 
-    def _changes(self, found: Iterator[PlacedRows]) -> Iterator[pa.RecordBatch]:
-        for placed in found:
-            yield from self._change(placed)
+    def _changed_rows(self, found: Iterator[tuple[pa.RecordBatch, RowLocations]]) -> Iterator[pa.RecordBatch]:
+        for target, locations in found:
+            yield from self._apply(target, locations)
         if self._latest:
             self._latest.hide_others(self._hidden, self._changed)
 
-    def _change(self, placed: PlacedRows) -> Iterator[pa.RecordBatch]:
+    def _apply(self, target: pa.RecordBatch, locations: RowLocations) -> Iterator[pa.RecordBatch]:
         """Applies the clauses for rows of the target."""
-        target = placed.rows
-        keys = [target[field.name] for field in self._fields]
+        keys = [target[name] for name in self._keys]
         alone = np.ones(target.num_rows, np.bool_)
         for first, last, left, right in self._index.pairs(keys, self._most_pairs(target)):
             alone[left] = False
-            if self._plan.matched and _is_primary(self._fields, self._entry):
-                left, right = self._once(placed, left, right)
+            if self._matched and self._is_on_primary_key:
+                left, right = self._one_of_each_key(locations, left, right)
             self._met[right] = True
-            if not self._plan.matched or len(left) == 0:
+            if not self._matched or len(left) == 0:
                 continue
             sides = {TARGET: target.take(pa.array(left)), SOURCE: self._source.rows.take(pa.array(right))}
             changed = np.zeros(last - first, np.int64)
-            for plan, places, own in choose(self._plan.matched, sides):
-                np.add.at(changed, left[places] - first, 1)
-                self._changed[right[places]] = True
+            for plan, pairs, own in self._choose(self._matched, sides):
+                np.add.at(changed, left[pairs] - first, 1)
+                self._changed[right[pairs]] = True
                 yield from plan.make(own)
             if not self._clauses.deletes_only and (changed > 1).any():
-                raise _matched_twice()
-            self._hidden.add(placed, first + np.flatnonzero(changed))
-        if self._plan.by_source and alone.any():
-            places = np.flatnonzero(alone)
-            for plan, chosen, own in choose(self._plan.by_source, {TARGET: target.take(pa.array(places))}):
-                self._hidden.add(placed, places[chosen])
+                raise InputError(
+                    "several source rows match one row of the table, and would each update or delete it: keep one "
+                    "source row of each key, or tell them apart by conditions"
+                )
+            locations.take(first + np.flatnonzero(changed)).hide(self._hidden)
+        if self._by_source and alone.any():
+            rows = np.flatnonzero(alone)
+            for plan, chosen, own in self._choose(self._by_source, {TARGET: target.take(pa.array(rows))}):
+                locations.take(rows[chosen]).hide(self._hidden)
                 yield from plan.make(own)
 
-    def _once(self, placed: PlacedRows, left: Places, right: Places) -> tuple[Places, Places]:
+    def _one_of_each_key(self, locations: RowLocations, left: Indices, right: Indices) -> tuple[Indices, Indices]:
         """The pairs of which the target row is the only one of its key, or the last one of several."""
         if self._latest:
-            return self._latest.choose(placed, left, right)
+            return self._latest.choose(locations, left, right)
         if self._met[right].any() or len(np.unique(right)) < len(right):
             raise RepeatedKeyError
         return left, right
@@ -323,21 +358,93 @@ class _StreamedMerge:
     def _insert(self) -> Iterator[pa.RecordBatch]:
         """Applies the clauses for rows of the source that match nothing."""
         new = np.flatnonzero(~self._met)
-        for start in range(0, len(new), STEP):
-            rows = self._source.rows.take(pa.array(new[start : start + STEP]))
-            for plan, _, own in choose(self._plan.not_matched, {SOURCE: rows}):
+        for start in range(0, len(new), STEP_ROWS):
+            rows = self._source.rows.take(pa.array(new[start : start + STEP_ROWS]))
+            for plan, _, own in self._choose(self._not_matched, {SOURCE: rows}):
                 yield from plan.make(own)
 
+    def _choose(self, plans: Sequence[ClausePlan], sides: Sides) -> Iterator[tuple[ClausePlan, Indices, Sides]]:
+        """Gives each row to the first clause whose condition is TRUE: yields clauses with the indices, and the rows."""
+        left = np.arange(_row_count(sides))
+        for plan in plans:
+            if len(left) == 0:
+                return
+            own = _take(sides, left)
+            chosen = np.arange(len(left))
+            if plan.when is not None:
+                assert self._evaluator is not None
+                [condition] = self._evaluator.evaluate([plan.when], own)
+                chosen = np.flatnonzero(to_mask(condition.cast(pa.bool_()).fill_null(False)))
+            if len(chosen):
+                yield plan, left[chosen], _take(own, chosen)
+            left = np.delete(left, chosen)
 
-def _is_primary(fields: Sequence[Field], entry: TableEntry) -> bool:
-    return {field.id for field in fields} == set(entry.primary_key)
+
+class RepeatedKeyError(Exception):
+    """Several rows of the table have one primary key. Never leaves the merge, which then starts again."""
 
 
-def _matched_twice() -> InputError:
-    return InputError(
-        "several source rows match one row of the table, and would each update or delete it: keep one source row of "
-        "each key, or tell them apart by conditions"
-    )
+class LatestRows:
+    """For each source row, the matching row that was committed last: the one that ``get`` returns, too.
+
+    Args:
+        index: of the source's keys.
+        count: the number of source rows.
+        fields: the columns of the primary key.
+        rows: of the table, with these columns and the commit timestamp; taken once.
+    """
+
+    def __init__(
+        self, index: KeyIndex, count: int, fields: Sequence[Field], rows: Iterable[tuple[pa.RecordBatch, RowLocations]]
+    ) -> None:
+        self._file_numbers: dict[str, int] = {}
+        self._ts = np.full(count, -1, np.int64)
+        self._file, self._position = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        self._others: list[tuple[RowLocations, Indices]] = []
+        for batch, locations in rows:
+            ts = batch[COMMIT_TS].cast(pa.int64()).to_numpy()
+            files = self._files(locations)
+            for _, _, left, right in index.pairs([batch[field.name] for field in fields], STEP_ROWS):
+                order = np.lexsort((left, ts[left], right))
+                left, right = left[order], right[order]
+                last = np.append(right[1:] != right[:-1], True)[: len(right)]
+                left, right = left[last], right[last]
+                newer = ts[left] >= self._ts[right]
+                left, right = left[newer], right[newer]
+                self._ts[right], self._file[right] = ts[left], files[left]
+                self._position[right] = locations.positions[left]
+
+    def choose(self, locations: RowLocations, left: Indices, right: Indices) -> tuple[Indices, Indices]:
+        """Those pairs of target and source rows that count. The target rows of the others are noted."""
+        is_latest = self._files(locations)[left] == self._file[right]
+        is_latest &= locations.positions[left] == self._position[right]
+        if not is_latest.all():
+            self._others.append((locations.take(left[~is_latest]), right[~is_latest]))
+        return left[is_latest], right[is_latest]
+
+    def hide_others(self, hidden: HiddenRows, changed: npt.NDArray[np.bool_]) -> None:
+        """Hides the rows that were noted beside one that changes.
+
+        Args:
+            changed: whether the row that counts for a source row changes.
+        """
+        for locations, right in self._others:
+            locations.take(np.flatnonzero(changed[right])).hide(hidden)
+
+    def _files(self, locations: RowLocations) -> Indices:
+        numbers = [self._file_numbers.setdefault(path, len(self._file_numbers)) for path in locations.paths]
+        return np.array(numbers, np.int64)[locations.files]
+
+
+def _row_count(sides: Sides) -> int:
+    return int(next(iter(sides.values())).num_rows)
+
+
+def _take(sides: Sides, indices: Indices) -> Sides:
+    """Some rows of all sides, in their order."""
+    if len(indices) == _row_count(sides):
+        return sides
+    return {side: rows.take(pa.array(indices)) for side, rows in sides.items()}
 
 
 def _key_twice(fields: Sequence[Field]) -> InputError:

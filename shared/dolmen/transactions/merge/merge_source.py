@@ -1,13 +1,11 @@
-"""The source of a merge: its rows in memory, and an index of their keys, in which target rows find those that match.
-
-The rows that a merge must look at: those that may have a key of its source.
-"""
+"""The source of a merge: its rows in memory, and an index of their keys, which finds the matches of target rows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -26,65 +24,26 @@ from dolmen.rows.write.conform import conform
 from dolmen.rows.write.row_digest import RowDigest
 from dolmen.rows.write.row_input import as_batches, frame_cast, is_pandas, is_polars
 
-
-def keys_predicate(keys: Keys, fields: tuple[Field, ...], *, listed: bool) -> Predicate:
-    """A predicate that is TRUE for every row with one of the keys, and for few others.
-
-    Args:
-        keys: all of them, if they are listed; else some of them with the ends of each column. At least one.
-        fields: the key's columns.
-        listed: whether the predicate lists the values of each column; else it has their range.
-    """
-    parts: list[Predicate] = []
-    for field in sorted(fields, key=lambda field: field.id):
-        values = keys[str(field.id)]
-        kind = str(values.type)
-        column = Column(field.id, kind)
-        if listed:
-            distinct = pc.unique(values)
-            plain = to_plain(distinct.take(pc.sort_indices(distinct)))
-            parts.append(In(column, kind, tuple(to_json(value) for value in plain)))
-            continue
-        ends = pc.min_max(values)
-        least, greatest = to_plain(pa.array([ends["min"], ends["max"]], values.type))
-        parts.append(Compare(">=", column, Literal(kind, to_json(least))))
-        parts.append(Compare("<=", column, Literal(kind, to_json(greatest))))
-    return parts[0] if len(parts) == 1 else And(tuple(parts))
-
-
 MAX_BYTES = 256 * MIB
-"""A merge holds its source in memory: this much Arrow memory at most."""
-
-
+"""The most Arrow memory of a source."""
 LISTED = 10_000
 """The most keys that are looked up one by one; of more, only the range of each column."""
+MAX_PAIRS, PAIR_BYTES = 131_072, 64 * MIB
+"""The most pairs of a target and a source row that are worked on at once, unless one target row has more."""
 
-
-MAX_PAIRS = 131_072
-
-
-PAIR_BYTES = 64 * MIB
-"""Up to so many pairs of a target and a source row are worked on at once, or those of one target row."""
-
-
-Places = npt.NDArray[np.int64]
+Indices: TypeAlias = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class SourceRows:
-    """The rows of a source in stored types, all in memory.
-
-    Args:
-        rows: in one batch.
-        find: how their values are cast to those of a table.
-    """
+    """The rows of a source in stored types, all in memory; ``find`` returns their casts to a table's types."""
 
     rows: pa.RecordBatch
     find: FindCast
 
     @classmethod
     def of(cls, data: Any, schema: Schema) -> SourceRows:
-        """Takes the rows of any holder of rows, as ``Table.append`` does, but with any columns.
+        """Takes rows as ``Table.append`` does, but with any columns.
 
         Args:
             schema: the table's: types of Python objects, and of frames where nothing is lost.
@@ -97,24 +56,24 @@ class SourceRows:
         if isinstance(data, SourceRows):
             return data
         reader, find = as_batches(data, schema.arrow), frame_cast(data) or lossless_cast
-        wanted = {field.name: field.arrow_type for field in schema.fields}
-        kept, size = [], 0
+        table_types = {field.name: field.arrow_type for field in schema.fields}
         names = own_names(reader.schema.names, schema)
         if alike := same_names(names):
             raise SchemaError(f"column {alike[0]!r} is there twice in the source, whatever its case: rename one")
-        given = [field.with_name(name) for field, name in zip(reader.schema, names, strict=True)]
-        stored = pa.schema([pa.field(field.name, _stored(field, wanted)) for field in given])
+        fields = [field.with_name(name) for field, name in zip(reader.schema, names, strict=True)]
+        stored = pa.schema([pa.field(field.name, _stored_type(field, table_types)) for field in fields])
+        batches, size = [], 0
         for batch in conform(reader, stored, find):
-            kept.append(batch)
+            batches.append(batch)
             size += batch.nbytes
             if size > MAX_BYTES:
                 raise LimitError(
                     f"a merge of more than {MAX_BYTES >> 20} MB of rows: split it, or run it on Spark "
                     "(dolmen.spark.merge)"
                 )
-        table = pa.Table.from_batches(kept, stored).combine_chunks()
+        table = pa.Table.from_batches(batches, stored).combine_chunks()
         if is_pandas(data) or is_polars(data):
-            table = _as_in_table(table, wanted, find)
+            table = _as_in_table(table, table_types, find)
         arrays = [one_array(column) for column in table.columns]
         return cls(pa.RecordBatch.from_arrays(arrays, schema=table.schema), find)
 
@@ -135,9 +94,9 @@ class SourceRows:
         if missing := [name for name in names if name not in self.rows.schema.names]:
             raise SchemaError(f"the source has no column {missing[0]!r}, which the merge goes by")
         own = self.rows.select(names)
-        wanted = pa.schema([(field.name, field.arrow_type) for field in fields])
+        schema = pa.schema([(field.name, field.arrow_type) for field in fields])
         reader = pa.RecordBatchReader.from_batches(own.schema, [own])
-        return pa.Table.from_batches(conform(reader, wanted, self.find), wanted)
+        return pa.Table.from_batches(conform(reader, schema, self.find), schema)
 
 
 class KeyIndex:
@@ -150,19 +109,18 @@ class KeyIndex:
 
     def __init__(self, keys: pa.Table, fields: tuple[Field, ...]) -> None:
         self._fields = fields
-        known = ~_null_mask(keys.columns, keys.num_rows)
+        is_complete = ~_null_mask(keys.columns, keys.num_rows)
+        self._source_rows = np.flatnonzero(is_complete)
         self.rows = keys.num_rows
-        self.nulls = int(self.rows - np.count_nonzero(known))
-        self._keys = keys.filter(pa.array(known)) if self.nulls else keys
-        self._arrays = [one_array(column) for column in self._keys.columns]
+        self.nulls = self.rows - len(self._source_rows)
+        complete = keys.filter(pa.array(is_complete)) if self.nulls else keys
+        self._arrays = [one_array(column) for column in complete.columns]
         self._exact = is_exact([array.type for array in self._arrays])
-        found = codes(self._arrays) if self._keys.num_rows else np.zeros(0, np.int64)
-        order = np.argsort(found, kind="stable")
-        self._codes, self._order = found[order], order
-        self._places = np.flatnonzero(known)
-        distinct = keys_from_arrow(self._keys, fields)
-        self.repeated = distinct.num_rows < self._keys.num_rows
-        self._distinct = distinct
+        found = codes(self._arrays) if complete.num_rows else np.zeros(0, np.int64)
+        self._order = np.argsort(found, kind="stable")
+        self._codes = found[self._order]
+        self._distinct = keys_from_arrow(complete, fields)
+        self.repeated = self._distinct.num_rows < complete.num_rows
 
     def predicate(self) -> Predicate:
         """A predicate that is TRUE for every row with one of the keys, and for few others."""
@@ -170,7 +128,7 @@ class KeyIndex:
             return Constant(False)
         return keys_predicate(self._distinct, self._fields, listed=self._distinct.num_rows <= LISTED)
 
-    def pairs(self, target: Sequence[pa.Array], most: int) -> Iterator[tuple[int, int, Places, Places]]:
+    def pairs(self, target: Sequence[pa.Array], most: int) -> Iterator[tuple[int, int, Indices, Indices]]:
         """Finds the matching pairs of some target rows, in parts of bounded size.
 
         Args:
@@ -178,8 +136,8 @@ class KeyIndex:
             most: pairs in a part, unless one target row has more.
 
         Yields:
-            The first and the last (exclusive) target row of a part, and the place of the target row and of the source
-            row of each pair; target rows ascend.
+            The first and the last (exclusive) target row of a part, and the indices of the target rows (ascending) and
+            of the source rows of its pairs.
         """
         rows = len(target[0])
         own = codes(target) if rows else np.zeros(0, np.int64)
@@ -198,10 +156,10 @@ class KeyIndex:
             if not self._exact and len(left):
                 same = self._equal(target, left, right)
                 left, right = left[same], right[same]
-            yield start, stop, left, self._places[right]
+            yield start, stop, left, self._source_rows[right]
             start = stop
 
-    def _equal(self, target: Sequence[pa.Array], left: Places, right: Places) -> npt.NDArray[np.bool_]:
+    def _equal(self, target: Sequence[pa.Array], left: Indices, right: Indices) -> npt.NDArray[np.bool_]:
         same = np.ones(len(left), np.bool_)
         for one, other in zip(target, self._arrays, strict=True):
             same &= to_mask(pc.equal(one.take(pa.array(left)), other.take(pa.array(right))))
@@ -209,7 +167,7 @@ class KeyIndex:
 
 
 def _null_mask(columns: Sequence[pa.Array | pa.ChunkedArray], rows: int) -> npt.NDArray[np.bool_]:
-    """Which rows have a NULL in some column."""
+    """A mask of the rows with a NULL in some column."""
     found = np.zeros(rows, np.bool_)
     for column in columns:
         if column.null_count:
@@ -217,27 +175,49 @@ def _null_mask(columns: Sequence[pa.Array | pa.ChunkedArray], rows: int) -> npt.
     return found
 
 
-def _stored(field: pa.Field, wanted: dict[str, pa.DataType]) -> pa.DataType:
+def _stored_type(field: pa.Field, table_types: dict[str, pa.DataType]) -> pa.DataType:
     if pa.types.is_null(field.type):
-        return wanted.get(field.name, pa.string())
+        return table_types.get(field.name, pa.string())
     try:
         return storable(field.type)
     except SchemaError as error:
-        if field.name in wanted and pa.types.is_nested(field.type):  # with nothing but NULL at some place
-            return wanted[field.name]
+        if field.name in table_types and pa.types.is_nested(field.type):  # with nothing but NULL at some position
+            return table_types[field.name]
         raise SchemaError(f"column {field.name!r}: {error}") from None
 
 
-def _as_in_table(rows: pa.Table, wanted: dict[str, pa.DataType], find: FindCast) -> pa.Table:
+def _as_in_table(rows: pa.Table, table_types: dict[str, pa.DataType], find: FindCast) -> pa.Table:
     """Rows of a frame in the types of the table's columns, where nothing is lost: a frame may not have these types."""
-    for place, field in enumerate(rows.schema):
-        target = wanted.get(field.name, field.type)
+    for index, field in enumerate(rows.schema):
+        target = table_types.get(field.name, field.type)
         if target == field.type:
             continue
-        try:
+        with suppress(SchemaError, Misfit):
             cast = find(field.type, target)
-            column = one_array(rows.column(place))
-            rows = rows.set_column(place, field.with_type(target), cast(column) if cast else column)
-        except (SchemaError, Misfit):
-            continue
+            column = one_array(rows.column(index))
+            rows = rows.set_column(index, field.with_type(target), cast(column) if cast else column)
     return rows
+
+
+def keys_predicate(keys: Keys, fields: tuple[Field, ...], *, listed: bool) -> Predicate:
+    """A predicate that is TRUE for every row with one of the keys, and for few others.
+
+    Args:
+        keys: at least one: all of them, if they are listed; else some of them with the ends of each column.
+        listed: whether the predicate lists the values of each column; else it has their range.
+    """
+    parts: list[Predicate] = []
+    for field in sorted(fields, key=lambda field: field.id):
+        values = keys[str(field.id)]
+        kind = str(values.type)
+        column = Column(field.id, kind)
+        if listed:
+            distinct = pc.unique(values)
+            plain = to_plain(distinct.take(pc.sort_indices(distinct)))
+            parts.append(In(column, kind, tuple(to_json(value) for value in plain)))
+            continue
+        ends = pc.min_max(values)
+        least, greatest = to_plain(pa.array([ends["min"], ends["max"]], values.type))
+        parts.append(Compare(">=", column, Literal(kind, to_json(least))))
+        parts.append(Compare("<=", column, Literal(kind, to_json(greatest))))
+    return parts[0] if len(parts) == 1 else And(tuple(parts))
