@@ -19,7 +19,7 @@ from dolmen.format.column_history import has_same_fields, is_date_to_timestamp, 
 from dolmen.format.layout import ColumnsBy
 from dolmen.format.schema import Field, MappedColumn, Schema, TypeJson, check_column_names, field_id, is_nested
 from dolmen.format.types import DATE, TIMESTAMP, TIMESTAMP_ZONED, Json, from_json, type_of
-from dolmen.iceberg.schemas import NAME_MAPPING, decode_mapping
+from dolmen.iceberg.metadata import NAME_MAPPING, decode_mapping
 from dolmen.rows.scan.data_objects import AdoptedColumn, adopted_column, column_named
 
 _TYPES = {

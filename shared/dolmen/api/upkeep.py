@@ -15,16 +15,15 @@ from dolmen.store import open_store
 if TYPE_CHECKING:
     from dolmen.iceberg.publication import IcebergPublication
     from dolmen.maintenance.compact.compaction import Compacted
-    from dolmen.maintenance.deadline import Deadline
     from dolmen.maintenance.debt import Debts
     from dolmen.maintenance.erasures.status import ErasureStatus, ReceiptCheck
     from dolmen.maintenance.gc.collection import Collected
     from dolmen.maintenance.health.health import Health, Pipeline
-    from dolmen.maintenance.resolve.resolution import Resolved
-    from dolmen.maintenance.round import Done, Round, Step, StepFailure
+    from dolmen.maintenance.resolution import Resolved
+    from dolmen.maintenance.round import Deadline, Done, Round, Step, StepFailure
     from dolmen.maintenance.segment_merging import Merged
     from dolmen.maintenance.ttl import Expired
-    from dolmen.maintenance.verify.verify_report import Progress, VerifyReport
+    from dolmen.maintenance.verify.findings import Progress, VerifyReport
 
 T = TypeVar("T")
 
@@ -44,7 +43,7 @@ class MaintainableDatabase:
             >>> sorted(db.resolve("people"))
             ['people']
         """
-        from dolmen.maintenance.resolve.resolution import resolve
+        from dolmen.maintenance.resolution import resolve
 
         return self._each(table, lambda name: resolve(self._context, name))
 
@@ -253,7 +252,7 @@ class MaintainableDatabase:
             >>> "<html" in db.report()
             True
         """
-        from dolmen.maintenance.health.page.page import draw_page
+        from dolmen.maintenance.health.page import draw_page
 
         return draw_page(self.health(pipeline))
 

@@ -29,7 +29,7 @@ POINTER = "_latest_manifest"
 SEGMENTS = "segment/"
 """The beginning of all keys of segments."""
 RESERVED_TAGS = "iceberg."
-"""The beginning of tags of published versions (``dolmen.iceberg.published_versions``)."""
+"""The beginning of tags of published versions (``dolmen.iceberg.publication_directory``)."""
 _TABLE_NAME = re.compile(r"[a-z0-9_]{1,64}")
 _TAG_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 _MANIFEST = re.compile(r"manifest/v(\d{20})-([0-9a-f]{8})\.json")

@@ -16,9 +16,10 @@ from dolmen.entries.segments.segment_reader import erasures_of
 from dolmen.errors import ErasureNotFoundError, InputError
 from dolmen.format.manifest import Erasure, Manifest
 from dolmen.format.receipts import erasure_id
-from dolmen.iceberg.erased_tables import ErasurePublications, publish_erasures
+from dolmen.iceberg.publication import publish_erasures
 from dolmen.predicate import Parameters, Where
 from dolmen.rows.write.row_digest import content_digest
+from dolmen.transactions.publisher import ErasurePublications
 from dolmen.transactions.row_statements import TableChange, choose_rows, rows_content
 from dolmen.transactions.unit_of_work import Commit, UnitOfWork
 
