@@ -230,7 +230,7 @@ COMMITS: tuple[Mutation, ...] = (
     mutation(
         "applied ids are forgotten with the versions",
         "applied ids are kept longer than a queue and its dead letters, whatever the retention of versions",
-        "maintenance/gc/gc_plan.py",
+        "maintenance/gc/collection.py",
         "    applied_before = now_us - settings.applied_retention_us\n",
         "    applied_before = now_us - settings.retention_us\n",
     ),

@@ -73,7 +73,7 @@ DELETES: tuple[Mutation, ...] = (
     mutation(
         "resolution marks segments that it has read only in part",
         "a segment's resolved_through covers every live file in it",
-        "maintenance/resolve/resolution.py",
+        "maintenance/resolution.py",
         "        if not self.stopped:\n            self.segments += [own",
         "        if self.entry is not None:\n            self.segments += [own",
     ),

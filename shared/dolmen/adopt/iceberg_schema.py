@@ -20,7 +20,7 @@ from dolmen.format.column_history import is_date_to_timestamp, narrowing
 from dolmen.format.nesting import has_same_fields
 from dolmen.format.schema import Field, Schema, TypeJson, check_column_names, field_id, is_nested
 from dolmen.format.types import DATE, TIMESTAMP, TIMESTAMP_ZONED, Json, from_json, type_of
-from dolmen.iceberg.schemas import NAME_MAPPING, decode_mapping
+from dolmen.iceberg.metadata import NAME_MAPPING, decode_mapping
 from dolmen.rows.scan.read.footers import AdoptedColumn, adopted_column, column_named
 
 _TYPES = {

@@ -32,7 +32,7 @@ from dolmen.transactions.transaction import Transaction, unit_of
 
 if TYPE_CHECKING:  # imported only when needed
     from dolmen.adopt.adoption import Adoption, AdoptionProgress
-    from dolmen.maintenance.verify.verify_report import Progress, VerifyReport
+    from dolmen.maintenance.verify.findings import Progress, VerifyReport
     from dolmen.rows.scan.engines.sql import Parameters, SqlResult
 
 T = TypeVar("T")

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from dolmen.maintenance.erasures.status import ErasureStatus, ReceiptCheck
     from dolmen.maintenance.gc.collection import Collected
     from dolmen.maintenance.health.health import Health, Pipeline
-    from dolmen.maintenance.resolve.resolution import Resolved
+    from dolmen.maintenance.resolution import Resolved
     from dolmen.maintenance.round import Done, Round, Step, StepFailure
     from dolmen.maintenance.segment_merging import Merged
     from dolmen.maintenance.ttl import Expired
-    from dolmen.maintenance.verify.verify_report import Progress, VerifyReport
+    from dolmen.maintenance.verify.findings import Progress, VerifyReport
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ class MaintainableDatabase:
             >>> sorted(db.resolve("people"))
             ['people']
         """
-        from dolmen.maintenance.resolve.resolution import resolve
+        from dolmen.maintenance.resolution import resolve
 
         return self._each(table, lambda name: resolve(self._context, name))
 

@@ -260,3 +260,8 @@ def _map(
         for future, _, _ in pending:
             if future:
                 future.cancel()
+
+
+def never() -> bool:
+    """A deadline that never comes."""
+    return False

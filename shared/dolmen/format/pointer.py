@@ -94,7 +94,7 @@ prepare(Pointer, Turn, _Versioned)
 
 
 RESERVED_TAGS = "iceberg."
-"""Names of tags that begin with this are of versions that are published (``dolmen.iceberg.published_versions``)."""
+"""Names of tags that begin with this are of versions that are published (``dolmen.iceberg.publication_directory``)."""
 
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Collection, Iterable, Iterator
+import struct
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyroaring import BitMap
 
 from dolmen.base.cached import cached_property
@@ -19,6 +23,8 @@ from dolmen.commit.context import Context
 from dolmen.entries.segments.live import LiveFiles, LiveSegment, tombstones_of
 from dolmen.entries.segments.tombstone_judge import TombstoneJudge
 from dolmen.errors import LimitError
+from dolmen.format.checksums import crc32
+from dolmen.format.delete_object import encode_vector
 from dolmen.format.entries import DataFile
 from dolmen.format.layout import uuid_of
 from dolmen.format.manifest import Manifest, Segment, TableEntry
@@ -26,6 +32,96 @@ from dolmen.rows.scan.plan import FilePlan
 from dolmen.rows.scan.read.reading import PlanReader, hidden_rows, whole_groups
 from dolmen.rows.scan.read.row_groups import RowGroup, row_groups
 from dolmen.rows.scan.scan_deletes import BlobReader, Deletes, load_deletes
+
+BLOB_OFFSET = 4
+"""Where the blob begins: after the magic."""
+
+
+_MAGIC = b"PFA1"
+
+
+_VECTOR_MAGIC = b"\xd1\xd3\x39\x64"
+
+
+_ROW_POSITION_ID = 2147483645
+"""Reserved field id of a row's position ("Reserved Field IDs")."""
+
+
+def vector_blob(positions: BitMap) -> bytes:
+    """A deletion vector: length, magic, one 64-bit Roaring bitmap of one 32-bit bitmap, and CRC-32."""
+    body = _VECTOR_MAGIC + struct.pack("<QI", 1, 0) + encode_vector(positions)
+    return struct.pack(">I", len(body)) + body + struct.pack(">I", crc32(body))
+
+
+def vector_in(body: bytes, offset: int, length: int) -> BitMap:
+    """The positions in a deletion vector of a Puffin file. Raises ValueError if it is damaged."""
+    blob = body[offset : offset + length]
+    inner = blob[4:-4]
+    if len(blob) != length or inner[:4] != _VECTOR_MAGIC or blob[-4:] != struct.pack(">I", crc32(inner)):
+        raise ValueError("the deletion vector's checksum differs")
+    return BitMap.deserialize(inner[16:])
+
+
+def puffin_file(blob: bytes, data_file: str, cardinality: int) -> bytes:
+    """A Puffin file with one deletion vector.
+
+    Args:
+        blob: as ``vector_blob`` makes it.
+        data_file: absolute path of the file whose rows it deletes, as the manifest names it.
+        cardinality: number of positions.
+    """
+    payload = msgspec.json.encode(
+        {
+            "blobs": [
+                {
+                    "type": "deletion-vector-v1",
+                    "fields": [_ROW_POSITION_ID],
+                    "snapshot-id": -1,
+                    "sequence-number": -1,
+                    "offset": BLOB_OFFSET,
+                    "length": len(blob),
+                    "properties": {"referenced-data-file": data_file, "cardinality": str(cardinality)},
+                }
+            ],
+            "properties": {"created-by": "dolmen"},
+        }
+    )
+    return b"".join([_MAGIC, blob, _MAGIC, payload, struct.pack("<II", len(payload), 0), _MAGIC])
+
+
+FILE_PATH_ID = 2147483546
+"""Reserved field id of the column ``file_path``."""
+
+
+POSITION_ID = 2147483545
+"""Reserved field id of the column ``pos``."""
+
+
+_ROW_GROUP = 1 << 20
+
+
+_SCHEMA = pa.schema(
+    [
+        pa.field("file_path", pa.string(), False, {"PARQUET:field_id": str(FILE_PATH_ID)}),
+        pa.field("pos", pa.int64(), False, {"PARQUET:field_id": str(POSITION_ID)}),
+    ]
+)
+
+
+def position_delete_file(positions: Mapping[str, BitMap]) -> bytes:
+    """The bytes of a position-delete file, sorted by path and position, as the format asks for.
+
+    Args:
+        positions: by the absolute path of their data file, as manifests name it.
+    """
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(sink, _SCHEMA, compression="zstd", use_dictionary=["file_path"], store_schema=False) as out:
+        for path in sorted(positions):
+            numbers = np.asarray(positions[path].to_array(), np.int64)
+            for start in range(0, len(numbers), _ROW_GROUP):
+                own = numbers[start : start + _ROW_GROUP]
+                out.write_batch(pa.record_batch([pa.repeat(path, len(own)), pa.array(own)], schema=_SCHEMA))
+    return bytes(sink.getvalue())
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,3 @@ It imports ``dolmen.commit.context``, ``dolmen.transactions.transaction``, ``dol
 ``dolmen.rows.write`` and what lies below those, but not ``dolmen.api.database``.
 Begin with ``dolmen.maintenance.round``; docs/maintenance.md explains the jobs.
 """
-
-
-def never() -> bool:
-    """A deadline that never comes."""
-    return False

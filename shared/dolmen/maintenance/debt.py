@@ -19,7 +19,7 @@ from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.format.entries import DataFile, Tombstone, WhereTombstone
 from dolmen.format.manifest import Manifest, Segment, SegmentKind, TableEntry
 from dolmen.format.properties import DatabaseSettings, TableSettings
-from dolmen.iceberg.published_versions import publication_lag
+from dolmen.transactions.publisher import publisher
 
 TABLE_TAILS: tuple[SegmentKind, ...] = ("files", "tombstones", "overlays", "removed")
 DATABASE_TAILS: tuple[SegmentKind, ...] = ("history", "applied", "released", "erasures")
@@ -236,7 +236,7 @@ def _table(context: Context, manifest: Manifest, name: str, root: TableEntry, ex
         sums.files -= len(entry.removed) + sum(segment.count for segment in entry.segments_of("removed"))
     vectors = {file.vector.object for file in entry.files if file.vector}
     vectors.update(overlay.vector.object for overlay in entry.overlays if overlay.vector)
-    lag = publication_lag(manifest, name, entry)
+    lag = publisher().lag(manifest, name, entry)
     return TableDebt(
         name=name,
         exact=exact or not any(segment.kind in ("files", "tombstones") for segment in entry.segments),

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dolmen.base.cached import cached_property
+from dolmen.base.runtime import never
 from dolmen.base.units import MIB
 from dolmen.commit.context import Context
 from dolmen.commit.loop import submit
@@ -34,7 +35,6 @@ from dolmen.format.entries import DataFile
 from dolmen.format.layout import segment_key
 from dolmen.format.manifest import Manifest, Segment, TableEntry
 from dolmen.format.properties import has_index
-from dolmen.maintenance import never
 from dolmen.rows.scan.plan import FilePlan
 from dolmen.rows.scan.read.reading import PlanReader, RowGroupColumns
 from dolmen.rows.scan.read.row_groups import RowGroup, column_of

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any, Literal, TypeAlias
 
-from dolmen.iceberg.publication import IcebergPublication
 from dolmen.maintenance.compact.compaction import Compacted
 from dolmen.maintenance.debt import Debts
 from dolmen.maintenance.gc.collection import Collected
-from dolmen.maintenance.resolve.resolution import Resolved
+from dolmen.maintenance.resolution import Resolved
 from dolmen.maintenance.round import Round
 from dolmen.maintenance.segment_merging import Merged
 from dolmen.maintenance.ttl import Expired
@@ -18,10 +17,8 @@ Unit: TypeAlias = Literal["Count", "Bytes", "Seconds"]
 Measures: TypeAlias = dict[str, tuple[Unit, float]]
 """Unit and value of each metric in CloudWatch, by name."""
 
-WorkDone: TypeAlias = Compacted | Resolved | Merged | Expired | Collected | IcebergPublication
 
-
-def facts_of(result: WorkDone) -> dict[str, Any]:
+def facts_of(result: Any) -> dict[str, Any]:
     """The figures of a result: names and numbers, never values of the data."""
     if isinstance(result, Expired):
         return {"tables": sorted(result.cutoffs), "version": result.commit.version if result.commit else None}
@@ -46,11 +43,11 @@ def facts_of(result: WorkDone) -> dict[str, Any]:
     }
 
 
-def changed_anything(result: WorkDone) -> bool:
+def changed_anything(result: Any) -> bool:
     """Whether it made a version or deleted an object. Most rounds find nothing to do."""
     if isinstance(result, Collected):
         return bool(result.objects or result.versions_expired or result.revoked)
-    return result.commits > 0
+    return bool(result.commits > 0)
 
 
 def measures_of_round(done: Round) -> Measures:
@@ -59,7 +56,6 @@ def measures_of_round(done: Round) -> Measures:
     compacted: list[Compacted] = done.results("compact")
     merged: list[Merged] = done.results("merge")
     expired: list[Expired] = done.results("expire")
-    published: list[IcebergPublication] = done.results("publish")
     return {
         "TablesExpired": ("Count", sum(len(one.cutoffs) for one in expired)),
         "TombstonesResolved": ("Count", sum(one.dropped for one in resolved)),
@@ -69,7 +65,7 @@ def measures_of_round(done: Round) -> Measures:
         "RowsRemoved": ("Count", sum(one.rows_deleted for one in compacted)),
         "GroupsDropped": ("Count", sum(one.dropped for one in compacted)),
         "SegmentsMerged": ("Count", sum(one.inputs for one in merged)),
-        "TablesPublished": ("Count", sum(one.commits for one in published)),
+        "TablesPublished": ("Count", sum(one.commits for one in done.results("publish"))),
         "IndexesBehind": ("Count", len(done.indexes_behind)),
         "StepsFailed": ("Count", len(done.failures)),
         "RoundsUnfinished": ("Count", int(not done.finished)),

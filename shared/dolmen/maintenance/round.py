@@ -34,16 +34,15 @@ from dolmen.errors import InputError, TableNotFoundError
 from dolmen.format.layout import check_table_name
 from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import TableSettings
-from dolmen.iceberg.erased_tables import asks_for_publication
-from dolmen.iceberg.publication import publish
 from dolmen.maintenance.compact.compaction import compact
 from dolmen.maintenance.deadline import Deadline
 from dolmen.maintenance.erasures.status import ErasureStatus, status_of
 from dolmen.maintenance.gc.collection import collect
 from dolmen.maintenance.indexing import index_table
-from dolmen.maintenance.resolve.resolution import resolve
+from dolmen.maintenance.resolution import resolve
 from dolmen.maintenance.segment_merging import merge_segments
 from dolmen.maintenance.ttl import expire_rows
+from dolmen.transactions.publisher import publisher
 
 Step: TypeAlias = Literal["expire", "resolve", "compact", "index", "merge", "publish"]
 
@@ -203,8 +202,8 @@ class _Rounder:
             entry = manifest.tables.get(name)
             if entry is None or self._deadline():
                 continue
-            if asks_for_publication(self._context, manifest, entry):
-                self._run_step("publish", name, partial(publish, self._context, name))
+            if publisher().is_asked_for(self._context, manifest, entry):
+                self._run_step("publish", name, partial(publisher().publish, self._context, name))
 
     def _turns(self, step: Step, run: Callable[..., Any], names: Sequence[str], part: float) -> list[str]:
         """Gives each table a turn within a part of the time that is left; returns the tables that need another one."""

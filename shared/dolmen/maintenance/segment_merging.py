@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from dolmen.base.runtime import never
 from dolmen.commit.context import Context
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import MergeSegments
@@ -24,7 +25,6 @@ from dolmen.format.layout import segment_key
 from dolmen.format.manifest import Manifest, Segment, SegmentKind, TableEntry
 from dolmen.format.schema import Schema
 from dolmen.format.segments import encode_checked
-from dolmen.maintenance import never
 from dolmen.maintenance.erasures.erasure_work import rewrite_through
 from dolmen.store.base import create
 

@@ -14,6 +14,7 @@ import msgspec
 import pyarrow as pa
 
 from dolmen.base.retry import EXPIRY, attempts
+from dolmen.base.runtime import never
 from dolmen.base.units import DAY_US, HOUR_US, MINUTE_US, SECOND_US
 from dolmen.commit.context import Context
 from dolmen.commit.statements.background import SetProperties
@@ -25,7 +26,6 @@ from dolmen.format.checksums import prepare
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import TableSettings, TimeToLive, check_ttl_column
-from dolmen.maintenance import never
 from dolmen.predicate import parse
 from dolmen.predicate.temporal import format_date, format_timestamp
 from dolmen.transactions.results import Commit

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dolmen.errors import InputError
-from dolmen.iceberg.erased_tables import publish_erasures
+from dolmen.iceberg.publication import publish_erasures
 from dolmen.predicate import Where
 from dolmen.rows.write.row_digest import content_digest
 from dolmen.transactions.results import Commit

@@ -7,7 +7,7 @@ overlays of one file are in several places.
 from __future__ import annotations
 
 from dolmen.maintenance.compact.compaction import CompactionOptions, compact
-from dolmen.maintenance.resolve.resolution import resolve
+from dolmen.maintenance.resolution import resolve
 from dolmen.maintenance.segment_merging import merge_segments
 from dolmen.transactions.results import Commit
 from dolmen.transactions.transaction import Transaction

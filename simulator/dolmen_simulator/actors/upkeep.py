@@ -11,12 +11,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from dolmen.base.runtime import never
 from dolmen.base.units import GIB, MIB
 from dolmen.commit.statements.row_changes import Write
-from dolmen.maintenance import never
 from dolmen.maintenance.compact.compaction import CompactionOptions, compact
 from dolmen.maintenance.gc.collection import collect
-from dolmen.maintenance.resolve.resolution import resolve
+from dolmen.maintenance.resolution import resolve
 from dolmen.maintenance.segment_merging import merge_segments
 from dolmen.maintenance.ttl import expire_rows
 from dolmen.rows.write.data_file import write_data_files

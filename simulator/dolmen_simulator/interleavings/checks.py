@@ -22,7 +22,7 @@ from dolmen.format.erasures import parse_receipt_key
 from dolmen.format.layout import POINTER, memory_name
 from dolmen.maintenance.compact.compaction import compact
 from dolmen.maintenance.erasures.status import check_receipt
-from dolmen.maintenance.resolve.resolution import resolve
+from dolmen.maintenance.resolution import resolve
 from dolmen.maintenance.verify.verification import verify
 from dolmen.store.memory import MemoryBucket, MemoryObject, MemoryStore
 from dolmen_simulator.interleavings.execution import Execution, Task

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from dolmen.base.runtime import never
 from dolmen.base.units import count_text
 from dolmen.commit.context import Context
 from dolmen.commit.intent import Intent
@@ -22,7 +23,6 @@ from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import Compact, Group
 from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import TableSettings
-from dolmen.maintenance import never
 from dolmen.maintenance.compact.compaction_plan import CompactionOptions, CompactionPlan, PlannedGroup, plan_compaction
 from dolmen.maintenance.compact.rewrite import GroupRewriter, TableVersion
 from dolmen.maintenance.erasures.erasure_work import rewrite_through

@@ -16,7 +16,7 @@ from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.maintenance.compact.compaction_plan import CompactionOptions
 from dolmen.maintenance.compact.sort import Bound, LiveRows, Sorter, Unit
 from dolmen.maintenance.compact.splice import Splicing
-from dolmen.maintenance.resolve.unresolved import Unresolved
+from dolmen.maintenance.unresolved import Unresolved
 from dolmen.rows.scan.plan import FilePlan
 from dolmen.rows.scan.read.reading import PlanReader
 from dolmen.rows.write.data_file import with_commit_ts, write_data_files, write_spliced_files

@@ -31,7 +31,7 @@ from dolmen.format.entries import Bounds
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
 from dolmen.format.types import to_scalar
-from dolmen.maintenance.resolve.unresolved import Unresolved
+from dolmen.maintenance.unresolved import Unresolved
 from dolmen.rows.scan.plan import FilePlan
 from dolmen.rows.scan.read.byte_ranges import GAP_BYTES
 from dolmen.rows.scan.read.reading import PlanReader, RowGroupColumns

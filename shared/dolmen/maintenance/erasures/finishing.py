@@ -9,6 +9,7 @@ of deleted objects, and objects outside the database, such as dropped and reject
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
@@ -17,22 +18,34 @@ import msgspec
 
 from dolmen.base.runtime import Runtime
 from dolmen.commit.context import Context
-from dolmen.entries.segments.erasures_in_force import SUBJECT
-from dolmen.entries.segments.live import LiveFiles
+from dolmen.entries.segments.erasures_in_force import SUBJECT, erasures_of, tables_of
+from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.errors import AccessDeniedError, CorruptionError, Error, ObjectNotFoundError
 from dolmen.format.adopted_files import is_adopted
-from dolmen.format.erasures import MOST_OUTSIDE, HeldFile, LeavingErasures, Outside, Receipt, Remains, receipt_key
+from dolmen.format.erasures import (
+    MOST_OUTSIDE,
+    RECEIPT_PREFIX,
+    ErasedTable,
+    Erasure,
+    HeldFile,
+    LeavingErasures,
+    Outside,
+    Receipt,
+    Remains,
+    parse_receipt_key,
+    receipt_key,
+)
 from dolmen.format.layout import parse_manifest_key, uuid_of
-from dolmen.format.manifest import Manifest
+from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.pointer import FORMAT_VERSION
-from dolmen.iceberg.erased_tables import asks_for_publication
-from dolmen.iceberg.publication_directory import PREFIX
 from dolmen.maintenance.erasures.erasure_work import load_receipt, update_receipt
-from dolmen.maintenance.gc.gc_plan import KnownIntent
-from dolmen.maintenance.gc.mark import KeySet, released_since
+from dolmen.maintenance.gc.deletion import KeySet, KnownIntent, released_since
+from dolmen.maintenance.unresolved import ErasureMatches
+from dolmen.maintenance.verify.findings import FindingLog
 from dolmen.rows.scan.read.byte_ranges import data_object
 from dolmen.store.base import ObjectInfo, ObjectStore, VersionedStore, scheme_of
 from dolmen.store.url import open_store
+from dolmen.transactions.publisher import publisher
 
 _PREFIXES = ("data/", "iceberg/", "manifest/", "segment/", "tombstone/")
 """Prefixes of all objects that may hold values. There are always manifests."""
@@ -112,8 +125,6 @@ class ReceiptFinisher:
         now_us: the server's clock.
         freed: all that was released up to this version is deleted.
         swept: orphans last modified before this time are deleted.
-        published_before: finds the publications that may hold values of versions before one, by the table's uuid, and
-            whether only another publication replaces them.
         kept: finds the objects that versions which can be read need.
         outside: URLs outside the database, whose objects the receipts count.
     """
@@ -127,13 +138,12 @@ class ReceiptFinisher:
         freed: int,
         swept: int,
         deadline: Callable[[], bool],
-        published_before: Callable[[int], dict[str, bool]],
         kept: Callable[[], KeySet],
         outside: Sequence[str] = (),
     ) -> None:
         self._context, self._manifest, self._intents, self._now_us = context, manifest, intents, now_us
         self._freed, self._swept, self._deadline = freed, swept, deadline
-        self._published_before, self._kept, self._outside = published_before, kept, outside
+        self._kept, self._outside = kept, outside
         self._noncurrent: Remains | None = None
         self.finished: list[str] = []
         self.errors: dict[str, str] = {}
@@ -167,11 +177,12 @@ class ReceiptFinisher:
         if any(not intent.done and intent.first_us <= entry.left_at for intent in self._intents.values()):
             return False
         # Publications last: finding them reads each one's metadata.
-        published = self._published_before(entry.version)
+        published = publisher().published_before(self._context, entry.version)
         for uuid, is_newest in published.items():
             name = manifest.name_of(uuid)
-            if is_newest and name is not None and asks_for_publication(self._context, manifest, manifest.tables[name]):
-                self.errors[f"{PREFIX}{uuid}/"] = f"it holds rows of an erasure until table {name!r} is published again"
+            if is_newest and name and publisher().is_asked_for(self._context, manifest, manifest.tables[name]):
+                key = f"{publisher().prefix}{uuid}/"
+                self.errors[key] = f"it holds rows of an erasure until table {name!r} is published again"
         return not published
 
     def _finish(self, entry: LeavingErasures, id_: str) -> None:
@@ -260,3 +271,100 @@ def _with_shared(now: Receipt | None, receipt: Receipt, shared: Mapping[str, tup
     now = now or receipt
     files = tuple(msgspec.structs.replace(file, shared=shared.get(file.path, ())) for file in now.files)
     return now if now.gone_at else msgspec.structs.replace(now, files=files)
+
+
+_ID = re.compile(r"[0-9a-f]{32}")
+
+
+def check_erasures(context: Context, newest: Manifest, log: FindingLog, *, deep: bool) -> None:
+    """Checks the erasures of the newest version. Makes no request for a database that has none, unless ``deep``.
+
+    Args:
+        deep: read all receipts, also of erasures that are gone.
+    """
+    try:
+        listed = erasures_of(newest, context.segments)
+        right = []
+        for erasure in listed:
+            log.count("erasures")
+            if reason := _fault(erasure, newest):
+                log.add("erasure-entry", newest.key, f"erasure {erasure.id}: {reason}")
+            else:
+                right.append(erasure)
+        _check_hidden(context, newest, right, log)
+    except CorruptionError:
+        return  # the checks of segments and deletes name the object
+    by_id = {erasure.id: erasure for erasure in listed}
+    ids = {*by_id, *(id_ for entry in newest.leaving for id_ in entry.ids)}
+    if deep:
+        ids |= {id_ for info in context.store.list(RECEIPT_PREFIX) if (id_ := parse_receipt_key(info.key)) is not None}
+    for id_ in sorted(ids):
+        try:
+            receipt = load_receipt(context.store, id_)
+        except CorruptionError as error:
+            log.add("receipt-damaged", error.key, error.reason)
+            continue
+        if receipt is not None and id_ in by_id and (reason := _difference(receipt, by_id[id_])):
+            log.add("receipt-differs", receipt_key(id_), reason)
+
+
+def _fault(erasure: Erasure, newest: Manifest) -> str:
+    if not _ID.fullmatch(erasure.id):
+        return "its id is not 32 hexadecimal digits"
+    if not 0 < erasure.version <= newest.version or not 0 < erasure.ts <= newest.commit_ts:
+        return "its version or timestamp is later than the newest version's"
+    if erasure.due_at < erasure.requested_at:
+        return "it was due before it was asked for"
+    if any(table.tombstone.ts != erasure.ts for table in erasure.tables):
+        return "a delete has another timestamp than its erasure"
+    return ""
+
+
+def _check_hidden(context: Context, newest: Manifest, listed: Sequence[Erasure], log: FindingLog) -> None:
+    """Checks that no table lacks a delete that files of it may still need."""
+    if not listed:
+        return
+    for name, root in newest.tables.items():
+        if not any(tables_of(erasure, root) for erasure in listed):
+            continue
+        entry = context.segments.whole(root)
+        there = {tombstone.ts for tombstone in tombstones_of(entry, context.segments)}
+        for erasure in listed:
+            for erased in tables_of(erasure, entry) if erasure.ts not in there else ():
+                if (path := _may_show(context, entry, erased)) is not None:
+                    log.add(
+                        "erasure-undone",
+                        path,
+                        f"rows of erasure {erasure.id} may be seen: its delete is gone",
+                        table=name,
+                    )
+
+
+def _may_show(context: Context, entry: TableEntry, erased: ErasedTable) -> str | None:
+    """A file that may hold rows of a delete which the table does not have; None if there is none."""
+    known = entry.schema.by_id
+    if any(field.id not in known or known[field.id].added_ts != field.added_ts for field in erased.columns):
+        return None  # columns that this table never had, or has no more
+    ts = erased.tombstone.ts
+    files = LiveFiles.of(entry, context.segments)
+    behind = [
+        file
+        for segment in files.segments
+        if segment.applied_through < ts
+        for file in files.of_segment(segment.object)
+        if file.applied_through < ts
+    ]
+    behind += [file for file in entry.files if file.applied_through < ts]
+    if not behind:
+        return None
+    matches = ErasureMatches(context, entry, [erased.tombstone])
+    return next((file.path for file in behind if matches.tombstones_for(file)), None)
+
+
+def _difference(receipt: Receipt, erasure: Erasure) -> str:
+    if receipt.gone_at:
+        return "it says that an erasure is gone which the newest version lists"
+    asked = (receipt.ts, receipt.version, receipt.requested_at, receipt.due_at)
+    if asked != (erasure.ts, erasure.version, erasure.requested_at, erasure.due_at):
+        return "its timestamp, version or times are others than the newest version's"
+    return ""

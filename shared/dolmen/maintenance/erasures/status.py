@@ -35,6 +35,7 @@ from dolmen.format.properties import DatabaseSettings
 from dolmen.maintenance.erasures.erasure_work import expire_at, load_receipt, receipt_of, rewrite_at, rewritten_through
 from dolmen.rows.scan.plan import FactSheet
 from dolmen.rows.scan.read.byte_ranges import data_object
+from dolmen.transactions.publisher import publisher
 
 
 @dataclass(frozen=True, repr=False)
@@ -199,9 +200,7 @@ def _of_leaving(context: Context, manifest: Manifest, entry: LeavingErasures, id
         tables = ", ".join(map(repr, others))
         step = f"files with the rows ({files:,}) are files of {tables}, too, from which none was erased: erase there"
         return ErasureStatus(receipt, "rewritten", step)
-    from dolmen.iceberg.published_versions import publications_before  # imports fastavro
-
-    if published := publications_before(context, entry.version):
+    if published := publisher().published_before(context, entry.version):
         names = sorted(manifest.name_of(uuid) or uuid for uuid in published)
         step = (
             f"publications of Iceberg from before are deleted ({', '.join(names)}): dolmen gc does that once others "

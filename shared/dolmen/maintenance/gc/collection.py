@@ -12,38 +12,143 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from html import escape
 
 from dolmen.base.cached import cached_property
 from dolmen.base.retry import FENCE, attempts
+from dolmen.base.runtime import never
 from dolmen.base.units import count_text
 from dolmen.commit.context import Context
+from dolmen.commit.head import Head
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import CollectionProgress, MoveFence
 from dolmen.commit.statements.erasures import CloseErasures
 from dolmen.commit.statements.statement import Statement
+from dolmen.commit.versions import newest_at
 from dolmen.errors import ConflictError
-from dolmen.format.manifest import Manifest
+from dolmen.format.manifest import HistoryEntry, Manifest
 from dolmen.format.properties import DatabaseSettings
-from dolmen.iceberg.published_versions import publications_before, published_tables
-from dolmen.maintenance import never
-from dolmen.maintenance.erasures.erasure_work import describe_erasures, erasure_work
+from dolmen.maintenance.erasures.erasure_work import ErasureWork, describe_erasures, erasure_work
 from dolmen.maintenance.erasures.finishing import ReceiptFinisher
 from dolmen.maintenance.erasures.status import ErasureFigures, figures_of
-from dolmen.maintenance.gc.deletion import Amount, ObjectDeleter, Release
-from dolmen.maintenance.gc.gc_plan import (
-    OPERATION,
-    CollectionPlan,
+from dolmen.maintenance.gc.deletion import (
+    Amount,
+    KeySet,
+    KnownIntent,
+    ObjectDeleter,
+    Sweep,
     clear_intent,
+    dead_jobs,
     finished_intents,
-    last_deletable_version,
-    next_horizon,
-    plan,
+    has_come_of_age,
+    intents,
+    sweepable,
 )
-from dolmen.maintenance.gc.mark import KeySet, Marker, mark
-from dolmen.maintenance.gc.publications import PublicationSweep
-from dolmen.maintenance.gc.sweep import Sweep, sweepable
+from dolmen.maintenance.gc.mark import Marker, Release, mark
+from dolmen.store.base import ObjectInfo
+from dolmen.transactions.publisher import publisher
+
+OPERATION = "gc"
+"""The operation of collection's commits in the history. These commits alone are no reason to collect again."""
+
+
+@dataclass(frozen=True)
+class CollectionPlan:
+    """The plan of a collection.
+
+    Args:
+        now_us: the server's clock.
+        horizon_before: the horizon so far.
+        horizon, orphan_cutoff, revoke, applied_before: values for the commit that moves the fence; the present ones if
+            nothing is to move.
+        moves: whether that commit is needed.
+        sweep: whether there may be orphans that are old enough to delete.
+        erasures: what is to be done for erasures.
+        intents: all intents, by txid.
+    """
+
+    now_us: int
+    horizon_before: int
+    horizon: int
+    orphan_cutoff: int
+    revoke: tuple[str, ...]
+    applied_before: int
+    moves: bool
+    sweep: bool
+    erasures: ErasureWork
+    intents: dict[str, KnownIntent]
+
+
+def plan(head: Head, manifest: Manifest, settings: DatabaseSettings, *, full: bool = False) -> CollectionPlan:
+    """Plans a collection on a version that was just read."""
+    now_us = head.server_now(manifest)
+    known = intents(head.store)
+    # Objects of expired versions are deleted first, so that the grace of their readers does not begin again.
+    horizon = next_horizon(head, manifest, settings, now_us) if has_deleted_expired(manifest) else manifest.horizon
+    erasures = erasure_work(manifest, head.segments, settings, now_us, horizon)
+    if not has_deleted_expired(manifest):
+        erasures = erasures.without_expiry()
+    orphan_cutoff = max(manifest.orphan_cutoff, now_us - settings.orphan_age_us)
+    revoke = dead_jobs(known, manifest, now_us - settings.intent_timeout_us)
+    applied_before = now_us - settings.applied_retention_us
+    forgets = any(segment.created_at < applied_before for segment in manifest.segments_of("applied"))
+    sweep = (
+        full
+        or _has_erased_orphans(manifest, orphan_cutoff)
+        or has_come_of_age(head, manifest, sweepable(orphan_cutoff))
+    )
+    ends = any(0 < tag.until <= now_us for tag in manifest.tags.values())
+    moves = horizon > manifest.horizon or bool(revoke) or forgets or sweep or ends or erasures.moves(manifest.horizon)
+    return CollectionPlan(
+        now_us, manifest.horizon, horizon, orphan_cutoff, revoke, applied_before, moves, sweep, erasures, known
+    )
+
+
+def _has_erased_orphans(manifest: Manifest, orphan_cutoff: int) -> bool:
+    """Whether orphans must be searched for because they may contain rows of an erasure."""
+    return any(manifest.swept < each.left_at <= sweepable(orphan_cutoff) for each in manifest.leaving)
+
+
+def has_deleted_expired(manifest: Manifest) -> bool:
+    """Whether the objects of all expired versions are deleted."""
+    return manifest.freed >= manifest.horizon
+
+
+def last_deletable_version(manifest: Manifest, settings: DatabaseSettings, now_us: int) -> int:
+    """The version up to which objects may be deleted: the horizon, once readers of older versions had time to end."""
+    over = manifest.horizon_at + settings.reader_grace_us <= now_us
+    return manifest.horizon if over else min(manifest.freed, manifest.horizon)
+
+
+def next_horizon(head: Head, manifest: Manifest, settings: DatabaseSettings, now_us: int) -> int:
+    """The oldest version to keep; the present horizon when moving it is not worth a commit.
+
+    A version is kept if it was the newest at some time within the retention, if it is among the newest
+    ``keep_versions``, or if a cursor still needs it. A tag keeps its version alone.
+    """
+    horizon = manifest.horizon
+    held = (cursor.version for cursor in manifest.cursors.values() if cursor.holds(now_us))
+    oldest_kept = min([manifest.version - settings.keep_versions + 1, *held])
+    if oldest_kept > horizon:
+        oldest_kept = min(oldest_kept, newest_at(head, manifest, now_us - settings.retention_us))
+    return oldest_kept if oldest_kept > horizon and _worth_it(head, manifest, horizon, oldest_kept) else horizon
+
+
+def _worth_it(head: Head, manifest: Manifest, horizon: int, oldest_kept: int) -> bool:
+    """Whether more than collection's own commits would expire. Else an idle database would never stop committing."""
+    if any(segment.greatest > horizon and segment.least <= oldest_kept for segment in manifest.segments_of("released")):
+        return True
+    if any(horizon < entry.version <= oldest_kept for entry in manifest.released):
+        return True
+    if any(_expires(entry, horizon, oldest_kept) for entry in manifest.history):
+        return True
+    older = (s for s in manifest.segments_of("history") if s.least < oldest_kept and s.greatest >= horizon)
+    return any(_expires(entry, horizon, oldest_kept) for segment in older for entry in head.segments.history(segment))
+
+
+def _expires(entry: HistoryEntry, horizon: int, oldest_kept: int) -> bool:
+    return horizon <= entry.version < oldest_kept and entry.operation != OPERATION
+
 
 REASONS: dict[str, str] = {
     "released": "dropped by expired versions",
@@ -323,19 +428,22 @@ class _Collection:
         return swept.complete
 
     def _sweep_publications(self) -> bool:
-        return self._publications().run()
+        def erase(found: Sequence[ObjectInfo]) -> bool:
+            sizes = [info.size for info in found]
+            return bool(self._deleter.erase("publications", [info.key for info in found], sizes))
 
-    def _publications(self) -> PublicationSweep:
-        return PublicationSweep(
+        finished, problems = publisher().sweep(
             self._context,
-            self._deleter,
-            self._context.head.refresh().manifest if published_tables(self._manifest) else self._manifest,
+            self._manifest,
             self._settings,
             self._now_us,
+            erase,
             self._deadline,
-            full=self._full or bool(self._manifest.leaving),  # an erasure may have taken the pins of old publications
+            full=self._full,
             dry_run=self._dry_run,
         )
+        self._deleter.errors.update(problems)
+        return finished
 
     def _finish_receipts(self) -> bool:
         """Writes the receipts of erasures whose rows are all gone."""
@@ -351,7 +459,6 @@ class _Collection:
             freed,
             self._swept,
             self._deadline,
-            partial(publications_before, self._context),
             lambda: self._kept,
             self._outside,
         )

@@ -10,80 +10,22 @@ Sets of millions of keys, in 8 bytes per key.
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from hashlib import blake2b
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
-from dolmen.base.cached import cached_property
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.errors import CorruptionError
-from dolmen.format.layout import SEGMENTS
+from dolmen.format.layout import SEGMENTS, parse_manifest_key
 from dolmen.format.manifest import Manifest, Released, Segment, TableEntry
 from dolmen.format.references import references
-
-Codes = npt.NDArray[np.int64]
-
-
-def stable_code(key: str) -> int:
-    """64 bits of a key that are the same in every process, unlike Python's ``hash`` of a text."""
-    return int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "little", signed=True)
-
-
-def stable_codes(keys: Iterable[str]) -> Codes:
-    """The codes of keys, ascending and without repetitions."""
-    return np.unique(np.fromiter(map(stable_code, keys), np.int64))
-
-
-class KeySet:
-    """A set of keys without false negatives; a false positive has a probability of 2^-64 per key and question.
-
-    It holds sorted 64-bit hashes. On a false positive, collection keeps an object that it could have deleted.
-    """
-
-    def __init__(self, keys: Iterable[str]) -> None:
-        self._codes = array("q", map(hash, keys))
-        self._code: Callable[[str], int] = hash
-
-    @classmethod
-    def of_codes(cls, parts: Sequence[Codes]) -> KeySet:
-        """The union of parts that other processes found with ``stable_codes``."""
-        found = cls(())
-        found._code = stable_code
-        for part in parts:
-            found._codes.frombytes(np.ascontiguousarray(part, np.int64).tobytes())
-        return found
-
-    @cached_property
-    def _sorted(self) -> Codes:
-        codes = np.frombuffer(self._codes, np.int64).copy()
-        self._codes = array("q")
-        codes.sort()
-        return codes
-
-    def __len__(self) -> int:
-        """Number of keys that were given, including repetitions."""
-        return len(self._sorted)
-
-    def holds(self, keys: Sequence[str]) -> npt.NDArray[np.bool_]:
-        """Whether each of ``keys`` is in the set."""
-        wanted = np.fromiter(map(self._code, keys), np.int64, len(keys))
-        ordered = self._sorted
-        if not len(ordered):
-            return np.zeros(len(keys), np.bool_)
-        places = np.minimum(np.searchsorted(ordered, wanted), len(ordered) - 1)
-        held: npt.NDArray[np.bool_] = ordered[places] == wanted
-        return held
-
-    def __contains__(self, key: object) -> bool:
-        return isinstance(key, str) and bool(self.holds([key])[0])
-
+from dolmen.maintenance.gc.deletion import BATCH, KeySet, ObjectDeleter, released_since
+from dolmen.store.base import ObjectInfo, ObjectStore
 
 Marker: TypeAlias = Callable[[Manifest, SegmentReader, int], KeySet]
 """``mark``, or a function with the same result. Objects that it leaves out are deleted."""
@@ -204,14 +146,6 @@ def manifest_keys(key: str, reader: SegmentReader) -> Iterator[str]:
 def tagged_manifests(manifest: Manifest) -> list[str]:
     """Manifests of expired versions that tags keep. What other tags name is kept as a version that has not expired."""
     return sorted({tag.manifest for tag in manifest.tags.values() if tag.version < manifest.horizon})
-
-
-def released_since(manifest: Manifest, reader: SegmentReader, after: int) -> Iterator[Released]:
-    """Yields what commits after version ``after`` released, oldest first."""
-    for segment in manifest.segments_of("released"):
-        if segment.greatest > after:
-            yield from (entry for entry in reader.released(segment) if entry.version > after)
-    yield from (entry for entry in manifest.released if entry.version > after)
 
 
 def mark(manifest: Manifest, reader: SegmentReader, after: int) -> KeySet:
@@ -339,3 +273,169 @@ def _together(kind: PartKind, segments: Sequence[Segment], table: str = "") -> I
             some = []
     if some:
         yield MarkPart(kind, tuple(some), table)
+
+
+@dataclass(frozen=True)
+class ReleaseProgress:
+    """The progress on the work list.
+
+    Args:
+        freed: everything that commits up to this version released is deleted.
+        complete: True if nothing was left for lack of time.
+    """
+
+    freed: int
+    complete: bool
+
+
+class Release:
+    """Deletes objects that commits up to version ``through`` released, and then the manifests before it.
+
+    Everything may be repeated: after a crash at any point, or beside another collection.
+
+    Args:
+        kept: keys of the objects to keep.
+        through: the horizon whose ``reader_grace`` is over.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        reader: SegmentReader,
+        deleter: ObjectDeleter,
+        manifest: Manifest,
+        kept: KeySet,
+        through: int,
+        deadline: Callable[[], bool],
+    ) -> None:
+        self._store, self._reader, self._deleter = store, reader, deleter
+        self._manifest, self._kept, self._through, self._deadline = manifest, kept, through, deadline
+        self._keys: list[str] = []
+        self._oldest = 0
+        self._failed: int | None = None
+        self._failures = 0
+        self._last: dict[str, int] = {}
+        self._named: dict[int, list[str]] = defaultdict(list)
+
+    def run(self) -> ReleaseProgress:
+        """Deletes, and returns the progress."""
+        done = self._manifest.freed
+        self._last = self._last_holders()
+        for key, version in self._last.items():
+            self._named[version].append(key)
+        for entry in self._expired():
+            if len(self._keys) >= BATCH or entry.trees or entry.manifests:
+                self._flush()
+                if self._deadline():
+                    return self._progress(done, complete=False)
+            self._free(entry)
+            done = entry.version
+        self._flush()
+        if self._deadline() or not self._manifests():
+            return self._progress(self._through - 1, complete=False)
+        return self._progress(self._through, complete=True)
+
+    def _expired(self) -> Iterator[Released]:
+        """The part of the work list that may be deleted."""
+        for entry in released_since(self._manifest, self._reader, self._manifest.freed):
+            if entry.version > self._through:
+                return
+            yield entry
+
+    def _last_holders(self) -> dict[str, int]:
+        """By key of a segment, the last version that released a tree or a manifest which names data through it.
+
+        Such a segment stays until the data is deleted, even if it was released before: nothing else finds the data.
+        """
+        last: dict[str, int] = {}
+        for entry in self._expired():
+            for tree in entry.trees:
+                last.update(dict.fromkeys(tree_segments(tree, self._reader), entry.version))
+            for manifest in entry.manifests:
+                last.update(dict.fromkeys(manifest_segments(manifest, self._reader), entry.version))
+        return last
+
+    def _progress(self, done: int, *, complete: bool) -> ReleaseProgress:
+        if self._failed is not None:  # objects that could not be deleted stay on the list
+            done = min(done, self._failed - 1)
+        return ReleaseProgress(max(done, self._manifest.freed), complete)
+
+    def _free(self, entry: Released) -> None:
+        """Deletes what a commit released: data that trees and manifests name, then segments, then manifests."""
+        version, before = entry.version, self._failures
+        for tree in entry.trees:
+            self._free_data(version, reached_keys(tree, self._reader))
+        for manifest in entry.manifests:
+            self._free_data(version, self._needed_by(manifest))
+        segments = self._named.pop(version, [])
+        if self._failures > before:  # the next run needs these to find the rest
+            self._last.update(dict.fromkeys(segments, self._through + 1))
+        self._add(version, (*entry.objects, *segments))
+        if entry.manifests:
+            self._flush()
+            if self._failures == before:
+                self._add(version, entry.manifests)
+
+    def _needed_by(self, manifest: str) -> Iterator[str]:
+        yield from needed_keys(self._reader.manifest(manifest), self._reader)
+
+    def _free_data(self, version: int, reached: Iterator[str]) -> None:
+        """Deletes the data and the deletes that a holder names, and no segment."""
+        self._flush()
+        keys: list[str] = []
+        try:
+            for key in reached:
+                if key.startswith(SEGMENTS):
+                    continue
+                keys.append(key)
+                if len(keys) >= BATCH:
+                    self._add(version, keys)
+                    self._flush()
+                    keys = []
+        except CorruptionError as error:
+            if not error.is_missing:
+                raise
+            # an earlier run has deleted all of the data, and then a segment or the holder
+        self._add(version, keys)
+        self._flush()
+
+    def _add(self, version: int, keys: Sequence[str]) -> None:
+        if not self._keys:
+            self._oldest = version
+        held = self._kept.holds(keys)
+        free = (key for key, needed in zip(keys, held.tolist(), strict=True) if not needed)
+        self._keys += [key for key in free if self._last.get(key, 0) <= version]
+
+    def _flush(self) -> None:
+        keys, self._keys = list(dict.fromkeys(self._keys)), []
+        if keys and self._deleter.erase("released", keys):
+            self._failures += 1
+            self._failed = self._oldest if self._failed is None else self._failed
+
+    def _manifests(self) -> bool:
+        """Deletes manifests of expired versions and lost attempts, oldest first. Returns whether it came to the end."""
+        some: list[ObjectInfo] = []
+
+        def erase() -> None:
+            keys = [info.key for info in some]
+            if self._deleter.erase("manifests", keys, [info.size for info in some]) and self._failed is None:
+                self._failed = self._through
+            some.clear()
+
+        tagged = {tag.manifest for tag in self._manifest.tags.values()}
+        for released in released_since(self._manifest, self._reader, self._manifest.freed):
+            tagged.update(released.manifests)  # those go after what they need, in this run or in a later one
+        for info in self._store.list("manifest/"):
+            parsed = parse_manifest_key(info.key)
+            if parsed is None or info.key in tagged:
+                continue
+            if parsed[0] >= self._through:
+                break
+            some.append(info)
+            if len(some) >= BATCH:
+                erase()
+                if self._deadline():
+                    return False
+        if some:
+            erase()
+        return True

@@ -25,7 +25,7 @@ from dolmen.format.properties import DatabaseSettings, TableSettings
 from dolmen.maintenance.compact.compaction_plan import CompactionOptions, PlannedGroup, plan_compaction
 from dolmen.maintenance.debt import Debts, TableDebt, debts_of
 from dolmen.maintenance.erasures.erasure_work import rewrite_through
-from dolmen.maintenance.gc.gc_plan import last_deletable_version, next_horizon
+from dolmen.maintenance.gc.collection import last_deletable_version, next_horizon
 from dolmen.maintenance.health.concerns import concerns_of, size_text
 from dolmen.maintenance.health.file_figures import FilesSurvey, pending_erasures
 from dolmen.maintenance.health.health import (

@@ -24,11 +24,10 @@ from dolmen.format.entries import DataFile, Vector
 from dolmen.format.layout import POINTER, manifest_key, parse_manifest_key
 from dolmen.format.manifest import HistoryEntry, Manifest, TableEntry
 from dolmen.format.pointer import Pointer
-from dolmen.maintenance.verify.verify_data import DataCheck
-from dolmen.maintenance.verify.verify_deletes import DeleteObjects, check_deletes
-from dolmen.maintenance.verify.verify_objects import References
-from dolmen.maintenance.verify.verify_report import FindingLog
-from dolmen.maintenance.verify.verify_segments import TableContents, read_segment
+from dolmen.maintenance.verify.contents import DataCheck, DeleteObjects, check_deletes
+from dolmen.maintenance.verify.entries import TableContents, read_segment
+from dolmen.maintenance.verify.findings import FindingLog
+from dolmen.maintenance.verify.objects import References
 
 SAMPLED_VERSIONS = 64
 """The most manifests of older versions that are read, evenly spread and including the oldest, unless all are read."""

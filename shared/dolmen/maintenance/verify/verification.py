@@ -38,6 +38,7 @@ from dolmen.format.adopted_files import file_label
 from dolmen.format.entries import DataFile, Overlay, Tombstone, Vector
 from dolmen.format.layout import POINTER
 from dolmen.format.manifest import HistoryEntry, Manifest, Segment, SegmentKind, TableEntry
+from dolmen.maintenance.erasures.finishing import check_erasures
 from dolmen.maintenance.gc.mark import manifest_keys
 from dolmen.maintenance.verify.chain import (
     KeptContents,
@@ -47,20 +48,19 @@ from dolmen.maintenance.verify.chain import (
     newest_manifest,
     read_manifest,
 )
-from dolmen.maintenance.verify.verify_data import DataCheck
-from dolmen.maintenance.verify.verify_deletes import DeleteObjects, check_deletes
-from dolmen.maintenance.verify.verify_entries import TableCheck, check_applied, check_erasures, check_manifest
-from dolmen.maintenance.verify.verify_objects import (
-    Missing,
-    Need,
-    References,
-    check_objects,
-    check_publications,
-    check_repeated,
+from dolmen.maintenance.verify.contents import DataCheck, DeleteObjects, check_deletes
+from dolmen.maintenance.verify.entries import (
+    TableCheck,
+    TableContents,
+    check_applied,
+    check_dated,
+    check_manifest,
+    read_segment,
 )
-from dolmen.maintenance.verify.verify_report import FindingLog, Progress, Unreferenced, VerifyReport
-from dolmen.maintenance.verify.verify_segments import TableContents, check_dated, read_segment
+from dolmen.maintenance.verify.findings import FindingLog, Progress, Unreferenced, VerifyReport
+from dolmen.maintenance.verify.objects import Missing, Need, References, check_objects, check_repeated
 from dolmen.store.cache import ObjectCache
+from dolmen.transactions.publisher import publisher
 
 SAMPLED_FOOTERS = 256
 """The number of data files per table that are opened, evenly spread, unless all are read."""
@@ -149,7 +149,10 @@ class _Verification:
             self._kept.check(context, log, skip)
             check_intents(context, log)
         check_erasures(context, newest, log, deep=self._deep)
-        check_publications(context, newest, log)
+        for problems in publisher().check(context, newest):
+            log.count("publications")
+            for problem in problems:
+                log.add(problem.kind, problem.key, problem.reason, table=problem.table)
         now = self._check_kept(manifest.version, newest)
         return self._report(manifest.version, [one for one in missing if now.is_kept(one.versions[1])], orphans)
 

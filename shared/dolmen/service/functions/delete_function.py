@@ -132,7 +132,7 @@ class _DeleteEvent:
         Args:
             seconds: no publication is begun with less time left.
         """
-        from dolmen.iceberg.erased_tables import publish_erasures  # imports fastavro
+        from dolmen.iceberg.publication import publish_erasures  # imports fastavro
 
         done = publish_erasures(
             context_of(self._database),

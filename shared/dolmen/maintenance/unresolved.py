@@ -1,40 +1,25 @@
-"""The unresolved deletes of a snapshot, prepared once and applied to any of its files; and the vectors they become."""
+"""The unresolved deletes of a snapshot, prepared once to be applied to any of its files."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 
 import numpy as np
-from pyroaring import BitMap
 
-from dolmen.base.units import KIB, MIB
 from dolmen.commit.context import Context
-from dolmen.commit.loop import submit
-from dolmen.commit.statements.background import Resolve
-from dolmen.entries.segments.live import LiveFiles
 from dolmen.entries.segments.row_bounds import RowBounds, undecided
 from dolmen.entries.segments.tombstone_judge import FileTombstones, TombstoneJudge
 from dolmen.format.arrow_arrays import to_boolean_array, to_mask
 from dolmen.format.entries import Blob, DataFile, KeysTombstone, Tombstone, WhereTombstone
 from dolmen.format.manifest import TableEntry
-from dolmen.maintenance import never
 from dolmen.predicate import StatsVerdict, matches
 from dolmen.rows.scan.by_key.keys_lookup import KeysLookup, Tuples
 from dolmen.rows.scan.plan import FilePlan
 from dolmen.rows.scan.read.reading import RowGroupColumns
 from dolmen.rows.scan.read.row_groups import OpenFile, RowGroup, as_bound
 from dolmen.rows.scan.scan_deletes import BlobReader, Deletes, load_deletes
-
-MOST_OBJECTS = 32
-"""Vectors are gathered when they are spread over more ``.del`` objects than this."""
-
-SMALL_BYTES = 64 * KIB
-"""A vector larger than this, in bytes, stays where it is: it is worth a request of its own."""
-
-_BATCH_FILES = 1_000
-_BATCH_BYTES = 16 * MIB
 
 
 class Unresolved:
@@ -149,46 +134,3 @@ class ErasureMatches:
             alone = _load(self._context, self._entry, [tombstone])
             self._alone[tombstone.blob] = alone.lookups[tombstone.columns]
         return self._alone[tombstone.blob]
-
-
-def gather_vectors(context: Context, name: str, *, deadline: Callable[[], bool] = never) -> int:
-    """Moves a table's small vectors into few objects, if they are in many. Returns the number of vectors moved.
-
-    Every delete by position leaves a ``.del`` object of its own. A scan fetches vectors that are side by side in one
-    request. Vectors are gathered only in a table without unresolved deletes: a moved vector needs a greater pair than
-    before, so its file's ``applied_through`` becomes that of the snapshot, which is correct only if nothing is left to
-    resolve.
-
-    Args:
-        deadline: asked before each commit of at most a thousand vectors.
-
-    Raises:
-        TableNotFoundError: no such table.
-    """
-    manifest = (context.head.cached or context.head.refresh()).manifest  # it need not be the newest
-    entry = context.segments.whole(manifest.table(name))
-    if entry.tombstones or entry.segments_of("tombstones"):
-        return 0
-    scattered = _scattered_files(LiveFiles.of(entry, context.segments))
-    moved = 0
-    while scattered and not deadline():
-        batch, size = list[DataFile](), 0
-        while scattered and len(batch) < _BATCH_FILES and size < _BATCH_BYTES:
-            file = scattered.pop()
-            batch.append(file)
-            size += file.vector.length if file.vector else 0
-        positions = {file.path: BitMap() for file in batch}
-        statement = Resolve.of(
-            name, entry.uuid, entry.epoch, manifest.commit_ts, positions, gather=frozenset(positions)
-        )
-        if submit(context.head, "gather", [statement]).manifest is None:
-            break
-        moved += len(batch)
-    return moved
-
-
-def _scattered_files(live: LiveFiles) -> list[DataFile]:
-    """Files with small vectors, if these are in too many objects; otherwise none."""
-    small = [file for file in live if file.vector and file.vector.length <= SMALL_BYTES]
-    objects = {file.vector.object for file in small if file.vector}
-    return small if len(objects) > MOST_OBJECTS else []

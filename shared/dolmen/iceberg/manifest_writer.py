@@ -1,40 +1,124 @@
-"""Delete files of a snapshot: position deletes for Iceberg v2, deletion vectors for v3.
+"""Writes the manifests and delete files of a snapshot, and carries over those of the last one that are the same.
 
-Hidden rows of a data file only become more, so its path and their number say which they are. What an earlier
-publication wrote for the same number is carried over.
-
-Puffin files with one deletion vector each (https://iceberg.apache.org/puffin-spec/, "deletion-vector-v1" blob).
-
-There is one vector to a file, because DuckDB 1.5 returns wrong rows, without an error, for a file with several. The
-footer names the data file by its absolute path, because pyiceberg and Polars find it there, not in the manifest.
-
-Position-delete files of Iceberg v2: Parquet with pairs of a data file and a position.
-
-See "Position Delete Files" of https://iceberg.apache.org/spec/. One file may serve any number of data files.
+Hidden rows of a data file only become more, so its path and their number say which they are.
 """
 
 from __future__ import annotations
 
-import struct
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-import msgspec
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from pyroaring import BitMap
 
 from dolmen.base.runtime import Runtime
-from dolmen.format.checksums import crc32
-from dolmen.format.delete_object import encode_vector
 from dolmen.format.entries import DataFile
-from dolmen.iceberg.file_groups import FileGroup, FileGroups
-from dolmen.iceberg.manifests import POSITION_DELETES, FileEntry, ManifestFile, Metrics
-from dolmen.iceberg.publication_directory import BaseManifests, ManifestWriter, PublicationDirectory
+from dolmen.iceberg.file_groups import (
+    BLOB_OFFSET,
+    FILE_PATH_ID,
+    FileGroup,
+    FileGroups,
+    position_delete_file,
+    puffin_file,
+    vector_blob,
+)
+from dolmen.iceberg.manifests import (
+    POSITION_DELETES,
+    Content,
+    FileEntry,
+    ManifestBody,
+    ManifestFile,
+    ManifestTally,
+    Metrics,
+    encode_manifest,
+)
+from dolmen.iceberg.metadata import FormatVersion
+from dolmen.iceberg.publication_directory import PublicationDirectory
+
+_NAME = re.compile(r".*/(?:data|deletes)-([0-9a-f]{16})-[0-9a-f]{32}\.avro")
+
+
+class BaseManifests:
+    """The manifests of the snapshot that was published last.
+
+    Args:
+        manifests: none if they cannot be carried over.
+    """
+
+    def __init__(self, directory: PublicationDirectory, manifests: Sequence[ManifestFile]) -> None:
+        self._directory = directory
+        self._by_identity: dict[tuple[Content, str], ManifestFile] = {}
+        for each in manifests:
+            if match := _NAME.fullmatch(each.path):
+                self._by_identity[each.content, match[1]] = each
+        self._kept: set[tuple[Content, str]] = set()
+        self._bodies: dict[Content, list[ManifestBody]] = {}
+        self._data_files: dict[str, FileEntry] | None = None
+
+    def keep(self, content: Content, identities: Iterable[str]) -> None:
+        """Notes which manifests the next snapshot carries over, so that they are not read."""
+        self._kept.update((content, identity) for identity in identities)
+
+    def carry_over(self, content: Content, identity: str) -> ManifestFile | None:
+        """The manifest with this identity; None if there is none."""
+        return self._by_identity.get((content, identity))
+
+    def replaced(self, content: Content) -> list[ManifestBody]:
+        """The content of the manifests that are not carried over, one GET each."""
+        if content not in self._bodies:
+            gone = [each for key, each in self._by_identity.items() if key[0] == content and key not in self._kept]
+            self._bodies[content] = [
+                ManifestBody.decode(self._directory.read(each.path), self._directory.key(each.path)) for each in gone
+            ]
+        return self._bodies[content]
+
+    def data_file(self, path: str) -> FileEntry | None:
+        """The entry of a data file in a manifest that is not carried over; None if there is none."""
+        if self._data_files is None:
+            self._data_files = {entry.path: entry for body in self.replaced("data") for entry in body.entries}
+        return self._data_files.get(path)
+
+
+@dataclass
+class ManifestWriter:
+    """Writes manifests under names that tell their content.
+
+    Args:
+        schema: the table's schema in Iceberg's JSON.
+        snapshot, sequence: id and sequence number of the snapshot.
+    """
+
+    directory: PublicationDirectory
+    format_version: FormatVersion
+    schema: dict[str, Any]
+    snapshot: int
+    sequence: int
+
+    def write(
+        self,
+        content: Content,
+        identity: str,
+        entries: Iterable[FileEntry],
+        coverage: Mapping[str, int] | None = None,
+    ) -> ManifestFile:
+        """Creates a manifest.
+
+        Args:
+            identity: 16 digits that name its content.
+            coverage: of a manifest of deletes; see ``ManifestBody``.
+        """
+        tally = ManifestTally(self.snapshot)
+        watched = tally.watch(entries)
+        data = encode_manifest(watched, self.format_version, content, self.schema, self.snapshot, coverage)
+        path = self.directory.write(f"{content}-{identity}", "avro", data)
+        return tally.sum_up(path, len(data), content, self.sequence)
+
 
 MOST_DELETE_FILES = 8
 """Position-delete files are rewritten as one when there would be more of them than this."""
+
+
 _POSITIONS_PER_FILE = 1 << 24
 
 
@@ -172,94 +256,3 @@ def write_deletes(deletes: DeletesWriter, format_version: int) -> Sequence[Manif
     """Writes the delete files of a snapshot in this format, and their manifests."""
     found: Iterable[ManifestFile] = deletes.position_deletes() if format_version == 2 else deletes.vectors()
     return tuple(found)
-
-
-BLOB_OFFSET = 4
-"""Where the blob begins: after the magic."""
-
-
-_MAGIC = b"PFA1"
-
-
-_VECTOR_MAGIC = b"\xd1\xd3\x39\x64"
-
-
-_ROW_POSITION_ID = 2147483645
-"""Reserved field id of a row's position ("Reserved Field IDs")."""
-
-
-def vector_blob(positions: BitMap) -> bytes:
-    """A deletion vector: length, magic, one 64-bit Roaring bitmap of one 32-bit bitmap, and CRC-32."""
-    body = _VECTOR_MAGIC + struct.pack("<QI", 1, 0) + encode_vector(positions)
-    return struct.pack(">I", len(body)) + body + struct.pack(">I", crc32(body))
-
-
-def vector_in(body: bytes, offset: int, length: int) -> BitMap:
-    """The positions in a deletion vector of a Puffin file. Raises ValueError if it is damaged."""
-    blob = body[offset : offset + length]
-    inner = blob[4:-4]
-    if len(blob) != length or inner[:4] != _VECTOR_MAGIC or blob[-4:] != struct.pack(">I", crc32(inner)):
-        raise ValueError("the deletion vector's checksum differs")
-    return BitMap.deserialize(inner[16:])
-
-
-def puffin_file(blob: bytes, data_file: str, cardinality: int) -> bytes:
-    """A Puffin file with one deletion vector.
-
-    Args:
-        blob: as ``vector_blob`` makes it.
-        data_file: absolute path of the file whose rows it deletes, as the manifest names it.
-        cardinality: number of positions.
-    """
-    payload = msgspec.json.encode(
-        {
-            "blobs": [
-                {
-                    "type": "deletion-vector-v1",
-                    "fields": [_ROW_POSITION_ID],
-                    "snapshot-id": -1,
-                    "sequence-number": -1,
-                    "offset": BLOB_OFFSET,
-                    "length": len(blob),
-                    "properties": {"referenced-data-file": data_file, "cardinality": str(cardinality)},
-                }
-            ],
-            "properties": {"created-by": "dolmen"},
-        }
-    )
-    return b"".join([_MAGIC, blob, _MAGIC, payload, struct.pack("<II", len(payload), 0), _MAGIC])
-
-
-FILE_PATH_ID = 2147483546
-"""Reserved field id of the column ``file_path``."""
-
-
-POSITION_ID = 2147483545
-"""Reserved field id of the column ``pos``."""
-
-
-_ROW_GROUP = 1 << 20
-
-
-_SCHEMA = pa.schema(
-    [
-        pa.field("file_path", pa.string(), False, {"PARQUET:field_id": str(FILE_PATH_ID)}),
-        pa.field("pos", pa.int64(), False, {"PARQUET:field_id": str(POSITION_ID)}),
-    ]
-)
-
-
-def position_delete_file(positions: Mapping[str, BitMap]) -> bytes:
-    """The bytes of a position-delete file, sorted by path and position, as the format asks for.
-
-    Args:
-        positions: by the absolute path of their data file, as manifests name it.
-    """
-    sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(sink, _SCHEMA, compression="zstd", use_dictionary=["file_path"], store_schema=False) as out:
-        for path in sorted(positions):
-            numbers = np.asarray(positions[path].to_array(), np.int64)
-            for start in range(0, len(numbers), _ROW_GROUP):
-                own = numbers[start : start + _ROW_GROUP]
-                out.write_batch(pa.record_batch([pa.repeat(path, len(own)), pa.array(own)], schema=_SCHEMA))
-    return bytes(sink.getvalue())
