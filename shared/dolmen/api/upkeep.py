@@ -17,13 +17,12 @@ from dolmen.store.url import open_store
 if TYPE_CHECKING:
     from dolmen.iceberg.publication import IcebergPublication
     from dolmen.maintenance.compact.compaction import Compacted
-    from dolmen.maintenance.deadline import Deadline
     from dolmen.maintenance.debt import Debts
     from dolmen.maintenance.erasures.status import ErasureStatus, ReceiptCheck
     from dolmen.maintenance.gc.collection import Collected
     from dolmen.maintenance.health.health import Health, Pipeline
     from dolmen.maintenance.resolution import Resolved
-    from dolmen.maintenance.round import Done, Round, Step, StepFailure
+    from dolmen.maintenance.round import Deadline, Done, Round, Step, StepFailure
     from dolmen.maintenance.segment_merging import Merged
     from dolmen.maintenance.ttl import Expired
     from dolmen.maintenance.verify.findings import Progress, VerifyReport
@@ -266,7 +265,7 @@ class MaintainableDatabase:
             >>> "<html" in db.report()
             True
         """
-        from dolmen.maintenance.health.page.page import draw_page
+        from dolmen.maintenance.health.page import draw_page
 
         return draw_page(self.health(pipeline))
 

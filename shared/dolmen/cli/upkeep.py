@@ -23,7 +23,7 @@ from dolmen.cli.watch import print_debts
 from dolmen.errors import InputError, TagNotFoundError
 from dolmen.format.properties import DATABASE_PROPERTIES, TABLE_PROPERTIES
 from dolmen.maintenance.compact.compaction import Compacted
-from dolmen.maintenance.measures import facts_of
+from dolmen.maintenance.round import facts_of
 
 SomeTable = Annotated[Optional[str], typer.Argument(help="One table; all by default.")]  # noqa: UP045
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Report what would be done, and do nothing.")]

@@ -21,12 +21,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from dolmen.base.runtime import Runtime
 from dolmen.commit.context import Context
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.erasures import HurryErasure
@@ -34,15 +35,176 @@ from dolmen.errors import InputError, TableNotFoundError
 from dolmen.format.layout import check_table_name
 from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import TableSettings
-from dolmen.maintenance.compact.compaction import compact
-from dolmen.maintenance.deadline import Deadline
+from dolmen.maintenance.compact.compaction import Compacted, compact
+from dolmen.maintenance.debt import Debts
 from dolmen.maintenance.erasures.status import ErasureStatus, status_of
-from dolmen.maintenance.gc.collection import collect
+from dolmen.maintenance.gc.collection import Collected, collect
 from dolmen.maintenance.indexing import index_table
-from dolmen.maintenance.resolution import resolve
-from dolmen.maintenance.segment_merging import merge_segments
-from dolmen.maintenance.ttl import expire_rows
+from dolmen.maintenance.resolution import Resolved, resolve
+from dolmen.maintenance.segment_merging import Merged, merge_segments
+from dolmen.maintenance.ttl import Expired, expire_rows
 from dolmen.transactions.publisher import publisher
+
+MARGIN_SECONDS = 10.0
+"""Seconds that are always kept free: for a commit whose answer is lost, and for the end of a Lambda invocation."""
+SLOWDOWN = 2.0
+"""The next step may take this many times as long as the longest one so far."""
+
+
+class Deadline:
+    """Tells when to stop: when the next step may no longer fit into the time that is left.
+
+    The duration of steps is measured between calls, so a loop calls it once per step. Work of short steps goes on until
+    shortly before the end, and work of long steps stops early enough.
+
+    Args:
+        runtime: measures the steps.
+        remaining_seconds: returns the seconds that are left; infinite by default.
+    """
+
+    def __init__(self, runtime: Runtime, remaining_seconds: Callable[[], float] = lambda: math.inf) -> None:
+        self._runtime, self._remaining = runtime, remaining_seconds
+        self._asked, self._longest = runtime.monotonic(), 0.0
+        self.reached = False
+
+    @property
+    def left_seconds(self) -> float:
+        """Seconds in which another step may begin; below 0 when the deadline is reached."""
+        return self._remaining() - MARGIN_SECONDS - SLOWDOWN * self._longest
+
+    def begin(self) -> None:
+        """Begins a new piece of work: the time since the last call was not a step."""
+        self._asked = self._runtime.monotonic()
+
+    def __call__(self) -> bool:
+        """Whether to stop. Once True, it stays True."""
+        now = self._runtime.monotonic()
+        self._longest, self._asked = max(self._longest, now - self._asked), now
+        self.reached = self.reached or self.left_seconds <= 0
+        return self.reached
+
+    def share(self, seconds: float) -> Share:
+        """A deadline for one of several tables: reached after ``seconds``, or when the whole deadline is reached."""
+        return Share(self, seconds)
+
+
+class Share:
+    """A share of a deadline. See ``Deadline.share``.
+
+    At least one step fits into any share: it says stop at its second call at the earliest, unless the whole is over.
+    """
+
+    def __init__(self, whole: Deadline, seconds: float) -> None:
+        whole.begin()
+        left = whole.left_seconds
+        self._whole, self._left_at_end = whole, -math.inf if math.isinf(left) else left - seconds
+        self._asked = False
+        self.reached = False
+
+    def __call__(self) -> bool:
+        """Whether to stop. Once True, it stays True."""
+        over = self._whole()
+        if self._asked:
+            over = over or self._whole.left_seconds <= self._left_at_end
+        self._asked = True
+        self.reached = self.reached or over
+        return self.reached
+
+
+Unit: TypeAlias = Literal["Count", "Bytes", "Seconds"]
+Measures: TypeAlias = dict[str, tuple[Unit, float]]
+"""Unit and value of each metric in CloudWatch, by name."""
+
+
+def facts_of(result: Any) -> dict[str, Any]:
+    """The figures of a result: names and numbers, never values of the data."""
+    if isinstance(result, Expired):
+        return {"tables": sorted(result.cutoffs), "version": result.commit.version if result.commit else None}
+    if isinstance(result, Collected):
+        deleted = {reason: amount.objects for reason, amount in result.deleted.items() if amount.objects}
+        return {
+            "version": result.version,
+            "horizon": result.horizon,
+            "versions_expired": result.versions_expired,
+            "deleted": deleted,
+            "objects": result.objects,
+            "bytes": result.bytes,
+            "revoked": len(result.revoked),
+            "erasures_pending": result.erasures.pending,
+            "erasures_gone": result.erasures_gone,
+            "finished": result.finished,
+        }
+    return {
+        field.name: getattr(result, field.name)
+        for field in fields(result)
+        if field.name != "table" and isinstance(getattr(result, field.name), int)
+    }
+
+
+def changed_anything(result: Any) -> bool:
+    """Whether it made a version or deleted an object. Most rounds find nothing to do."""
+    if isinstance(result, Collected):
+        return bool(result.objects or result.versions_expired or result.revoked)
+    return bool(result.commits > 0)
+
+
+def measures_of_round(done: Round) -> Measures:
+    """Measures of a round, summed over all tables."""
+    resolved: list[Resolved] = done.results("resolve")
+    compacted: list[Compacted] = done.results("compact")
+    merged: list[Merged] = done.results("merge")
+    expired: list[Expired] = done.results("expire")
+    return {
+        "TablesExpired": ("Count", sum(len(one.cutoffs) for one in expired)),
+        "TombstonesResolved": ("Count", sum(one.dropped for one in resolved)),
+        "RowsResolved": ("Count", sum(one.rows for one in resolved)),
+        "FilesCompacted": ("Count", sum(one.files_in for one in compacted)),
+        "BytesCompacted": ("Bytes", sum(one.bytes_in for one in compacted)),
+        "RowsRemoved": ("Count", sum(one.rows_deleted for one in compacted)),
+        "GroupsDropped": ("Count", sum(one.dropped for one in compacted)),
+        "SegmentsMerged": ("Count", sum(one.inputs for one in merged)),
+        "TablesPublished": ("Count", sum(one.commits for one in done.results("publish"))),
+        "IndexesBehind": ("Count", len(done.indexes_behind)),
+        "StepsFailed": ("Count", len(done.failures)),
+        "RoundsUnfinished": ("Count", int(not done.finished)),
+    }
+
+
+def measures_of_debt(debts: Debts) -> Measures:
+    """Measures of the work that is left to do."""
+    return {
+        "TombstoneDebt": ("Count", debts.total("tombstones")),
+        "OldestUnresolvedDeleteSeconds": ("Seconds", debts.oldest_unresolved_age_us / 1e6),
+        "SmallFileDebt": ("Count", debts.total("files_saved")),
+        "DeadRows": ("Count", debts.total("dead_rows")),
+        "IndexLagRows": ("Count", debts.total("index_lag_rows")),
+        "PublicationLagSeconds": ("Seconds", debts.publication_lag_us / 1e6),
+        "ManifestBytes": ("Bytes", debts.manifest_bytes),
+        "ManifestBudget": ("Bytes", debts.manifest_budget),
+    }
+
+
+def measures_of_collection(collected: Collected) -> Measures:
+    """Measures of a collection, and of the objects that wait for one. A dry run has deleted nothing."""
+    waiting = collected.waiting
+    did = 0 if collected.dry_run else 1
+    measures: Measures = {
+        "ObjectsDeleted": ("Count", collected.objects * did),
+        "BytesDeleted": ("Bytes", collected.bytes * did),
+        "VersionsExpired": ("Count", collected.versions_expired * did),
+        "JobsRevoked": ("Count", len(collected.revoked) * did),
+        "DeletesFailed": ("Count", len(collected.errors)),
+        "ErasuresGone": ("Count", collected.erasures_gone * did),
+        "ErasuresPending": ("Count", collected.erasures.pending),
+        "ErasuresInDanger": ("Count", collected.erasures.in_danger),
+        "OldestErasureSeconds": ("Seconds", collected.erasures.oldest_age_us / 1e6),
+    }
+    if collected.erasures.deadline_us is not None:
+        measures["ErasureDeadlineSeconds"] = ("Seconds", collected.erasures.deadline_us / 1e6)
+    if waiting is not None:
+        measures |= {"OrphanBytes": ("Bytes", waiting.bytes), "OrphanObjects": ("Count", waiting.objects)}
+    return measures
+
 
 Step: TypeAlias = Literal["expire", "resolve", "compact", "index", "merge", "publish"]
 

@@ -22,8 +22,8 @@ from dolmen.format.manifest import Segment, TableEntry
 from dolmen.maintenance.compact.compaction import CompactionOptions, compact
 from dolmen.maintenance.erasures.status import figures_of
 from dolmen.maintenance.gc.collection import collect
-from dolmen.maintenance.measures import measures_of_collection
 from dolmen.maintenance.resolution import resolve
+from dolmen.maintenance.round import measures_of_collection
 from dolmen.maintenance.segment_merging import merge_segments, plan_merges, upload_merge
 from dolmen.maintenance.verify.verification import verify
 from dolmen.store.counting import CountingStore

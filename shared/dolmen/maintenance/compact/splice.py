@@ -4,12 +4,11 @@ A row group is copied where all of its rows are live, it is no smaller than one 
 exactly the columns of the output, no key of other files lies within its range of the sort key, and so many bytes of
 such row groups follow upon each other in one file that copying costs less than reading, decoding, encoding and writing
 them. All of this is decided from entries and footers. Uncertain row groups are encoded again.
-
-Which row groups can be copied to a new file: those that would be written in the same way, as far as readers see.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -28,12 +27,12 @@ from dolmen.format.entries import Bounds, DataFile
 from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import has_index, key_filter_bits
 from dolmen.format.schema import COMMIT_TS_ID, Field, is_nested
-from dolmen.maintenance.compact.compaction_plan import CompactionOptions
-from dolmen.maintenance.compact.sort import Unit
+from dolmen.format.types import to_scalar
+from dolmen.rows.scan.plan import FilePlan
 from dolmen.rows.scan.read.byte_ranges import missing_file_error
 from dolmen.rows.scan.read.footers import DataFileFooter, check_footer
 from dolmen.rows.scan.read.row_groups import OpenFile, RowGroup
-from dolmen.rows.write.encodings import WRITTEN_CODECS, Leaf, leaves
+from dolmen.rows.write.encodings import WRITTEN_CODECS, WriteOptions, leaves
 from dolmen.rows.write.parquet_object import (
     BLOOM_FALSE_POSITIVES,
     MAX_GROUP_ROWS,
@@ -63,8 +62,9 @@ class Spliceable:
         entry: the table's, with ``_commit_ts`` if the output has it.
     """
 
-    def __init__(self, entry: TableEntry, options: CompactionOptions) -> None:
+    def __init__(self, entry: TableEntry, options: WriteOptions) -> None:
         self._entry, self._options = entry, options
+        self._leaves = leaves(entry.schema.arrow)
         self._columns = [entry.schema.by_id[id_] for id_ in statistics_columns(entry)]
         self._columns += [field for field in entry.schema.fields if field.id == COMMIT_TS_ID]
         self._filter_bits = key_filter_bits(entry)
@@ -129,29 +129,18 @@ class Spliceable:
         one_each = np.count_nonzero(pages.rows) == np.count_nonzero(pages.counts)
         return not small or bool(one_each)
 
-    @property
-    def _leaves(self) -> tuple[Leaf, ...]:
-        return leaves(self._entry.schema.arrow)
-
     def _is_large(self, row_group: pq.RowGroupMetaData, chunks: list[pq.ColumnChunkMetaData], size: int) -> bool:
         """Whether it is about as large as one that would be written: by its bytes, its rows, or its bytes in memory."""
         rows = row_group.num_rows
-        if size * _SHARE >= self._options.row_group_bytes:
+        if size * _SHARE >= self._options.row_group_bytes or rows * _SHARE >= MAX_GROUP_ROWS:
             return True
-        if rows * _SHARE >= MAX_GROUP_ROWS:
-            return True
+        uncompressed = Counter[str]()
+        for leaf, chunk in zip(self._leaves, chunks, strict=True):
+            uncompressed[leaf.column] += chunk.total_uncompressed_size
         in_memory = sum(
-            max(_fixed_bytes(field.type) * rows, sum(chunks[leaf].total_uncompressed_size for leaf in own))
-            for field, own in self._leaves_by_column()
+            max(_fixed_bytes(field.type) * rows, uncompressed[field.name]) for field in self._entry.schema.arrow
         )
         return bool(in_memory * _RUN_SHARE >= self._options.run_bytes)
-
-    def _leaves_by_column(self) -> list[tuple[pa.Field, list[int]]]:
-        names = [leaf.column for leaf in self._leaves]
-        return [
-            (field, [leaf for leaf, name in enumerate(names) if name == field.name])
-            for field in self._entry.schema.arrow
-        ]
 
     def _has_filters(self, group: RowGroup, chunks: list[pq.ColumnChunkMetaData]) -> bool:
         """Whether exactly the columns of the primary key have Bloom filters, of at least the present size.
@@ -196,6 +185,28 @@ def _extent(group: RowGroup, field: Field) -> Extent | None:
     return Extent(found.min, found.max, found.nulls, 0)
 
 
+@dataclass(frozen=True)
+class Unit:
+    """A unit of reading: a whole file, which is opened when its turn comes, or one row group of an open one.
+
+    Args:
+        rank: orders units by their least key; units with unknown keys come first.
+        bound: the least key, or a lower bound of it; None if it is unknown.
+        part: what is read.
+    """
+
+    rank: tuple[Any, ...]
+    bound: tuple[pa.Scalar, ...] | None
+    part: FilePlan | RowGroup
+
+    @classmethod
+    def of(cls, part: FilePlan | RowGroup, known: Bounds, key: Field) -> Unit:
+        """Makes a unit from the known bounds of its rows' keys."""
+        if known.min is None:
+            return cls((0,), None, part)
+        return cls((1, known.min), (to_scalar(known.min, key.arrow_type),), part)
+
+
 Segments: TypeAlias = list[CopiedGroups | list[Unit]]
 """The parts of an output in order: row groups that are copied, and units that are encoded again."""
 
@@ -222,7 +233,7 @@ class _Piece:
 
     @property
     def file(self) -> OpenFile | None:
-        """The file that it is a row group of."""
+        """The file that has the row group."""
         return self.unit.part.file if isinstance(self.unit.part, RowGroup) else None
 
     def follows(self, other: _Piece) -> bool:
@@ -238,10 +249,14 @@ class Splicing:
     Args:
         name: of the table.
         entry: the table's, with ``_commit_ts`` if the output has it.
+        splice_bytes: row groups are copied where so many bytes of them follow upon each other; 0: none is.
     """
 
-    def __init__(self, context: Context, name: str, entry: TableEntry, options: CompactionOptions) -> None:
-        self._context, self._name, self._entry, self._options = context, name, entry, options
+    def __init__(
+        self, context: Context, name: str, entry: TableEntry, options: WriteOptions, splice_bytes: int
+    ) -> None:
+        self._context, self._name, self._entry = context, name, entry
+        self._splice_bytes, self._small_bytes = splice_bytes, options.row_group_bytes // 2
         self._spliceable = Spliceable(entry, options)
         self._sources: dict[str, SpliceSource | None] = {}
 
@@ -250,7 +265,7 @@ class Splicing:
 
         There are none in tables with an index, whose row groups are small, and many.
         """
-        least = 0 if has_index(self._entry) else self._options.splice_bytes
+        least = 0 if has_index(self._entry) else self._splice_bytes
         stored = COMMIT_TS_ID in self._entry.schema.by_id
         return {
             file.path
@@ -319,7 +334,6 @@ class Splicing:
     def _chosen(self, pieces: list[_Piece]) -> list[_Piece]:
         """The same pieces, of which those are copied where that pays, and leaves no small row group between them."""
         pieces = list(pieces)
-        small = self._options.row_group_bytes // 2
         while True:
             given_up: set[int] = set()
             first = 0
@@ -327,9 +341,9 @@ class Splicing:
                 end = first + len(run)
                 size = sum(piece.size for piece in run)
                 if run[0].copied is not None:
-                    if size < self._options.splice_bytes:
+                    if size < self._splice_bytes:
                         given_up.update(range(first, end))
-                elif size < small and len(run) < len(pieces):
+                elif size < self._small_bytes and len(run) < len(pieces):
                     given_up.add(end if end < len(pieces) else first - 1)
                 first = end
             if not given_up:

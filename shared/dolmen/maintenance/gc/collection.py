@@ -29,7 +29,7 @@ from dolmen.errors import ConflictError
 from dolmen.format.manifest import HistoryEntry, Manifest
 from dolmen.format.properties import DatabaseSettings
 from dolmen.maintenance.erasures.erasure_work import ErasureWork, describe_erasures, erasure_work
-from dolmen.maintenance.erasures.finishing import ReceiptFinisher
+from dolmen.maintenance.erasures.receipts import ReceiptFinisher
 from dolmen.maintenance.erasures.status import ErasureFigures, figures_of
 from dolmen.maintenance.gc.deletion import (
     Amount,

@@ -37,7 +37,7 @@ from dolmen.service.functions.function_settings import FunctionResources, Invoca
 from dolmen.transactions.transaction import Transaction
 
 if TYPE_CHECKING:  # it imports all of maintenance
-    from dolmen.maintenance.measures import Measures
+    from dolmen.maintenance.round import Measures
 
 _LOOKUP_BYTES_PER_SECOND = 32 << 20
 """At most this many bytes of data files are searched for erased rows, for each second of half of the time left."""

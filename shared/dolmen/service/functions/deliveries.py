@@ -49,7 +49,7 @@ from dolmen.ingest.queues.sqs import EXPEDITED_SECONDS, MAX_SQS_BATCH, MAX_SQS_B
 from dolmen.ingest.redaction import error_fields
 
 if TYPE_CHECKING:  # it imports all of maintenance
-    from dolmen.maintenance.measures import Measures
+    from dolmen.maintenance.round import Measures
 
 MAX_FAILURES = 16
 MAX_CRASHES = 4

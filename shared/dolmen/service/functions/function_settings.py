@@ -40,7 +40,7 @@ from dolmen.service.handover.emr_serverless import EmrServerless, JobSettings
 from dolmen.store.url import open_store
 
 if TYPE_CHECKING:  # they import all of maintenance, and the readers of files
-    from dolmen.maintenance.measures import Measures
+    from dolmen.maintenance.round import Measures
     from dolmen.service.handover.handover_records import HandoverRecords
 
 

@@ -25,7 +25,7 @@ from dolmen.base.runtime import Runtime
 from dolmen.errors import Error, InputError
 from dolmen.ingest.pipeline_health import look_at_queue, look_at_rejects
 from dolmen.maintenance.health.health import Pipeline, QueuePlace
-from dolmen.maintenance.health.page.page import POLICY, draw_page
+from dolmen.maintenance.health.page import POLICY, draw_page
 from dolmen.service.local.layout import LocalLayout
 from dolmen.store.url import open_store
 

@@ -5,9 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dolmen.base.units import count_text, duration_text
-from dolmen.maintenance.health.concerns import ago_text, time_text
-from dolmen.maintenance.health.health import Health, PendingErasure, Pipeline, QueuePlace, RejectsPlace
-from dolmen.maintenance.health.page.charts import GridColumn, Html, element, grid, join, meter, version_strip
+from dolmen.maintenance.health.elements import (
+    WIDTH,
+    GridColumn,
+    Html,
+    ago_text,
+    element,
+    grid,
+    join,
+    meter,
+    time_text,
+)
+from dolmen.maintenance.health.health import (
+    Health,
+    KeptVersions,
+    PendingErasure,
+    Pipeline,
+    QueuePlace,
+    RejectsPlace,
+)
 
 
 def versions(health: Health) -> Html | None:
@@ -267,3 +283,44 @@ def _section(title: str, *content: object) -> Html:
 
 def _with_rest(caption: str, left_out: int) -> str:
     return f"{caption}; {left_out:,} more are not shown" if left_out else caption
+
+
+def version_strip(versions: KeptVersions) -> Html:
+    """The kept versions as a bar, with marks of tags above and of cursors below."""
+    marks = [*(tag.version for tag in versions.tags), *(cursor.version for cursor in versions.cursors)]
+    first = min([max(versions.oldest, 1), *(max(version, 1) for version in marks)])
+    span = max(versions.newest - first, 1)
+
+    def x(version: int) -> float:
+        return round((max(version, first) - first) / span * (WIDTH - 8), 1)
+
+    begin = x(versions.oldest)
+    kept = element("rect", class_="fill", x=begin, y=12, width=WIDTH - begin, height=12)
+    ticks = [
+        element("rect", class_="tick tag-tick", x=x(tag.version), y=2, width=6, height=18) for tag in versions.tags
+    ]
+    ticks += [
+        element("rect", class_="tick cursor-tick", x=x(cursor.version), y=16, width=6, height=18)
+        for cursor in versions.cursors
+    ]
+    description = (
+        f"Versions {versions.oldest:,} to {versions.newest:,} are kept, {len(versions.tags):,} tags and "
+        f"{len(versions.cursors):,} cursors are marked."
+    )
+    drawing = element(
+        "svg",
+        element("title", "Kept versions", id="versions-title"),
+        element("desc", description, id="versions-desc"),
+        element("rect", class_="track", y=12, width=WIDTH, height=12),
+        kept,
+        *ticks,
+        class_="strip",
+        viewBox=f"0 0 {WIDTH} 36",
+        preserveAspectRatio="none",
+        role="img",
+        aria_labelledby="versions-title versions-desc",
+    )
+    ends = element(
+        "div", element("span", f"version {first:,}"), element("span", f"version {versions.newest:,}"), class_="ends"
+    )
+    return join((drawing, ends))

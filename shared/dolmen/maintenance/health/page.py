@@ -6,11 +6,10 @@ The style sheet of the page: light and dark by the reader's settings, from a pho
 from __future__ import annotations
 
 from dolmen.base.units import count_text, duration_text
-from dolmen.maintenance.health.concerns import ago_text, share_text, size_text, time_text
+from dolmen.maintenance.health.elements import Html, ago_text, element, share_text, size_text, time_text
 from dolmen.maintenance.health.health import Concern, Health, Level
-from dolmen.maintenance.health.page.charts import Html, element
-from dolmen.maintenance.health.page.sections import background, erasures, pipeline, unknown, versions
-from dolmen.maintenance.health.page.table_sections import table_overview, table_panels
+from dolmen.maintenance.health.sections import background, erasures, pipeline, unknown, versions
+from dolmen.maintenance.health.table_sections import table_overview, table_panels
 
 STYLE = """
 :root {
