@@ -36,12 +36,9 @@ from dolmen.rows.scan.scan_deletes import BlobReader, Deletes, load_deletes
 BLOB_OFFSET = 4
 """Where the blob begins: after the magic."""
 
-
 _MAGIC = b"PFA1"
 
-
 _VECTOR_MAGIC = b"\xd1\xd3\x39\x64"
-
 
 _ROW_POSITION_ID = 2147483645
 """Reserved field id of a row's position ("Reserved Field IDs")."""
@@ -63,13 +60,7 @@ def vector_in(body: bytes, offset: int, length: int) -> BitMap:
 
 
 def puffin_file(blob: bytes, data_file: str, cardinality: int) -> bytes:
-    """A Puffin file with one deletion vector.
-
-    Args:
-        blob: as ``vector_blob`` makes it.
-        data_file: absolute path of the file whose rows it deletes, as the manifest names it.
-        cardinality: number of positions.
-    """
+    """A Puffin file with one deletion vector (``vector_blob``) of a data file at this absolute path."""
     payload = msgspec.json.encode(
         {
             "blobs": [
@@ -92,13 +83,10 @@ def puffin_file(blob: bytes, data_file: str, cardinality: int) -> bytes:
 FILE_PATH_ID = 2147483546
 """Reserved field id of the column ``file_path``."""
 
-
 POSITION_ID = 2147483545
 """Reserved field id of the column ``pos``."""
 
-
 _ROW_GROUP = 1 << 20
-
 
 _SCHEMA = pa.schema(
     [
@@ -109,11 +97,7 @@ _SCHEMA = pa.schema(
 
 
 def position_delete_file(positions: Mapping[str, BitMap]) -> bytes:
-    """The bytes of a position-delete file, sorted by path and position, as the format asks for.
-
-    Args:
-        positions: by the absolute path of their data file, as manifests name it.
-    """
+    """A position-delete file, sorted by path and position; positions come by the absolute path of their data file."""
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(sink, _SCHEMA, compression="zstd", use_dictionary=["file_path"], store_schema=False) as out:
         for path in sorted(positions):
@@ -126,11 +110,10 @@ def position_delete_file(positions: Mapping[str, BitMap]) -> bytes:
 
 @dataclass(frozen=True)
 class FileGroup:
-    """The data files of a segment, or of the manifest, that have visible rows.
+    """The data files of a segment, or of the manifest (None), that have visible rows.
 
     Args:
-        segment: None for files in the manifest.
-        places: places of these files in it, ascending.
+        places: positions of these files in it, ascending.
         deleted: the number of hidden rows by the uuid of their file, in the order of places; without those of 0.
     """
 
@@ -139,12 +122,7 @@ class FileGroup:
     deleted: dict[str, int]
 
     def data_identity(self, epoch: int, uuids: Iterable[str] = ()) -> str:
-        """16 digits that are the same for the same files, and for no others.
-
-        Args:
-            epoch: of the table.
-            uuids: of files in the manifest.
-        """
+        """16 digits that are the same for the same files, and for no others; ``uuids`` are of files in the manifest."""
         parts = [str(epoch), self.segment.object if self.segment else "", *uuids]
         return _digest(parts, b"" if self.segment is None else self.places.tobytes())
 
@@ -159,11 +137,7 @@ def _digest(parts: Iterable[str], more: bytes) -> str:
 
 
 class FileGroups:
-    """The groups of a table in one version.
-
-    Args:
-        hidden: finds hidden rows.
-    """
+    """The groups of a table in one version."""
 
     def __init__(self, context: Context, entry: TableEntry, hidden: HiddenPositions) -> None:
         self._live, self._entry, self._hidden = LiveFiles.of(entry, context.segments), entry, hidden
@@ -188,11 +162,7 @@ class FileGroups:
         return group.data_identity(self._entry.epoch, uuids)
 
     def files(self, group: FileGroup, ids: Collection[int] | None = None) -> Iterator[DataFile]:
-        """Entries of a group's files.
-
-        Args:
-            ids: columns whose bounds are needed; all by default.
-        """
+        """Entries of a group's files, with the bounds of these columns; of all columns by default."""
         if group.segment is None:
             yield from (self._entry.files[place] for place in group.places.tolist())
             return
@@ -272,25 +242,14 @@ _AT_ONCE = 1_000
 def _group(
     segment: Segment | None, counts: dict[int, int], rows: list[int], uuids: dict[int, str] | list[str]
 ) -> FileGroup:
-    """A group of the files that have visible rows.
-
-    Args:
-        counts: number of hidden rows by place.
-        rows: physical rows by place.
-    """
+    """A group of the files that have visible rows, by the numbers of hidden and of physical rows of each."""
     visible = {place: count for place, count in counts.items() if count < rows[place]}
     deleted = {uuids[place]: count for place, count in visible.items() if count}
     return FileGroup(segment, np.array(sorted(visible), np.int64), deleted)
 
 
 class HiddenPositions:
-    """Finds hidden rows. Reads only files that a tombstone may match, and of these only the columns that it names.
-
-    Args:
-        name: the table's name.
-        entry: its whole entry in the version.
-        lookup_bytes: the most bytes of files to look through; None for all.
-    """
+    """Finds hidden rows. Reads only files that a tombstone may match, and of these only the columns that it names."""
 
     def __init__(
         self,

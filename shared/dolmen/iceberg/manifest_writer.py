@@ -40,11 +40,7 @@ _NAME = re.compile(r".*/(?:data|deletes)-([0-9a-f]{16})-[0-9a-f]{32}\.avro")
 
 
 class BaseManifests:
-    """The manifests of the snapshot that was published last.
-
-    Args:
-        manifests: none if they cannot be carried over.
-    """
+    """The manifests of the snapshot that was published last, as far as they can be carried over."""
 
     def __init__(self, directory: PublicationDirectory, manifests: Sequence[ManifestFile]) -> None:
         self._directory = directory
@@ -82,12 +78,7 @@ class BaseManifests:
 
 @dataclass
 class ManifestWriter:
-    """Writes manifests under names that tell their content.
-
-    Args:
-        schema: the table's schema in Iceberg's JSON.
-        snapshot, sequence: id and sequence number of the snapshot.
-    """
+    """Writes manifests under names that tell their content."""
 
     directory: PublicationDirectory
     format_version: FormatVersion
@@ -102,12 +93,7 @@ class ManifestWriter:
         entries: Iterable[FileEntry],
         coverage: Mapping[str, int] | None = None,
     ) -> ManifestFile:
-        """Creates a manifest.
-
-        Args:
-            identity: 16 digits that name its content.
-            coverage: of a manifest of deletes; see ``ManifestBody``.
-        """
+        """Creates a manifest whose name has these 16 digits. For ``coverage``, see ``ManifestBody``."""
         tally = ManifestTally(self.snapshot)
         watched = tally.watch(entries)
         data = encode_manifest(watched, self.format_version, content, self.schema, self.snapshot, coverage)
@@ -118,18 +104,12 @@ class ManifestWriter:
 MOST_DELETE_FILES = 8
 """Position-delete files are rewritten as one when there would be more of them than this."""
 
-
 _POSITIONS_PER_FILE = 1 << 24
 
 
 @dataclass
 class DeletesWriter:
-    """Writes the manifests of delete files.
-
-    Args:
-        epoch: of the table.
-        added: uuids of data files that no earlier snapshot has.
-    """
+    """Writes the manifests of delete files; ``added`` are uuids of data files that no earlier snapshot has."""
 
     directory: PublicationDirectory
     runtime: Runtime

@@ -29,20 +29,12 @@ from dolmen.format.types import (
 _LITTLE_ENDIAN = {"bool": "<?", "int8": "<i", "int16": "<i", "int32": "<i", "float": "<f", "double": "<d", "date": "<i"}
 """The layout of values; integers of 64 bits and timestamps are ``<q``."""
 
-
 _EXACT = Context(prec=80)
 
 
 @dataclass(frozen=True)
 class Metrics:
-    """Metrics of a data file, by field id.
-
-    Args:
-        values: number of values, NULL and NaN included.
-        nulls: number of NULLs.
-        nans: number of NaNs. It is absent where there are any, because readers then lose rows for ``x > bound``.
-        lower, upper: serialised bounds, without NULL.
-    """
+    """Metrics of a data file, by field id; ``values`` counts NULL and NaN too, and bounds are serialised."""
 
     values: dict[int, int] = field(default_factory=dict)
     nulls: dict[int, int] = field(default_factory=dict)
@@ -54,10 +46,9 @@ class Metrics:
 def metrics(file: DataFile, columns: Mapping[int, Field]) -> Metrics:
     """The metrics of a file's published columns, as far as its entry knows them.
 
-    DuckDB and Spark lose rows of ``x > 1`` in a file with NaN if there is an upper bound, or a count of NaN: NaN is
-    greater than each number for them, and outside of the bounds. So neither is given for a column with NaN, or
-    with an unknown number of them. A lower bound of 0.0 is written as -0.0, which is less than 0.0 for some readers.
-    Bounds of ``fixed[n]`` that were cut are left out, because they have another length than the type.
+    DuckDB and Spark lose rows of ``x > 1`` in a file with NaN if there is an upper bound or a count of NaN, so a column
+    that may have NaN gets neither. A lower bound of 0.0 is written as -0.0, which is less than 0.0 for some readers.
+    Bounds of ``fixed[n]`` that were cut are left out: their length is not that of the type.
     """
     found = Metrics()
     for id_, column in columns.items():
@@ -108,21 +99,16 @@ def single_value(value: Plain, arrow_type: pa.DataType) -> bytes | None:
 
 Content: TypeAlias = Literal["data", "deletes"]
 
-
 _CONTENTS: tuple[Content, Content] = ("data", "deletes")
-
 
 _SYNC_MARKER = b"dolmen-publisher"
 """The mark between the blocks of an Avro file: any 16 bytes. With the same ones the same records make the same file."""
 
-
 DATA, POSITION_DELETES = 0, 1
 """Values of ``content`` of a file."""
 
-
 _EXISTING, _ADDED = 0, 1
 """Values of ``status`` of an entry. Files that are gone are not listed: nothing in the format asks for them to read."""
-
 
 _COVERAGE = "dolmen.coverage"
 """Key in the header of a manifest of deletes, beside those of Iceberg."""
@@ -133,14 +119,10 @@ class FileEntry:
     """A data file or a delete file of a snapshot.
 
     Args:
-        path: its absolute path.
         format: ``PARQUET`` or ``PUFFIN``.
         rows: physical rows, or the number of deleted positions.
-        size: bytes of the object.
         snapshot: id of the snapshot that added it.
         sequence: data sequence number: deletes apply to data files with the same or a lower one.
-        content: ``DATA`` or ``POSITION_DELETES``.
-        first_row_id: v3: row lineage.
         data_file: path of the only data file that a delete file is about.
         blob: v3: offset and length of the deletion vector in its Puffin file.
     """
@@ -160,18 +142,7 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class ManifestFile:
-    """A manifest, as manifest lists name it.
-
-    Args:
-        path: its absolute path.
-        size: bytes of the object.
-        content: whether it lists data files or delete files.
-        sequence, least_sequence: its own sequence number, and the least one of its entries.
-        snapshot: id of the snapshot that wrote it.
-        added_files, added_rows: entries of that snapshot, and their rows.
-        existing_files, existing_rows: entries of earlier snapshots.
-        first_row_id: v3: the least one of its entries.
-    """
+    """A manifest, as manifest lists name it. "Added" entries are of the snapshot that wrote it, others "existing"."""
 
     path: str
     size: int
@@ -198,11 +169,7 @@ class ManifestFile:
 
 @dataclass
 class ManifestTally:
-    """Sums up the entries of a new manifest while they are written.
-
-    Args:
-        snapshot: id of the snapshot that writes it.
-    """
+    """Sums up the entries of a new manifest while they are written."""
 
     snapshot: int
     added_files: int = 0
@@ -246,23 +213,14 @@ class ManifestTally:
 
 @dataclass(frozen=True)
 class ManifestBody:
-    """The content of a manifest.
-
-    Args:
-        entries: its files.
-        coverage: of a manifest of deletes: the number of deleted positions by the uuid of their data file.
-    """
+    """The content of a manifest; of deletes with the number of deleted positions by the uuid of their data file."""
 
     entries: tuple[FileEntry, ...]
     coverage: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def decode(cls, body: bytes, key: str) -> ManifestBody:
-        """Reads a manifest that dolmen wrote. Metrics of data files are not read.
-
-        Raises:
-            CorruptionError: it is not such a manifest.
-        """
+        """Reads a manifest that dolmen wrote, without metrics of data files. Raises CorruptionError."""
         records, metadata = _read(body, key)
         try:
             coverage = msgspec.json.decode(metadata.get(_COVERAGE, "{}"), type=dict[str, int])
@@ -279,13 +237,7 @@ def encode_manifest(
     snapshot: int,
     coverage: Mapping[str, int] | None = None,
 ) -> bytes:
-    """The bytes of a manifest, made while entries come, so that only its compressed form is held.
-
-    Args:
-        schema: the table's current schema, in Iceberg's JSON.
-        snapshot: id of the snapshot that writes it.
-        coverage: of a manifest of deletes; see ``ManifestBody``.
-    """
+    """The bytes of a manifest, made while entries come, so that only its compressed form is in memory."""
     metadata = {
         "schema": msgspec.json.encode(schema).decode(),
         "schema-id": str(schema["schema-id"]),
@@ -466,10 +418,7 @@ def manifest_entry_schema() -> Avro:
 
 
 def manifest_list_schema() -> Avro:
-    """The schema of a manifest list; the same for v2 and v3.
-
-    ``partitions`` is always a list: some readers fail if it is NULL.
-    """
+    """The schema of a manifest list. ``partitions`` is always a list: some readers fail if it is NULL."""
     summary = [
         _required("contains_null", "boolean", 509),
         _optional("contains_nan", "boolean", 518),

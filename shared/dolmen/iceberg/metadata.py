@@ -37,7 +37,6 @@ from dolmen.format.types import (
 
 FormatVersion: TypeAlias = Literal[2, 3]
 
-
 WORDS = {
     BOOL.name: "boolean",
     "int8": "int",
@@ -58,18 +57,15 @@ WORDS = {
 them, or return other values. Spark cannot read a table with a column of type ``time``.
 """
 
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
 class PublishedSchema:
-    """The columns of a table that Iceberg readers see.
+    """The columns of a table that Iceberg readers see, in Iceberg's JSON and as dolmen has them.
 
     Args:
-        fields: their fields in Iceberg's JSON.
-        columns: the same columns as dolmen has them, by id.
-        left_out: for each column that is not published, by name, the reason.
+        left_out: the reason for each column that is not published, by name.
         last_id: the greatest field id that was ever given out.
     """
 
@@ -83,7 +79,7 @@ class PublishedSchema:
         """Maps the columns of a schema, and leaves out those that Iceberg or its readers cannot take.
 
         Raises:
-            SchemaError: none is left. Readers of a table without columns fail, or find no rows in it.
+            SchemaError: none remains. Readers of a table without columns fail, or find no rows in it.
         """
         fields: list[dict[str, Any]] = []
         columns: dict[int, Field] = {}
@@ -135,11 +131,7 @@ def _nested_field(id_: int, name: str, arrow_type: pa.DataType, nullable: bool) 
 
 
 def iceberg_type(arrow_type: pa.DataType) -> Any:
-    """A stored Arrow type in Iceberg's JSON; children have the ids of their Arrow fields.
-
-    Raises:
-        _UnpublishedTypeError: there is no such type, or readers fail on it.
-    """
+    """A stored Arrow type in Iceberg's JSON; children have the ids of their Arrow fields."""
     t = pa.types
     if t.is_list(arrow_type):
         element = arrow_type.value_field
@@ -193,11 +185,7 @@ def _id(field: pa.Field) -> int:
 
 
 def keeps_types(before: Iterable[dict[str, Any]], now: Iterable[dict[str, Any]]) -> bool:
-    """Whether all columns that are in both schemas have the same types, so that bounds in old manifests can be read.
-
-    Args:
-        before, now: ``fields`` of schemas in Iceberg's JSON.
-    """
+    """Whether all columns that are in both schemas have the same types, so that bounds in old manifests can be read."""
     types = {field["id"]: field["type"] for field in before}
     return all(_same_type(types.get(field["id"], field["type"]), field["type"]) for field in now)
 
@@ -262,16 +250,11 @@ _PROPERTIES = {
 
 @dataclass(frozen=True)
 class PublishedSnapshot:
-    """A version of a table as an Iceberg snapshot.
+    """A version of a table as an Iceberg snapshot: the version is its id, and ``commit_ts`` its sequence number.
 
     Args:
-        version: the version, which is also the snapshot's id.
-        commit_id, commit_ts, created_at: of the version; ``commit_ts`` is the snapshot's sequence number.
         state: digest of the table's entry in that version.
-        epoch: of the table in that version.
         manifest_list: absolute path.
-        schema_id: the schema that the version had.
-        files, rows, delete_files, positions: totals.
         first_row_id, added_rows: v3: row lineage.
     """
 
@@ -348,13 +331,9 @@ class TableMetadata:
     """The metadata of a publication.
 
     Args:
-        format_version: 2 or 3.
-        table_uuid: dolmen's uuid of the table.
         location: absolute path of the publication's directory.
         updated_ms: when it was published, by the store's clock.
-        last_column_id: the greatest field id ever given out.
-        schemas: in Iceberg's JSON, by their place, which is their id.
-        current_schema: id of the newest version's schema.
+        schemas: in Iceberg's JSON, by their id.
         snapshots: oldest first; the last one is the current one.
         log: earlier metadata files, oldest first: when each was published, and its path.
         next_row_id: v3: the first row id that was never given out.

@@ -159,11 +159,7 @@ def publish(
 
 
 def state_of(entry: TableEntry) -> str:
-    """A digest of what decides which rows and columns a version of a table shows.
-
-    Args:
-        entry: the whole entry.
-    """
+    """A digest of what decides which rows and columns a version of a table shows, by its whole entry."""
     bare = msgspec.structs.replace(
         without_index(entry),
         properties={},
@@ -321,8 +317,8 @@ class _Publisher:
     def _base(self, metadata: TableMetadata | None) -> BaseManifests:
         """Manifests that may be carried over.
 
-        There are none after a restore, which may show rows again that were hidden, and none if a column has another
-        type, because the bounds in old manifests are of the old one.
+        None after a restore, which may show rows again that were hidden, nor if a column has another type, because the
+        bounds in old manifests are of the old one.
         """
         if (
             metadata is None

@@ -54,12 +54,7 @@ def published_tables(manifest: Manifest) -> set[str]:
 
 
 def pin_version(context: Context, manifest: Manifest, table: str) -> None:
-    """Keeps a version with all that it needs; makes no commit if it is pinned already.
-
-    Raises:
-        VersionExpiredError: it has expired.
-        LimitError: there are too many tags.
-    """
+    """Keeps a version and all that it needs; makes no commit if it is pinned. Raises VersionExpiredError, LimitError."""
     tag = Tag(manifest.version, manifest.key, manifest.created_at)
     submit(context.head, OPERATION, [PutTag(pin_name(table, manifest.version), tag, move=True)])
 
@@ -71,12 +66,7 @@ def unpin_versions(context: Context, table: str, before: int | None) -> None:
 
 @dataclass(frozen=True)
 class UnpinVersions:
-    """Removes pins of versions that are no longer published.
-
-    Args:
-        table: the table's uuid.
-        before: the published version; None for all pins.
-    """
+    """Removes pins of versions before the published one, or all pins."""
 
     table: str
     before: int | None
@@ -95,16 +85,11 @@ class UnpinVersions:
 _CLOCKS_DIFFER_US = 10 * SECOND_US
 """The timestamp of a commit may be so far ahead of the time of its version, in microseconds."""
 
-
 _SHOWS_THE_SAME = frozenset(("set", "resolve", "compact", "index", "merge"))
 
 
 def publication_lag(manifest: Manifest, name: str, entry: TableEntry) -> PublicationLag | None:
-    """The lag of a table's publication; None for a table that is not published after maintenance, and never was.
-
-    Args:
-        entry: the table's whole entry in the manifest.
-    """
+    """The lag of a table's publication, by its whole entry; None if it is not published, and is not to be."""
     pins = pins_of(manifest, entry.uuid)
     if not pins and entry.properties.get("iceberg") is None:
         return None
@@ -135,8 +120,7 @@ def _changes(manifest: Manifest, name: str, entry: TableEntry, version: int, cre
 def asks_for_publication(context: Context, manifest: Manifest, entry: TableEntry) -> bool:
     """Whether a table has the setting ``iceberg``. Costs no request unless it was published before and is idle.
 
-    Args:
-        entry: as the manifest has it. That of an idle table has no settings, but its pin tells that it was published.
+    An idle table's entry in the manifest has no settings, but its pin tells that it was published.
     """
     may_be = entry.properties.get("iceberg") is not None or bool(pins_of(manifest, entry.uuid))
     return may_be and TableSettings.of(context.segments.whole(entry)).iceberg is not None
@@ -157,7 +141,6 @@ class Newest:
         number: its N; 0 if there is none.
         metadata: None if there is none, or if another writer made it.
         hint: the N that the hint has; 0 if there is no hint, or no such metadata.
-        hint_etag: None if there is no hint.
     """
 
     number: int
@@ -167,14 +150,7 @@ class Newest:
 
 
 class PublicationDirectory:
-    """Objects of the publications of one table.
-
-    Args:
-        table: the table's uuid.
-
-    Attributes:
-        objects, bytes: what was written so far.
-    """
+    """Objects of the publications of one table; ``objects`` and ``bytes`` count what was written so far."""
 
     def __init__(self, store: ObjectStore, runtime: Runtime, table: str) -> None:
         self._store, self._runtime = store, runtime
@@ -258,11 +234,7 @@ class PublicationDirectory:
         return self.path(key)
 
     def commit(self, number: int, metadata: TableMetadata) -> bool:
-        """Creates ``v<number>.metadata.json``. Returns False if another publisher or writer was first.
-
-        Raises:
-            StoreUnavailableError: it is unknown whether it is there. Publishing again is safe.
-        """
+        """Creates ``v<number>.metadata.json``. Returns False if another publisher or writer was first."""
         key, body = self._metadata_key(number), metadata.encode()
         for _ in attempts(self._runtime):
             outcome = self._store.put(key, body)
@@ -279,11 +251,7 @@ class PublicationDirectory:
         return True
 
     def point(self, newest: Newest, number: int) -> None:
-        """Makes the hint name this number, or a later one.
-
-        Raises:
-            StoreUnavailableError: the hint could not be replaced. The next publication does it.
-        """
+        """Makes the hint name this number, or a later one."""
         hint, etag = newest.hint, newest.hint_etag
         for _ in attempts(self._runtime):
             if hint >= number:

@@ -144,10 +144,9 @@ def sweep_publications(
     Metadata that was the newest, or that the hint named, less than ``reader_grace`` ago is kept with all that it names:
     readers may have opened it. So is metadata of a version that is still pinned: Glue may name it. Other objects go at
     ``orphan_age``: until then a publication under way may name them. Of a dropped table the metadata goes at once, and
-    the rest, the pins last, when no publication under way can need it: the table may be restored, and what is then
-    found as its publication must be whole. A table that is published by hand alone is unpublished likewise, at
-    ``orphan_age``, once an erasure has reached the version that was published: its files are gone, so it cannot be
-    read, and what is left still holds values.
+    the rest, the pins last, when no publication under way can need it, because the table may be restored with it. A
+    table that is published by hand alone is unpublished likewise, at ``orphan_age``, once an erasure has reached the
+    published version: its files are gone, and what is left still holds values.
     """
     full = full or bool(manifest.leaving)  # an erasure may have removed the pins of old publications
     if published_tables(manifest):
@@ -258,10 +257,8 @@ class _Sweep:
         """Keys of the objects to keep.
 
         Metadata is the newest until the next is created, and readers that trust the hint find it until the hint is
-        replaced. That time is not recorded, but the first metadata whose publisher saw a later hint came after it.
-
-        Args:
-            pointed_us: when the hint was last replaced.
+        replaced (``pointed_us``: the last time). That time is not recorded for earlier metadata, but the first metadata
+        whose publisher saw a later hint came after it.
         """
         needed = {directory.hint_key, directory.key(directory.metadata_path(newest.number))}
         read = set[str]()
@@ -321,15 +318,7 @@ def published_tables_of(store: ObjectStore) -> Iterator[str]:
 
 
 def add_objects(directory: PublicationDirectory, metadata: TableMetadata, needed: set[str], read: set[str]) -> None:
-    """Adds the keys of the manifest lists of all snapshots, their manifests, and the delete files in these.
-
-    Args:
-        needed: the keys so far.
-        read: paths of manifest lists that were read before.
-
-    Raises:
-        CorruptionError: one is missing or damaged.
-    """
+    """Adds the keys of the manifest lists of snapshots (unless in ``read``), their manifests and delete files."""
     for snapshot in metadata.snapshots:
         if snapshot.manifest_list in read:
             continue

@@ -43,26 +43,18 @@ from dolmen.store.cache import ObjectCache
 FAN_IN = 4
 """The number of parts of similar size that become one."""
 
-
 MOST_ENTRIES = 1 << 26
 """Parts are not merged into a larger one."""
 
-
 _ROWS_AT_ONCE = 1 << 24
 """A new part is of files with about so many rows."""
-
 
 _CACHE_BYTES = 16 * MIB
 
 
 @dataclass(frozen=True)
 class PartBuilding:
-    """A new part that is to be built: from data files, or in place of other parts.
-
-    Args:
-        files: those that it will cover; none if it replaces parts.
-        parts: those that it replaces.
-    """
+    """A new part that is to be built: from data files, or in place of other parts."""
 
     files: tuple[DataFile, ...] = ()
     parts: tuple[Segment, ...] = ()
@@ -70,13 +62,7 @@ class PartBuilding:
 
 @dataclass(frozen=True)
 class IndexVersion:
-    """A table and its index in one version.
-
-    Args:
-        name: the table's.
-        entry: its whole entry.
-        reader: reads its parts.
-    """
+    """A table and its index in one version."""
 
     context: Context
     name: str
@@ -117,11 +103,7 @@ class IndexVersion:
         return [part for part in self.parts if not self._is_useful(self.opened[part.object])]
 
     def to_build(self, tried: set[str]) -> list[PartBuilding]:
-        """Parts that can be built now, beside each other: of all files without an index; else, merged ones.
-
-        Args:
-            tried: uuids of files to leave out.
-        """
+        """Parts that can be built now, beside each other: of files without an index, unless tried; else, merged ones."""
         covered = {uuid for part in self.opened.values() for uuid in part.head.files}
         added = [PartBuilding(files=some) for some in _groups(self._indexable(covered | tried))]
         if added:
@@ -130,11 +112,7 @@ class IndexVersion:
         return [PartBuilding(parts=together) for together in parts_to_merge(self.parts, shares)]
 
     def build(self, building: PartBuilding) -> Segment | None:
-        """Writes a part; without an entry it writes nothing, and returns None.
-
-        Raises:
-            CorruptionError: a data file, or a part, is damaged or missing.
-        """
+        """Writes a part; without an entry it writes nothing, and returns None. Raises CorruptionError."""
         return self._merge(building.parts) if building.parts else self._add(building.files)
 
     def put(self, inputs: Sequence[Segment], outputs: Sequence[Segment]) -> PutIndexParts:
@@ -174,11 +152,7 @@ class IndexVersion:
         return self._write([file.uuid for file in files], sorter.sorted(), chunks)
 
     def _read(self, files: Sequence[DataFile], chunks: dict[str, ChunkPlaces]) -> Iterator[tuple[Keys, Places]]:
-        """The keys of all rows of some files, hidden ones included, and their places.
-
-        Args:
-            chunks: gets the places of column chunks, by the uuid of their file.
-        """
+        """The keys of all rows of some files, hidden ones included, and their places; collects ``chunks`` by file."""
         entry, encoding = self.entry, self.encoding
         reader = PlanReader.of_table(self.context, self.name, self.manifest, entry)
         fields = [entry.schema.by_id[id_] for id_ in entry.primary_key]
@@ -232,11 +206,7 @@ def index_reader(context: Context) -> IndexReader:
 
 
 def parts_to_merge(parts: Sequence[Segment], live_share: dict[str, float]) -> list[tuple[Segment, ...]]:
-    """The parts that become one next, some beside each other; none if all are well as they are.
-
-    Args:
-        live_share: by key, the share of a part's files that are live.
-    """
+    """The parts that become one next, some beside each other, by the share of each one's files that are live."""
     tiers: dict[int, list[Segment]] = {}
     for part in parts:
         tiers.setdefault(_tier(part.count), []).append(part)

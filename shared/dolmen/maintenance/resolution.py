@@ -194,11 +194,7 @@ class _Resolution:
                 yield file, None
 
     def _resolve_batch(self, files: list[tuple[DataFile, str | None]], following: str | None) -> None:
-        """Resolves these files and commits the result.
-
-        Args:
-            following: the segment of the next file; all other segments are complete with this batch.
-        """
+        """Resolves these files and commits the result. All segments but that of the next file are complete with it."""
         behind = [(file, own) for file, own in files if file.applied_through < self.unresolved.greatest_ts]
         to_read: list[FilePlan] = []
         # Statistics decide about most files.
@@ -346,13 +342,10 @@ class _Resolution:
 MOST_OBJECTS = 32
 """Vectors are gathered when they are spread over more ``.del`` objects than this."""
 
-
 SMALL_BYTES = 64 * KIB
 """A vector larger than this, in bytes, stays where it is: it is worth a request of its own."""
 
-
 _BATCH_FILES = 1_000
-
 
 _BATCH_BYTES = 16 * MIB
 
@@ -360,16 +353,9 @@ _BATCH_BYTES = 16 * MIB
 def gather_vectors(context: Context, name: str, *, deadline: Callable[[], bool] = never) -> int:
     """Moves a table's small vectors into few objects, if they are in many. Returns the number of vectors moved.
 
-    Every delete by position leaves a ``.del`` object of its own. A scan fetches vectors that are side by side in one
-    request. Vectors are gathered only in a table without unresolved deletes: a moved vector needs a greater pair than
-    before, so its file's ``applied_through`` becomes that of the snapshot, which is correct only if nothing is left to
-    resolve.
-
-    Args:
-        deadline: asked before each commit of at most a thousand vectors.
-
-    Raises:
-        TableNotFoundError: no such table.
+    Every delete by position leaves a ``.del`` object of its own, and a scan fetches vectors that are side by side in
+    one request. Nothing must be left to resolve: a moved vector needs a greater pair, so its file's
+    ``applied_through`` becomes that of the snapshot.
     """
     manifest = (context.head.cached or context.head.refresh()).manifest  # it need not be the newest
     entry = context.segments.whole(manifest.table(name))

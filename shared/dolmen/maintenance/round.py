@@ -1,20 +1,15 @@
 """One round of maintenance, as the compact function runs it at each call and ``make up`` every minute.
 
 The order is expire, resolve, compact, index, merge, publish, because each step leaves less work for the next. Tables
-take
-turns: the one with most work goes first, each gets a share of the time, and time that a table does not need goes to
-others.
+take turns: the one with most work goes first, each gets a share of the time, and time that a table does not need goes
+to others.
 
-The events of the two scheduled functions, parsed and checked.
-
-An event is the payload (``Input``) of an EventBridge Scheduler schedule::
+The event of a scheduled function is the payload (``Input``) of an EventBridge Scheduler schedule::
 
     {"tables": ["events"], "steps": ["resolve", "compact"]}         to compact; both may be left out
     {"dry_run": true}                                                to gc; may be left out
 
 or, without ``Input``, the envelope that EventBridge makes, whose ``detail`` is the payload.
-
-Hurries an erasure: its rows leave the disk as soon as running readers allow, instead of by its deadline.
 """
 
 from __future__ import annotations
@@ -45,169 +40,7 @@ from dolmen.maintenance.segment_merging import Merged, merge_segments
 from dolmen.maintenance.ttl import Expired, expire_rows
 from dolmen.transactions.publisher import publisher
 
-MARGIN_SECONDS = 10.0
-"""Seconds that are always kept free: for a commit whose answer is lost, and for the end of a Lambda invocation."""
-SLOWDOWN = 2.0
-"""The next step may take this many times as long as the longest one so far."""
-
-
-class Deadline:
-    """Tells when to stop: when the next step may no longer fit into the time that is left.
-
-    The duration of steps is measured between calls, so a loop calls it once per step. Work of short steps goes on until
-    shortly before the end, and work of long steps stops early enough.
-
-    Args:
-        runtime: measures the steps.
-        remaining_seconds: returns the seconds that are left; infinite by default.
-    """
-
-    def __init__(self, runtime: Runtime, remaining_seconds: Callable[[], float] = lambda: math.inf) -> None:
-        self._runtime, self._remaining = runtime, remaining_seconds
-        self._asked, self._longest = runtime.monotonic(), 0.0
-        self.reached = False
-
-    @property
-    def left_seconds(self) -> float:
-        """Seconds in which another step may begin; below 0 when the deadline is reached."""
-        return self._remaining() - MARGIN_SECONDS - SLOWDOWN * self._longest
-
-    def begin(self) -> None:
-        """Begins a new piece of work: the time since the last call was not a step."""
-        self._asked = self._runtime.monotonic()
-
-    def __call__(self) -> bool:
-        """Whether to stop. Once True, it stays True."""
-        now = self._runtime.monotonic()
-        self._longest, self._asked = max(self._longest, now - self._asked), now
-        self.reached = self.reached or self.left_seconds <= 0
-        return self.reached
-
-    def share(self, seconds: float) -> Share:
-        """A deadline for one of several tables: reached after ``seconds``, or when the whole deadline is reached."""
-        return Share(self, seconds)
-
-
-class Share:
-    """A share of a deadline. See ``Deadline.share``.
-
-    At least one step fits into any share: it says stop at its second call at the earliest, unless the whole is over.
-    """
-
-    def __init__(self, whole: Deadline, seconds: float) -> None:
-        whole.begin()
-        left = whole.left_seconds
-        self._whole, self._left_at_end = whole, -math.inf if math.isinf(left) else left - seconds
-        self._asked = False
-        self.reached = False
-
-    def __call__(self) -> bool:
-        """Whether to stop. Once True, it stays True."""
-        over = self._whole()
-        if self._asked:
-            over = over or self._whole.left_seconds <= self._left_at_end
-        self._asked = True
-        self.reached = self.reached or over
-        return self.reached
-
-
-Unit: TypeAlias = Literal["Count", "Bytes", "Seconds"]
-Measures: TypeAlias = dict[str, tuple[Unit, float]]
-"""Unit and value of each metric in CloudWatch, by name."""
-
-
-def facts_of(result: Any) -> dict[str, Any]:
-    """The figures of a result: names and numbers, never values of the data."""
-    if isinstance(result, Expired):
-        return {"tables": sorted(result.cutoffs), "version": result.commit.version if result.commit else None}
-    if isinstance(result, Collected):
-        deleted = {reason: amount.objects for reason, amount in result.deleted.items() if amount.objects}
-        return {
-            "version": result.version,
-            "horizon": result.horizon,
-            "versions_expired": result.versions_expired,
-            "deleted": deleted,
-            "objects": result.objects,
-            "bytes": result.bytes,
-            "revoked": len(result.revoked),
-            "erasures_pending": result.erasures.pending,
-            "erasures_gone": result.erasures_gone,
-            "finished": result.finished,
-        }
-    return {
-        field.name: getattr(result, field.name)
-        for field in fields(result)
-        if field.name != "table" and isinstance(getattr(result, field.name), int)
-    }
-
-
-def changed_anything(result: Any) -> bool:
-    """Whether it made a version or deleted an object. Most rounds find nothing to do."""
-    if isinstance(result, Collected):
-        return bool(result.objects or result.versions_expired or result.revoked)
-    return bool(result.commits > 0)
-
-
-def measures_of_round(done: Round) -> Measures:
-    """Measures of a round, summed over all tables."""
-    resolved: list[Resolved] = done.results("resolve")
-    compacted: list[Compacted] = done.results("compact")
-    merged: list[Merged] = done.results("merge")
-    expired: list[Expired] = done.results("expire")
-    return {
-        "TablesExpired": ("Count", sum(len(one.cutoffs) for one in expired)),
-        "TombstonesResolved": ("Count", sum(one.dropped for one in resolved)),
-        "RowsResolved": ("Count", sum(one.rows for one in resolved)),
-        "FilesCompacted": ("Count", sum(one.files_in for one in compacted)),
-        "BytesCompacted": ("Bytes", sum(one.bytes_in for one in compacted)),
-        "RowsRemoved": ("Count", sum(one.rows_deleted for one in compacted)),
-        "GroupsDropped": ("Count", sum(one.dropped for one in compacted)),
-        "SegmentsMerged": ("Count", sum(one.inputs for one in merged)),
-        "TablesPublished": ("Count", sum(one.commits for one in done.results("publish"))),
-        "IndexesBehind": ("Count", len(done.indexes_behind)),
-        "StepsFailed": ("Count", len(done.failures)),
-        "RoundsUnfinished": ("Count", int(not done.finished)),
-    }
-
-
-def measures_of_debt(debts: Debts) -> Measures:
-    """Measures of the work that is left to do."""
-    return {
-        "TombstoneDebt": ("Count", debts.total("tombstones")),
-        "OldestUnresolvedDeleteSeconds": ("Seconds", debts.oldest_unresolved_age_us / 1e6),
-        "SmallFileDebt": ("Count", debts.total("files_saved")),
-        "DeadRows": ("Count", debts.total("dead_rows")),
-        "IndexLagRows": ("Count", debts.total("index_lag_rows")),
-        "PublicationLagSeconds": ("Seconds", debts.publication_lag_us / 1e6),
-        "ManifestBytes": ("Bytes", debts.manifest_bytes),
-        "ManifestBudget": ("Bytes", debts.manifest_budget),
-    }
-
-
-def measures_of_collection(collected: Collected) -> Measures:
-    """Measures of a collection, and of the objects that wait for one. A dry run has deleted nothing."""
-    waiting = collected.waiting
-    did = 0 if collected.dry_run else 1
-    measures: Measures = {
-        "ObjectsDeleted": ("Count", collected.objects * did),
-        "BytesDeleted": ("Bytes", collected.bytes * did),
-        "VersionsExpired": ("Count", collected.versions_expired * did),
-        "JobsRevoked": ("Count", len(collected.revoked) * did),
-        "DeletesFailed": ("Count", len(collected.errors)),
-        "ErasuresGone": ("Count", collected.erasures_gone * did),
-        "ErasuresPending": ("Count", collected.erasures.pending),
-        "ErasuresInDanger": ("Count", collected.erasures.in_danger),
-        "OldestErasureSeconds": ("Seconds", collected.erasures.oldest_age_us / 1e6),
-    }
-    if collected.erasures.deadline_us is not None:
-        measures["ErasureDeadlineSeconds"] = ("Seconds", collected.erasures.deadline_us / 1e6)
-    if waiting is not None:
-        measures |= {"OrphanBytes": ("Bytes", waiting.bytes), "OrphanObjects": ("Count", waiting.objects)}
-    return measures
-
-
 Step: TypeAlias = Literal["expire", "resolve", "compact", "index", "merge", "publish"]
-
 
 STEPS: tuple[Step, ...] = ("expire", "resolve", "compact", "index", "merge", "publish")
 
@@ -227,19 +60,13 @@ class Done:
     result: Any
     seconds: float
 
-    @property
-    def has_changed_anything(self) -> bool:
-        """Whether the step made a version. Most steps find nothing to do."""
-        made: int = self.result.commits
-        return made > 0
-
     def __repr__(self) -> str:
         return f"<Done {self.step} {self.table or 'the database'} in {self.seconds:.2f} s: {self.result!r}>"
 
 
 @dataclass(frozen=True)
 class StepFailure:
-    """A step that failed; the others went on."""
+    """A step that failed. The others go on."""
 
     step: Step
     table: str | None
@@ -249,8 +76,7 @@ class StepFailure:
         return f"<Failure {self}>"
 
     def __str__(self) -> str:
-        about = self.table or "the database"
-        return f"{self.step} {about}: {type(self.error).__name__}: {self.error}"
+        return f"{self.step} {self.table or 'the database'}: {type(self.error).__name__}: {self.error}"
 
 
 @dataclass(frozen=True)
@@ -270,12 +96,12 @@ class Round:
     indexes_behind: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        changed = [done for done in self.done if done.has_changed_anything]
+        changed = [done for done in self.done if done.result.commits]
         idle = len(self.done) - len(changed)
         lines = "".join(f"\n  {one!r}" for one in (*changed, *self.failures))
         rest = f"\n  {idle:,} steps found nothing to do" if lines and idle else ""
-        told = f"{lines}{rest}" or " there was nothing to do"
-        return f"<Round{'' if self.finished else ', cut short by its deadline'}:{told}>"
+        ending = "" if self.finished else ", cut short by its deadline"
+        return f"<Round{ending}:{f'{lines}{rest}' or ' there was nothing to do'}>"
 
     def results(self, step: Step) -> list[Any]:
         """The results of all runs of one step."""
@@ -316,8 +142,8 @@ class _Rounder:
         context = self._context
         there = context.head.refresh().manifest.tables
         for name in sorted(set(tables or ()) - there.keys()):
-            absent = TableNotFoundError(f"no table {name!r}; tables: {', '.join(sorted(there)) or 'none'}")
-            self._record(StepFailure(next(step for step in STEPS if step in steps), name, absent))
+            missing = TableNotFoundError(f"no table {name!r}; tables: {', '.join(sorted(there)) or 'none'}")
+            self._record(StepFailure(next(step for step in STEPS if step in steps), name, missing))
         names = [name for name in there if tables is None or name in tables]
         if "expire" in steps:
             self._expire(tables)
@@ -342,16 +168,15 @@ class _Rounder:
         return Round(tuple(self._done), tuple(self._failures), finished, self._behind(to_index))
 
     def _behind(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Those tables whose index was not brought up to date: it failed, was left, or had no turn."""
+        """The tables whose index was not brought up to date: it failed, was left, or had no turn."""
         current = {done.table: done.result.finished for done in self._done if done.step == "index"}
         return tuple(name for name in names if not current.get(name) and not self._is_dropped(name))
 
     def _expire(self, tables: Collection[str] | None) -> None:
         if self._deadline():
             return
-        expired = self._run_step(
-            "expire", None, lambda: expire_rows(self._context, tables=tables, deadline=self._deadline)
-        )
+        run = partial(expire_rows, self._context, tables=tables, deadline=self._deadline)
+        expired = self._run_step("expire", None, run)
         for name, error in expired.failures.items() if expired else ():
             self._record(StepFailure("expire", name, error))
 
@@ -382,7 +207,7 @@ class _Rounder:
         return again
 
     def _run_step(self, step: Step, table: str | None, run: Callable[[], Any]) -> Any:
-        """Runs a step. An error is recorded, so that it does not stop the other steps."""
+        """Runs a step. An error is recorded, and does not stop the other steps."""
         runtime = self._context.runtime
         began = runtime.monotonic()
         try:
@@ -420,24 +245,98 @@ def _files(entry: TableEntry) -> int:
     return len(entry.files) + sum(segment.count for segment in entry.segments_of("files"))
 
 
-_ENVELOPE = "detail-type"
+_COLLECTIONS = 4
+"""Collections that can do something at once: a note, versions that expire, the list, versions that had the list."""
+
+
+def hurry_erasure(context: Context, id_: str) -> ErasureStatus:
+    """Rewrites the files that hold rows of an erasure, and lets the versions that need these files expire.
+
+    What follows takes ``reader_grace`` and ``orphan_age``, and is left to the next collections. Repeated, it goes on.
+
+    Raises:
+        NotFoundError: there is neither an erasure nor a receipt of this id.
+        Error: of a step that failed; the others are done.
+    """
+    if status_of(context, id_).state == "gone":
+        return status_of(context, id_)
+    now_us = max(context.store.clock.now_us, context.head.refresh().manifest.created_at)
+    submit(context.head, "hurry", [HurryErasure(id_, now_us)])
+    done = maintain(context, steps=("resolve", "compact", "merge"))
+    for _ in range(_COLLECTIONS):
+        before = context.head.refresh().manifest.version
+        collect(context)
+        if context.head.refresh().manifest.version == before:
+            break
+    for failure in done.failures:
+        raise failure.error
+    return status_of(context, id_)
+
+
+MARGIN_SECONDS = 10.0
+"""Seconds that are always kept free: for a commit whose response is lost, and for the end of a Lambda invocation."""
+SLOWDOWN = 2.0
+"""The next step may take this many times as long as the longest one so far."""
+
+
+class Deadline:
+    """Tells when to stop: when the next step may no longer fit into the time that is left (``remaining_seconds``).
+
+    The duration of steps is measured between calls, so a loop calls it once per step.
+    """
+
+    def __init__(self, runtime: Runtime, remaining_seconds: Callable[[], float] = lambda: math.inf) -> None:
+        self._runtime, self._remaining = runtime, remaining_seconds
+        self._asked, self._longest = runtime.monotonic(), 0.0
+        self.reached = False
+
+    @property
+    def left_seconds(self) -> float:
+        """Seconds in which another step may begin; below 0 when the deadline is reached."""
+        return self._remaining() - MARGIN_SECONDS - SLOWDOWN * self._longest
+
+    def __call__(self) -> bool:
+        """Whether to stop. Once True, it stays True."""
+        now = self._runtime.monotonic()
+        self._longest, self._asked = max(self._longest, now - self._asked), now
+        self.reached = self.reached or self.left_seconds <= 0
+        return self.reached
+
+    def share(self, seconds: float) -> DeadlineShare:
+        """A deadline for one of several tables: reached after ``seconds``, or when the whole deadline is reached."""
+        self._asked = self._runtime.monotonic()  # the time since the last call was not a step
+        left = self.left_seconds
+        return DeadlineShare(self, -math.inf if math.isinf(left) else left - seconds)
+
+
+class DeadlineShare:
+    """A share of a deadline.
+
+    At least one step fits into any share: it says stop at its second call at the earliest, unless the whole is over.
+    """
+
+    def __init__(self, whole: Deadline, left_at_end: float) -> None:
+        self._whole, self._left_at_end = whole, left_at_end
+        self._has_begun = self.reached = False
+
+    def __call__(self) -> bool:
+        """Whether to stop. Once True, it stays True."""
+        is_over = self._whole() or (self._has_begun and self._whole.left_seconds <= self._left_at_end)
+        self._has_begun = True
+        self.reached = self.reached or is_over
+        return self.reached
 
 
 @dataclass(frozen=True)
 class CompactRequest:
-    """A request for a round of maintenance.
-
-    Args:
-        tables: their names; None for all.
-        steps: the steps to run, in the order of ``STEPS``.
-    """
+    """A request for a round of maintenance: tables (None for all), and steps in the order of ``STEPS``."""
 
     tables: tuple[str, ...] | None = None
     steps: tuple[Step, ...] = STEPS
 
     @classmethod
     def of(cls, event: Any) -> CompactRequest:
-        """Reads an event. Raises InputError, which names what is wrong; unknown members are errors too."""
+        """Reads an event. Raises InputError for wrong or unknown members."""
         said = _payload(event, ("tables", "steps"))
         tables, steps = _names(said, "tables"), _names(said, "steps")
         for name in tables or ():
@@ -449,17 +348,13 @@ class CompactRequest:
 
 @dataclass(frozen=True)
 class GcRequest:
-    """A request for a collection.
-
-    Args:
-        dry_run: report what would be deleted, and delete nothing.
-    """
+    """A request for a collection."""
 
     dry_run: bool = False
 
     @classmethod
     def of(cls, event: Any) -> GcRequest:
-        """Reads an event. Raises InputError, which names what is wrong; unknown members are errors too."""
+        """Reads an event. Raises InputError for wrong or unknown members."""
         dry_run = _payload(event, ("dry_run",)).get("dry_run", False)
         if not isinstance(dry_run, bool):
             raise InputError(f"dry_run is {dry_run!r}: give true or false")
@@ -467,7 +362,7 @@ class GcRequest:
 
 
 def _payload(event: Any, known: tuple[str, ...]) -> Mapping[str, Any]:
-    if isinstance(event, Mapping) and _ENVELOPE in event:
+    if isinstance(event, Mapping) and "detail-type" in event:
         event = event.get("detail", {})
         if isinstance(event, str):  # in Scheduler's own envelope the detail is text
             try:
@@ -490,32 +385,95 @@ def _names(said: Mapping[str, Any], member: str) -> tuple[str, ...] | None:
     return tuple(dict.fromkeys(names))
 
 
-OPERATION = "hurry"
+Unit: TypeAlias = Literal["Count", "Bytes", "Seconds"]
+Measures: TypeAlias = dict[str, tuple[Unit, float]]
+"""Unit and value of each metric in CloudWatch, by name."""
 
 
-_ROUNDS = 4
-"""Collections that can do something at once: a note, versions that expire, the list, versions that had the list."""
+def facts_of(result: Any) -> dict[str, Any]:
+    """The figures of a result: names and numbers, never values of the data."""
+    if isinstance(result, Expired):
+        return {"tables": sorted(result.cutoffs), "version": result.commit.version if result.commit else None}
+    if isinstance(result, Collected):
+        deleted = {reason: amount.objects for reason, amount in result.deleted.items() if amount.objects}
+        return {
+            "version": result.version,
+            "horizon": result.horizon,
+            "versions_expired": result.versions_expired,
+            "deleted": deleted,
+            "objects": result.objects,
+            "bytes": result.bytes,
+            "revoked": len(result.revoked),
+            "erasures_pending": result.erasures.pending,
+            "erasures_gone": result.erasures_gone,
+            "finished": result.finished,
+        }
+    return {
+        field.name: getattr(result, field.name)
+        for field in fields(result)
+        if field.name != "table" and isinstance(getattr(result, field.name), int)
+    }
 
 
-def hurry_erasure(context: Context, id_: str) -> ErasureStatus:
-    """Rewrites the files that hold rows of an erasure, and lets the versions that need these files expire.
+def changed_anything(result: Any) -> bool:
+    """Whether a step or collection made a version or deleted an object."""
+    if isinstance(result, Collected):
+        return bool(result.objects or result.versions_expired or result.revoked)
+    return bool(result.commits > 0)
 
-    What follows takes ``reader_grace`` and ``orphan_age``, and is left to the next collections. Repeated, it goes on.
 
-    Raises:
-        NotFoundError: there is neither an erasure nor a receipt of this id.
-        Error: of a step that failed; the others are done.
-    """
-    if status_of(context, id_).state == "gone":
-        return status_of(context, id_)
-    now_us = max(context.store.clock.now_us, context.head.refresh().manifest.created_at)
-    submit(context.head, OPERATION, [HurryErasure(id_, now_us)])
-    done = maintain(context, steps=("resolve", "compact", "merge"))
-    for _ in range(_ROUNDS):
-        before = context.head.refresh().manifest.version
-        collect(context)
-        if context.head.refresh().manifest.version == before:
-            break
-    for failure in done.failures:
-        raise failure.error
-    return status_of(context, id_)
+def measures_of_round(done: Round) -> Measures:
+    """Measures of a round, summed over all tables."""
+    resolved: list[Resolved] = done.results("resolve")
+    compacted: list[Compacted] = done.results("compact")
+    merged: list[Merged] = done.results("merge")
+    expired: list[Expired] = done.results("expire")
+    return {
+        "TablesExpired": ("Count", sum(len(one.cutoffs) for one in expired)),
+        "TombstonesResolved": ("Count", sum(one.dropped for one in resolved)),
+        "RowsResolved": ("Count", sum(one.rows for one in resolved)),
+        "FilesCompacted": ("Count", sum(one.files_in for one in compacted)),
+        "BytesCompacted": ("Bytes", sum(one.bytes_in for one in compacted)),
+        "RowsRemoved": ("Count", sum(one.rows_deleted for one in compacted)),
+        "GroupsDropped": ("Count", sum(one.dropped for one in compacted)),
+        "SegmentsMerged": ("Count", sum(one.inputs for one in merged)),
+        "TablesPublished": ("Count", sum(one.commits for one in done.results("publish"))),
+        "IndexesBehind": ("Count", len(done.indexes_behind)),
+        "StepsFailed": ("Count", len(done.failures)),
+        "RoundsUnfinished": ("Count", int(not done.finished)),
+    }
+
+
+def measures_of_debt(debts: Debts) -> Measures:
+    """Measures of the work that remains."""
+    return {
+        "TombstoneDebt": ("Count", debts.total("tombstones")),
+        "OldestUnresolvedDeleteSeconds": ("Seconds", debts.oldest_unresolved_age_us / 1e6),
+        "SmallFileDebt": ("Count", debts.total("files_saved")),
+        "DeadRows": ("Count", debts.total("dead_rows")),
+        "IndexLagRows": ("Count", debts.total("index_lag_rows")),
+        "PublicationLagSeconds": ("Seconds", debts.publication_lag_us / 1e6),
+        "ManifestBytes": ("Bytes", debts.manifest_bytes),
+        "ManifestBudget": ("Bytes", debts.manifest_budget),
+    }
+
+
+def measures_of_collection(collected: Collected) -> Measures:
+    """Measures of a collection, and of the objects that wait for one. A dry run has deleted nothing."""
+    did = 0 if collected.dry_run else 1
+    measures: Measures = {
+        "ObjectsDeleted": ("Count", collected.objects * did),
+        "BytesDeleted": ("Bytes", collected.bytes * did),
+        "VersionsExpired": ("Count", collected.versions_expired * did),
+        "JobsRevoked": ("Count", len(collected.revoked) * did),
+        "DeletesFailed": ("Count", len(collected.errors)),
+        "ErasuresGone": ("Count", collected.erasures_gone * did),
+        "ErasuresPending": ("Count", collected.erasures.pending),
+        "ErasuresInDanger": ("Count", collected.erasures.in_danger),
+        "OldestErasureSeconds": ("Seconds", collected.erasures.oldest_age_us / 1e6),
+    }
+    if collected.erasures.deadline_us is not None:
+        measures["ErasureDeadlineSeconds"] = ("Seconds", collected.erasures.deadline_us / 1e6)
+    if (waiting := collected.waiting) is not None:
+        measures |= {"OrphanBytes": ("Bytes", waiting.bytes), "OrphanObjects": ("Count", waiting.objects)}
+    return measures

@@ -58,11 +58,7 @@ class Merged:
 
 
 def merge_segments(context: Context, *, deadline: Callable[[], bool] = never) -> Merged:
-    """Merges segments of all tables and of the database where that pays; one commit for each merge.
-
-    Args:
-        deadline: True = stop after the merge under way is committed.
-    """
+    """Merges segments of all tables and of the database where that pays; one commit for each merge."""
     commits = inputs = outputs = 0
     for name in (None, *sorted(context.head.refresh().manifest.tables)):
         skip = 0  # merges that others have made unnecessary
@@ -138,10 +134,9 @@ def plan_merges(context: Context, manifest: Manifest, name: str | None) -> Itera
 
 
 def tiers(segments: Sequence[Segment]) -> Iterator[tuple[Segment, ...]]:
-    """Groups of neighbours to merge, each of at least ``FAN_IN`` segments of similar size.
+    """Groups of neighbours to merge, each of at least ``FAN_IN`` segments of similar size, but no full ones.
 
-    Only neighbours, because entries keep their order. Sizes are similar when they lie between the same powers of
-    ``FAN_IN``. A full segment is left alone.
+    Only neighbours, because entries keep their order. Sizes are similar between the same powers of ``FAN_IN``.
     """
     for tier, run in groupby(segments, key=lambda segment: _tier(segment.count)):
         together = tuple(run)
@@ -184,9 +179,7 @@ def _encode(
 def _files(context: Context, name: str, entry: TableEntry, erase_through: int) -> Merge | None:
     """One merge of all segments of files that are worth it: those of a tier, and those with many changes.
 
-    Args:
-        erase_through: timestamp of the youngest erasure whose rows have to leave the disk now. Bounds of files that
-            held some stand in segments, and go with these.
+    Bounds of files that held rows of erasures up to ``erase_through`` are in segments, and go with these.
     """
     reader, segments = context.segments, entry.segments_of("files")
     if not segments:

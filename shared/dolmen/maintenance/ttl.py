@@ -39,13 +39,9 @@ _STEPS_PER_AGE = 50
 
 
 class LastExpiry(msgspec.Struct, frozen=True):
-    """No live row that was committed up to ``through`` has a time before ``before``.
+    """No live row that was committed up to ``through`` has a time before ``before`` in this column, in this epoch.
 
-    Args:
-        column: the id of the column.
-        epoch: the table's epoch at that time.
-        before: microseconds since the epoch; for a column of dates, midnight of the first day that lives.
-        through: ``commit_ts`` of the version that was looked at.
+    For a column of dates, ``before`` is midnight of the first day that lives.
     """
 
     column: int

@@ -26,10 +26,6 @@ class Unresolved:
     """Finds the tombstones that may hide rows of a file, by statistics.
 
     Keys tombstones over the same columns are tested together: one look-up covers ten thousand of them.
-
-    Args:
-        entry: the table's entry in the snapshot.
-        tombstones: all of the table's tombstones.
     """
 
     def __init__(self, context: Context, entry: TableEntry, tombstones: Sequence[Tombstone]) -> None:
@@ -65,12 +61,7 @@ def _load(context: Context, entry: TableEntry, tombstones: Sequence[Tombstone]) 
 class ErasureMatches:
     """Matches rows with the deletes of a table's erasures, each by itself, hidden rows included.
 
-    Hidden rows are still on the disk. So a file in which an erasure matches any row has to be rewritten in time, and a
-    file in which none matches need not be.
-
-    Args:
-        entry: the table's entry in the snapshot.
-        tombstones: those of its unresolved tombstones that are of erasures.
+    Hidden rows are still on the disk, so a file in which an erasure matches any row has to be rewritten in time.
     """
 
     def __init__(self, context: Context, entry: TableEntry, tombstones: Sequence[Tombstone]) -> None:
@@ -86,11 +77,7 @@ class ErasureMatches:
         return self._judge.that_may_hide(RowBounds.of(file, self._entry.schema, self.ids))
 
     def row_groups(self, file: OpenFile, to_read: Sequence[RowGroup]) -> list[RowGroup]:
-        """All row groups of a file in which the tombstones may match, in their order.
-
-        Args:
-            to_read: the row groups that have to be read in any case. The others are returned without tests.
-        """
+        """All row groups of a file in which the tombstones may match, in order; ``to_read`` are among them anyway."""
         there = {group.index: group for group in to_read}
         found: list[RowGroup] = []
         for index, first in enumerate(file.footer.firsts):

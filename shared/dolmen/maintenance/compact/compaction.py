@@ -34,22 +34,14 @@ _TRIES_ALONE = 2
 
 @dataclass(frozen=True)
 class PendingGroup:
-    """A group of files, or a part of one.
-
-    Args:
-        uuids: the uuids of the files.
-        tries: how often it was tried before; counted for single files.
-    """
+    """A group of files, or a part of one; ``tries`` counts how often a single file was tried before."""
 
     uuids: tuple[str, ...]
     tries: int = 0
 
 
 class PendingGroups:
-    """The queue of groups. Groups whose files others changed come back in halves.
-
-    So a file that others change again and again costs the rewriting of ever fewer others.
-    """
+    """The queue of groups. Groups whose files others changed come back in halves."""
 
     def __init__(self, groups: Iterable[PlannedGroup]) -> None:
         self._turns = deque(PendingGroup(tuple(file.uuid for file in group.inputs)) for group in groups)

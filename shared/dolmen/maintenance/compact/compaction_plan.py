@@ -167,7 +167,6 @@ def plan_compaction(
 
     Args:
         files: live files with their newest pairs, oldest first; iterated once.
-        target_file_bytes: size of a full file.
         dead: uuids of files whose rows are certainly all hidden by tombstones.
         erase_through: timestamp of the youngest erasure whose rows have to leave their files now; 0 = none has to.
     """
@@ -282,8 +281,7 @@ class _Planner:
         """Bounds of a file's keys: of the first column that has more than one value, and of the columns before it.
 
         Where statistics cannot tell whether two files overlap or only touch, they count as touching. Otherwise files
-        that were sorted together would be sorted again and again, where many rows have the same key, or long texts with
-        the same beginning.
+        with many rows of one key, or long texts with the same beginning, would be sorted again and again.
         """
         low: list[tuple[Any, ...]] = []
         high: list[tuple[Any, ...]] = []
@@ -314,12 +312,7 @@ def _not_rounded_up(greatest: Any) -> Any:
 
 
 def _worth_merging(sizes: Sequence[int], growth: int, paid: int = 0) -> int:
-    """Counts how many of these, the smallest first, together become ``growth`` times as large as each of them.
-
-    Args:
-        sizes: sizes in ascending order.
-        paid: bytes that are rewritten together with them in any case.
-    """
+    """Counts how many of these sizes, ascending, with ``paid`` become ``growth`` times as large as each of them."""
     total, count = paid, 0
     for place, size in enumerate(sizes, 1):
         total += size
@@ -329,10 +322,7 @@ def _worth_merging(sizes: Sequence[int], growth: int, paid: int = 0) -> int:
 
 
 def _runs(files: Iterable[tuple[Range, DataFile]]) -> list[list[tuple[Range, DataFile]]]:
-    """Divides files into as few runs as possible, so that no two files of a run overlap.
-
-    A file whose least key equals the greatest key of another only touches it.
-    """
+    """Divides files into as few runs as possible, so that no two files of a run overlap; they may touch."""
     runs: list[list[tuple[Range, DataFile]]] = []
     ends: list[tuple[Bound, int]] = []  # the greatest key and the number of each run, ascending
     for range_, file in sorted(files, key=lambda item: item[0]):

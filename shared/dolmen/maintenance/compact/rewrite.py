@@ -57,10 +57,7 @@ class TableVersion:
         return {file.uuid for file in self.files if self.unresolved.hides_all_of(file)}
 
     def worth_rewriting(self, uuids: tuple[str, ...], options: CompactionOptions) -> tuple[DataFile, ...]:
-        """Returns those of a group's files that are still there.
-
-        Returns none if others have done the work, or if a single file is left that is not worth rewriting.
-        """
+        """Returns those of a group's files that still exist; none if a single one is left that is not worth it."""
         found = self.files.find(uuids)
         inputs = tuple(found[uuid] for uuid in uuids if uuid in found)
         if len(inputs) == 1:
@@ -70,10 +67,9 @@ class TableVersion:
         return inputs
 
     def commit_ts_of(self, inputs: tuple[DataFile, ...]) -> tuple[int | None, TableEntry]:
-        """The commit timestamp that all rows of these files share, or None; and the table's entry for writing the
-        output.
+        """The timestamp that all rows of these files share, or None; and the entry for writing the output.
 
-        If timestamps differ, the entry has a column for each row's own timestamp.
+        If timestamps differ, that has a column for each row's own timestamp.
         """
         timestamps = {file.row_ts for file in inputs}
         row_ts = timestamps.pop() if len(timestamps) == 1 else None
@@ -90,13 +86,7 @@ class TableVersion:
 
 
 class LiveRows:
-    """Streams the rows of files that no vector and no tombstone of a snapshot hides, in the table's columns.
-
-    Args:
-        reader: reads files of the snapshot.
-        entry: the table's entry, with the hidden column ``_commit_ts`` if rows need it.
-        unresolved: the snapshot's tombstones.
-    """
+    """Streams the rows of files that no vector and no tombstone of a snapshot hides, in the table's columns."""
 
     def __init__(self, reader: PlanReader, entry: TableEntry, unresolved: Unresolved) -> None:
         self._reader, self._entry, self._unresolved = reader, entry, unresolved
@@ -106,11 +96,7 @@ class LiveRows:
         """Number of rows in all row groups so far, and the number of deleted rows among them."""
 
     def units_in_key_order(self, files: Sequence[FilePlan], opened: Collection[str] = ()) -> list[Unit]:
-        """Small files, and row groups of larger ones, in the order that statistics show for the sort key.
-
-        Args:
-            opened: paths of files that are opened now, however small they are.
-        """
+        """Small files, and row groups of larger or ``opened`` ones, as statistics order them by the sort key."""
         large = [plan for plan in files if plan.file.size > GAP_BYTES or plan.file.path in opened]
         small = [plan for plan in files if plan.file.size <= GAP_BYTES and plan.file.path not in opened]
         key = self._entry.schema.by_id[self._entry.sort_key[0]]
@@ -123,11 +109,7 @@ class LiveRows:
         return sorted(units, key=lambda unit: unit.rank)
 
     def units_in_file_order(self, files: Sequence[FilePlan], opened: Collection[str]) -> list[Unit]:
-        """Files in their order, some of them in row groups.
-
-        Args:
-            opened: paths of those that are opened now.
-        """
+        """Files in their order; those that are ``opened`` in row groups."""
         parts: dict[str, Sequence[FilePlan | RowGroup]] = {
             file.file.path: self._groups(file)
             for file in self._reader.open_files([plan for plan in files if plan.file.path in opened])
@@ -183,13 +165,7 @@ def write_options(options: CompactionOptions, target_file_bytes: int) -> WriteOp
 
 @dataclass(frozen=True)
 class Rewritten:
-    """The files that replace a group's files.
-
-    Args:
-        files: their complete entries.
-        spilled_bytes: bytes that were sorted in the temporary directory.
-        copied_bytes: bytes of row groups that were copied as they are.
-    """
+    """The complete entries of the files that replace a group's files."""
 
     files: tuple[DataFile, ...]
     spilled_bytes: int = 0
@@ -201,7 +177,6 @@ class GroupRewriter:
     """Writes the live rows of groups of files into new ones, in bounded memory.
 
     Args:
-        target_file_bytes: size of a full file.
         object_name: gives each new object a name.
         beat: called from time to time, to show that the job is alive.
     """
@@ -219,11 +194,7 @@ class GroupRewriter:
         return replace(self.context, runtime=replace(runtime, threads=min(runtime.threads, _REQUESTS_AT_ONCE)))
 
     def rewrite(self, version: TableVersion, inputs: tuple[DataFile, ...]) -> Rewritten:
-        """Writes the new files; commits nothing.
-
-        Raises:
-            AssertionError: the number of rows written is not that of the live rows.
-        """
+        """Writes the new files, commits nothing. Raises AssertionError if it wrote more or fewer rows than are live."""
         return _Rewriting(self, version, inputs).run()
 
 

@@ -27,7 +27,6 @@ from dolmen.rows.write.runs import sort_columns
 Bound: TypeAlias = tuple[pa.Scalar, ...]
 """Values of the first columns of the sort key, at least one. No later row has a lesser key."""
 
-
 FAN_IN = 64
 """The number of runs that are merged at once. One batch of each may be held."""
 
@@ -36,10 +35,7 @@ class Sorter:
     """Sorts rows by a sort key: ascending, NaN after other values, NULLs last.
 
     Args:
-        runtime: its threads sort ahead.
-        schema: the rows' schema.
-        key: names of the columns to sort by.
-        most_bytes: size of the rows that are sorted at once, as Arrow; about three times as much is held.
+        most_bytes: size of the rows that are sorted at once, as Arrow; about three times as much is in memory.
         directory: where runs are written; the system's temporary directory by default.
     """
 
@@ -56,11 +52,7 @@ class Sorter:
         self.spilled_bytes = 0
 
     def sort(self, items: Iterable[tuple[Bound | None, pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
-        """Returns the rows in order.
-
-        Args:
-            items: batches, each with a lower bound of its own keys and all later keys; None if it is unknown.
-        """
+        """Yields the rows in order. Each batch has a lower bound of its own and all later keys; None if unknown."""
         with ExitStack() as stack:
             runs: list[_SortedRun] = []
             held: list[pa.RecordBatch] = []

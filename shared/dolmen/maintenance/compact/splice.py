@@ -47,20 +47,14 @@ from dolmen.rows.write.spliced_object import CopiedGroup, CopiedGroups, written_
 _SHARE = 2
 """A row group of a full one's size, divided by this, is large enough."""
 
-
 _RUN_SHARE = 4
 """The same for a run, whose size in memory is only known to be at least what is reckoned here."""
-
 
 _OFFSET_BYTES = 4
 
 
 class Spliceable:
-    """Judges row groups of files of one table.
-
-    Args:
-        entry: the table's, with ``_commit_ts`` if the output has it.
-    """
+    """Judges row groups of files of one table. The entry has ``_commit_ts`` if the output has it."""
 
     def __init__(self, entry: TableEntry, options: WriteOptions) -> None:
         self._entry, self._options = entry, options
@@ -145,8 +139,7 @@ class Spliceable:
     def _has_filters(self, group: RowGroup, chunks: list[pq.ColumnChunkMetaData]) -> bool:
         """Whether exactly the columns of the primary key have Bloom filters, of at least the present size.
 
-        Filters of columns with few values are smaller. Only where filters have the least size that there is, all are
-        certainly large enough.
+        Filters of columns with few values are smaller, so only filters of the least size are certainly large enough.
         """
         least = 0
         if self._filter_bits > min(BLOOM_FALSE_POSITIVES):
@@ -171,8 +164,7 @@ def _fixed_bytes(arrow_type: pa.DataType) -> int:
 def _extent(group: RowGroup, field: Field) -> Extent | None:
     """The extent of a column of a row group whose rows are all live; None if its footer does not tell.
 
-    A chunk of floats has statistics only if no value in it is NaN. Of nested columns, only the entry of the file
-    counts NULL.
+    A chunk of floats has statistics only without NaN. NULLs of nested columns are counted in the file's entry alone.
     """
     if is_nested(field.arrow_type):
         stats = group.file.file.stats.get(field.id)
@@ -192,7 +184,6 @@ class Unit:
     Args:
         rank: orders units by their least key; units with unknown keys come first.
         bound: the least key, or a lower bound of it; None if it is unknown.
-        part: what is read.
     """
 
     rank: tuple[Any, ...]
@@ -210,9 +201,7 @@ class Unit:
 Segments: TypeAlias = list[CopiedGroups | list[Unit]]
 """The parts of an output in order: row groups that are copied, and units that are encoded again."""
 
-
 _Key: TypeAlias = tuple[tuple[Any, ...], ...]
-
 
 _BEFORE, _VALUE, _LAST, _BEHIND = (-1,), 0, (1,), (2,)
 """Parts of keys: less than all values, the kind of a value, NaN or NULL, greater than all."""
@@ -220,12 +209,7 @@ _BEFORE, _VALUE, _LAST, _BEHIND = (-1,), 0, (1,), (2,)
 
 @dataclass(frozen=True)
 class _Piece:
-    """A unit, and what is known of it.
-
-    Args:
-        copied: the row group, if it can be copied; else None.
-        size: its bytes without deleted rows, about.
-    """
+    """A unit with its approximate live bytes, and its row group if that can be copied."""
 
     unit: Unit
     copied: CopiedGroup | None
@@ -247,8 +231,6 @@ class Splicing:
     """Divides the units of one group of files into row groups that are copied, and others.
 
     Args:
-        name: of the table.
-        entry: the table's, with ``_commit_ts`` if the output has it.
         splice_bytes: row groups are copied where so many bytes of them follow upon each other; 0: none is.
     """
 
@@ -274,14 +256,7 @@ class Splicing:
         }
 
     def segments(self, units: Sequence[Unit]) -> Segments | None:
-        """The segments of an output.
-
-        Args:
-            units: in the order in which their rows would be read.
-
-        Returns:
-            None if nothing is to be copied.
-        """
+        """The segments of an output, by its units in the order of their rows; None if nothing is to be copied."""
         while True:
             segments, lacking = self._segments(units)
             if not lacking:
@@ -394,9 +369,8 @@ def _runs(pieces: Sequence[_Piece]) -> Iterator[list[_Piece]]:
 def _key_range(known: Sequence[Bounds], rows: int) -> tuple[_Key, _Key] | None:
     """The least and the greatest key that rows may have; None if nothing is known of the first column.
 
-    It goes up to the first column that has more than one value: what is known of the columns behind it says nothing
-    about the order of rows. A bound that does not cover all columns means all keys that begin with it, so
-    that two units which only touch there count as overlapping.
+    It ends with the first column that has more than one value: later columns say nothing about the order. A bound
+    that does not cover all columns means all keys that begin with it, so units which only touch there overlap.
     """
     low: list[tuple[Any, ...]] = []
     high: list[tuple[Any, ...]] = []

@@ -37,16 +37,12 @@ from dolmen.store.base import Object, ObjectStore, Stored
 _SPARE_US = 3 * DAY_US
 """Time for rounds that come late, or fail."""
 
-
 _LAST_PART = 4
 """Versions that hold rows of an erasure expire when 1/_LAST_PART of its time is left, or earlier."""
 
 
 def expire_at(erasure: Erasure, settings: DatabaseSettings) -> int:
-    """When versions that hold rows of an erasure expire, whatever other settings say, in microseconds.
-
-    What follows takes time: readers' grace, twice, and the age at which orphans are swept.
-    """
+    """When versions that hold rows of an erasure expire, whatever other settings say: two graces and a sweep follow."""
     if erasure.hurried_at:
         return erasure.hurried_at
     within = erasure.due_at - erasure.requested_at
@@ -63,10 +59,7 @@ def rewrite_at(erasure: Erasure, settings: DatabaseSettings) -> int:
 
 
 def rewrite_through(context: Context, manifest: Manifest) -> int:
-    """Timestamp of the youngest erasure whose rows are to be rewritten now; 0 if there is none.
-
-    Costs no request for a database without erasures.
-    """
+    """Timestamp of the youngest erasure whose rows are to be rewritten now; 0 if there is none, without a request."""
     listed = erasures_of(manifest, context.segments)
     if not listed:
         return 0
@@ -89,8 +82,7 @@ class ErasureWork:
         tags: names of tags of these versions.
         forgets: the erasures that leave the list; their receipts are written first.
         stale: keys of sections that keep an old entry of a table alive.
-        now_us: the server's clock.
-        listed_us: how long an erasure is held against late drops, in microseconds.
+        listed_us: how long an erasure applies to late drops.
     """
 
     listed: tuple[Erasure, ...] = ()
@@ -103,11 +95,7 @@ class ErasureWork:
     listed_us: int = 0
 
     def moves(self, horizon: int) -> bool:
-        """Whether a commit is needed.
-
-        Args:
-            horizon: the present one.
-        """
+        """Whether a commit is needed."""
         return self.notes or self.forced > horizon or bool(self.tags or self.forgets or self.stale)
 
     def without_expiry(self) -> ErasureWork:
@@ -129,11 +117,7 @@ class ErasureWork:
 def erasure_work(
     manifest: Manifest, reader: SegmentReader, settings: DatabaseSettings, now_us: int, horizon: int
 ) -> ErasureWork:
-    """Finds what is to be done. Costs no request for a database without erasures.
-
-    Args:
-        horizon: the horizon that the same commit moves to by the ages of versions.
-    """
+    """Finds what is to be done if the horizon moves to this version. Costs no request without erasures."""
     listed = erasures_of(manifest, reader)
     if not listed and not manifest.leaving:
         return ErasureWork()
@@ -173,11 +157,7 @@ def _least_version(manifest: Manifest, listed: tuple[Erasure, ...], settings: Da
 
 
 def receipt_of(erasure: Erasure, manifest: Manifest) -> Receipt:
-    """The receipt of an erasure that is just hidden.
-
-    Args:
-        manifest: any version since; it knows the tables' names.
-    """
+    """The receipt of an erasure that is just hidden, with the tables' names by any later manifest."""
     tables = tuple(
         ErasedFrom(
             uuid=each.uuid,
@@ -199,11 +179,7 @@ def receipt_of(erasure: Erasure, manifest: Manifest) -> Receipt:
 
 
 def load_receipt(store: ObjectStore, id_: str) -> Receipt | None:
-    """The receipt of an erasure; None if it is not written yet.
-
-    Raises:
-        CorruptionError: it is damaged.
-    """
+    """The receipt of an erasure; None if it is not written yet. Raises CorruptionError."""
     found = _get(store, receipt_key(id_))
     return Receipt.decode(found.body, receipt_key(id_)) if found else None
 
@@ -211,14 +187,11 @@ def load_receipt(store: ObjectStore, id_: str) -> Receipt | None:
 def update_receipt(
     store: ObjectStore, runtime: Runtime, id_: str, change: Callable[[Receipt | None], Receipt]
 ) -> Receipt:
-    """Adds facts to a receipt, safely beside other writers. Nothing is written if it has them.
-
-    Args:
-        change: makes the new receipt of the present one, or of None. It may be called several times.
+    """Changes a receipt, or None, by compare-and-swap; ``change`` may be called several times.
 
     Raises:
-        CorruptionError: the receipt is damaged: it is left as it is.
-        StoreUnavailableError: it cannot be known whether it was written.
+        CorruptionError: the receipt is damaged: it is left unchanged.
+        StoreUnavailableError: it is unknown whether it was written.
     """
     key = receipt_key(id_)
     for _ in attempts(runtime, RECEIPT):
@@ -239,11 +212,7 @@ def note_held_files(
     manifest: Manifest,
     held: Sequence[tuple[Erasure, Mapping[str, int | None]]],
 ) -> None:
-    """Notes which files hold rows of erasures. It must be called before these files may be replaced.
-
-    Args:
-        held: erasures, each with the number of its rows by path of the file; None if they were not counted.
-    """
+    """Notes which files hold how many rows of erasures (None: not counted). Call it before they may be replaced."""
 
     def write(item: tuple[Erasure, Mapping[str, int | None]]) -> None:
         erasure, rows_of = item
@@ -264,11 +233,9 @@ def note_held_files(
 
 
 def describe_erasures(context: Context, manifest: Manifest, work: ErasureWork) -> None:
-    """Writes the receipts of erasures that leave the manifest's list, which knows them best, and of lost tags.
+    """Writes the receipts of erasures that leave the manifest's list, and of those that lose tags.
 
-    Args:
-        work: what the next commit of collection does. It is done again until it lands, so all that is noted here
-            becomes true.
+    The next commit does this work, and is tried until it lands, so all that is noted here becomes true.
     """
     notes = sorted(manifest.rewritten, key=lambda note: note.version)
     forgets = {erasure.id for erasure in work.forgets}

@@ -70,11 +70,7 @@ def noncurrent_remains(store: ObjectStore) -> Remains | None:
 
 
 class _Versions:
-    """Versions as a bucket lists them.
-
-    Args:
-        newest: how many of them were the newest of their object.
-    """
+    """Versions as a bucket lists them; ``newest`` counts those that were the newest of their object."""
 
     def __init__(self, listed: Iterable[tuple[ObjectInfo, bool]]) -> None:
         self._listed, self.newest = listed, 0
@@ -89,12 +85,7 @@ class _Versions:
 
 
 def outside_remains(urls: Sequence[str], before_us: int, runtime: Runtime) -> tuple[Outside, ...]:
-    """Counts the objects at URLs outside the database. One that can't be listed is reported as such.
-
-    Args:
-        urls: URLs of stores.
-        before_us: only objects that were last modified before this time, in microseconds.
-    """
+    """Counts the objects at URLs outside the database that are older than a time. Reports one that can't be listed."""
     return tuple(_at(url, before_us, runtime) for url in urls)
 
 
@@ -120,9 +111,6 @@ class ReceiptFinisher:
     """Writes the receipts that may say "gone" now.
 
     Args:
-        manifest: the version that the collection works on.
-        intents: all intents.
-        now_us: the server's clock.
         freed: all that was released up to this version is deleted.
         swept: orphans last modified before this time are deleted.
         kept: finds the objects that versions which can be read need.
@@ -277,11 +265,7 @@ _ID = re.compile(r"[0-9a-f]{32}")
 
 
 def check_erasures(context: Context, newest: Manifest, log: FindingLog, *, deep: bool) -> None:
-    """Checks the erasures of the newest version. Makes no request for a database that has none, unless ``deep``.
-
-    Args:
-        deep: read all receipts, also of erasures that are gone.
-    """
+    """Checks the erasures of the newest version; with ``deep`` also the receipts of those that are gone."""
     try:
         listed = erasures_of(newest, context.segments)
         right = []

@@ -104,11 +104,7 @@ class ErasureStatus(FactSheet):
 
 
 def list_statuses(context: Context, *, gone: bool = False) -> list[ErasureStatus]:
-    """Statuses of all erasures that are not gone yet, oldest first.
-
-    Args:
-        gone: those that are gone, too, before the others; this lists all receipts.
-    """
+    """Statuses of all erasures that are not gone yet, oldest first; with ``gone`` the others before them."""
     manifest = context.head.refresh().manifest
     pending = list(pending_statuses(context, manifest))
     if not gone:
@@ -138,11 +134,7 @@ def status_of(context: Context, id_: str) -> ErasureStatus:
 def pending_statuses(
     context: Context, manifest: Manifest, ids: Container[str] | None = None
 ) -> Iterator[ErasureStatus]:
-    """Yields statuses of erasures that the newest version knows, oldest first: one request for the receipt of each.
-
-    Args:
-        ids: only these.
-    """
+    """Yields statuses of (these) erasures that the newest version knows, oldest first: one request for each receipt."""
     yield from _leaving(context, manifest, ids)
     yield from _listed(context, manifest, ids)
 

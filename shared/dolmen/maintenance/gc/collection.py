@@ -57,13 +57,10 @@ class CollectionPlan:
     """The plan of a collection.
 
     Args:
-        now_us: the server's clock.
-        horizon_before: the horizon so far.
         horizon, orphan_cutoff, revoke, applied_before: values for the commit that moves the fence; the present ones if
             nothing is to move.
         moves: whether that commit is needed.
         sweep: whether there may be orphans that are old enough to delete.
-        erasures: what is to be done for erasures.
         intents: all intents, by txid.
     """
 
@@ -316,12 +313,7 @@ def _move_fence(
 
 
 class _Collection:
-    """The part of a run after the fence.
-
-    Args:
-        manifest: the manifest of the commit that moved the fence, or a later one.
-        own: whether the settings are those of the database.
-    """
+    """The part of a run after the fence, by the manifest of the commit that moved it, or a later one."""
 
     def __init__(
         self,

@@ -42,8 +42,8 @@ def sweepable(orphan_cutoff: int) -> int:
 def has_come_of_age(head: Head, manifest: Manifest, before_us: int) -> bool:
     """Whether a sweep has anything to look at: objects older than ``before_us``, and younger than the last sweep.
 
-    Costs a request or two for each table, whatever it holds. If nothing was written since, it also lists the hours
-    before the last sweep, because names may be older than their objects.
+    Costs a request or two for each table. If nothing was written since, it also lists the hours before the last sweep,
+    because names may be older than their objects.
     """
     since_us, store = manifest.swept, head.store
     if before_us <= since_us:
@@ -69,13 +69,7 @@ def has_come_of_age(head: Head, manifest: Manifest, before_us: int) -> bool:
 
 @dataclass(frozen=True)
 class Swept:
-    """The result of a sweep.
-
-    Args:
-        swept: orphans last modified before this time are deleted.
-        complete: True if nothing was left for lack of time.
-        waiting: orphans that are too young to delete, including objects of commits under way.
-    """
+    """The progress of a sweep: orphans before ``swept`` are deleted, and ``waiting`` are too young."""
 
     swept: int
     complete: bool
@@ -83,11 +77,9 @@ class Swept:
 
 
 class Sweep:
-    """Deletes orphans last modified before ``before_us``.
+    """Deletes orphans last modified before ``before_us``, by the manifest that moved the fence, or a later one.
 
     Args:
-        manifest: the manifest of the commit that moved the fence, or a later one.
-        kept: keys of the objects to keep.
         full: look at all objects, not only at those younger than the last sweep.
     """
 
@@ -170,9 +162,9 @@ def _directories(store: ObjectStore) -> Iterator[str]:
 
 
 def _losers(head: Head, manifest: Manifest, since_us: int) -> Iterator[ObjectInfo]:
-    """Manifests of attempts that lost, for versions committed since then; oldest first.
+    """Manifests of attempts that lost since then, and somewhat before; oldest first.
 
-    Somewhat older ones too: a slow PUT may land long after another attempt took its version.
+    A slow PUT may land long after another attempt took its version.
     """
     winners: list[str] = []
     oldest = manifest.version
@@ -210,11 +202,7 @@ class Amount:
 
 
 class ObjectDeleter:
-    """Deletes objects, or only counts them in a dry run. It never deletes adopted files.
-
-    Args:
-        dry_run: delete nothing.
-    """
+    """Deletes objects, or only counts them in a dry run. It never deletes adopted files."""
 
     def __init__(self, store: ObjectStore, *, dry_run: bool = False) -> None:
         self._store, self._dry_run = store, dry_run
@@ -222,12 +210,7 @@ class ObjectDeleter:
         self.errors: dict[str, str] = {}
 
     def erase(self, reason: str, keys: Sequence[str], sizes: Sequence[int] = ()) -> set[str]:
-        """Deletes objects. Returns the keys that could not be deleted.
-
-        Args:
-            reason: the reason, by which deleted objects are counted.
-            sizes: the objects' sizes in bytes, if known.
-        """
+        """Deletes objects, and counts them by the reason. Returns the keys that could not be deleted."""
         if any(is_adopted(key) for key in keys):  # they are others' files, which nothing here deletes
             sizes = [size for key, size in zip(keys, sizes, strict=False) if not is_adopted(key)]
             keys = [key for key in keys if not is_adopted(key)]
@@ -247,7 +230,6 @@ class ObjectDeleter:
 
 
 _DATED = re.compile(r"(?:data|tombstone)/[a-z0-9_]{1,64}/(\d{4})/(\d\d)/(\d\d)/(\d\d)/[^/]+")
-
 
 _AFTER_DATES = "~"  # sorts after every digit
 
@@ -301,12 +283,7 @@ upload in parts from its beginning."""
 
 @dataclass
 class KnownIntent:
-    """An intent, as the listing shows it.
-
-    Args:
-        objects: its heartbeats, and the ``done`` object if there is one.
-        done: whether its commit has landed.
-    """
+    """An intent: its heartbeats, and the ``done`` object if its commit has landed."""
 
     txid: str
     objects: list[ObjectInfo] = field(default_factory=list)
@@ -355,12 +332,7 @@ def finished_intents(known: dict[str, KnownIntent], manifest: Manifest) -> list[
 def clear_intent(
     store: ObjectStore, deleter: ObjectDeleter, intent: KnownIntent, manifest: Manifest, kept: KeySet | None
 ) -> None:
-    """Deletes the objects of a revoked job, and then its intent.
-
-    Args:
-        manifest: the manifest of the commit that revoked it, or a later one.
-        kept: keys of the objects to keep; not needed for a job that is done.
-    """
+    """Deletes the objects of a revoked job, and then its intent. A job that is done needs no ``kept``."""
     failed: set[str] = set()
     if not intent.done:
         assert kept is not None
@@ -414,10 +386,7 @@ def stable_codes(keys: Iterable[str]) -> Codes:
 
 
 class KeySet:
-    """A set of keys without false negatives; a false positive has a probability of 2^-64 per key and question.
-
-    It holds sorted 64-bit hashes. On a false positive, collection keeps an object that it could have deleted.
-    """
+    """A set of sorted 64-bit hashes of keys: no false negatives, and false positives with a probability of 2^-64."""
 
     def __init__(self, keys: Iterable[str]) -> None:
         self._codes = array("q", map(hash, keys))

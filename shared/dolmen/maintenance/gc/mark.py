@@ -52,11 +52,7 @@ def _keys_of_table(entry: TableEntry, reader: SegmentReader) -> Iterator[str]:
 
 
 def reached_keys(tree: Segment, reader: SegmentReader) -> Iterator[str]:
-    """Keys of all objects that a segment's entries name, without its own key.
-
-    Raises:
-        CorruptionError: the segment cannot be read.
-    """
+    """Keys of all objects that a segment's entries name, without its own key. Raises CorruptionError."""
     match tree.kind:
         case "files":
             for some in reader.files(tree).entries(ids=()):
@@ -79,8 +75,8 @@ def reached_keys(tree: Segment, reader: SegmentReader) -> Iterator[str]:
 def tree_keys(tree: Segment, reader: SegmentReader) -> Iterator[str]:
     """Keys of a released segment and of all objects that it reaches.
 
-    A missing segment reaches nothing. An earlier run, for which the readers' grace was over by its clock or settings,
-    deleted all that it names, then the segment itself, and ended before it could record that.
+    A missing segment reaches nothing: an earlier run deleted all that it names, then the segment itself, and ended
+    before it could record that.
     """
     yield tree.object
     with _ignoring_missing():
@@ -125,8 +121,8 @@ def tagged_keys(key: str, reader: SegmentReader) -> Iterator[str]:
     """Keys of the manifest of an expired version that a tag keeps, and of all that the version needs.
 
     Raises:
-        CorruptionError: the manifest is missing or damaged, so it is unknown what the tag keeps; or another commit has
-            dropped the tag, and another collection has deleted the manifest.
+        CorruptionError: the manifest is missing or damaged, so it is unknown what the tag keeps; or the tag was dropped
+            meanwhile, and another collection has deleted the manifest.
     """
     yield key
     yield from needed_keys(reader.manifest(key), reader)
@@ -135,8 +131,7 @@ def tagged_keys(key: str, reader: SegmentReader) -> Iterator[str]:
 def manifest_keys(key: str, reader: SegmentReader) -> Iterator[str]:
     """Keys of a manifest that was released with a tag, and of all that its version needs.
 
-    A missing manifest or segment reaches nothing: an earlier run deleted all data that the version needs, then the
-    segments, and then the manifest itself.
+    A missing manifest or segment reaches nothing: an earlier run deleted all that it names before it.
     """
     yield key
     with _ignoring_missing():
@@ -152,9 +147,8 @@ def mark(manifest: Manifest, reader: SegmentReader, after: int) -> KeySet:
     """Keys of all objects to keep: those the newest version needs, and those released after version ``after``.
 
     An older version needs only what the newest one needs, and what was released since. An expired version that a tag
-    keeps is read for what it needs. ``manifest`` must be of a commit
-    that moved the fence, or a later one. An object that it does not name, and that was uploaded before the fence, can
-    no longer be committed. So nothing can land between this mark and the deletes.
+    keeps is read for what it needs. ``manifest`` must be of a commit that moved the fence, or a later one: an object
+    that it does not name, and that was uploaded before the fence, can no longer be committed.
     """
 
     def keys() -> Iterator[str]:
@@ -174,7 +168,6 @@ def mark(manifest: Manifest, reader: SegmentReader, after: int) -> KeySet:
 ENTRIES_TOGETHER = 200_000
 """The approximate number of entries of one part. A segment is never divided."""
 
-
 PartKind: TypeAlias = Literal["files", "tombstones", "erasures", "released", "trees", "manifests", "tagged"]
 
 
@@ -182,11 +175,10 @@ class MarkPart(msgspec.Struct, frozen=True, omit_defaults=True):
     """Some segments that are read to find objects to keep.
 
     Args:
-        kind: what is read from the segments: a table's live ``files``, its ``tombstones``, the database's
-            ``erasures``, entries that commits have ``released``, everything that released ``trees`` reach, or that
-            ``manifests`` of lost tags need, or those of the present tags (``tagged``), which must be there.
+        kind: what is read: a table's live ``files``, its ``tombstones``, the database's ``erasures``, entries that
+            commits have ``released``, everything that released ``trees`` reach, or that ``manifests`` of lost tags
+            need, or those of the present tags (``tagged``), which must be there.
         table: the table's name; "" for the database.
-        manifests: keys of manifests.
     """
 
     kind: PartKind
@@ -226,12 +218,7 @@ def split_mark(manifest: Manifest, reader: SegmentReader, after: int) -> tuple[l
 
 
 def keys_of_part(part: MarkPart, manifest: Manifest, reader: SegmentReader, after: int) -> Iterator[str]:
-    """Keys to keep by one part; with repetitions.
-
-    Args:
-        manifest: the manifest that was split.
-        after: the version that was given to ``split_mark``.
-    """
+    """Keys to keep by one part of ``split_mark`` with the same arguments; with repetitions."""
     match part.kind:
         case "files":
             live = LiveFiles.of(manifest.tables[part.table], reader)
@@ -277,12 +264,7 @@ def _together(kind: PartKind, segments: Sequence[Segment], table: str = "") -> I
 
 @dataclass(frozen=True)
 class ReleaseProgress:
-    """The progress on the work list.
-
-    Args:
-        freed: everything that commits up to this version released is deleted.
-        complete: True if nothing was left for lack of time.
-    """
+    """The progress on the work list: all that commits up to ``freed`` released is deleted."""
 
     freed: int
     complete: bool
@@ -292,10 +274,6 @@ class Release:
     """Deletes objects that commits up to version ``through`` released, and then the manifests before it.
 
     Everything may be repeated: after a crash at any point, or beside another collection.
-
-    Args:
-        kept: keys of the objects to keep.
-        through: the horizon whose ``reader_grace`` is over.
     """
 
     def __init__(

@@ -64,10 +64,9 @@ class Html(str):
 
 
 def element(name: str, /, *children: object, **attributes: object) -> Html:
-    """An element.
+    """An element. Children that are not ``Html`` are escaped; None is left out.
 
     Args:
-        children: ``Html`` as it is, and anything else as escaped text; None is left out.
         attributes: names end in ``_`` where Python reserves them, and ``_`` inside becomes ``-``. None and False
             leave an attribute out, and True gives it no value.
     """
@@ -104,11 +103,7 @@ WIDTH, HEIGHT = 1_000, 100
 
 
 def meter(part: float, whole: float, kind: str = "") -> Html:
-    """A bar that is full to a share. Decoration: the text beside it says the same.
-
-    Args:
-        kind: class of its colour.
-    """
+    """A bar that is full to a share, with a class for its colour. Decoration: the text beside it says the same."""
     share = min(max(part / whole, 0.0), 1.0) if whole else 0.0
     fill = element("rect", class_=f"fill {kind}".strip(), width=round(share * WIDTH, 1), height=10)
     track = element("rect", class_="track", width=WIDTH, height=10)

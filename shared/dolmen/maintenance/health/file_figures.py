@@ -38,20 +38,14 @@ from dolmen.predicate.any_of import LOOK_UP_NS, row_cost_ns
 MOST_PARTS = 120
 """The most parts of the range that are told apart."""
 
-
 MOST_BOUNDS_BYTES = 96 * MIB
 """Bounds that take more memory are not ranked: four million files of integers, or a million of texts."""
-
 
 Ranks = npt.NDArray[np.int64]
 
 
 class BoundsCollector:
-    """Collects the bounds of one column in a table's files.
-
-    Args:
-        field: the column.
-    """
+    """Collects the bounds of one column in a table's files."""
 
     def __init__(self, field: Field) -> None:
         self._field, self._type = field, bound_type(field.arrow_type)
@@ -135,31 +129,20 @@ def _parts(depths: npt.NDArray[np.int64]) -> tuple[tuple[float, int], ...]:
 
 _EXPONENTS = 64
 
-
 _FILE_NS, _ROW_NS = 400_000, 20
 """About what a scan takes for a file in a directory, and for a row with few columns: a bucket is farther away."""
-
 
 _TEST_NS = 5_000
 """About what one more delete by predicate takes for each file, however few rows it has."""
 
-
 Mask = npt.NDArray[np.bool_]
-
 
 Numbers = npt.NDArray[np.int64]
 
 
 @dataclass
 class FilesSurvey:
-    """Figures of the live files of a table.
-
-    Args:
-        target_bytes: size of a full file.
-        newest_delete: timestamp of the newest unresolved delete; 0 if there is none.
-        judge: judges which files may hold rows that unresolved deletes hide.
-        bounds: collects bounds of the sort key; None for a table without one.
-    """
+    """Figures of the live files of a table; ``bounds`` is None for a table without a sort key."""
 
     target_bytes: int
     newest_delete: int
@@ -181,12 +164,7 @@ class FilesSurvey:
     def of(
         cls, entry: TableEntry, tombstones: tuple[Tombstone, ...], target_bytes: int, reader: SegmentReader
     ) -> FilesSurvey:
-        """Surveys a table's files: one request for each segment that is not cached.
-
-        Args:
-            entry: the table's whole entry.
-            tombstones: its unresolved deletes.
-        """
+        """Surveys a table's files, by its whole entry: one request for each segment that is not cached."""
         newest = max((tombstone.ts for tombstone in tombstones), default=0)
         sorted_by = entry.schema.by_id[entry.sort_key[0]] if entry.sort_key else None
         bounds = BoundsCollector(sorted_by) if sorted_by is not None else None
@@ -286,13 +264,7 @@ MOST_ERASURES = 20
 
 @dataclass(frozen=True)
 class ErasureOverview:
-    """The erasures of a version.
-
-    Args:
-        first: those that are due first.
-        left_out: number of the others.
-        in_danger: number of all of which hardly any time is left, as far as the manifest knows.
-    """
+    """The erasures of a version: those due first, the number of the others, and of all with hardly any time left."""
 
     first: tuple[PendingErasure, ...] = ()
     left_out: int = 0

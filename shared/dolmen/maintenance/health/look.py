@@ -48,34 +48,26 @@ from dolmen.transactions.results import Commit
 MANY_DELETES = 1_000
 """Number of unresolved deletes of a table from which scans get slow, however young they are."""
 
-
 SLOW_SCAN = 2.0
 """Estimated slowdown of scans from which deletes are a concern, however few and young they are."""
-
 
 OLD_DELETE_US = DAY_US
 """Age from which an unresolved delete says that resolution does not run."""
 
-
 LATE_PUBLICATION_US = 6 * HOUR_US
 """Lag from which a publication counts as late; also that of the stack's alarm."""
-
 
 FEW_FILES = 16
 """Compaction that saves fewer files is not worth a word."""
 
-
 DEEP_OVERLAP = 8
 """Mean number of files at one place of the sort key from which filters on it hardly help."""
-
 
 FULL_MANIFEST = 0.9
 """Share of its budget from which a manifest counts as full."""
 
-
 LATE_COLLECTION_US = 3 * DAY_US
 """Time without a collection from which objects count as waiting for long."""
-
 
 _CURSOR_PART = 8
 """A cursor is about to end when less than 1/_CURSOR_PART of its time is left."""
@@ -281,12 +273,7 @@ MOST_PLANNED_FILES = 20_000
 
 
 def plan_table(context: Context, table: TableHealth, entry: TableEntry, erase_through: int) -> Iterator[PlannedWork]:
-    """Yields the work that a table needs, in the order in which a round does it.
-
-    Args:
-        entry: the table's whole entry.
-        erase_through: see ``plan_compaction``.
-    """
+    """Yields the work that a table needs, in the order in which a round does it. See ``plan_compaction``."""
     debt, name = table.debt, table.name
     if table.expires:
         yield PlannedWork(
@@ -354,17 +341,13 @@ def _compaction(context: Context, table: TableHealth, entry: TableEntry, erase_t
 MOST_TABLES = 500
 """The most tables that are looked at: those of most bytes."""
 
-
 MOST_COMMITS = 40
 """The most commits that are told of."""
-
 
 MOST_NAMES = 100
 """The most tags and the most cursors that are told of."""
 
-
 _MOST_REQUESTS = 5
-
 
 _UPKEEP = frozenset(("expire", "resolve", "gather", "compact", "index", "merge", "publish", "gc"))
 

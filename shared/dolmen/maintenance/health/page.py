@@ -185,10 +185,8 @@ footer { margin-top: 40px; }
 }
 """
 
-
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 """The page's content security policy: no script runs in it, and nothing is loaded from anywhere."""
-
 
 _SIGNS: dict[Level, tuple[str, str]] = {
     "danger": ("✖", "Danger"),
@@ -201,7 +199,7 @@ def draw_page(health: Health, *, link_to_itself: bool = False) -> str:
     """The page of a health: one HTML document that needs nothing else, and holds names and numbers only.
 
     Args:
-        link_to_itself: whether it has a link that reloads the page, because a server answers it.
+        link_to_itself: whether it has a link that reloads the page, because a server serves it.
     """
     head = element(
         "head",

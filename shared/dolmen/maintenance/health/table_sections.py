@@ -61,11 +61,7 @@ def _bar(first: int, end: int, count: int, most: int, small_below: int) -> Html:
 
 
 def overlap_chart(overlap: SortOverlap, name: str) -> Html:
-    """The depth of overlap over the range of the sort key, by rank.
-
-    Args:
-        name: unique on the page, for the ids of title and description.
-    """
+    """The depth of overlap over the range of the sort key, by rank; ``name`` is unique on the page."""
     parts = overlap.depths
     top = max(overlap.deepest, 1)
     width = WIDTH / len(parts)

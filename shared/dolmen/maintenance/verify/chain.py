@@ -111,15 +111,10 @@ def check_chain(
     every: bool,
     each: Callable[[Manifest], None],
 ) -> dict[int, HistoryEntry]:
-    """Checks the versions from the newest back to the horizon.
+    """Checks the versions from the newest back to the horizon, all of them or a sample. Returns their history entries.
 
     Args:
-        references: receives the manifests of all kept versions.
-        every: read all manifests instead of a sample.
         each: called with every manifest that was read, except the newest.
-
-    Returns:
-        the history's entries of kept versions, by version.
     """
     _check_fences(newest, newest, log)
     oldest = max(newest.horizon, 1)
@@ -231,11 +226,7 @@ def _spread(versions: list[int], most: int) -> list[int]:
 
 @dataclass
 class KeptContents:
-    """Collects data files, deletes and segments of older versions, and checks them.
-
-    Args:
-        seen: data files, blobs and segments that were added, or are checked with the checked version.
-    """
+    """Collects data files, deletes and segments of older versions, and checks them, each object once."""
 
     seen: set[tuple[str, int]] = field(default_factory=set)
     _files: list[tuple[str, TableEntry, list[DataFile]]] = field(default_factory=list)
@@ -250,11 +241,7 @@ class KeptContents:
         self.seen.update((tombstone.blob.object, tombstone.blob.offset) for tombstone in view.tombstones)
 
     def take(self, view: TableContents, new: Collection[str]) -> None:
-        """Adds what one table of one version needs.
-
-        Args:
-            new: keys of its segments that no earlier version had.
-        """
+        """Adds what one table of one version needs; ``new`` are segments that no earlier version had."""
         entry = view.entry
         if entry is None:
             return

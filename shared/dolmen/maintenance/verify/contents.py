@@ -42,7 +42,6 @@ class DeleteObject:
     """The parts of one ``.del`` object that a version needs.
 
     Args:
-        table: the table's name.
         uuid: the table's uuid; "" for a clone, whose objects may be of any table that it comes from.
         vectors: vectors with (uuid, physical rows) of their data files.
     """
@@ -245,8 +244,7 @@ class Facts:
     """Bounds and counts of the values of some rows, by column id.
 
     Args:
-        rows: number of rows decoded.
-        found: (kind, reason) of faults that were found while decoding.
+        found: (kind, reason) of problems that were found while decoding.
         invalid: ids of columns with values that are invalid for their type, and so have no bounds.
     """
 
@@ -266,13 +264,7 @@ class Facts:
 
 
 class DataCheck:
-    """Checks data files of one table.
-
-    Args:
-        name: the table's name.
-        entry: the table's entry, with a schema.
-        skip: keys of files that are missing or have a wrong size.
-    """
+    """Checks data files of one table, but those to skip: they are missing or have a wrong size."""
 
     def __init__(self, context: Context, name: str, entry: TableEntry, log: FindingLog, skip: set[str]) -> None:
         self._context, self._name, self._entry, self._log, self._skip = context, name, entry, log, skip

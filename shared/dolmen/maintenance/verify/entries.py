@@ -82,7 +82,6 @@ class TableContents:
     """One table of one version with all its entries, inline or in segments.
 
     Args:
-        name: the table's name.
         root: the table's entry in the manifest.
         log: receives what cannot be read, and, from ``checked_files``, what is wrong.
     """
@@ -132,11 +131,7 @@ class TableContents:
         return frozenset((*self._spilled_entries("removed"), *self._inline.removed))
 
     def files(self, segments: Collection[str] | None = None) -> Iterator[DataFile]:
-        """Live data files with their effective pairs, oldest first.
-
-        Args:
-            segments: keys of the segments to read, beside files in the manifest; all by default.
-        """
+        """Live data files with effective pairs, oldest first: of the manifest, and of these segments (None: all)."""
         for segment in self._inline.segments_of("files"):
             if segments is not None and segment.object not in segments:
                 continue
@@ -340,14 +335,7 @@ def check_applied(entries: Iterator[AppliedId], manifest: Manifest, log: Finding
 
 
 class TableCheck:
-    """Checks the entries of one table of one version.
-
-    Args:
-        name: the table's name.
-        entry: the table's entry with a schema, read from the table's section if it is idle.
-        manifest: the version.
-        holder: the key of the object that holds the entry, for findings that are not about one file.
-    """
+    """Checks the entries of one table of one version; ``holder`` is the key of the object that has its whole entry."""
 
     def __init__(self, name: str, entry: TableEntry, manifest: Manifest, holder: str, log: FindingLog) -> None:
         self.name, self.entry, self.manifest, self._holder, self._log = name, entry, manifest, holder, log

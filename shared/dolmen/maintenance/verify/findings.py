@@ -271,7 +271,6 @@ _ALL: tuple[Kind, ...] = (
 KINDS: dict[str, Kind] = {kind.name: kind for kind in _ALL}
 """All kinds by name."""
 
-
 MOST_FINDINGS = 1_000
 """The most findings of one kind that are listed. Further ones are only counted."""
 
@@ -449,9 +448,7 @@ class VerifyReport:
 class FindingLog:
     """Collects findings and counts while checks run. Used only in the thread that runs ``verify``.
 
-    Args:
-        progress: called every few hundred things.
-        newest: the checked version, which findings affect unless they say otherwise.
+    Findings affect the version ``newest`` unless they say otherwise.
     """
 
     progress: Progress | None = None

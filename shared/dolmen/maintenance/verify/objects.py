@@ -24,21 +24,16 @@ from dolmen.store.base import ObjectInfo, ObjectStore
 PREFIXES = ("data/", "index/", "manifest/", "segment/", "tombstone/")
 """The prefixes of a database's objects, in the order of keys. No version references an intent."""
 
-
 _CHUNK = 1 << 16
-
 
 Need: TypeAlias = Literal["known", "released", "kept", "needed"]
 """known: was in use until recently, or is in use by another version, and may be gone; released: kept versions before
 the newest need it, by the newest version's list; kept: a kept version that was read needs it; needed: the checked
 version needs it."""
 
-
 _NEEDS: tuple[Need, ...] = ("known", "released", "kept", "needed")
 
-
 _NEEDED = len(_NEEDS) - 1
-
 
 _MISSING = {
     "data/": "file-missing",
@@ -47,9 +42,7 @@ _MISSING = {
     "tombstone/": "delete-missing",
 }
 
-
 _SIZE = {"data/": "file-size", "segment/": "segment-size", "tombstone/": "delete-short"}
-
 
 _SCHEMA = pa.schema(
     [
@@ -74,7 +67,6 @@ class Reference(NamedTuple):
         end: the least size that the object must have.
         rows: rows that would be lost with it.
         table: index of the table's name in ``References.tables``.
-        oldest, newest: the kept versions that need it.
     """
 
     key: str
@@ -179,11 +171,7 @@ def check_objects(
 ) -> tuple[list[Missing], dict[str, Unreferenced]]:
     """Lists the database once, and compares the listing with the references.
 
-    Args:
-        newest: shows up to when orphans are deleted, and which versions have expired but wait for deletion.
-
-    Returns:
-        missing objects, each confirmed by a request of its own, and the orphans by prefix.
+    Returns missing objects, each confirmed by a request of its own, and the orphans by prefix.
     """
     missing: list[Missing] = []
     orphans: dict[str, Unreferenced] = {}
