@@ -100,8 +100,8 @@ UPKEEP: tuple[Mutation, ...] = (
             ),
             Edit(
                 "maintenance/gc/collection.py",
-                "        cutoff = self._planned.orphan_cutoff if self._dry_run else self._manifest.orphan_cutoff\n",
-                "        cutoff = self._planned.orphan_cutoff\n",
+                "        cutoff = self.planned.orphan_cutoff if self.dry_run else self.manifest.orphan_cutoff\n",
+                "        cutoff = self.planned.orphan_cutoff\n",
             ),
         ),
     ),
@@ -158,9 +158,10 @@ UPKEEP: tuple[Mutation, ...] = (
         "versions are freed before the commit that lets them expire",
         "one commit moves the horizon, and the objects to delete are computed from that commit's manifest",
         "maintenance/gc/collection.py",
-        "        self._through = last_deletable_version(manifest, settings, self._now_us)\n",
+        "        self._through = last_deletable_version(self.manifest, self.settings, self._now_us)\n",
         "        self._through = max(\n"
-        "            last_deletable_version(manifest, settings, self._now_us), next_horizon(context.head, manifest, settings, self._now_us)\n"
+        "            last_deletable_version(self.manifest, self.settings, self._now_us),\n"
+        "            next_horizon(self.context.head, self.manifest, self.settings, self._now_us),\n"
         "        )\n",
     ),
     mutation(
@@ -174,8 +175,8 @@ UPKEEP: tuple[Mutation, ...] = (
         "an object that was released again is deleted",
         "a released object is deleted only if no kept version after the horizon released it",
         "maintenance/gc/mark.py",
-        "        for entry in released_since(manifest, reader, after):\n            yield from entry.objects\n",
-        "        for entry in released_since(manifest, reader, manifest.version):\n            yield from entry.objects\n",
+        "        for entry in released_since(manifest, reader, after):\n",
+        "        for entry in released_since(manifest, reader, manifest.version):\n",
     ),
     mutation(
         "the mark forgets deletion vectors",
@@ -225,8 +226,8 @@ UPKEEP: tuple[Mutation, ...] = (
         "manifests are deleted before their readers finish",
         "expired manifests are deleted last: those before the horizon whose grace is over",
         "maintenance/gc/mark.py",
-        "            if parsed[0] >= self._through:\n                break\n",
-        "            if parsed[0] >= self._manifest.horizon + 1:\n                break\n",
+        "            if parsed[0] >= self.through:\n                break\n",
+        "            if parsed[0] >= self.manifest.horizon + 1:\n                break\n",
     ),
     mutation(
         "an expired version is read",

@@ -1,6 +1,9 @@
-"""Groups of data files, of one segment or of the manifest: each becomes one Iceberg manifest. With their deleted rows.
+"""Groups of a version's data files, each of which becomes one Iceberg manifest, and the files that hide their rows.
 
-``HiddenPositions`` finds the deleted rows of a version: those in vectors, and those that only tombstones name so far.
+Iceberg v2 hides rows by position-delete files, of which one serves any number of data files. Iceberg v3 hides them by
+deletion vectors in Puffin files (https://iceberg.apache.org/puffin-spec/): one to a file, because DuckDB 1.5 returns
+wrong rows, without an error, for a file with several. Its footer names the data file by its absolute path, because
+pyiceberg and Polars find it there, not in the manifest.
 """
 
 from __future__ import annotations

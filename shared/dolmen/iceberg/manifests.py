@@ -1,8 +1,6 @@
-"""Manifests and manifest lists: which data files and delete files a snapshot has (https://iceberg.apache.org/spec/).
+"""Manifests and manifest lists: which data files and delete files a snapshot has, with the metrics of their columns.
 
-Column metrics of a data file in Iceberg's form: counts and bounds that prune and never lose a row.
-
-See "Data file fields" and "Binary single-value serialization" (appendix D) of https://iceberg.apache.org/spec/.
+See "Manifests", "Data file fields" and appendices A and D of https://iceberg.apache.org/spec/.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Table metadata: the JSON object that names a publication's schemas and snapshots.
 
-See "Table Metadata" and appendix C of https://iceberg.apache.org/spec/.
+See "Table Metadata", "Schemas and Data Types" and appendix C of https://iceberg.apache.org/spec/.
 """
 
 from __future__ import annotations

@@ -94,7 +94,6 @@ class IcebergPublication(FactSheet):
         return True
 
     def facts(self) -> list[tuple[str, str]]:
-        """The lines that ``repr`` shows, as pairs of name and value."""
         is_tried = self.is_new and not self.objects
         what = f"{self.table}, version {self.version}, as Iceberg v{self.format_version}"
         facts = [("to publish" if is_tried else "published", what), ("metadata", self.metadata_location or "none yet")]

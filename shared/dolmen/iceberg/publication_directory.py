@@ -1,11 +1,10 @@
-"""The directory of a table's publications: finding the newest metadata, and replacing it atomically.
+"""The directory of a table's publications, and the pins that keep the versions that they show.
 
 ``v<N>.metadata.json`` is created with If-None-Match, which is the commit of a publication. ``version-hint.text`` says
 where to begin to look. Readers that trust the hint see a publication when the hint is replaced.
 
-Manifests of the last publication, and what of them the next one may carry over.
-
-Writes manifests of a snapshot, and sums them up.
+A pin is a reserved tag. A version is pinned before it is published, and earlier pins are removed afterwards, so that
+collection never deletes an object that the newest publication names.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def published_tables(manifest: Manifest) -> set[str]:
 
 
 def pin_version(context: Context, manifest: Manifest, table: str) -> None:
-    """Keeps a version and all that it needs; makes no commit if it is pinned. Raises VersionExpiredError, LimitError."""
+    """Keeps a version with all it needs; makes no commit if it is pinned. Raises VersionExpiredError, LimitError."""
     tag = Tag(manifest.version, manifest.key, manifest.created_at)
     submit(context.head, OPERATION, [PutTag(pin_name(table, manifest.version), tag, move=True)])
 

@@ -2,8 +2,6 @@
 
 New files get a part of their own, and parts of similar size are merged (log-structured), so that an entry is written a
 logarithmic number of times. Each part is one commit. Readers see no change, and nothing waits for an index.
-
-Building of parts of an index: from data files, and from other parts. It commits nothing.
 """
 
 from __future__ import annotations
@@ -103,7 +101,7 @@ class IndexVersion:
         return [part for part in self.parts if not self._is_useful(self.opened[part.object])]
 
     def to_build(self, tried: set[str]) -> list[PartBuilding]:
-        """Parts that can be built now, beside each other: of files without an index, unless tried; else, merged ones."""
+        """Parts to build now, beside each other: of files without an index, unless tried, or merged ones."""
         covered = {uuid for part in self.opened.values() for uuid in part.head.files}
         added = [PartBuilding(files=some) for some in _groups(self._indexable(covered | tried))]
         if added:

@@ -78,7 +78,6 @@ class Resolved(FactSheet):
     indexed: int = 0
 
     def facts(self) -> list[tuple[str, str]]:
-        """The lines that ``repr`` shows, as pairs of name and value."""
         return [
             ("resolved", f"{self.table}{'' if self.finished else ', as far as time and budget allowed'}"),
             ("tombstones", f"{self.dropped:,} of {self.tombstones:,} are done with"),

@@ -5,8 +5,6 @@ loses one group at most. The commit judges the changes of others. A tombstone th
 hides rows of the new files, because their ``applied_through`` is the snapshot's. If a file got another deletion vector
 or is gone, the group is dropped, and tried again in two halves. So a file that others change again and again costs the
 rewriting of ever fewer others, and files that are left alone get compacted, however often others commit.
-
-The groups of a compaction that are not done yet, here or on Spark.
 """
 
 from __future__ import annotations

@@ -145,7 +145,6 @@ class CompactionPlan(FactSheet):
         return sum(group.bytes_in for group in self.groups)
 
     def facts(self) -> list[tuple[str, str]]:
-        """The lines that ``repr`` shows, as pairs of name and value."""
         return [
             ("compact", f"{self.table}: {count_text(self.files, 'file')}, {self.bytes:,} bytes"),
             *((group.reason, str(group)) for group in self.groups),

@@ -6,15 +6,13 @@ An erasure passes these steps, each by a commit of collection:
 2. Versions before that one expire: by their age, or at ``expire_at`` at the latest.
 3. The erasure moves from the list to ``Manifest.leaving``: no version needs it, and it contains values.
 4. Versions before this one expire too, and the objects that only they needed are deleted. Its receipt says "gone".
-
-A receipt is replaced by compare-and-swap, so the facts of several writers all stay.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import msgspec
@@ -97,10 +95,6 @@ class ErasureWork:
     def moves(self, horizon: int) -> bool:
         """Whether a commit is needed."""
         return self.notes or self.forced > horizon or bool(self.tags or self.forgets or self.stale)
-
-    def without_expiry(self) -> ErasureWork:
-        """The same work, but no version expires for it yet."""
-        return replace(self, forced=0, tags=())
 
     def before_fence(self) -> list[Statement]:
         """The statements before the one that moves the fence."""

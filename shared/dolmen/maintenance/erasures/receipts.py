@@ -1,10 +1,8 @@
-"""The last step of an erasure: its receipt says that no object of the database holds its rows any more.
+"""The last step of an erasure, which writes its receipt, and the checks that erasures and receipts are true.
 
 The receipt is written after the objects were deleted, and before the manifest forgets the erasure. So after a crash at
-any point no receipt says "gone" too early, and none is missing.
-
-The receipt also counts objects that collection does not reach: the older versions that a bucket with versioning keeps
-of deleted objects, and objects outside the database, such as dropped and rejected files.
+any point no receipt says "gone" too early, and none is missing. It also counts objects that collection does not reach:
+older versions that the bucket keeps of deleted objects, and objects outside the database, such as rejected files.
 """
 
 from __future__ import annotations

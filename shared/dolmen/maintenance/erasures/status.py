@@ -1,9 +1,4 @@
-"""Tells how far erasures have come: by the newest manifest, and by their receipts. No value of a row is in it.
-
-Checks that a receipt is true: the database holds nothing of what it says is gone. Nothing is changed.
-
-Figures of erasures that are not gone yet, for metrics and alarms.
-"""
+"""How far erasures have come, by the newest manifest and their receipts, and whether a receipt is true."""
 
 from __future__ import annotations
 
@@ -61,7 +56,6 @@ class ErasureStatus(FactSheet):
         return self.receipt.id
 
     def facts(self) -> list[tuple[str, str]]:
-        """The lines that ``repr`` shows, as pairs of name and value."""
         receipt = self.receipt
         tables = []
         for each in receipt.tables:
@@ -239,7 +233,6 @@ class ReceiptCheck(FactSheet):
         return not self.findings
 
     def facts(self) -> list[tuple[str, str]]:
-        """The lines that ``repr`` shows, as pairs of name and value."""
         return [*self.status.facts(), ("verified", "yes" if self.ok else "; ".join(self.findings))]
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,6 +1,7 @@
-"""Deletes objects in batches, and checks the outcome of every key.
+"""Deletes objects in batches, checks the outcome of every key, and sweeps what no commit can still name.
 
-``Release`` deletes the objects that expired versions released: the manifest has the work list, oldest first.
+Data and tombstone objects have their hour in the name, so a sweep goes on where the last one ended. Segments have no
+date in their names and are few. Manifests are listed from the version that was the newest at the last sweep.
 """
 
 from __future__ import annotations
@@ -28,166 +29,71 @@ from dolmen.format.layout import data_key, manifest_key, parse_manifest_key, tom
 from dolmen.format.manifest import Manifest, Released
 from dolmen.store.base import ObjectInfo, ObjectStore
 
+BATCH = 1000
+"""The number of objects that are deleted at once. A run may stop between two batches."""
+
+SLACK_US = HOUR_US
+"""An object counts as older than a moment only if it is older by this much: clocks of servers differ, and S3 dates an
+upload in parts from its beginning."""
+
 MARGIN_US = 48 * HOUR_US
 """How much older a name may be than its upload (a slow upload, an idle process) to be found by an ordinary sweep. Older
 names are found by a full sweep only."""
+
 _KINDS = ("data", "tombstone")
 
-
-def sweepable(orphan_cutoff: int) -> int:
-    """The time before which unmodified orphans may be deleted when the fence is at ``orphan_cutoff``: a full hour."""
-    return max(0, hour_floor(orphan_cutoff - SLACK_US))
+Codes = npt.NDArray[np.int64]
 
 
-def has_come_of_age(head: Head, manifest: Manifest, before_us: int) -> bool:
-    """Whether a sweep has anything to look at: objects older than ``before_us``, and younger than the last sweep.
-
-    Costs a request or two for each table. If nothing was written since, it also lists the hours before the last sweep,
-    because names may be older than their objects.
-    """
-    since_us, store = manifest.swept, head.store
-    if before_us <= since_us:
-        return False
-    for directory in _directories(store):
-        start = hour_prefix(directory, since_us)
-        for info in store.list(directory, start):
-            hour = hour_of(info.key)
-            if hour is not None:
-                if hour < before_us:
-                    return True
-                break
-    if any(since_us <= info.last_modified_us < before_us for info in store.list("segment/")):
-        return True
-    for directory in _directories(store):
-        for info in store.list(directory, hour_prefix(directory, max(0, since_us - MARGIN_US))):
-            if (hour_of(info.key) or 0) >= since_us:
-                break
-            if since_us <= info.last_modified_us < before_us:
-                return True
-    return any(info.last_modified_us < before_us for info in _losers(head, manifest, since_us))
+def stable_code(key: str) -> int:
+    """64 bits of a key that are the same in every process, unlike Python's ``hash`` of a text."""
+    return int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "little", signed=True)
 
 
-@dataclass(frozen=True)
-class Swept:
-    """The progress of a sweep: orphans before ``swept`` are deleted, and ``waiting`` are too young."""
-
-    swept: int
-    complete: bool
-    waiting: Amount
+def stable_codes(keys: Iterable[str]) -> Codes:
+    """The codes of keys, ascending and without repetitions."""
+    return np.unique(np.fromiter(map(stable_code, keys), np.int64))
 
 
-class Sweep:
-    """Deletes orphans last modified before ``before_us``, by the manifest that moved the fence, or a later one.
+class KeySet:
+    """A set of sorted 64-bit hashes of keys: no false negatives, and false positives with a probability of 2^-64."""
 
-    Args:
-        full: look at all objects, not only at those younger than the last sweep.
-    """
+    def __init__(self, keys: Iterable[str]) -> None:
+        self._codes = array("q", map(hash, keys))
+        self._code: Callable[[str], int] = hash
 
-    def __init__(
-        self,
-        head: Head,
-        deleter: ObjectDeleter,
-        manifest: Manifest,
-        kept: KeySet,
-        before_us: int,
-        deadline: Callable[[], bool],
-        *,
-        full: bool = False,
-    ) -> None:
-        self._head, self._store, self._deleter, self._manifest = head, head.store, deleter, manifest
-        self._kept, self._before_us, self._deadline = kept, before_us, deadline
-        self._from_us = 0 if full else max(0, manifest.swept - MARGIN_US)
-        self._waiting = Amount()
-        self._failed_us: int | None = None
+    @classmethod
+    def of_codes(cls, parts: Sequence[Codes]) -> KeySet:
+        """The union of parts that other processes found with ``stable_codes``."""
+        found = cls(())
+        found._code = stable_code
+        for part in parts:
+            found._codes.frombytes(np.ascontiguousarray(part, np.int64).tobytes())
+        return found
 
-    def run(self) -> Swept:
-        """Sweeps from the oldest hour to the newest, over all tables at once, and returns the progress."""
-        start_us = self._manifest.swept
-        others = ((0, info) for info in self._undated_objects())
-        if self._sweep(others) is not None:
-            return self._result(start_us, complete=False)
-        reached_us = self._sweep(self._dated_objects())
-        return self._result(self._before_us if reached_us is None else reached_us, complete=reached_us is None)
+    @cached_property
+    def _sorted(self) -> Codes:
+        codes = np.frombuffer(self._codes, np.int64).copy()
+        self._codes = array("q")
+        codes.sort()
+        return codes
 
-    def _result(self, reached_us: int, *, complete: bool) -> Swept:
-        if self._failed_us is not None:
-            reached_us = min(reached_us, self._failed_us)
-        return Swept(max(self._manifest.swept, min(reached_us, self._before_us)), complete, self._waiting)
+    def __len__(self) -> int:
+        """Number of keys that were given, including repetitions."""
+        return len(self._sorted)
 
-    def _sweep(self, dated: Iterable[tuple[int, ObjectInfo]]) -> int | None:
-        """Deletes orphans. Returns None at the end, or the hour that it had reached at the deadline."""
-        batch: list[tuple[int, ObjectInfo]] = []
-        for item in dated:
-            batch.append(item)
-            if len(batch) >= BATCH:
-                self._judge(batch)
-                batch = []
-                if self._deadline():
-                    return item[0]
-        self._judge(batch)
-        return None
+    def holds(self, keys: Sequence[str]) -> npt.NDArray[np.bool_]:
+        """Whether each of ``keys`` is in the set."""
+        wanted = np.fromiter(map(self._code, keys), np.int64, len(keys))
+        ordered = self._sorted
+        if not len(ordered):
+            return np.zeros(len(keys), np.bool_)
+        places = np.minimum(np.searchsorted(ordered, wanted), len(ordered) - 1)
+        held: npt.NDArray[np.bool_] = ordered[places] == wanted
+        return held
 
-    def _judge(self, batch: list[tuple[int, ObjectInfo]]) -> None:
-        held = self._kept.holds([info.key for _, info in batch]).tolist()
-        orphans = [item for item, needed in zip(batch, held, strict=True) if not needed]
-        old = [item for item in orphans if item[1].last_modified_us < self._before_us]
-        young = [info.size for _, info in orphans if info.last_modified_us >= self._before_us]
-        self._waiting += Amount(len(young), sum(young))
-        if not old:
-            return
-        failed = self._deleter.erase("orphans", [info.key for _, info in old], [info.size for _, info in old])
-        hours = [hour for hour, info in old if info.key in failed]
-        if hours:
-            self._failed_us = min(hours + ([] if self._failed_us is None else [self._failed_us]))
-
-    def _dated_objects(self) -> Iterator[tuple[int, ObjectInfo]]:
-        """Data and tombstone objects with the hours in their names, in the order of hours."""
-        return merge(*map(self._in_directory, _directories(self._store)), key=lambda item: item[0])
-
-    def _in_directory(self, directory: str) -> Iterator[tuple[int, ObjectInfo]]:
-        start = hour_prefix(directory, self._from_us) if self._from_us else ""
-        for info in self._store.list(directory, start):
-            hour = hour_of(info.key)
-            if hour is not None:  # otherwise not an object of dolmen
-                yield hour, info
-
-    def _undated_objects(self) -> Iterator[ObjectInfo]:
-        yield from self._store.list("segment/")
-        yield from _losers(self._head, self._manifest, self._from_us)
-
-
-def _directories(store: ObjectStore) -> Iterator[str]:
-    for kind in _KINDS:
-        yield from directories(store, kind)
-
-
-def _losers(head: Head, manifest: Manifest, since_us: int) -> Iterator[ObjectInfo]:
-    """Manifests of attempts that lost since then, and somewhat before; oldest first.
-
-    A slow PUT may land long after another attempt took its version.
-    """
-    winners: list[str] = []
-    oldest = manifest.version
-    for entry in commits(head, manifest):
-        if entry.version < oldest - 1:
-            break  # without its history it is unknown which attempt won
-        winners.append(entry.manifest)
-        oldest = entry.version
-        if entry.created_at < since_us - SLACK_US:
-            break
-    won = KeySet(winners)
-    for info in head.store.list("manifest/", manifest_key(oldest, "")):
-        parsed = parse_manifest_key(info.key)
-        if parsed is None or parsed[0] < oldest:
-            continue
-        if parsed[0] > manifest.version:  # it may still be committed
-            return
-        if info.key not in won:
-            yield info
-
-
-BATCH = 1000
-"""The number of objects that are deleted at once. A run may stop between two batches."""
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and bool(self.holds([key])[0])
 
 
 @dataclass(frozen=True)
@@ -227,6 +133,10 @@ class ObjectDeleter:
         if done.objects:
             self.deleted[reason] = self.deleted.get(reason, Amount()) + done
         return failed
+
+    def erase_listed(self, reason: str, infos: Sequence[ObjectInfo]) -> set[str]:
+        """Deletes objects as they are listed. See ``erase``."""
+        return self.erase(reason, [info.key for info in infos], [info.size for info in infos])
 
 
 _DATED = re.compile(r"(?:data|tombstone)/[a-z0-9_]{1,64}/(\d{4})/(\d\d)/(\d\d)/(\d\d)/[^/]+")
@@ -276,9 +186,12 @@ def directories(store: ObjectStore, kind: str) -> Iterator[str]:
         last = directory + _AFTER_DATES
 
 
-SLACK_US = HOUR_US
-"""An object counts as older than a moment only if it is older by this much: clocks of servers differ, and S3 dates an
-upload in parts from its beginning."""
+def released_since(manifest: Manifest, reader: SegmentReader, after: int) -> Iterator[Released]:
+    """Yields what commits after version ``after`` released, oldest first."""
+    for segment in manifest.segments_of("released"):
+        if segment.greatest > after:
+            yield from (entry for entry in reader.released(segment) if entry.version > after)
+    yield from (entry for entry in manifest.released if entry.version > after)
 
 
 @dataclass
@@ -340,10 +253,9 @@ def clear_intent(
         left = [info for info in _objects_of(store, intent, before_us) if info.last_modified_us < before_us]
         held = kept.holds([info.key for info in left])
         gone = [info for info, needed in zip(left, held.tolist(), strict=True) if not needed]
-        failed = deleter.erase("revoked", [info.key for info in gone], [info.size for info in gone])
+        failed = deleter.erase_listed("revoked", gone)
     if not failed:  # otherwise the next run needs the intent to find them
-        infos = sorted(intent.objects, key=lambda info: info.key)  # "done" comes last
-        deleter.erase("intents", [info.key for info in infos], [info.size for info in infos])
+        deleter.erase_listed("intents", sorted(intent.objects, key=lambda info: info.key))  # "done" comes last
 
 
 def _objects_of(store: ObjectStore, intent: KnownIntent, until_us: int) -> Iterator[ObjectInfo]:
@@ -372,63 +284,150 @@ def _first_heartbeat(store: ObjectStore, objects: Sequence[ObjectInfo]) -> Heart
     return None
 
 
-Codes = npt.NDArray[np.int64]
+def sweepable(orphan_cutoff: int) -> int:
+    """The time before which unmodified orphans may be deleted when the fence is at ``orphan_cutoff``: a full hour."""
+    return max(0, hour_floor(orphan_cutoff - SLACK_US))
 
 
-def stable_code(key: str) -> int:
-    """64 bits of a key that are the same in every process, unlike Python's ``hash`` of a text."""
-    return int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "little", signed=True)
+def has_come_of_age(head: Head, manifest: Manifest, before_us: int) -> bool:
+    """Whether a sweep has anything to look at: objects older than ``before_us``, and younger than the last sweep.
+
+    Costs a request or two for each table. If nothing was written since, it also lists the hours before the last sweep,
+    because names may be older than their objects.
+    """
+    since_us, store = manifest.swept, head.store
+    if before_us <= since_us:
+        return False
+    for directory in _directories(store):
+        start = hour_prefix(directory, since_us)
+        for info in store.list(directory, start):
+            hour = hour_of(info.key)
+            if hour is not None:
+                if hour < before_us:
+                    return True
+                break
+    if any(since_us <= info.last_modified_us < before_us for info in store.list("segment/")):
+        return True
+    for directory in _directories(store):
+        for info in store.list(directory, hour_prefix(directory, max(0, since_us - MARGIN_US))):
+            if (hour_of(info.key) or 0) >= since_us:
+                break
+            if since_us <= info.last_modified_us < before_us:
+                return True
+    return any(info.last_modified_us < before_us for info in _losers(head, manifest, since_us))
 
 
-def stable_codes(keys: Iterable[str]) -> Codes:
-    """The codes of keys, ascending and without repetitions."""
-    return np.unique(np.fromiter(map(stable_code, keys), np.int64))
+@dataclass(frozen=True)
+class Swept:
+    """The progress of a sweep: orphans before ``swept`` are deleted, and ``waiting`` are too young."""
+
+    swept: int
+    complete: bool
+    waiting: Amount
 
 
-class KeySet:
-    """A set of sorted 64-bit hashes of keys: no false negatives, and false positives with a probability of 2^-64."""
+@dataclass
+class Sweep:
+    """Deletes orphans last modified before ``before_us``, by the manifest that moved the fence, or a later one.
 
-    def __init__(self, keys: Iterable[str]) -> None:
-        self._codes = array("q", map(hash, keys))
-        self._code: Callable[[str], int] = hash
+    Args:
+        full: look at all objects, not only at those younger than the last sweep.
+    """
 
-    @classmethod
-    def of_codes(cls, parts: Sequence[Codes]) -> KeySet:
-        """The union of parts that other processes found with ``stable_codes``."""
-        found = cls(())
-        found._code = stable_code
-        for part in parts:
-            found._codes.frombytes(np.ascontiguousarray(part, np.int64).tobytes())
-        return found
+    head: Head
+    deleter: ObjectDeleter
+    manifest: Manifest
+    kept: KeySet
+    before_us: int
+    deadline: Callable[[], bool]
+    full: bool = False
 
-    @cached_property
-    def _sorted(self) -> Codes:
-        codes = np.frombuffer(self._codes, np.int64).copy()
-        self._codes = array("q")
-        codes.sort()
-        return codes
+    def __post_init__(self) -> None:
+        self._from_us = 0 if self.full else max(0, self.manifest.swept - MARGIN_US)
+        self._waiting = Amount()
+        self._failed_us: int | None = None
 
-    def __len__(self) -> int:
-        """Number of keys that were given, including repetitions."""
-        return len(self._sorted)
+    def run(self) -> Swept:
+        """Sweeps from the oldest hour to the newest, over all tables at once, and returns the progress."""
+        start_us = self.manifest.swept
+        others = ((0, info) for info in self._undated_objects())
+        if self._sweep(others) is not None:
+            return self._result(start_us, complete=False)
+        reached_us = self._sweep(self._dated_objects())
+        return self._result(self.before_us if reached_us is None else reached_us, complete=reached_us is None)
 
-    def holds(self, keys: Sequence[str]) -> npt.NDArray[np.bool_]:
-        """Whether each of ``keys`` is in the set."""
-        wanted = np.fromiter(map(self._code, keys), np.int64, len(keys))
-        ordered = self._sorted
-        if not len(ordered):
-            return np.zeros(len(keys), np.bool_)
-        places = np.minimum(np.searchsorted(ordered, wanted), len(ordered) - 1)
-        held: npt.NDArray[np.bool_] = ordered[places] == wanted
-        return held
+    def _result(self, reached_us: int, *, complete: bool) -> Swept:
+        if self._failed_us is not None:
+            reached_us = min(reached_us, self._failed_us)
+        return Swept(max(self.manifest.swept, min(reached_us, self.before_us)), complete, self._waiting)
 
-    def __contains__(self, key: object) -> bool:
-        return isinstance(key, str) and bool(self.holds([key])[0])
+    def _sweep(self, dated: Iterable[tuple[int, ObjectInfo]]) -> int | None:
+        """Deletes orphans. Returns None at the end, or the hour that it had reached at the deadline."""
+        batch: list[tuple[int, ObjectInfo]] = []
+        for item in dated:
+            batch.append(item)
+            if len(batch) >= BATCH:
+                self._judge(batch)
+                batch = []
+                if self.deadline():
+                    return item[0]
+        self._judge(batch)
+        return None
+
+    def _judge(self, batch: list[tuple[int, ObjectInfo]]) -> None:
+        held = self.kept.holds([info.key for _, info in batch]).tolist()
+        orphans = [item for item, needed in zip(batch, held, strict=True) if not needed]
+        old = [item for item in orphans if item[1].last_modified_us < self.before_us]
+        young = [info.size for _, info in orphans if info.last_modified_us >= self.before_us]
+        self._waiting += Amount(len(young), sum(young))
+        if not old:
+            return
+        failed = self.deleter.erase_listed("orphans", [info for _, info in old])
+        hours = [hour for hour, info in old if info.key in failed]
+        if hours:
+            self._failed_us = min(hours + ([] if self._failed_us is None else [self._failed_us]))
+
+    def _dated_objects(self) -> Iterator[tuple[int, ObjectInfo]]:
+        """Data and tombstone objects with the hours in their names, in the order of hours."""
+        return merge(*map(self._in_directory, _directories(self.head.store)), key=lambda item: item[0])
+
+    def _in_directory(self, directory: str) -> Iterator[tuple[int, ObjectInfo]]:
+        start = hour_prefix(directory, self._from_us) if self._from_us else ""
+        for info in self.head.store.list(directory, start):
+            hour = hour_of(info.key)
+            if hour is not None:  # otherwise not an object of dolmen
+                yield hour, info
+
+    def _undated_objects(self) -> Iterator[ObjectInfo]:
+        yield from self.head.store.list("segment/")
+        yield from _losers(self.head, self.manifest, self._from_us)
 
 
-def released_since(manifest: Manifest, reader: SegmentReader, after: int) -> Iterator[Released]:
-    """Yields what commits after version ``after`` released, oldest first."""
-    for segment in manifest.segments_of("released"):
-        if segment.greatest > after:
-            yield from (entry for entry in reader.released(segment) if entry.version > after)
-    yield from (entry for entry in manifest.released if entry.version > after)
+def _directories(store: ObjectStore) -> Iterator[str]:
+    for kind in _KINDS:
+        yield from directories(store, kind)
+
+
+def _losers(head: Head, manifest: Manifest, since_us: int) -> Iterator[ObjectInfo]:
+    """Manifests of attempts that lost since then, and somewhat before; oldest first.
+
+    A slow PUT may land long after another attempt took its version.
+    """
+    winners: list[str] = []
+    oldest = manifest.version
+    for entry in commits(head, manifest):
+        if entry.version < oldest - 1:
+            break  # without its history it is unknown which attempt won
+        winners.append(entry.manifest)
+        oldest = entry.version
+        if entry.created_at < since_us - SLACK_US:
+            break
+    won = KeySet(winners)
+    for info in head.store.list("manifest/", manifest_key(oldest, "")):
+        parsed = parse_manifest_key(info.key)
+        if parsed is None or parsed[0] < oldest:
+            continue
+        if parsed[0] > manifest.version:  # it may still be committed
+            return
+        if info.key not in won:
+            yield info

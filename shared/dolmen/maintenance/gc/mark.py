@@ -1,11 +1,7 @@
-"""The mark: finds the objects that any version needs which may still be read, also by readers that have begun.
+"""The mark finds the objects that any version needs which may still be read; ``Release`` deletes what it left out.
 
-The mark in parts that other processes can compute. Together they have exactly the keys of ``gc.mark.mark``.
-
-Keys in the manifest itself are found where the manifest is. All others are in segments, which are immutable. A part
-names some segments, and always yields the same keys for the same manifest.
-
-Sets of millions of keys, in 8 bytes per key.
+A mark can be divided into parts that other processes compute: keys in the manifest are found where the manifest is, and
+all others are in segments, which are immutable, so a part always yields the same keys for the same manifest.
 """
 
 from __future__ import annotations
@@ -57,12 +53,8 @@ def reached_keys(tree: Segment, reader: SegmentReader) -> Iterator[str]:
         case "files":
             for some in reader.files(tree).entries(ids=()):
                 yield from references(some)
-        case "overlays":
-            yield from references(reader.overlays(tree))
-        case "tombstones":
-            yield from references(reader.tombstones(tree))
-        case "erasures":
-            yield from references(reader.erasures(tree))
+        case "overlays" | "tombstones" | "erasures":
+            yield from references(getattr(reader, tree.kind)(tree))
         case "table":
             for entry in reader.tables(tree):
                 yield from references(entry)
@@ -156,13 +148,17 @@ def mark(manifest: Manifest, reader: SegmentReader, after: int) -> KeySet:
         for key in tagged_manifests(manifest):
             yield from tagged_keys(key, reader)
         for entry in released_since(manifest, reader, after):
-            yield from entry.objects
-            for tree in entry.trees:
-                yield from tree_keys(tree, reader)
-            for key in entry.manifests:
-                yield from manifest_keys(key, reader)
+            yield from _released_keys(entry, reader)
 
     return KeySet(keys())
+
+
+def _released_keys(entry: Released, reader: SegmentReader) -> Iterator[str]:
+    yield from entry.objects
+    for tree in entry.trees:
+        yield from tree_keys(tree, reader)
+    for key in entry.manifests:
+        yield from manifest_keys(key, reader)
 
 
 ENTRIES_TOGETHER = 200_000
@@ -225,21 +221,14 @@ def keys_of_part(part: MarkPart, manifest: Manifest, reader: SegmentReader, afte
             for piece in live.live_segments(part.segments):
                 for file in piece.entries(ids=()):
                     yield from references(file)
-        case "tombstones":
+        case "tombstones" | "erasures":
             for segment in part.segments:
-                yield from references(reader.tombstones(segment))
-        case "erasures":
-            for segment in part.segments:
-                yield from references(reader.erasures(segment))
+                yield from references(getattr(reader, part.kind)(segment))
         case "released":
             for segment in part.segments:
                 for entry in reader.released(segment):
                     if entry.version > after:
-                        yield from entry.objects
-                        for tree in entry.trees:
-                            yield from tree_keys(tree, reader)
-                        for key in entry.manifests:
-                            yield from manifest_keys(key, reader)
+                        yield from _released_keys(entry, reader)
         case "trees":
             for tree in part.segments:
                 yield from tree_keys(tree, reader)
@@ -262,61 +251,49 @@ def _together(kind: PartKind, segments: Sequence[Segment], table: str = "") -> I
         yield MarkPart(kind, tuple(some), table)
 
 
-@dataclass(frozen=True)
-class ReleaseProgress:
-    """The progress on the work list: all that commits up to ``freed`` released is deleted."""
-
-    freed: int
-    complete: bool
-
-
+@dataclass
 class Release:
     """Deletes objects that commits up to version ``through`` released, and then the manifests before it.
 
     Everything may be repeated: after a crash at any point, or beside another collection.
     """
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        reader: SegmentReader,
-        deleter: ObjectDeleter,
-        manifest: Manifest,
-        kept: KeySet,
-        through: int,
-        deadline: Callable[[], bool],
-    ) -> None:
-        self._store, self._reader, self._deleter = store, reader, deleter
-        self._manifest, self._kept, self._through, self._deadline = manifest, kept, through, deadline
+    store: ObjectStore
+    reader: SegmentReader
+    deleter: ObjectDeleter
+    manifest: Manifest
+    kept: KeySet
+    through: int
+    deadline: Callable[[], bool]
+
+    def __post_init__(self) -> None:
         self._keys: list[str] = []
-        self._oldest = 0
+        self._oldest = self._failures = 0
         self._failed: int | None = None
-        self._failures = 0
-        self._last: dict[str, int] = {}
+        self._last = self._last_holders()
         self._named: dict[int, list[str]] = defaultdict(list)
 
-    def run(self) -> ReleaseProgress:
-        """Deletes, and returns the progress."""
-        done = self._manifest.freed
-        self._last = self._last_holders()
+    def run(self) -> tuple[int, bool]:
+        """Deletes. Returns the version up to which all that was released is deleted, and whether it came to its end."""
+        done = self.manifest.freed
         for key, version in self._last.items():
             self._named[version].append(key)
         for entry in self._expired():
             if len(self._keys) >= BATCH or entry.trees or entry.manifests:
                 self._flush()
-                if self._deadline():
+                if self.deadline():
                     return self._progress(done, complete=False)
             self._free(entry)
             done = entry.version
         self._flush()
-        if self._deadline() or not self._manifests():
-            return self._progress(self._through - 1, complete=False)
-        return self._progress(self._through, complete=True)
+        if self.deadline() or not self._manifests():
+            return self._progress(self.through - 1, complete=False)
+        return self._progress(self.through, complete=True)
 
     def _expired(self) -> Iterator[Released]:
         """The part of the work list that may be deleted."""
-        for entry in released_since(self._manifest, self._reader, self._manifest.freed):
-            if entry.version > self._through:
+        for entry in released_since(self.manifest, self.reader, self.manifest.freed):
+            if entry.version > self.through:
                 return
             yield entry
 
@@ -328,26 +305,26 @@ class Release:
         last: dict[str, int] = {}
         for entry in self._expired():
             for tree in entry.trees:
-                last.update(dict.fromkeys(tree_segments(tree, self._reader), entry.version))
+                last.update(dict.fromkeys(tree_segments(tree, self.reader), entry.version))
             for manifest in entry.manifests:
-                last.update(dict.fromkeys(manifest_segments(manifest, self._reader), entry.version))
+                last.update(dict.fromkeys(manifest_segments(manifest, self.reader), entry.version))
         return last
 
-    def _progress(self, done: int, *, complete: bool) -> ReleaseProgress:
+    def _progress(self, done: int, *, complete: bool) -> tuple[int, bool]:
         if self._failed is not None:  # objects that could not be deleted stay on the list
             done = min(done, self._failed - 1)
-        return ReleaseProgress(max(done, self._manifest.freed), complete)
+        return max(done, self.manifest.freed), complete
 
     def _free(self, entry: Released) -> None:
         """Deletes what a commit released: data that trees and manifests name, then segments, then manifests."""
         version, before = entry.version, self._failures
         for tree in entry.trees:
-            self._free_data(version, reached_keys(tree, self._reader))
+            self._free_data(version, reached_keys(tree, self.reader))
         for manifest in entry.manifests:
             self._free_data(version, self._needed_by(manifest))
         segments = self._named.pop(version, [])
         if self._failures > before:  # the next run needs these to find the rest
-            self._last.update(dict.fromkeys(segments, self._through + 1))
+            self._last.update(dict.fromkeys(segments, self.through + 1))
         self._add(version, (*entry.objects, *segments))
         if entry.manifests:
             self._flush()
@@ -355,7 +332,7 @@ class Release:
                 self._add(version, entry.manifests)
 
     def _needed_by(self, manifest: str) -> Iterator[str]:
-        yield from needed_keys(self._reader.manifest(manifest), self._reader)
+        yield from needed_keys(self.reader.manifest(manifest), self.reader)
 
     def _free_data(self, version: int, reached: Iterator[str]) -> None:
         """Deletes the data and the deletes that a holder names, and no segment."""
@@ -380,13 +357,13 @@ class Release:
     def _add(self, version: int, keys: Sequence[str]) -> None:
         if not self._keys:
             self._oldest = version
-        held = self._kept.holds(keys)
+        held = self.kept.holds(keys)
         free = (key for key, needed in zip(keys, held.tolist(), strict=True) if not needed)
         self._keys += [key for key in free if self._last.get(key, 0) <= version]
 
     def _flush(self) -> None:
         keys, self._keys = list(dict.fromkeys(self._keys)), []
-        if keys and self._deleter.erase("released", keys):
+        if keys and self.deleter.erase("released", keys):
             self._failures += 1
             self._failed = self._oldest if self._failed is None else self._failed
 
@@ -395,24 +372,23 @@ class Release:
         some: list[ObjectInfo] = []
 
         def erase() -> None:
-            keys = [info.key for info in some]
-            if self._deleter.erase("manifests", keys, [info.size for info in some]) and self._failed is None:
-                self._failed = self._through
+            if self.deleter.erase_listed("manifests", some) and self._failed is None:
+                self._failed = self.through
             some.clear()
 
-        tagged = {tag.manifest for tag in self._manifest.tags.values()}
-        for released in released_since(self._manifest, self._reader, self._manifest.freed):
+        tagged = {tag.manifest for tag in self.manifest.tags.values()}
+        for released in released_since(self.manifest, self.reader, self.manifest.freed):
             tagged.update(released.manifests)  # those go after what they need, in this run or in a later one
-        for info in self._store.list("manifest/"):
+        for info in self.store.list("manifest/"):
             parsed = parse_manifest_key(info.key)
             if parsed is None or info.key in tagged:
                 continue
-            if parsed[0] >= self._through:
+            if parsed[0] >= self.through:
                 break
             some.append(info)
             if len(some) >= BATCH:
                 erase()
-                if self._deadline():
+                if self.deadline():
                     return False
         if some:
             erase()

@@ -1,10 +1,6 @@
-"""Sums up the data files of one table by its entries, a segment at a time, in bounded memory.
+"""Figures of a table's data files by its entries alone, a segment at a time, and of pending erasures.
 
-Measures how many files share each place in the range of a sort key, by the ranks of their bounds.
-
-A rank tells the order of a bound among all bounds, and nothing of its value.
-
-Pending erasures: those that are due first, and how many are in danger.
+The overlap in a sort key is measured by ranks of bounds. A rank shows the order of a bound, and nothing of its value.
 """
 
 from __future__ import annotations

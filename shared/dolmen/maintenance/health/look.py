@@ -1,10 +1,8 @@
-"""Looks at a database: reads its pointer, its manifest and the segments that this names, and nothing else.
+"""Looks at a database, and judges what needs attention and what the next round of maintenance finds to do.
 
-Requests are 2 for pointer and manifest, 1 for each segment of the tables that are looked at (and of erasures), and 1
-for the receipt of each erasure that is told of. Memory does not grow with the number of files, but for 16 bytes of each
-file in tables with a sort key (more where it is text), as long as their overlap is computed.
-
-The work that the next round of maintenance and the next collection find to do, by metadata alone.
+It reads the pointer, the manifest and the segments that this names: 2 requests, 1 for each segment of the tables that
+it looks at and of erasures, and 1 for the receipt of each erasure that it lists. Memory does not grow with the number
+of files, but for 16 bytes a file in tables with a sort key (more where it is text), while their overlap is computed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The whole page: its head, and its sections in the order of what matters most.
-
-The style sheet of the page: light and dark by the reader's settings, from a phone to paper.
-"""
+"""The whole page: its style, its head, and its sections in the order of what matters most."""
 
 from __future__ import annotations
 

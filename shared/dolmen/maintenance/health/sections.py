@@ -1,4 +1,4 @@
-"""The sections about the whole database: versions, erasures, the pipeline, background work, and what is not known."""
+"""The sections about the whole database: versions, erasures, the pipeline, background work, and what is unknown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of a database: an overview, and what is known of each."""
+"""The sections about tables: an overview, and charts of each one's files, deletes and index."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Checks the pointer, the manifests, and the chain of versions.
-
-Checks the contents of older kept versions, as far as the checked version does not have them; each object once.
-"""
+"""Checks the pointer, the manifests, and the chain of versions, with what only older kept versions need."""
 
 from __future__ import annotations
 

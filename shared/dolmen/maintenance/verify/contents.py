@@ -1,4 +1,4 @@
-"""Checks data files against their entries: the footers of a sample of files, or all bytes of all files."""
+"""Checks the bytes of data files and of ``.del`` objects against their entries."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Checks the entries of a manifest's tables against each other, without reading other objects.
-
-Checks the list of erasures and their receipts: that each still holds, and that its receipt can be read.
-"""
+"""Checks the entries of a version, in its manifest and in segments, against each other."""
 
 from __future__ import annotations
 

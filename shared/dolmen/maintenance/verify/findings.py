@@ -1,4 +1,4 @@
-"""The report of ``verify``: findings with their cost and repair, and counts of what was checked."""
+"""The findings of ``verify``: all kinds with what to do about them, and the report."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _COPY_OR_LOSE_ROWS = (
     "version with at(version=...), and overwrite the table with that."
 )
 _COPY_OR_LOSE_DELETE = (
-    f"{_COPY}; without one nobody knows which rows it deleted: overwrite the table with an older version, and "
+    f"{_COPY}; without one it is unknown which rows it deleted: overwrite the table with an older version, and "
     "repeat the deletes since."
 )
 _COMPARE = (
@@ -52,223 +52,148 @@ _WRONG_WRITER = (
     "No dolmen writes this: keep a copy of the database, find out what wrote the version, and overwrite the table with "
     "an older version (at(version=...))."
 )
-_KEEP = "Nothing is lost: {0}"
+_PUBLISH = "publish it again (dolmen publish-iceberg --anew --table ...)."
 
-_ALL: tuple[Kind, ...] = (
-    # ---- pointer, manifests, chain
-    Kind("pointer-damaged", "error", "the pointer can be read", f"{_COPY}, or write one for the newest good manifest."),
-    Kind(
-        "pointer-differs",
-        "error",
-        "the pointer and the manifest it names have the same version and commit id",
-        "Write the pointer anew from the manifest it names; then find out who writes to this prefix without dolmen.",
-    ),
-    Kind(
-        "pointer-back",
-        "error",
-        "no later version than the pointer's was ever committed",
-        "Stop all writers: each commit from here on makes the lost versions harder to get back. Write the pointer "
-        "anew for the newest manifest whose commit landed (docs/operations.md), then verify again.",
-    ),
-    Kind("newer-format", "error", "every object has a readable format", "Upgrade dolmen, verify again."),
-    Kind(
-        "manifest-missing",
-        "error",
-        "the manifest of every kept version is there",
-        f"{_COPY}; without one this version cannot be read, but the others can. If it is the newest, write a pointer "
-        "to the newest manifest that is left; later commits are lost.",
-    ),
-    Kind(
-        "manifest-damaged",
-        "error",
-        "the manifest of every kept version can be read and has its checksum",
-        f"{_COPY}; without one this version cannot be read, but the others can.",
-    ),
-    Kind("chain-broken", "error", "versions follow each other without a gap", _WRONG_WRITER),
-    Kind("history-differs", "error", "the history of each version agrees with the manifests", _WRONG_WRITER),
-    Kind("history-short", "error", "the history goes back to the oldest kept version", _WRONG_WRITER),
-    Kind("commit-ts-order", "error", "commit timestamps increase with versions", _WRONG_WRITER),
-    Kind("created-at-order", "error", "the times of versions never decrease", _WRONG_WRITER),
-    Kind(
-        "fence-order",
-        "error",
-        "horizon, orphan cutoff, freed and swept never move back, and are consistent",
-        _WRONG_WRITER,
-    ),
-    Kind(
-        "applied-twice",
-        "error",
-        "an id is applied once",
-        "Rows of one event may be in a table twice: look for them.",
-    ),
-    Kind("applied-version", "warning", "an applied id names an existing version", _KEEP.format("ids still work.")),
+_ERRORS: dict[str, dict[str, str]] = {
+    # ---- pointer, manifests
+    f"{_COPY}, or write one for the newest good manifest.": {"pointer-damaged": "the pointer can be read"},
+    "Write the pointer again from the manifest it names; then find out who writes to this prefix without dolmen.": {
+        "pointer-differs": "the pointer and the manifest it names have the same version and commit id"
+    },
+    "Stop all writers: each commit from here on makes the lost versions harder to get back. Write the pointer again "
+    "for the newest manifest whose commit landed (docs/operations.md), then verify again.": {
+        "pointer-back": "no later version than the pointer's was ever committed"
+    },
+    "Upgrade dolmen, verify again.": {"newer-format": "every object has a readable format"},
+    f"{_COPY}; without one this version cannot be read, but the others can. If it is the newest, write a pointer to "
+    "the newest manifest that is left; later commits are lost.": {
+        "manifest-missing": "the manifest of every kept version is there"
+    },
+    f"{_COPY}; without one this version cannot be read, but the others can.": {
+        "manifest-damaged": "the manifest of every kept version can be read and has its checksum"
+    },
+    "Rows of one event may be in a table twice: look for them.": {"applied-twice": "an id is applied once"},
+    # ---- what no dolmen writes
+    _WRONG_WRITER: {
+        "chain-broken": "versions follow each other without a gap",
+        "history-differs": "the history of each version agrees with the manifests",
+        "history-short": "the history goes back to the oldest kept version",
+        "commit-ts-order": "commit timestamps increase with versions",
+        "created-at-order": "the times of versions never decrease",
+        "fence-order": "horizon, orphan cutoff, freed and swept never move back, and are consistent",
+        "file-twice": "a data file is referenced only once",
+        "table-uuid": "no two tables have the same uuid",
+        "table-epoch": "a table's epoch is this version or an earlier one",
+        "schema-ids": "column ids are given out once, and keys name columns",
+        "delete-timestamps": "a table's last delete is not before its newest tombstone",
+        "tombstone-column": "tombstones name existing columns",
+        "tombstone-order": "tombstones are in the order of their timestamps",
+        "file-entry": "an entry's rows, size and footer fit each other",
+        "erasure-entry": "erasures are listed with what made them",
+    },
     # ---- objects
-    Kind("file-missing", "error", "every referenced data file exists", _COPY_OR_LOSE_ROWS),
-    Kind("file-size", "error", "every data file has the size of its entry", _COPY_OR_LOSE_ROWS),
-    Kind("delete-missing", "error", "every referenced .del object exists", _COPY_OR_LOSE_DELETE),
-    Kind("delete-short", "error", "every .del object reaches to the end of its blobs", _COPY_OR_LOSE_DELETE),
-    Kind("segment-missing", "error", "every referenced segment exists", _COPY_OR_OLDER),
-    Kind("segment-size", "error", "every segment has the size of its entry", _COPY_OR_OLDER),
-    Kind(
-        "orphan-left",
-        "warning",
-        "orphans older than the last sweep are deleted",
-        _KEEP.format("the object takes space; delete it once you know that nobody put it there on purpose."),
-    ),
-    Kind(
-        "released-missing",
-        "error",
-        "objects that only older versions need exist as long as these are kept",
-        f"The newest version is complete. {_COPY}; without one, shorten the retention so that these versions expire.",
-    ),
-    Kind(
-        "released-untrimmed",
-        "warning",
-        "deleted objects are no longer on the list of objects to delete",
-        _KEEP.format("the next run of gc trims the list."),
-    ),
-    Kind("file-twice", "error", "a data file is referenced only once", _WRONG_WRITER),
-    Kind(
-        "tombstone-twice",
-        "warning",
-        "a tombstone is listed only once",
-        _KEEP.format("it hides the same rows twice; resolve the table."),
-    ),
-    # ---- entries
-    Kind("table-uuid", "error", "no two tables have the same uuid", _WRONG_WRITER),
-    Kind("table-epoch", "error", "a table's epoch is this version or an earlier one", _WRONG_WRITER),
-    Kind("schema-ids", "error", "column ids are given out once, and keys name columns", _WRONG_WRITER),
-    Kind("delete-timestamps", "error", "a table's last delete is not before its newest tombstone", _WRONG_WRITER),
-    Kind("tombstone-column", "error", "tombstones name existing columns", _WRONG_WRITER),
-    Kind("tombstone-order", "error", "tombstones are in the order of their timestamps", _WRONG_WRITER),
-    Kind(
-        "file-timestamps",
-        "error",
-        "row timestamps <= applied_through <= commit timestamp",
-        _COMPARE,
-    ),
-    Kind("file-entry", "error", "an entry's rows, size and footer fit each other", _WRONG_WRITER),
-    Kind("vector-entry", "error", "a vector's cardinality and place fit its file and object", _COPY_OR_LOSE_DELETE),
-    Kind("stats-entry", "error", "statistics are of existing columns, and of their types", _REWRITE),
-    # ---- segments
-    Kind(
-        "segment-damaged",
-        "error",
-        "segments can be read, and have their checksum and number of entries",
-        _COPY_OR_OLDER,
-    ),
-    Kind(
-        "segment-bounds",
-        "error",
-        "the manifest's bounds and totals of a segment are true for its entries",
-        _REWRITE,
-    ),
-    Kind(
-        "overlay-stray",
-        "warning",
-        "overlays and removals are for files in segments",
-        _KEEP.format("they only take space in the manifest; merging the table's segments drops them."),
-    ),
-    # ---- deletes
-    Kind("tombstone-damaged", "error", "a tombstone's record is the one in the manifest", _COPY_OR_LOSE_DELETE),
-    Kind("vector-damaged", "error", "a vector can be read, and points into its file", _COPY_OR_LOSE_DELETE),
-    Kind(
-        "delete-footer",
-        "warning",
-        "the footer of a .del object agrees with the manifest about its blobs",
-        _KEEP.format("readers use the manifest; resolving and compacting the table replaces the object."),
-    ),
-    Kind(
-        "intent-damaged",
-        "warning",
-        "heartbeats of jobs can be read",
-        _KEEP.format("gc looks for the job's objects everywhere if it dies, and removes the heartbeat in time."),
-    ),
-    # ---- data files
-    Kind("footer-damaged", "error", "a data file's footer can be read, and fits its entry", _COPY_OR_LOSE_ROWS),
-    Kind("file-columns", "error", "a data file has the table's columns in fitting types", _COPY_OR_LOSE_ROWS),
-    Kind("data-damaged", "error", "a data file's pages can be read and have their checksums", _COPY_OR_LOSE_ROWS),
-    Kind(
-        "index-damaged",
-        "warning",
-        "a data file's page index, Bloom filters and first bytes are as they were written",
-        _KEEP.format(
-            "dolmen then reads the file without them. Other engines that read it may leave out rows, or refuse it: put "
-            "a good copy back, or compact the table until the file is gone."
-        ),
-    ),
-    Kind("row-count", "error", "a data file has as many rows as its entry says", _COPY_OR_LOSE_ROWS),
-    Kind(
-        "value-invalid",
-        "error",
-        "every value is valid for its column's type, and text is UTF-8",
-        "Engines refuse the value, or deletes cannot be evaluated on it. An older dolmen accepted it: scan the table "
-        "as Arrow, mend the column (cast it to binary and decode it by its true encoding), and overwrite the table.",
-    ),
-    Kind("stats-untrue", "error", "statistics contain the values, and their counts are exact", _REWRITE),
-    Kind(
-        "row-order",
-        "warning",
-        "rows are sorted by the sort key within a row group",
-        _KEEP.format("scans are right, but may read more than they need, until a compaction sorts the file anew."),
-    ),
-    # ---- erasures
-    Kind("erasure-entry", "error", "erasures are listed with what made them", _WRONG_WRITER),
-    Kind(
-        "erasure-undone",
-        "error",
-        "a listed erasure hides its rows in every file that may hold them",
-        "Erase the rows again (dolmen erase, dolmen forget), and find out what wrote the version: no dolmen does this.",
-    ),
-    Kind(
-        "receipt-damaged",
-        "error",
-        "the receipt of an erasure can be read",
-        f"{_COPY}; the erasure itself goes on.",
-    ),
-    Kind(
-        "receipt-differs",
-        "error",
-        "a receipt says of an erasure what the newest version says",
-        "Find out what wrote the receipt: no dolmen writes this. The newest version tells the truth.",
-    ),
-    # ---- publications as Iceberg
-    Kind(
-        "publication-foreign",
-        "warning",
-        "the newest metadata of a publication is dolmen's own",
-        _KEEP.format("publish the table again, and find out who writes to iceberg/ without dolmen."),
-    ),
-    Kind(
-        "publication-hint",
-        "warning",
-        "the hint of a publication names its newest metadata",
-        _KEEP.format(
-            "publish the table again: until then some readers of Iceberg see an earlier publication, or none."
-        ),
-    ),
-    Kind(
-        "publication-damaged",
-        "error",
-        "every object that a publication names can be read",
-        "No row of the table is lost: publish it anew (dolmen publish-iceberg --anew --table ...).",
-    ),
-    Kind(
-        "publication-differs",
-        "error",
-        "a publication shows the rows of the version that it names",
-        "No row of the table is lost, but readers of Iceberg see other rows: publish it anew (dolmen publish-iceberg "
-        "--anew --table ...).",
-    ),
-    Kind(
-        "row-timestamps",
-        "error",
-        "the timestamps of a file's rows are within the bounds of its entry",
-        _COMPARE,
-    ),
-)
+    _COPY_OR_LOSE_ROWS: {
+        "file-missing": "every referenced data file exists",
+        "file-size": "every data file has the size of its entry",
+        "footer-damaged": "a data file's footer can be read, and fits its entry",
+        "file-columns": "a data file has the table's columns in fitting types",
+        "data-damaged": "a data file's pages can be read and have their checksums",
+        "row-count": "a data file has as many rows as its entry says",
+    },
+    _COPY_OR_LOSE_DELETE: {
+        "delete-missing": "every referenced .del object exists",
+        "delete-short": "every .del object reaches to the end of its blobs",
+        "vector-entry": "a vector's cardinality and place fit its file and object",
+        "tombstone-damaged": "a tombstone's record is the one in the manifest",
+        "vector-damaged": "a vector can be read, and points into its file",
+    },
+    _COPY_OR_OLDER: {
+        "segment-missing": "every referenced segment exists",
+        "segment-size": "every segment has the size of its entry",
+        "segment-damaged": "segments can be read, and have their checksum and number of entries",
+    },
+    f"The newest version is complete. {_COPY}; without one, shorten the retention so that these versions expire.": {
+        "released-missing": "objects that only older versions need exist as long as these are kept"
+    },
+    # ---- values
+    _COMPARE: {
+        "file-timestamps": "row timestamps <= applied_through <= commit timestamp",
+        "row-timestamps": "the timestamps of a file's rows are within the bounds of its entry",
+    },
+    _REWRITE: {
+        "stats-entry": "statistics are of existing columns, and of their types",
+        "segment-bounds": "the manifest's bounds and totals of a segment are true for its entries",
+        "stats-untrue": "statistics contain the values, and their counts are exact",
+    },
+    "Engines refuse the value, or deletes cannot be evaluated on it. An older dolmen accepted it: scan the table as "
+    "Arrow, mend the column (cast it to binary and decode it by its true encoding), and overwrite the table.": {
+        "value-invalid": "every value is valid for its column's type, and text is UTF-8"
+    },
+    # ---- erasures and publications
+    "Erase the rows again (dolmen erase, dolmen forget), and find out what wrote the version: no dolmen does this.": {
+        "erasure-undone": "a listed erasure hides its rows in every file that may hold them"
+    },
+    f"{_COPY}; the erasure itself goes on.": {"receipt-damaged": "the receipt of an erasure can be read"},
+    "Find out what wrote the receipt: no dolmen writes this. The newest version tells the truth.": {
+        "receipt-differs": "a receipt says of an erasure what the newest version says"
+    },
+    f"No row of the table is lost: {_PUBLISH}": {
+        "publication-damaged": "every object that a publication names can be read"
+    },
+    f"No row of the table is lost, but readers of Iceberg see other rows: {_PUBLISH}": {
+        "publication-differs": "a publication shows the rows of the version that it names"
+    },
+}
+"""Promises whose breach means that something cannot be read, or is read wrong: by what to do, and the kind's name."""
 
-KINDS: dict[str, Kind] = {kind.name: kind for kind in _ALL}
+_WARNINGS: dict[str, tuple[str, str]] = {
+    "applied-version": ("an applied id names an existing version", "ids still work."),
+    "orphan-left": (
+        "orphans older than the last sweep are deleted",
+        "the object takes space; delete it once you know that it was not put there on purpose.",
+    ),
+    "released-untrimmed": (
+        "deleted objects are no longer on the list of objects to delete",
+        "the next run of gc trims the list.",
+    ),
+    "tombstone-twice": ("a tombstone is listed only once", "it hides the same rows twice; resolve the table."),
+    "overlay-stray": (
+        "overlays and removals are for files in segments",
+        "they only take space in the manifest; merging the table's segments drops them.",
+    ),
+    "delete-footer": (
+        "the footer of a .del object agrees with the manifest about its blobs",
+        "readers use the manifest; resolving and compacting the table replaces the object.",
+    ),
+    "intent-damaged": (
+        "heartbeats of jobs can be read",
+        "gc looks for the job's objects everywhere if it dies, and removes the heartbeat in time.",
+    ),
+    "index-damaged": (
+        "a data file's page index, Bloom filters and first bytes are as they were written",
+        "dolmen then reads the file without them. Other engines that read it may leave out rows, or refuse it: put a "
+        "good copy back, or compact the table until the file is gone.",
+    ),
+    "row-order": (
+        "rows are sorted by the sort key within a row group",
+        "scans are right, but may read more than they need, until a compaction sorts the file again.",
+    ),
+    "publication-foreign": (
+        "the newest metadata of a publication is dolmen's own",
+        "publish the table again, and find out who writes to iceberg/ without dolmen.",
+    ),
+    "publication-hint": (
+        "the hint of a publication names its newest metadata",
+        "publish the table again: until then some readers of Iceberg see an earlier publication, or none.",
+    ),
+}
+"""Promises whose breach only costs money or trust, and what to do about it."""
+
+KINDS: dict[str, Kind] = {
+    name: Kind(name, "error", meaning, repair) for repair, some in _ERRORS.items() for name, meaning in some.items()
+} | {
+    name: Kind(name, "warning", meaning, f"Nothing is lost: {repair}") for name, (meaning, repair) in _WARNINGS.items()
+}
 """All kinds by name."""
 
 MOST_FINDINGS = 1_000
@@ -280,12 +205,12 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One fault.
+    """One problem.
 
     Args:
         kind: the kind's name, a key of ``KINDS``.
         object: the key of the object that is damaged, missing or wrong.
-        reason: the fault in words.
+        reason: the problem in words.
         table: the table's name; "" for the database.
         rows: number of rows that cannot be read or trusted; 0 if no rows are affected.
         versions: (oldest, newest) kept version that needs the object; None if none does.
@@ -305,21 +230,23 @@ class Finding:
 
     @property
     def repair(self) -> str:
-        """The advice on what to do about it."""
+        """What to do about it."""
         return self.what.repair
 
     @property
     def cost(self) -> str:
         """The rows, table and versions affected, in words."""
-        told = []
-        if self.rows:
-            told.append(count_text(self.rows, "row"))
-        if self.table:
-            told.append(f"table {self.table}")
-        if self.versions:
-            oldest, newest = self.versions
-            told.append(f"version {newest}" if oldest == newest else f"versions {oldest} to {newest}")
-        return ", ".join(told) or "the database"
+        oldest, newest = self.versions or (0, 0)
+        parts = [
+            count_text(self.rows, "row") if self.rows else "",
+            f"table {self.table}" if self.table else "",
+            ""
+            if self.versions is None
+            else f"version {newest}"
+            if oldest == newest
+            else f"versions {oldest} to {newest}",
+        ]
+        return ", ".join(filter(None, parts)) or "the database"
 
     def to_dict(self) -> dict[str, Any]:
         """The finding for JSON."""
@@ -396,20 +323,16 @@ class VerifyReport:
 
     def facts(self) -> list[tuple[str, str]]:
         """The lines that ``repr`` shows, as pairs of name and value."""
-        seen = ", ".join(f"{count:,} {name}" for name, count in self.checked.items() if count)
+        looked_at = ", ".join(f"{count:,} {name}" for name, count in self.checked.items() if count)
         lost = self.orphaned
+        counts = [f"{count:,} x {name} ({KINDS[name].severity})" for name, count in self.counts.items()]
         facts = [
             ("verified", f"{self.url}, version {self.version}{', data read' if self.deep else ''}"),
-            ("looked at", seen or "nothing"),
+            ("looked at", looked_at or "nothing"),
             ("orphans", f"{count_text(lost.objects, 'object')}, {lost.bytes:,} bytes" if lost.objects else ""),
-            ("found", self._found()),
+            ("found", ", ".join(counts) or "nothing wrong"),
         ]
         return [(name, value) for name, value in facts if value]
-
-    def _found(self) -> str:
-        if not self.counts:
-            return "nothing wrong"
-        return ", ".join(f"{count:,} x {name} ({KINDS[name].severity})" for name, count in self.counts.items())
 
     def to_dict(self) -> dict[str, Any]:
         """The report for JSON."""

@@ -1,7 +1,4 @@
-"""Checks that all objects exist, by one listing merged with the sorted references of all versions.
-
-Checks publications: that their objects are there, and that they show the rows of the version they name.
-"""
+"""Checks that all objects exist, by one listing merged with the sorted references of all versions."""
 
 from __future__ import annotations
 

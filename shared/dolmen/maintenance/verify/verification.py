@@ -7,7 +7,7 @@ It checks, in this order:
 3. that all objects exist with their sizes, by one listing merged with all references;
 4. tombstones and deletion vectors: each ``.del`` object is read once;
 5. footers of a sample of the data files; with ``deep`` all bytes of all data files;
-6. erasures and their receipts, and publications as Iceberg.
+6. erasures and their receipts, and publications.
 
 Others may go on using the database.
 """
