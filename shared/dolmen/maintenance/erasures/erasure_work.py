@@ -30,7 +30,7 @@ from dolmen.format.erasures import ErasedFrom, Erasure, HeldFile, Receipt, recei
 from dolmen.format.manifest import Manifest
 from dolmen.format.pointer import FORMAT_VERSION
 from dolmen.format.properties import DatabaseSettings
-from dolmen.store.base import Object, ObjectStore, Stored
+from dolmen.store.base import ObjectStore, Stored
 
 _SPARE_US = 3 * DAY_US
 """Time for rounds that come late, or fail."""
@@ -98,8 +98,9 @@ class ErasureWork:
 
     def before_fence(self) -> list[Statement]:
         """The statements before the one that moves the fence."""
-        wake: list[Statement] = [WakeTables(self.stale)] if self.stale else []
-        return [*wake, NoteRewritten()] if self.notes or self.stale else wake
+        if self.stale:
+            return [WakeTables(self.stale), NoteRewritten()]
+        return [NoteRewritten()] if self.notes else []
 
     def after_fence(self) -> list[Statement]:
         """The statements after the one that moves the fence."""
@@ -125,22 +126,15 @@ def erasure_work(
     forgets = forgettable(listed[:MOST_FORGOTTEN], until, through=until, now_us=now_us, listed_us=settings.listed_us)
     due = any(rewrite_at(each, settings) <= now_us for each in listed)
     stale = frozenset(section.object for section in stale_sections(manifest.tables.values())) if due else frozenset()
-    return ErasureWork(
-        listed, _notes(manifest, reader, listed), forced, tags, forgets, stale, now_us, settings.listed_us
-    )
+    noted = max((each.through for each in manifest.rewritten), default=0)
+    notes = bool(listed) and listed[-1].ts > noted and rewritten_through(manifest, reader, listed) > noted
+    return ErasureWork(listed, notes, forced, tags, forgets, stale, now_us, settings.listed_us)
 
 
 def rewritten_through(manifest: Manifest, reader: SegmentReader, listed: tuple[Erasure, ...]) -> int:
     """Timestamp of the youngest listed erasure up to which no file of this version holds rows; 0 = of none."""
     held = least_held(manifest.tables.values(), reader, {erasure.ts for erasure in listed})
     return max((erasure.ts for erasure in listed if not held or erasure.ts < held), default=0)
-
-
-def _notes(manifest: Manifest, reader: SegmentReader, listed: tuple[Erasure, ...]) -> bool:
-    known = max((each.through for each in manifest.rewritten), default=0)
-    if not listed or listed[-1].ts <= known:
-        return False
-    return rewritten_through(manifest, reader, listed) > known
 
 
 def _least_version(manifest: Manifest, listed: tuple[Erasure, ...], settings: DatabaseSettings, now_us: int) -> int:
@@ -174,8 +168,7 @@ def receipt_of(erasure: Erasure, manifest: Manifest) -> Receipt:
 
 def load_receipt(store: ObjectStore, id_: str) -> Receipt | None:
     """The receipt of an erasure; None if it is not written yet. Raises CorruptionError."""
-    found = _get(store, receipt_key(id_))
-    return Receipt.decode(found.body, receipt_key(id_)) if found else None
+    return _load(store, receipt_key(id_))[0]
 
 
 def update_receipt(
@@ -189,15 +182,11 @@ def update_receipt(
     """
     key = receipt_key(id_)
     for _ in attempts(runtime, RECEIPT):
-        found = _get(store, key)
-        before = Receipt.decode(found.body, key) if found else None
+        before, etag = _load(store, key)
         after = change(before)
-        if after == before:
+        if after == before or isinstance(store.put(key, after.encode(), if_match=etag), Stored):
             return after
-        outcome = store.put(key, after.encode(), if_match=found.etag if found else None)
-        if isinstance(outcome, Stored):
-            return after
-    raise StoreUnavailableError(f"cannot write {key!r} in {store.url}: others write it, or no answer comes")
+    raise StoreUnavailableError(f"cannot write {key!r} in {store.url}: others write it, or no response comes")
 
 
 def note_held_files(
@@ -252,8 +241,7 @@ def describe_erasures(context: Context, manifest: Manifest, work: ErasureWork) -
         with suppress(CorruptionError):
             update_receipt(context.store, context.runtime, erasure.id, described)
 
-    wanted = work.listed if work.tags else work.forgets
-    for _ in context.runtime.map(write, wanted):
+    for _ in context.runtime.map(write, work.listed if work.tags else work.forgets):
         pass
     for entry in manifest.leaving if work.tags else ():
         for id_ in entry.ids:
@@ -268,8 +256,9 @@ def _with_tags(id_: str, tags: Sequence[str], receipt: Receipt | None) -> Receip
     return msgspec.structs.replace(receipt, tags=(*receipt.tags, *(name for name in tags if name not in receipt.tags)))
 
 
-def _get(store: ObjectStore, key: str) -> Object | None:
+def _load(store: ObjectStore, key: str) -> tuple[Receipt | None, str | None]:
     try:
-        return store.get(key)
+        found = store.get(key)
     except ObjectNotFoundError:
-        return None
+        return None, None
+    return Receipt.decode(found.body, key), found.etag

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
@@ -59,52 +60,47 @@ def noncurrent_remains(store: ObjectStore) -> Remains | None:
         return Remains()
     if not isinstance(store, VersionedStore):
         return None
-    listed = [_Versions(store.all_versions(prefix)) for prefix in _PREFIXES]
+    has_newest = False
+
+    def noncurrent() -> Iterator[ObjectInfo]:
+        nonlocal has_newest
+        for prefix in _PREFIXES:
+            for info, is_newest in store.all_versions(prefix):
+                if is_newest:
+                    has_newest = True
+                else:
+                    yield info
+
     try:
-        found = _sum(info for each in listed for info in each.noncurrent())
+        found = _sum(noncurrent())
     except Error:  # whatever it is: the receipt says that it is not known, and hinders nothing
         return None
-    return found if any(each.newest for each in listed) else None
-
-
-class _Versions:
-    """Versions as a bucket lists them; ``newest`` counts those that were the newest of their object."""
-
-    def __init__(self, listed: Iterable[tuple[ObjectInfo, bool]]) -> None:
-        self._listed, self.newest = listed, 0
-
-    def noncurrent(self) -> Iterator[ObjectInfo]:
-        """The others."""
-        for info, is_newest in self._listed:
-            if is_newest:
-                self.newest += 1
-            else:
-                yield info
+    return found if has_newest else None
 
 
 def outside_remains(urls: Sequence[str], before_us: int, runtime: Runtime) -> tuple[Outside, ...]:
     """Counts the objects at URLs outside the database that are older than a time. Reports one that can't be listed."""
-    return tuple(_at(url, before_us, runtime) for url in urls)
 
+    def at(url: str) -> Outside:
+        try:
+            listed = open_store(url, runtime).list("")
+            found = _sum(islice((info for info in listed if info.last_modified_us < before_us), MOST_OUTSIDE))
+        except Error:
+            return Outside(url)
+        return Outside(url, found.objects, found.bytes, found.oldest_at)
 
-def _at(url: str, before_us: int, runtime: Runtime) -> Outside:
-    try:
-        listed = open_store(url, runtime).list("")
-        found = _sum(islice((info for info in listed if info.last_modified_us < before_us), MOST_OUTSIDE))
-    except Error:
-        return Outside(url)
-    return Outside(url, found.objects, found.bytes, found.oldest_at)
+    return tuple(map(at, urls))
 
 
 def _sum(infos: Iterable[ObjectInfo]) -> Remains:
-    objects = size = 0
-    oldest = 0
+    objects = size = oldest = 0
     for info in infos:
         objects, size = objects + 1, size + info.size
         oldest = min(oldest or info.last_modified_us, info.last_modified_us)
     return Remains(objects, size, oldest)
 
 
+@dataclass
 class ReceiptFinisher:
     """Writes the receipts that may say "gone" now.
 
@@ -115,65 +111,61 @@ class ReceiptFinisher:
         outside: URLs outside the database, whose objects the receipts count.
     """
 
-    def __init__(
-        self,
-        context: Context,
-        manifest: Manifest,
-        intents: dict[str, KnownIntent],
-        now_us: int,
-        freed: int,
-        swept: int,
-        deadline: Callable[[], bool],
-        kept: Callable[[], KeySet],
-        outside: Sequence[str] = (),
-    ) -> None:
-        self._context, self._manifest, self._intents, self._now_us = context, manifest, intents, now_us
-        self._freed, self._swept, self._deadline = freed, swept, deadline
-        self._kept, self._outside = kept, outside
+    context: Context
+    manifest: Manifest
+    intents: dict[str, KnownIntent]
+    now_us: int
+    freed: int
+    swept: int
+    deadline: Callable[[], bool]
+    kept: Callable[[], KeySet]
+    outside: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
         self._noncurrent: Remains | None = None
         self.finished: list[str] = []
         self.errors: dict[str, str] = {}
 
     def run(self) -> bool:
         """Writes receipts, oldest erasures first. Returns False if it stopped at its deadline."""
-        ready = [entry for entry in self._manifest.leaving if self._is_gone(entry)]
+        ready = [entry for entry in self.manifest.leaving if self._is_gone(entry)]
         if ready:
-            self._noncurrent = noncurrent_remains(self._context.store)
+            self._noncurrent = noncurrent_remains(self.context.store)
         for entry in ready:
             for id_ in entry.ids:
-                if self._deadline():
+                if self.deadline():
                     return False
                 self._finish(entry, id_)
         return True
 
     def _is_gone(self, entry: LeavingErasures) -> bool:
         """True once every orphan, and every object that only versions before ``entry.version`` need, is deleted."""
-        manifest = self._manifest
+        manifest = self.manifest
         # Released objects and orphans: both up to the first version without the erasure.
-        if min(manifest.horizon, self._freed) < entry.version or self._swept < entry.left_at:
+        if min(manifest.horizon, self.freed) < entry.version or self.swept < entry.left_at:
             return False
         # A tag may keep an older version, and so may one that was dropped whose objects are still to be deleted.
         if any(tag.version < entry.version for tag in manifest.tags.values()):
             return False
-        for released in released_since(manifest, self._context.segments, self._freed):
+        for released in released_since(manifest, self.context.segments, self.freed):
             for key in released.manifests:
                 if (parse_manifest_key(key) or (0, ""))[0] < entry.version:
                     return False
         # A job that began earlier may still upload files with the rows of an older version, if only as orphans.
-        if any(not intent.done and intent.first_us <= entry.left_at for intent in self._intents.values()):
+        if any(not intent.done and intent.first_us <= entry.left_at for intent in self.intents.values()):
             return False
         # Publications last: finding them reads each one's metadata.
-        published = publisher().published_before(self._context, entry.version)
+        published = publisher().published_before(self.context, entry.version)
         for uuid, is_newest in published.items():
             name = manifest.name_of(uuid)
-            if is_newest and name and publisher().is_asked_for(self._context, manifest, manifest.tables[name]):
+            if is_newest and name and publisher().is_asked_for(self.context, manifest, manifest.tables[name]):
                 key = f"{publisher().prefix}{uuid}/"
                 self.errors[key] = f"it holds rows of an erasure until table {name!r} is published again"
         return not published
 
     def _finish(self, entry: LeavingErasures, id_: str) -> None:
         """Writes one receipt, once none of the files that contained rows is left."""
-        store = self._context.store
+        store = self.context.store
         try:
             receipt = load_receipt(store, id_)
             # The files are looked for before the receipt is written: what it says must be true at that time.
@@ -184,7 +176,7 @@ class ReceiptFinisher:
                 return
             paths = frozenset(file.path for file in there)
             add_gone = partial(self._with_gone, entry=entry, id_=id_, there=paths)
-            update_receipt(store, self._context.runtime, id_, add_gone)
+            update_receipt(store, self.context.runtime, id_, add_gone)
         except CorruptionError as error:
             self.errors[receipt_key(id_)] = error.reason
             return
@@ -195,7 +187,7 @@ class ReceiptFinisher:
         shared = self._shared(receipt, there)
         if any(file.shared != shared.get(file.path, ()) for file in there):
             note = partial(_with_shared, receipt=receipt, shared=shared)
-            update_receipt(self._context.store, self._context.runtime, receipt.id, note)
+            update_receipt(self.context.store, self.context.runtime, receipt.id, note)
         if shared:
             return False
         # If all rows of a file were deleted, they were not counted, and its bounds alone put it on the list. If a
@@ -203,9 +195,9 @@ class ReceiptFinisher:
         held = [file.path for file in there if file.rows is not None or is_adopted(file.path)]
         for path in held:
             if is_adopted(path):
-                label = data_object(self._context.store, path).label
+                label = data_object(self.context.store, path).label
                 self.errors[label] = f"it was adopted, and may hold rows of erasure {receipt.id}: delete it yourself"
-            elif not self._kept().holds([path])[0]:
+            elif not self.kept().holds([path])[0]:
                 self.errors[path] = f"it holds rows of erasure {receipt.id}, and was not deleted"
         return not held
 
@@ -214,10 +206,10 @@ class ReceiptFinisher:
         paths = {uuid_of(file.path): file for file in there}
         found: dict[str, tuple[str, ...]] = {}
         named = {table.uuid for table in receipt.tables}
-        for entry in self._manifest.tables.values():
+        for entry in self.manifest.tables.values():
             if not named.isdisjoint(entry.lineage):
                 continue
-            for uuid in LiveFiles.of(entry, self._context.segments).find(paths.keys()):
+            for uuid in LiveFiles.of(entry, self.context.segments).find(paths.keys()):
                 file = paths[uuid]
                 # A restored table with a subject is reached by the erasure: its subject was forgotten there too.
                 if file.rows is not None or SUBJECT not in entry.properties:
@@ -225,7 +217,7 @@ class ReceiptFinisher:
         return found
 
     def _is_absent(self, file: HeldFile) -> bool:
-        there = data_object(self._context.store, file.path)
+        there = data_object(self.context.store, file.path)
         try:
             there.store.head(there.key)
         except ObjectNotFoundError:
@@ -240,15 +232,15 @@ class ReceiptFinisher:
         if receipt.gone_at:
             return receipt
         gone = (file for file in receipt.files if file.path not in there)
-        files = tuple(msgspec.structs.replace(file, absent_at=self._now_us, shared=()) for file in gone)
+        files = tuple(msgspec.structs.replace(file, absent_at=self.now_us, shared=()) for file in gone)
         return msgspec.structs.replace(
             receipt,
             files=files,
             forgotten_version=entry.version,
-            gone_version=self._manifest.version,
-            gone_at=self._now_us,
+            gone_version=self.manifest.version,
+            gone_at=self.now_us,
             noncurrent=self._noncurrent,
-            outside=outside_remains(self._outside, entry.left_at, self._context.runtime),
+            outside=outside_remains(self.outside, entry.left_at, self.context.runtime),
         )
 
 
@@ -259,9 +251,6 @@ def _with_shared(now: Receipt | None, receipt: Receipt, shared: Mapping[str, tup
     return now if now.gone_at else msgspec.structs.replace(now, files=files)
 
 
-_ID = re.compile(r"[0-9a-f]{32}")
-
-
 def check_erasures(context: Context, newest: Manifest, log: FindingLog, *, deep: bool) -> None:
     """Checks the erasures of the newest version; with ``deep`` also the receipts of those that are gone."""
     try:
@@ -269,7 +258,7 @@ def check_erasures(context: Context, newest: Manifest, log: FindingLog, *, deep:
         right = []
         for erasure in listed:
             log.count("erasures")
-            if reason := _fault(erasure, newest):
+            if reason := _entry_problem(erasure, newest):
                 log.add("erasure-entry", newest.key, f"erasure {erasure.id}: {reason}")
             else:
                 right.append(erasure)
@@ -286,12 +275,12 @@ def check_erasures(context: Context, newest: Manifest, log: FindingLog, *, deep:
         except CorruptionError as error:
             log.add("receipt-damaged", error.key, error.reason)
             continue
-        if receipt is not None and id_ in by_id and (reason := _difference(receipt, by_id[id_])):
+        if receipt is not None and id_ in by_id and (reason := _receipt_problem(receipt, by_id[id_])):
             log.add("receipt-differs", receipt_key(id_), reason)
 
 
-def _fault(erasure: Erasure, newest: Manifest) -> str:
-    if not _ID.fullmatch(erasure.id):
+def _entry_problem(erasure: Erasure, newest: Manifest) -> str:
+    if not re.fullmatch(r"[0-9a-f]{32}", erasure.id):
         return "its id is not 32 hexadecimal digits"
     if not 0 < erasure.version <= newest.version or not 0 < erasure.ts <= newest.commit_ts:
         return "its version or timestamp is later than the newest version's"
@@ -314,12 +303,8 @@ def _check_hidden(context: Context, newest: Manifest, listed: Sequence[Erasure],
         for erasure in listed:
             for erased in tables_of(erasure, entry) if erasure.ts not in there else ():
                 if (path := _may_show(context, entry, erased)) is not None:
-                    log.add(
-                        "erasure-undone",
-                        path,
-                        f"rows of erasure {erasure.id} may be seen: its delete is gone",
-                        table=name,
-                    )
+                    reason = f"rows of erasure {erasure.id} may be seen: its delete is gone"
+                    log.add("erasure-undone", path, reason, table=name)
 
 
 def _may_show(context: Context, entry: TableEntry, erased: ErasedTable) -> str | None:
@@ -343,7 +328,7 @@ def _may_show(context: Context, entry: TableEntry, erased: ErasedTable) -> str |
     return next((file.path for file in behind if matches.tombstones_for(file)), None)
 
 
-def _difference(receipt: Receipt, erasure: Erasure) -> str:
+def _receipt_problem(receipt: Receipt, erasure: Erasure) -> str:
     if receipt.gone_at:
         return "it says that an erasure is gone which the newest version lists"
     asked = (receipt.ts, receipt.version, receipt.requested_at, receipt.due_at)

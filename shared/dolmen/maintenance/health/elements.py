@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 from dolmen.base.units import LAST_US, duration_text, utc
@@ -123,41 +122,34 @@ def labelled_meter(label: str, part: float, whole: float, told: str, kind: str =
     )
 
 
-@dataclass(frozen=True)
-class GridColumn:
-    """A column of a table.
-
-    Args:
-        name: its header.
-        kind: class of its cells: number, time, words; "" for others.
-    """
-
-    name: str
-    kind: str = ""
-
-
-def grid(caption: str, columns: Sequence[GridColumn], rows: Iterable[Sequence[object]]) -> Html:
+def grid(caption: str, columns: Mapping[str, str], rows: Iterable[Sequence[object]]) -> Html:
     """A table. The first cell of each row is its header.
 
     Args:
-        caption: what its rows are.
+        columns: the class of its cells for each header: number, time, words; "" for others.
         rows: texts, which are escaped, or HTML.
     """
-    head = element("tr", *(element("th", each.name, scope="col", class_=each.kind or None) for each in columns))
-    body = [
-        element(
-            "tr",
-            *(
-                element(
-                    "th" if place == 0 else "td", cell, class_=column.kind or None, scope="row" if place == 0 else None
-                )
-                for place, (column, cell) in enumerate(zip(columns, row, strict=True))
-            ),
-        )
-        for row in rows
-    ]
-    table = element("table", element("caption", caption), element("thead", head), element("tbody", *body))
+    kinds = [kind or None for kind in columns.values()]
+    head = (element("th", name, scope="col", class_=kind or None) for name, kind in columns.items())
+    body = []
+    for first, *others in rows:
+        cells = (element("td", cell, class_=kind) for cell, kind in zip(others, kinds[1:], strict=True))
+        body.append(element("tr", element("th", first, class_=kinds[0], scope="row"), *cells))
+    thead = element("thead", element("tr", *head))
+    table = element("table", element("caption", caption), thead, element("tbody", *body))
     return element("div", table, class_="scroll", tabindex=0, role="region", aria_label=caption)
+
+
+def small_print(*children: object) -> Html:
+    return element("p", *children, class_="small-print")
+
+
+def key_legend(*keys: tuple[str, str]) -> Html:
+    """The legend of a chart: the class of each key, and its text."""
+    spans = (
+        element("span", element("span", class_=f"key {kind}".strip(), aria_hidden="true"), text) for kind, text in keys
+    )
+    return element("div", *spans, class_="legend")
 
 
 def facts(pairs: Iterable[tuple[str, object]]) -> Html:

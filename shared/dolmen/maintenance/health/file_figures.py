@@ -26,7 +26,7 @@ from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import Field
 from dolmen.format.segments import bound_type
 from dolmen.format.types import to_array
-from dolmen.maintenance.erasures.status import ErasureStatus, is_in_danger, pending_statuses
+from dolmen.maintenance.erasures.status import is_in_danger, pending_statuses
 from dolmen.maintenance.health.health import DeleteCost, FileSizes, PendingErasure, SortOverlap
 from dolmen.predicate import Predicate
 from dolmen.predicate.any_of import LOOK_UP_NS, row_cost_ns
@@ -255,36 +255,32 @@ def _is_inline(tombstone: Tombstone) -> bool:
 
 
 MOST_ERASURES = 20
-"""The most erasures that are told of one by one: each costs the request of its receipt."""
+"""The most erasures that are listed: each costs the request of its receipt."""
 
 
-@dataclass(frozen=True)
-class ErasureOverview:
-    """The erasures of a version: those due first, the number of the others, and of all with hardly any time left."""
-
-    first: tuple[PendingErasure, ...] = ()
-    left_out: int = 0
-    in_danger: int = 0
-
-
-def pending_erasures(context: Context, manifest: Manifest, now_us: int) -> ErasureOverview:
-    """Finds the erasures of which some object may still hold rows. Costs no request for a database without erasures."""
+def pending_erasures(context: Context, manifest: Manifest, now_us: int) -> tuple[tuple[PendingErasure, ...], int, int]:
+    """The erasures of which some object may still hold rows: the first that are due, the number of the others, and of
+    all with hardly any time left. Costs no request for a database without erasures."""
     spans = {each.id: (each.due_at, each.requested_at) for each in erasures_of(manifest, context.segments)}
     spans |= {id_: (each.due_at, each.requested_at) for each in manifest.leaving for id_ in each.ids}
     if not spans:
-        return ErasureOverview()
+        return (), 0, 0
     first = sorted(spans, key=lambda id_: (spans[id_], id_))[:MOST_ERASURES]
     found = {status.id: status for status in pending_statuses(context, manifest, frozenset(first))}
-    told = [_pending(found[id_], *spans[id_], now_us) for id_ in first if id_ in found]
+    pending = [
+        PendingErasure(
+            id_,
+            status.state,
+            requested_at,
+            due_at,
+            is_in_danger(requested_at, due_at, now_us),
+            tuple(each.name or "a dropped table" for each in status.receipt.tables),
+            status.next_step,
+            status.next_at,
+        )
+        for id_, (due_at, requested_at) in ((id_, spans[id_]) for id_ in first)
+        if (status := found.get(id_)) is not None and status.state != "gone"
+    ]
     others = spans.keys() - set(first)
     endangered = sum(is_in_danger(spans[id_][1], spans[id_][0], now_us) for id_ in others)
-    pending = tuple(each for each in told if each.state != "gone")
-    return ErasureOverview(pending, len(others), endangered + sum(each.in_danger for each in pending))
-
-
-def _pending(status: ErasureStatus, due_at: int, requested_at: int, now_us: int) -> PendingErasure:
-    tables = tuple(each.name or "a dropped table" for each in status.receipt.tables)
-    danger = status.state != "gone" and is_in_danger(requested_at, due_at, now_us)
-    return PendingErasure(
-        status.id, status.state, requested_at, due_at, danger, tables, status.next_step, status.next_at
-    )
+    return tuple(pending), len(others), endangered + sum(each.in_danger for each in pending)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import chain, islice
 
 from dolmen.base import arguments
-from dolmen.base.units import DAY_US, HOUR_US, count_text, duration_text, utc
+from dolmen.base.units import DAY_US, HOUR_US, count_text, duration_text
 from dolmen.commit.context import Context
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.errors import InputError
@@ -25,7 +25,7 @@ from dolmen.maintenance.compact.compaction_plan import CompactionOptions, Planne
 from dolmen.maintenance.debt import Debts, TableDebt, debts_of
 from dolmen.maintenance.erasures.erasure_work import rewrite_through
 from dolmen.maintenance.gc.collection import last_deletable_version, next_horizon
-from dolmen.maintenance.health.elements import size_text
+from dolmen.maintenance.health.elements import size_text, time_text
 from dolmen.maintenance.health.file_figures import FilesSurvey, pending_erasures
 from dolmen.maintenance.health.health import (
     LEVELS,
@@ -37,8 +37,6 @@ from dolmen.maintenance.health.health import (
     PastWork,
     Pipeline,
     PlannedWork,
-    QueuePlace,
-    RejectsPlace,
     TableHealth,
 )
 from dolmen.transactions.results import Commit
@@ -80,17 +78,17 @@ def concerns_of(health: Health) -> tuple[Concern, ...]:
 
 
 def _erasures(health: Health) -> Iterator[Concern]:
-    late = [each for each in health.erasures if each.due_at < health.looked_at]
+    late = sum(each.due_at < health.looked_at for each in health.erasures)
     commands = ("dolmen erasures", "dolmen maintain", "dolmen gc")
     if late:
         yield Concern(
             "danger",
-            f"{count_text(len(late), 'erasure is', 'erasures are')} past the deadline",
+            f"{count_text(late, 'erasure is', 'erasures are')} past the deadline",
             "Objects of the database may still hold their rows. Rounds of maintenance rewrite the files, and "
             "collection deletes the old ones.",
             commands,
         )
-    if in_danger := health.erasures_in_danger - len(late):
+    if in_danger := health.erasures_in_danger - late:
         yield Concern(
             "danger",
             f"{count_text(in_danger, 'erasure is', 'erasures are')} close to the deadline",
@@ -106,50 +104,41 @@ def _cursors(health: Health) -> Iterator[Concern]:
             yield Concern(
                 "warning",
                 f"Cursor {cursor.name!r} has ended",
-                f"Its reader has not acknowledged anything since {_day(cursor)}. Versions that it has not seen may "
-                "expire: then it must read the tables anew. Remove the cursor if nobody uses it.",
+                f"Its reader has not acknowledged anything since {time_text(cursor.moved_at)}. Versions that it has "
+                "not seen may expire: then it must read the tables again. Remove the cursor if it is not used.",
             )
         elif left < (cursor.ends_at - cursor.moved_at) // _CURSOR_PART:
             yield Concern(
                 "warning",
                 f"Cursor {cursor.name!r} ends in {duration_text(left)}",
-                f"Its reader has not acknowledged anything since {_day(cursor)}. Start it again before versions that "
-                "it has not seen expire.",
+                f"Its reader has not acknowledged anything since {time_text(cursor.moved_at)}. Start it again before "
+                "versions that it has not seen expire.",
             )
 
 
 def _pipeline(health: Health) -> Iterator[Concern]:
-    rejects = health.pipeline.rejects
-    if rejects is not None:
-        yield from _rejects(rejects)
+    if (rejects := health.pipeline.rejects) is not None:
+        command = f"dolmen rejected ls --rejected {shlex.quote(rejects.url)}"
+        if rejects.problem:
+            yield Concern("notice", "The place of rejects could not be looked at", rejects.problem, (command,))
+        if count := sum(rejects.waiting.values()):
+            yield Concern(
+                "warning",
+                f"{'' if rejects.complete else 'At least '}{count_text(count, 'reject waits', 'rejects wait')}",
+                "Files or rows could not be ingested. The listing says why. Their producers correct them, or they are "
+                "put back once the table is right.",
+                (command,),
+            )
     for queue in health.pipeline.queues:
-        yield from _queue(queue)
-
-
-def _rejects(place: RejectsPlace) -> Iterator[Concern]:
-    command = f"dolmen rejected ls --rejected {shlex.quote(place.url)}"
-    if place.problem:
-        yield Concern("notice", "The place of rejects could not be looked at", place.problem, (command,))
-    if count := sum(place.waiting.values()):
-        yield Concern(
-            "warning",
-            f"{'' if place.complete else 'At least '}{count_text(count, 'reject waits', 'rejects wait')}",
-            "Files or rows could not be ingested. The listing says why. Their producers correct them, or they are put "
-            "back once the table is right.",
-            (command,),
-        )
-
-
-def _queue(queue: QueuePlace) -> Iterator[Concern]:
-    if queue.problem:
-        yield Concern("notice", f"The queue of {queue.name} could not be looked at", queue.problem)
-    if queue.dead:
-        yield Concern(
-            "warning",
-            f"{count_text(queue.dead, 'message')} of {queue.name} {'was' if queue.dead == 1 else 'were'} given up",
-            f"Each is in {queue.dead_letters or 'the dead-letter queue'}, with the reason. Correct it, and send it "
-            "anew.",
-        )
+        if queue.problem:
+            yield Concern("notice", f"The queue of {queue.name} could not be looked at", queue.problem)
+        if queue.dead:
+            yield Concern(
+                "warning",
+                f"{count_text(queue.dead, 'message')} of {queue.name} {'was' if queue.dead == 1 else 'were'} given up",
+                f"Each is in {queue.dead_letters or 'the dead-letter queue'}, with the reason. Correct it, and send it "
+                "again.",
+            )
 
 
 def _manifest(health: Health) -> Iterator[Concern]:
@@ -262,10 +251,6 @@ def _index(table: TableHealth) -> Iterator[Concern]:
         )
 
 
-def _day(cursor: KeptCursor) -> str:
-    return f"{utc(cursor.moved_at):%Y-%m-%d %H:%M} UTC"
-
-
 MOST_PLANNED_FILES = 20_000
 """Tables with more files are not planned file by file: the plan says what compaction of their small files saves."""
 
@@ -340,10 +325,10 @@ MOST_TABLES = 500
 """The most tables that are looked at: those of most bytes."""
 
 MOST_COMMITS = 40
-"""The most commits that are told of."""
+"""The most commits that are listed."""
 
 MOST_NAMES = 100
-"""The most tags and the most cursors that are told of."""
+"""The most tags and the most cursors that are listed."""
 
 _MOST_REQUESTS = 5
 
@@ -357,11 +342,11 @@ def look(context: Context, pipeline: Pipeline | None = None) -> Health:
         pipeline: what lies beside the database, which does not know it.
 
     Raises:
-        InputError: ``pipeline`` is none.
+        InputError: ``pipeline`` is not a Pipeline.
         CorruptionError: pointer, manifest or a segment is damaged or missing.
     """
     if pipeline is not None and not isinstance(pipeline, Pipeline):
-        raise InputError(f"pipeline={arguments.short_repr(pipeline)} is none: look_at_pipeline makes one")
+        raise InputError(f"pipeline={arguments.short_repr(pipeline)} is not a Pipeline: look_at_pipeline makes one")
     manifest = context.head.refresh().manifest
     now_us = max(context.store.clock.now_us, manifest.created_at)
     with context.reading(manifest.version):
@@ -379,7 +364,7 @@ def _look(context: Context, manifest: Manifest, now_us: int, pipeline: Pipeline)
         table = _table(context, debt, entry, manifest, now_us)
         tables.append(table)
         planned += plan_table(context, table, entry, erase_through)
-    erasures = pending_erasures(context, manifest, now_us)
+    erasures, erasures_left_out, erasures_in_danger = pending_erasures(context, manifest, now_us)
     health = Health(
         url=context.store.url,
         looked_at=now_us,
@@ -387,9 +372,9 @@ def _look(context: Context, manifest: Manifest, now_us: int, pipeline: Pipeline)
         versions=_versions(manifest, debts),
         tables=tuple(tables),
         tables_left_out=len(largest) - len(tables),
-        erasures=erasures.first,
-        erasures_left_out=erasures.left_out,
-        erasures_in_danger=erasures.in_danger,
+        erasures=erasures,
+        erasures_left_out=erasures_left_out,
+        erasures_in_danger=erasures_in_danger,
         past=_past(manifest),
         planned=(*planned, *plan_collection(context, manifest, now_us)),
         pipeline=pipeline,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dolmen.base.units import count_text, duration_text
-from dolmen.maintenance.health.elements import Html, ago_text, element, share_text, size_text, time_text
+from dolmen.maintenance.health.elements import Html, ago_text, element, share_text, size_text, small_print, time_text
 from dolmen.maintenance.health.health import Concern, Health, Level
 from dolmen.maintenance.health.sections import background, erasures, pipeline, unknown, versions
 from dolmen.maintenance.health.table_sections import table_overview, table_panels
@@ -253,16 +253,15 @@ def _header(health: Health, link_to_itself: bool) -> Html:
 
 
 def _status(health: Health) -> Html:
-    worst, count = health.worst, len(health.concerns)
-    if worst is None:
-        sign, told = "✔", "Nothing needs attention"
-    else:
-        sign = _SIGNS[worst][0]
-        told = count_text(count, "thing needs attention", "things need attention")
+    worst = health.worst
+    sign, text = "✔", "Nothing needs attention"
+    if worst is not None:
+        sign, _ = _SIGNS[worst]
+        text = count_text(len(health.concerns), "thing needs attention", "things need attention")
     return element(
         "div",
         element("span", sign, class_="sign", aria_hidden="true"),
-        element("span", told),
+        element("span", text),
         class_=f"status {worst or 'well'}",
         role="status",
     )
@@ -272,14 +271,12 @@ def _concerns(health: Health) -> Html | None:
     if not health.concerns:
         return None
     items = [_concern(concern) for concern in health.concerns]
-    note = element(
-        "p",
+    note = small_print(
         "Commands take the database from the option ",
         element("code", "-d", class_="whole"),
         ", or from the variable ",
         element("code", "DOLMEN_DATABASE"),
         ".",
-        class_="small-print",
     )
     return element(
         "section",
@@ -310,7 +307,7 @@ def _figures(health: Health) -> Html:
     debts, kept = health.debts, health.versions
     files, rows, dead = health.total("files"), health.total("rows"), health.total("dead_rows")
     deletes = health.total("tombstones")
-    figures: list[tuple[str, str, str]] = [
+    figures = [
         ("Data files", size_text(health.total("bytes")), count_text(files, "file")),
         ("Rows in files", f"{rows:,}", f"{dead:,} of them deleted" if dead else "none of them known to be deleted"),
         ("Tables", f"{len(health.tables) + health.tables_left_out:,}", ""),
@@ -322,28 +319,19 @@ def _figures(health: Health) -> Html:
             f"{size_text(debts.manifest_bytes)} of {size_text(debts.manifest_budget)}",
         ),
     ]
-    return element(
-        "dl",
-        *(
-            element(
-                "div",
-                element("dt", name),
-                element("dd", value, element("span", note, class_="note") if note else None),
-            )
-            for name, value, note in figures
-        ),
-        class_="figures",
-    )
+    parts = []
+    for name, value, note in figures:
+        value_with_note = element("dd", value, element("span", note, class_="note") if note else None)
+        parts.append(element("div", element("dt", name), value_with_note))
+    return element("dl", *parts, class_="figures")
 
 
 def _footer(health: Health) -> Html:
     left_out = f" Of {health.tables_left_out:,} smaller tables nothing is shown." if health.tables_left_out else ""
     return element(
         "footer",
-        element(
-            "p",
+        small_print(
             "All figures come from the metadata of the newest version. No data file was read, and no value of a row "
-            f"is on this page.{left_out}",
-            class_="small-print",
+            f"is on this page.{left_out}"
         ),
     )

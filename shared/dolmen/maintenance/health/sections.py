@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from dolmen.base.units import count_text, duration_text
 from dolmen.maintenance.health.elements import (
     WIDTH,
-    GridColumn,
     Html,
     ago_text,
     element,
     grid,
     join,
+    key_legend,
     meter,
+    small_print,
     time_text,
 )
 from dolmen.maintenance.health.health import (
@@ -37,26 +38,20 @@ def versions(health: Health) -> Html | None:
         f"{duration_text(kept.retention_us)} and not among the newest {kept.keep_versions:,}, unless a tag or a cursor "
         "keeps it."
     )
-    pins = (
-        element(
-            "p", f"{kept.pins:,} more kept for readers of tables that are published as Iceberg.", class_="small-print"
-        )
-        if kept.pins
-        else None
-    )
-    legend = element(
-        "div",
-        element("span", element("span", class_="key tag-key", aria_hidden="true"), f"tags: {len(kept.tags):,}, above"),
-        element(
-            "span",
-            element("span", class_="key cursor-key", aria_hidden="true"),
-            f"cursors: {len(kept.cursors):,}, below",
-        ),
-        class_="legend",
+    pins = f"{kept.pins:,} more kept for readers of tables that are published as Iceberg."
+    legend = key_legend(
+        ("tag-key", f"tags: {len(kept.tags):,}, above"), ("cursor-key", f"cursors: {len(kept.cursors):,}, below")
     )
     return _section(
         "Versions",
-        element("div", element("p", told), version_strip(kept), legend, pins, class_="card"),
+        element(
+            "div",
+            element("p", told),
+            version_strip(kept),
+            legend,
+            small_print(pins) if kept.pins else None,
+            class_="card",
+        ),
         _tags(health),
         _cursors(health),
     )
@@ -64,12 +59,7 @@ def versions(health: Health) -> Html | None:
 
 def _tags(health: Health) -> Html | None:
     kept = health.versions
-    columns = (
-        GridColumn("tag"),
-        GridColumn("version", "number"),
-        GridColumn("of", "time"),
-        GridColumn("kept until", "time"),
-    )
+    columns = {"tag": "", "version": "number", "of": "time", "kept until": "time"}
     rows = [
         (tag.name, f"{tag.version:,}", time_text(tag.created_at), time_text(tag.until) or "no end") for tag in kept.tags
     ]
@@ -78,13 +68,7 @@ def _tags(health: Health) -> Html | None:
 
 def _cursors(health: Health) -> Html | None:
     kept = health.versions
-    columns = (
-        GridColumn("cursor"),
-        GridColumn("version", "number"),
-        GridColumn("versions behind", "number"),
-        GridColumn("moved", "time"),
-        GridColumn("ends", "time"),
-    )
+    columns = {"cursor": "", "version": "number", "versions behind": "number", "moved": "time", "ends": "time"}
     rows = [
         (
             cursor.name,
@@ -95,25 +79,15 @@ def _cursors(health: Health) -> Html | None:
         )
         for cursor in kept.cursors
     ]
-    return (
-        grid(_with_rest("Cursors: places of readers of changes", kept.cursors_left_out), columns, rows)
-        if rows
-        else None
-    )
+    caption = _with_rest("Cursors: positions of readers of changes", kept.cursors_left_out)
+    return grid(caption, columns, rows) if rows else None
 
 
 def erasures(health: Health) -> Html:
     """Pending erasures and their deadlines."""
     if not health.erasures:
         return _section("Erasures", element("p", "No erasure is pending: what was erased is gone from the disk."))
-    columns = (
-        GridColumn("erasure", "id"),
-        GridColumn("deadline", "time"),
-        GridColumn("time used"),
-        GridColumn("state"),
-        GridColumn("tables", "words"),
-        GridColumn("next", "words"),
-    )
+    columns = {"erasure": "id", "deadline": "time", "time used": "", "state": "", "tables": "words", "next": "words"}
     rows = [_erasure(each, health.looked_at) for each in health.erasures]
     caption = _with_rest("Erasures of which some object may still hold rows, by deadline", health.erasures_left_out)
     return _section("Erasures", grid(caption, columns, rows))
@@ -138,11 +112,10 @@ def _erasure(each: PendingErasure, now_us: int) -> tuple[object, ...]:
 
 def pipeline(health: Health) -> Html:
     """Rejects and queues, as far as they were named."""
-    beside = health.pipeline
-    return _section("Rejects and dead letters", *_places(beside, health.looked_at))
+    return _section("Rejects and dead letters", *_pipeline_parts(health.pipeline, health.looked_at))
 
 
-def _places(beside: Pipeline, now_us: int) -> Iterator[Html]:
+def _pipeline_parts(beside: Pipeline, now_us: int) -> Iterator[Html]:
     if beside.rejects is None:
         yield element(
             "p",
@@ -160,18 +133,12 @@ def _places(beside: Pipeline, now_us: int) -> Iterator[Html]:
             " count waiting messages and dead letters.",
         )
     else:
-        columns = (
-            GridColumn("queue"),
-            GridColumn("waiting", "number"),
-            GridColumn("under way", "number"),
-            GridColumn("given up", "number"),
-            GridColumn("place", "words"),
-        )
+        columns = {"queue": "", "waiting": "number", "under way": "number", "given up": "number", "place": "words"}
         yield grid("Queues: approximate numbers of messages", columns, [_queue(each) for each in beside.queues])
 
 
 def _rejects(place: RejectsPlace, now_us: int) -> Html:
-    where = element("p", "Place: ", element("code", place.url), class_="small-print")
+    where = small_print("Place: ", element("code", place.url))
     if place.problem:
         return element("div", element("p", f"It could not be looked at: {place.problem}"), where, class_="card")
     retried = f" {place.retried:,} more were put back." if place.retried else ""
@@ -180,8 +147,8 @@ def _rejects(place: RejectsPlace, now_us: int) -> Html:
     rows = [(table or "(no table)", f"{count:,}") for table, count in place.waiting.items()]
     newest = f"The newest was rejected {ago_text(place.newest_at, now_us)}.{retried}"
     least = "" if place.complete else " There are more: counting stopped."
-    counted = grid("Rejects that wait, by table", (GridColumn("table"), GridColumn("rejects", "number")), rows)
-    return join((counted, element("p", newest + least, class_="small-print"), where))
+    counted = grid("Rejects that wait, by table", {"table": "", "rejects": "number"}, rows)
+    return join((counted, small_print(newest + least), where))
 
 
 def _queue(queue: QueuePlace) -> tuple[object, ...]:
@@ -200,7 +167,7 @@ def background(health: Health) -> Html:
 def _planned(health: Health) -> Html:
     if not health.planned:
         return element("p", "Nothing is due: a round of maintenance, or a collection, would find nothing to do.")
-    columns = (GridColumn("step"), GridColumn("table"), GridColumn("work", "words"), GridColumn("command", "words"))
+    columns = {"step": "", "table": "", "work": "words", "command": "words"}
     rows = [
         (
             work.step,
@@ -225,20 +192,20 @@ def _last_runs(health: Health) -> Html | None:
     else:
         runs = ", ".join(f"{operation} {ago_text(at, health.looked_at)}" for operation, at in last.items())
         told = f"Last commits of background work: {runs}. A round that finds nothing to do makes no commit."
-    return element("p", told, class_="small-print")
+    return small_print(told)
 
 
 def _past(health: Health) -> Html | None:
     if not health.past:
         return None
-    columns = (
-        GridColumn("version", "number"),
-        GridColumn("time", "time"),
-        GridColumn("did", "words"),
-        GridColumn("rows added", "number"),
-        GridColumn("files", "number"),
-        GridColumn("message and requests", "words"),
-    )
+    columns = {
+        "version": "number",
+        "time": "time",
+        "did": "words",
+        "rows added": "number",
+        "files": "number",
+        "message and requests": "words",
+    }
     rows = [
         (
             f"{work.version:,}",
@@ -259,20 +226,17 @@ def _files(added: int, removed: int) -> str:
 
 def unknown(health: Health) -> Html:
     """A list of things that the page does not know, so that its silence is not taken for good news."""
-    told: list[tuple[str, str]] = [
+    unknowns: list[tuple[str, str]] = [
         ("Whether every object is there and intact: ", "dolmen verify"),
         ("Uploads that no commit names (orphans), which take space until a collection: ", "dolmen gc --dry-run"),
         ("How many rows unresolved deletes hide. Figures of rows count them: ", "dolmen scan TABLE --count"),
         ("Older versions of objects that the bucket itself keeps, and what else lies in it.", ""),
-        (
-            "Rounds of maintenance that failed or found nothing: they leave no commit. The log of the functions tells.",
-            "",
-        ),
+        ("Rounds of maintenance that failed or found nothing: they make no commit. The functions' log has them.", ""),
         ("Who reads the database, and what that costs.", ""),
     ]
     if health.pipeline.rejects is None or not health.pipeline.queues:
-        told.append(("Rejected files and dead letters of places that were not named: see above.", ""))
-    items = [element("li", text, element("code", command) if command else None) for text, command in told]
+        unknowns.append(("Rejected files and dead letters of places that were not named: see above.", ""))
+    items = [element("li", text, element("code", command) if command else None) for text, command in unknowns]
     return _section("What this page does not know", element("ul", *items, class_="unknown"))
 
 
@@ -297,11 +261,9 @@ def version_strip(versions: KeptVersions) -> Html:
     begin = x(versions.oldest)
     kept = element("rect", class_="fill", x=begin, y=12, width=WIDTH - begin, height=12)
     ticks = [
-        element("rect", class_="tick tag-tick", x=x(tag.version), y=2, width=6, height=18) for tag in versions.tags
-    ]
-    ticks += [
-        element("rect", class_="tick cursor-tick", x=x(cursor.version), y=16, width=6, height=18)
-        for cursor in versions.cursors
+        element("rect", class_=f"tick {kind}-tick", x=x(mark.version), y=y, width=6, height=18)
+        for kind, marks, y in (("tag", versions.tags, 2), ("cursor", versions.cursors, 16))
+        for mark in marks
     ]
     description = (
         f"Versions {versions.oldest:,} to {versions.newest:,} are kept, {len(versions.tags):,} tags and "

@@ -8,18 +8,19 @@ from dolmen.base.units import count_text, duration_text
 from dolmen.maintenance.health.elements import (
     HEIGHT,
     WIDTH,
-    GridColumn,
     Html,
     element,
     facts,
     grid,
     join,
+    key_legend,
     labelled_meter,
     meter,
     power_text,
     range_text,
     share_text,
     size_text,
+    small_print,
 )
 from dolmen.maintenance.health.health import (
     DeleteCost,
@@ -111,18 +112,13 @@ _OPEN = 8
 
 def table_overview(health: Health) -> Html:
     """A table of all tables."""
-    columns = (
-        GridColumn("table"),
-        GridColumn("rows in files", "number"),
-        GridColumn("deleted", "number"),
-        GridColumn("files", "number"),
-        GridColumn("size", "number"),
-        GridColumn("small files", "number"),
-        GridColumn("unresolved deletes", "number"),
-        GridColumn("overlap", "number"),
-        GridColumn("Iceberg", "time"),
-        GridColumn("key index", "time"),
-    )
+    columns = {
+        "table": "",
+        **dict.fromkeys(("rows in files", "deleted", "files", "size", "small files", "unresolved deletes"), "number"),
+        "overlap": "number",
+        "Iceberg": "time",
+        "key index": "time",
+    }
     rows = [_overview_row(place, table) for place, table in enumerate(health.tables)]
     content: Html = (
         grid("All tables, the largest first", columns, rows) if rows else element("p", "There is no table yet.")
@@ -163,7 +159,7 @@ def _panel(place: int, table: TableHealth, open_: bool) -> Html:
     summary = element("summary", element("h3", table.name), element("span", told, class_="muted"))
     inside = element(
         "div",
-        element("p", "; ".join(keys), class_="small-print"),
+        small_print("; ".join(keys)),
         element("div", *_panels(place, table), class_="panels"),
         class_="inside",
     )
@@ -173,7 +169,7 @@ def _panel(place: int, table: TableHealth, open_: bool) -> Html:
 def _panels(place: int, table: TableHealth) -> Iterator[Html]:
     debt = table.debt
     if not debt.files:
-        yield element("p", "It has no file yet.", class_="small-print")
+        yield small_print("It has no file yet.")
         return
     if table.sizes.counts:
         yield _titled("Files by size", size_histogram(table.sizes), _small_files(table))
@@ -203,32 +199,21 @@ def _small_files(table: TableHealth) -> Html:
     else:
         below = count_text(sizes.small_files, "file is", "files are")
         told = f"{below} below {limit}, half of a full file: too few to merge."
-    return element("p", told, class_="small-print")
+    return small_print(told)
 
 
 def _overlap(overlap: SortOverlap, name: str) -> Iterator[Html]:
     if not overlap.depths:
         reason = "too many to compare" if overlap.files else "their bounds are not known"
-        yield element(
-            "p", f"Not drawn: {count_text(overlap.files + overlap.unknown, 'file')}, {reason}.", class_="small-print"
-        )
+        yield small_print(f"Not drawn: {count_text(overlap.files + overlap.unknown, 'file')}, {reason}.")
         return
     yield overlap_chart(overlap, name)
-    yield element(
-        "div",
-        element(
-            "span", element("span", class_="key", aria_hidden="true"), f"most files at a place: {overlap.deepest:,}"
-        ),
-        element("span", element("span", class_="key line-key", aria_hidden="true"), f"mean: {overlap.mean:,.1f}"),
-        class_="legend",
-    )
+    yield key_legend(("", f"most files at one point: {overlap.deepest:,}"), ("line-key", f"mean: {overlap.mean:,.1f}"))
     unknown = f" {count_text(overlap.unknown, 'file')} without known bounds come on top." if overlap.unknown else ""
-    yield element(
-        "p",
+    yield small_print(
         "So many files a filter reads for one value of ",
         element("code", overlap.column),
         f". Places are in the order of the files' bounds: distances say nothing of values.{unknown}",
-        class_="small-print",
     )
 
 
@@ -237,7 +222,7 @@ def _deletes(table: TableHealth) -> Iterator[Html]:
     if debt.rows:
         yield labelled_meter("deleted rows", debt.dead_rows, debt.rows, f"{debt.dead_rows:,} of {debt.rows:,}")
     if cost is None:
-        yield element("p", "No delete is unresolved: scans compare no rows with deletes.", class_="small-print")
+        yield small_print("No delete is unresolved: scans compare no rows with deletes.")
         return
     told = f"{cost.files:,} of {debt.files:,}"
     yield labelled_meter("files to compare", cost.files, debt.files, told, "warning")
@@ -262,7 +247,7 @@ def _cost(cost: DeleteCost) -> str:
 def _index(table: TableHealth) -> Iterator[Html]:
     debt = table.debt
     if not table.indexed:
-        yield element("p", "The table is to have none: the next round of maintenance removes it.", class_="small-print")
+        yield small_print("The table is to have none: the next round of maintenance removes it.")
         return
     known = max(0, debt.rows - debt.index_lag_rows)
     yield labelled_meter("rows in it", known, max(debt.rows, 1), f"up to {known:,} of {debt.rows:,}")
@@ -271,7 +256,7 @@ def _index(table: TableHealth) -> Iterator[Html]:
         if debt.index_lag_rows
         else "It is complete, as far as counts tell."
     )
-    yield element("p", told, class_="small-print")
+    yield small_print(told)
 
 
 def _index_in_short(table: TableHealth) -> str:
