@@ -14,6 +14,7 @@ from dolmen.base.cached import cached_property
 from dolmen.commit.context import Context
 from dolmen.entries.index.index_parts import IndexReader
 from dolmen.entries.segments.file_table import FileTable
+from dolmen.entries.segments.live import pair_of
 from dolmen.errors import (
     AccessDeniedError,
     CorruptionError,
@@ -33,20 +34,11 @@ T = TypeVar("T")
 
 def read_segment(context: Context, segment: Segment, log: FindingLog, table: str = "") -> Any:
     """The contents of a segment; None, with a finding, if it cannot be read. Missing segments are found elsewhere."""
-    reader = context.segments
-    read: dict[SegmentKind, Callable[[Segment], Any]] = {
-        "files": reader.files,
-        "overlays": reader.overlays,
-        "removed": reader.removed,
-        "tombstones": reader.tombstones,
-        "applied": reader.applied,
-        "released": reader.released,
-        "history": reader.history,
-        "table": reader.tables,
-        "erasures": reader.erasures,
-        "index": IndexReader(context.store, context.runtime, context.cache).open,
-    }
-    return readable(context, segment, lambda: read[segment.kind](segment), log, table)
+    if segment.kind == "index":
+        read = IndexReader(context.store, context.runtime, context.cache).open
+    else:
+        read = getattr(context.segments, "tables" if segment.kind == "table" else segment.kind)
+    return readable(context, segment, lambda: read(segment), log, table)
 
 
 def readable(context: Context, segment: Segment, read: Callable[[], T], log: FindingLog, table: str = "") -> T | None:
@@ -88,6 +80,11 @@ class TableContents:
         self._unreadable: set[str] = set()
 
     @property
+    def versions(self) -> tuple[int, int]:
+        """Its version, as the oldest and newest that need an object."""
+        return self.manifest.version, self.manifest.version
+
+    @property
     def holder(self) -> str:
         """The key of the object that holds the table's entry."""
         return self._root.section.object if self._root.section else self.manifest.key
@@ -118,7 +115,7 @@ class TableContents:
         newest: dict[str, Overlay] = {}
         for overlay in (*self._spilled_entries("overlays"), *self._inline.overlays):
             known = newest.get(overlay.file)
-            if known is None or _pair(overlay) > _pair(known):
+            if known is None or pair_of(overlay) > pair_of(known):
                 newest[overlay.file] = overlay
         return newest
 
@@ -137,11 +134,11 @@ class TableContents:
                     yield self._effective(file, segment)
         yield from self._inline.files
 
-    def overlaid(self) -> Iterator[Vector]:
-        """Vectors of effective overlays."""
+    def overlaid(self) -> Iterator[tuple[str, Vector]]:
+        """Vectors of effective overlays, with the uuids of their files."""
         for uuid, overlay in self.overlays.items():
             if overlay.vector and uuid not in self.removed:
-                yield overlay.vector
+                yield uuid, overlay.vector
 
     def count(self) -> int:
         """Number of data files, including those in ``removed``."""
@@ -232,10 +229,9 @@ class _FileSegment:
         self._rows = self._bytes = self._deleted = 0
         self._wrong: dict[str, str] = {}
         self._nulls: dict[int, int | None] = dict.fromkeys(segment.stats, 0)
-        self._nans: dict[int, int | None] = dict.fromkeys(segment.stats, 0)
+        self._nans = self._nulls.copy()
 
     def add(self, file: DataFile) -> None:
-        """Adds an entry of the segment."""
         segment = self._segment
         self._rows += file.rows
         self._bytes += file.size
@@ -260,15 +256,15 @@ class _FileSegment:
         if arrow_type is None or is_nested(arrow_type):
             return True
         try:
-            own, told = bounds(raw, arrow_type), bounds(claimed, arrow_type)
+            own, bound = bounds(raw, arrow_type), bounds(claimed, arrow_type)
         except SchemaError:
             return False
         self._nulls[id_] = _plus(self._nulls[id_], own.nulls)
         self._nans[id_] = _plus(self._nans[id_], own.nans)
         if own.nulls is not None and own.nans is not None and own.nulls + own.nans >= file.rows:
             return True  # there is no value that could be outside
-        low: Any = told.min
-        high: Any = told.max
+        low: Any = bound.min
+        high: Any = bound.max
         least: Any = own.min
         greatest: Any = own.max
         return (low is None or (least is not None and low <= least)) and (
@@ -280,20 +276,15 @@ class _FileSegment:
         segment = self._segment
         for what, uuid in self._wrong.items():
             yield "segment-bounds", f"{what} in the manifest: not true of file {uuid}"
-        found = (self._rows, self._bytes, self._deleted)
-        told = (segment.rows, segment.bytes, segment.deleted)
-        if found != told:
-            yield "segment-bounds", f"rows, bytes and deleted rows are {found}, in the manifest {told}"
+        found, claims = (self._rows, self._bytes, self._deleted), (segment.rows, segment.bytes, segment.deleted)
+        if found != claims:
+            yield "segment-bounds", f"rows, bytes and deleted rows are {found}, in the manifest {claims}"
         for id_, claimed in segment.stats.items():
             counts, own = (claimed.nulls, claimed.nans), (self._nulls[id_], self._nans[id_])
             if any(count not in (None, sure) for count, sure in zip(counts, own, strict=True)):
                 yield "segment-bounds", f"NULL and NaN of column {id_}: {own}, in the manifest {counts}"
         if segment.resolved_through > manifest.commit_ts:
             yield "segment-bounds", f"resolved through {segment.resolved_through}, newest is {manifest.commit_ts}"
-
-
-def _pair(overlay: Overlay) -> tuple[int, int]:
-    return overlay.applied_through, overlay.vector.cardinality if overlay.vector else 0
 
 
 def _plus(a: int | None, b: int | None) -> int | None:

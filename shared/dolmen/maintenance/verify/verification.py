@@ -17,8 +17,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -72,6 +71,10 @@ _UNREADABLE_KINDS = frozenset(("file-size", "file-entry", "delete-short"))
 """An object with such a finding is not read: its bytes would only lead to a second finding."""
 
 
+_CheckedTable: TypeAlias = tuple[TableContents, TableEntry, list[DataFile]]
+"""A table whose entries are checked, and the files to open."""
+
+
 def verify(
     context: Context,
     *,
@@ -80,7 +83,7 @@ def verify(
     all_versions: bool = False,
     progress: Progress | None = None,
 ) -> VerifyReport:
-    """Checks a database, and reports faults, their cost and what to do. Changes nothing.
+    """Checks a database, and reports problems, their cost and what to do. Changes nothing.
 
     Args:
         version: the version whose contents are checked; the newest by default.
@@ -126,9 +129,9 @@ class _Verification:
         if self._deep and self._all and version in (None, newest.version):
             for name, root in newest.tables.items():
                 self._kept.leave(TableContents(context, name, root, newest, FindingLog()))
-        told = check_chain(context, newest, log, self._references, every=self._all, each=self._older)
+        kept = check_chain(context, newest, log, self._references, self._add_kept if self._all else None)
         self._check_tagged(newest)
-        manifest = newest if version in (None, newest.version) else self._read_version(newest, told, version or 0)
+        manifest = newest if version in (None, newest.version) else self._read_version(newest, kept, version or 0)
         if manifest is None:
             self._check_kept(version or 0, newest)
             return self._report(version or 0, [], {})
@@ -173,19 +176,19 @@ class _Verification:
         url = self._context.store.url
         return VerifyReport(url, version, tuple(log.findings), dict(log.counts), dict(log.checked), orphans, self._deep)
 
-    def _read_version(self, newest: Manifest, told: dict[int, HistoryEntry], version: int) -> Manifest | None:
+    def _read_version(self, newest: Manifest, kept: dict[int, HistoryEntry], version: int) -> Manifest | None:
         if not 1 <= version <= newest.version:
             raise VersionNotFoundError(f"no version {version}: the newest is {newest.version}")
         if key := newest.tagged(version):
             return read_manifest(self._context, key, version, self._log)
         if version < newest.horizon:
             raise VersionExpiredError(f"version {version} has expired: the oldest kept is {newest.horizon}")
-        entry = told.get(version)
+        entry = kept.get(version)
         return read_manifest(self._context, entry.manifest, version, self._log) if entry else None
 
     # ---- entries
 
-    def _check_entries(self, manifest: Manifest) -> list[_Checked]:
+    def _check_entries(self, manifest: Manifest) -> list[_CheckedTable]:
         """Checks the version's entries, and collects references to all that it needs. Each entry is looked at once."""
         log = self._log
         check_manifest(manifest, log)
@@ -201,7 +204,7 @@ class _Verification:
                 tables.append(self._check_table(view, view.entry))
         return tables
 
-    def _check_table(self, view: TableContents, entry: TableEntry) -> _Checked:
+    def _check_table(self, view: TableContents, entry: TableEntry) -> _CheckedTable:
         check = TableCheck(view.name, entry, view.manifest, view.holder, self._log)
         check.check_schema()
         check.check_tombstones(view.tombstones)
@@ -218,7 +221,7 @@ class _Verification:
             if place % step == 0 and not self._deep:
                 sample.append(file)
         view.check_index(deep=self._deep)
-        return _Checked(view, entry, sample)
+        return view, entry, sample
 
     def _own(self, manifest: Manifest, kind: SegmentKind, log: FindingLog) -> Iterator[Any]:
         """The database's own entries of a kind, oldest first. Checks the segments that hold them."""
@@ -241,30 +244,28 @@ class _Verification:
         self, view: TableContents, need: Need, *, files: bool = True, new: Collection[str] | None = None
     ) -> None:
         """Adds references to what a table needs. If ``new`` is given, only those segments are read for their files."""
-        versions = (view.manifest.version, view.manifest.version)
         for segment in view.segments:
             if new is None or segment.object in new:
                 self._references.add(
-                    segment.object, versions, need=need, table=view.name, size=segment.size, rows=segment.rows
+                    segment.object, view.versions, need=need, table=view.name, size=segment.size, rows=segment.rows
                 )
         for tombstone in view.tombstones:
             end = tombstone.blob.offset + tombstone.blob.length
-            self._references.add(tombstone.blob.object, versions, need=need, table=view.name, end=end)
+            self._references.add(tombstone.blob.object, view.versions, need=need, table=view.name, end=end)
         for file in view.files(new) if files else ():
             self._reference_file(file, view, need)
-        for vector in view.overlaid() if new is not None else ():
+        for _, vector in view.overlaid() if new is not None else ():
             self._reference_vector(vector, view, need)
 
     def _reference_file(self, file: DataFile, view: TableContents, need: Need) -> None:
-        versions = (view.manifest.version, view.manifest.version)
-        self._references.add(file.path, versions, need=need, table=view.name, size=file.size, rows=file.rows)
+        self._references.add(file.path, view.versions, need=need, table=view.name, size=file.size, rows=file.rows)
         if file.vector:
             self._reference_vector(file.vector, view, need)
 
     def _reference_vector(self, vector: Vector, view: TableContents, need: Need) -> None:
-        versions, end = (view.manifest.version, view.manifest.version), vector.offset + vector.length
+        end = vector.offset + vector.length
         rows = vector.cardinality
-        self._references.add(vector.object, versions, need=need, table=view.name, end=end, rows=rows)
+        self._references.add(vector.object, view.versions, need=need, table=view.name, end=end, rows=rows)
 
     def _check_tagged(self, newest: Manifest) -> None:
         """Adds references to expired versions that tags keep, since nothing else tells what they need."""
@@ -274,11 +275,6 @@ class _Verification:
                 if (manifest := read_manifest(self._context, key, version, self._log)) is not None:
                     self._log.count("manifests")
                     self._add_kept(manifest)
-
-    def _older(self, manifest: Manifest) -> None:
-        """Adds references to what a kept version needs, if all versions are checked."""
-        if self._all:
-            self._add_kept(manifest)
 
     def _add_kept(self, manifest: Manifest) -> None:
         """Adds references to what a kept version needs, unless an earlier version had the same entries."""
@@ -348,24 +344,15 @@ class _Verification:
 
     # ---- contents
 
-    def _check_contents(self, tables: list[_Checked], skip: set[str]) -> None:
+    def _check_contents(self, tables: list[_CheckedTable], skip: set[str]) -> None:
         objects = [one for key, one in self._deletes.by_key.items() if key not in skip]
         check_deletes(self._context, objects, len(objects), self._log)
-        for one in tables:
-            data = DataCheck(self._context, one.view.name, one.entry, self._log, skip)
+        for view, entry, sample in tables:
+            data = DataCheck(self._context, view.name, entry, self._log, skip)
             if self._deep:
-                data.check_data(one.view.files(), one.view.count())
+                data.check_data(view.files(), view.count())
             else:
-                data.check_footers(iter(one.sample), len(one.sample))
-
-
-@dataclass(frozen=True)
-class _Checked:
-    """A table whose entries are checked, and the files to open."""
-
-    view: TableContents
-    entry: TableEntry
-    sample: list[DataFile]
+                data.check_footers(iter(sample), len(sample))
 
 
 def _entries(context: Context, segment: Segment, log: FindingLog) -> Iterator[Any]:
