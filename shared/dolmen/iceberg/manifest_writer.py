@@ -29,7 +29,6 @@ from dolmen.iceberg.manifests import (
     FileEntry,
     ManifestBody,
     ManifestFile,
-    ManifestTally,
     Metrics,
     encode_manifest,
 )
@@ -94,11 +93,11 @@ class ManifestWriter:
         coverage: Mapping[str, int] | None = None,
     ) -> ManifestFile:
         """Creates a manifest whose name has these 16 digits. For ``coverage``, see ``ManifestBody``."""
-        tally = ManifestTally(self.snapshot)
-        watched = tally.watch(entries)
-        data = encode_manifest(watched, self.format_version, content, self.schema, self.snapshot, coverage)
-        path = self.directory.write(f"{content}-{identity}", "avro", data)
-        return tally.sum_up(path, len(data), content, self.sequence)
+        file = ManifestFile(content, self.sequence, self.snapshot, self.sequence)
+        counted = file.count(entries)
+        data = encode_manifest(counted, self.format_version, content, self.schema, self.snapshot, coverage)
+        file.path, file.size = self.directory.write(f"{content}-{identity}", "avro", data), len(data)
+        return file
 
 
 MOST_DELETE_FILES = 8

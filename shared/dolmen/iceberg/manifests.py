@@ -138,25 +138,36 @@ class FileEntry:
     blob: tuple[int, int] | None = None
 
 
-@dataclass(frozen=True)
-class ManifestFile:
+class ManifestFile(
+    msgspec.Struct,
+    rename={
+        "path": "manifest_path",
+        "size": "manifest_length",
+        "sequence": "sequence_number",
+        "least_sequence": "min_sequence_number",
+        "snapshot": "added_snapshot_id",
+        "added_files": "added_files_count",
+        "added_rows": "added_rows_count",
+        "existing_files": "existing_files_count",
+        "existing_rows": "existing_rows_count",
+    },
+):
     """A manifest, as manifest lists name it. "Added" entries are of the snapshot that wrote it, others "existing"."""
 
-    path: str
-    size: int
     content: Content
     sequence: int
-    least_sequence: int
     snapshot: int
-    added_files: int
-    added_rows: int
-    existing_files: int
-    existing_rows: int
+    least_sequence: int
+    added_files: int = 0
+    added_rows: int = 0
+    existing_files: int = 0
+    existing_rows: int = 0
     first_row_id: int | None = None
+    path: str = ""
+    size: int = 0
 
     @property
     def files(self) -> int:
-        """Number of its entries."""
         return self.added_files + self.existing_files
 
     @property
@@ -164,21 +175,8 @@ class ManifestFile:
         """Rows, or deleted positions, of all its entries."""
         return self.added_rows + self.existing_rows
 
-
-@dataclass
-class ManifestTally:
-    """Sums up the entries of a new manifest while they are written."""
-
-    snapshot: int
-    added_files: int = 0
-    added_rows: int = 0
-    existing_files: int = 0
-    existing_rows: int = 0
-    least_sequence: int | None = None
-    first_row_id: int | None = None
-
-    def watch(self, entries: Iterable[FileEntry]) -> Iterator[FileEntry]:
-        """Yields the entries, and counts them."""
+    def count(self, entries: Iterable[FileEntry]) -> Iterator[FileEntry]:
+        """Yields the entries of a new manifest, and sums them up."""
         for entry in entries:
             if entry.snapshot == self.snapshot:
                 self.added_files += 1
@@ -186,27 +184,11 @@ class ManifestTally:
             else:
                 self.existing_files += 1
                 self.existing_rows += entry.rows
-            self.least_sequence = min(entry.sequence, self.least_sequence or entry.sequence)
+            self.least_sequence = min(self.least_sequence, entry.sequence)
             if entry.first_row_id is not None:
                 known = self.first_row_id
                 self.first_row_id = entry.first_row_id if known is None else min(known, entry.first_row_id)
             yield entry
-
-    def sum_up(self, path: str, size: int, content: Content, sequence: int) -> ManifestFile:
-        """The manifest of all entries that passed."""
-        return ManifestFile(
-            path,
-            size,
-            content,
-            sequence,
-            sequence if self.least_sequence is None else self.least_sequence,
-            self.snapshot,
-            self.added_files,
-            self.added_rows,
-            self.existing_files,
-            self.existing_rows,
-            self.first_row_id,
-        )
 
 
 @dataclass(frozen=True)
@@ -257,50 +239,20 @@ def encode_manifest_list(manifests: Iterable[ManifestFile], version: int, snapsh
         "parent-snapshot-id": "null",
         "sequence-number": str(sequence),
     }
-    records: list[dict[str, Any]] = [
-        {
-            "manifest_path": each.path,
-            "manifest_length": each.size,
-            "partition_spec_id": 0,
-            "content": _CONTENTS.index(each.content),
-            "sequence_number": each.sequence,
-            "min_sequence_number": each.least_sequence,
-            "added_snapshot_id": each.snapshot,
-            "added_files_count": each.added_files,
-            "existing_files_count": each.existing_files,
-            "deleted_files_count": 0,
-            "added_rows_count": each.added_rows,
-            "existing_rows_count": each.existing_rows,
-            "deleted_rows_count": 0,
-            "partitions": [],
-            "first_row_id": each.first_row_id,
-        }
-        for each in manifests
-    ]
+    constants = {"partition_spec_id": 0, "deleted_files_count": 0, "deleted_rows_count": 0, "partitions": []}
+    records = (msgspec.to_builtins(each) | constants | {"content": _CONTENTS.index(each.content)} for each in manifests)
     return _write(manifest_list_schema(), records, metadata)
 
 
 def decode_manifest_list(body: bytes, key: str) -> tuple[ManifestFile, ...]:
-    """Reads a manifest list that dolmen wrote. Raises CorruptionError if it is none."""
+    """Reads a manifest list that dolmen wrote. Raises CorruptionError if it is another writer's."""
     records, _ = _read(body, key)
     try:
+        contents = ({"content": _CONTENTS[record["content"]]} for record in records)
         return tuple(
-            ManifestFile(
-                record["manifest_path"],
-                record["manifest_length"],
-                _CONTENTS[record["content"]],
-                record["sequence_number"],
-                record["min_sequence_number"],
-                record["added_snapshot_id"],
-                record["added_files_count"],
-                record["added_rows_count"],
-                record["existing_files_count"],
-                record["existing_rows_count"],
-                record["first_row_id"],
-            )
-            for record in records
+            msgspec.convert(record | content, ManifestFile) for record, content in zip(records, contents, strict=True)
         )
-    except (KeyError, TypeError, IndexError) as error:
+    except (KeyError, TypeError, IndexError, msgspec.ValidationError) as error:
         raise CorruptionError(key, f"not a manifest list of a publication: {error}") from error
 
 

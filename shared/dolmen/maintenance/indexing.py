@@ -33,6 +33,7 @@ from dolmen.format.entries import DataFile
 from dolmen.format.layout import segment_key
 from dolmen.format.manifest import Manifest, Segment, TableEntry
 from dolmen.format.properties import has_index
+from dolmen.maintenance.segment_merging import size_tier
 from dolmen.rows.scan.plan import FilePlan
 from dolmen.rows.scan.read.reading import PlanReader, RowGroupColumns
 from dolmen.rows.scan.read.row_groups import RowGroup, column_of
@@ -207,7 +208,7 @@ def parts_to_merge(parts: Sequence[Segment], live_share: dict[str, float]) -> li
     """The parts that become one next, some beside each other, by the share of each one's files that are live."""
     tiers: dict[int, list[Segment]] = {}
     for part in parts:
-        tiers.setdefault(_tier(part.count), []).append(part)
+        tiers.setdefault(size_tier(part.count), []).append(part)
     found = []
     for _, same in sorted(tiers.items()):
         for start in range(0, len(same) - FAN_IN + 1, FAN_IN):
@@ -215,14 +216,6 @@ def parts_to_merge(parts: Sequence[Segment], live_share: dict[str, float]) -> li
             if sum(part.count for part in together) <= MOST_ENTRIES:
                 found.append(together)
     return found or [(part,) for part in parts if live_share[part.object] < 1 / 2]
-
-
-def _tier(count: int) -> int:
-    tier = 0
-    while count >= FAN_IN:
-        count //= FAN_IN
-        tier += 1
-    return tier
 
 
 def _groups(files: Iterable[DataFile]) -> Iterator[tuple[DataFile, ...]]:

@@ -20,7 +20,7 @@ from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import MergeSegments
 from dolmen.entries.segments.file_table import Uuids
 from dolmen.entries.segments.live import LiveFiles, pair_of
-from dolmen.format.entries import DataFile, Overlay
+from dolmen.format.entries import Overlay
 from dolmen.format.layout import segment_key
 from dolmen.format.manifest import Manifest, Segment, SegmentKind, TableEntry
 from dolmen.format.schema import Schema
@@ -138,13 +138,14 @@ def tiers(segments: Sequence[Segment]) -> Iterator[tuple[Segment, ...]]:
 
     Only neighbours, because entries keep their order. Sizes are similar between the same powers of ``FAN_IN``.
     """
-    for tier, run in groupby(segments, key=lambda segment: _tier(segment.count)):
+    for tier, run in groupby(segments, key=lambda segment: size_tier(segment.count)):
         together = tuple(run)
-        if tier < _tier(MOST_ENTRIES) and len(together) >= FAN_IN:
+        if tier < size_tier(MOST_ENTRIES) and len(together) >= FAN_IN:
             yield together
 
 
-def _tier(count: int) -> int:
+def size_tier(count: int) -> int:
+    """The exponent of the greatest power of ``FAN_IN`` that is not greater than this number of entries."""
     tier = 0
     while count >= FAN_IN:
         count //= FAN_IN
@@ -185,10 +186,10 @@ def _files(context: Context, name: str, entry: TableEntry, erase_through: int) -
     if not segments:
         return None
     live = LiveFiles.of(entry, reader)
-    removals = [segment for segment in entry.segments if segment.kind == "removed"]
-    patches = [segment for segment in entry.segments if segment.kind == "overlays"]
-    removed = {*entry.removed, *chain.from_iterable(map(reader.removed, removals))}
-    overlays = [*entry.overlays, *chain.from_iterable(map(reader.overlays, patches))]
+    removals, patches = entry.segments_of("removed"), entry.segments_of("overlays")
+    spilled_removed = list(chain.from_iterable(map(reader.removed, removals)))
+    spilled_overlays = list(chain.from_iterable(map(reader.overlays, patches)))
+    removed, overlays = {*entry.removed, *spilled_removed}, [*entry.overlays, *spilled_overlays]
     homes = _homes(live, {*removed, *(overlay.file for overlay in overlays)})
     dirty = Counter(homes.values())
     chosen = {segment.object for run in tiers(segments) for segment in run}
@@ -197,20 +198,15 @@ def _files(context: Context, name: str, entry: TableEntry, erase_through: int) -
     if len(removals) >= FAN_IN or len(patches) >= FAN_IN:
         chosen |= dirty.keys()
     # A change that was spilled while its file was folded elsewhere is useless, and only this merge can remove it.
-    spilled = {*chain.from_iterable(map(reader.removed, removals))}
-    spilled.update(overlay.file for patch in patches for overlay in reader.overlays(patch))
-    if not chosen and spilled <= homes.keys():
+    if not chosen and {*spilled_removed, *(overlay.file for overlay in spilled_overlays)} <= homes.keys():
         return None
     run = [segment for segment in segments if segment.object in chosen]
-    outputs = list(_encode(context, "files", _live_entries(live, run), entry.schema))
+    files = chain.from_iterable(live.of_segment(segment.object) for segment in run)
+    outputs = list(_encode(context, "files", files, entry.schema))
     folded = {uuid for uuid, home in homes.items() if home in chosen}
-    known = homes.keys()
-    if removals:
-        left = sorted(uuid for uuid in chain.from_iterable(map(reader.removed, removals)) if uuid in known - folded)
-        outputs += _encode(context, "removed", left, None)
-    if patches:
-        kept = _greatest(o for o in chain.from_iterable(map(reader.overlays, patches)) if o.file in known - folded)
-        outputs += _encode(context, "overlays", kept, None)
+    others = homes.keys() - folded
+    outputs += _encode(context, "removed", sorted(uuid for uuid in spilled_removed if uuid in others), None)
+    outputs += _encode(context, "overlays", _greatest(o for o in spilled_overlays if o.file in others), None)
     return Merge(
         name,
         entry.uuid,
@@ -233,24 +229,17 @@ def _holds_bounds(live: LiveFiles, segment: Segment, erase_through: int) -> bool
 
 def _homes(live: LiveFiles, uuids: Collection[str]) -> dict[str, str]:
     """The key of the segment that holds each file's entry, live or not, by the file's uuid."""
-    wanted, homes = Uuids(uuids), dict[str, str]()
-    if len(wanted):
+    names, homes = Uuids(uuids), dict[str, str]()
+    if len(names):
         for part in live.live_segments():
-            _, which = part.table.find(wanted)
-            homes.update((wanted.names[place], part.segment.object) for place in which.tolist())
+            _, which = part.table.find(names)
+            homes.update((names.names[index], part.segment.object) for index in which.tolist())
     return homes
-
-
-def _live_entries(live: LiveFiles, segments: Sequence[Segment]) -> Iterator[DataFile]:
-    for segment in segments:
-        yield from live.of_segment(segment.object)
 
 
 def _greatest(overlays: Iterable[Overlay]) -> list[Overlay]:
     """The overlay with the greatest pair for each file."""
     best: dict[str, Overlay] = {}
     for overlay in overlays:
-        other = best.get(overlay.file)
-        if other is None or pair_of(overlay) > pair_of(other):
-            best[overlay.file] = overlay
+        best[overlay.file] = max(best.get(overlay.file, overlay), overlay, key=pair_of)
     return list(best.values())

@@ -183,30 +183,25 @@ class _Planner:
         deleted: list[DataFile] = []
         small: list[DataFile] = []
         full: list[tuple[Range, DataFile]] = []
-        count = size = kept = 0
+        count = size = 0
         for file in files:
             count, size = count + 1, size + file.size
-            if kept >= MOST_FILES:
+            if len(gone) + len(erased) + len(deleted) + len(small) + len(full) >= MOST_FILES:
                 self._left[NEXT_PLAN] += 1
             elif not file.live_rows or file.uuid in dead:
                 gone.append(file)
-                kept += 1
             elif 0 < file.erasing <= erase_through:
                 erased.append(file)
-                kept += 1
             elif file.rows - file.live_rows > file.rows * self._options.deleted_share:
                 deleted.append(file)
-                kept += 1
             elif _live_bytes(file) < self._target // 2:
                 small.append(file)
-                kept += 1
             elif not self._entry.sort_key:
                 self._left["full"] += 1
             elif (range_ := self._range(file)) is None:
                 self._left["full, with unknown bounds of the sort key"] += 1
             else:
                 full.append((range_, file))
-                kept += 1
         groups = [PlannedGroup("all rows deleted", tuple(gone), 0, 0, sum(f.size for f in gone))] if gone else []
         others = self._groups_to_rewrite(deleted, small) + self._unclustered_groups(full)
         groups += [self._group("erased rows", part) for part in self._cut(self._in_order(erased))] if erased else []
