@@ -53,8 +53,8 @@ PUBLICATIONS: tuple[Mutation, ...] = (
         "manifests are the same for any files of a segment",
         "the identity of a manifest of a segment includes the indexes of its files",
         "iceberg/file_groups.py",
-        'b"" if self.segment is None else self.places.tobytes()',
-        'b""',
+        "group.segment.object], group.places.tobytes())",
+        'group.segment.object], b"")',
     ),
     mutation(
         "rows that only tombstones hide are shown",

@@ -116,8 +116,8 @@ UPKEEP: tuple[Mutation, ...] = (
         "orphans are swept although versions need them",
         "only what no kept version references is an orphan",
         "maintenance/gc/deletion.py",
-        "        orphans = [item for item, needed in zip(batch, held, strict=True) if not needed]\n",
-        "        orphans = [item for item, _ in zip(batch, held, strict=True)]\n",
+        "        orphans = [item for item, needed in zip(batch, is_needed, strict=True) if not needed]\n",
+        "        orphans = [item for item, _ in zip(batch, is_needed, strict=True)]\n",
     ),
     Mutation(
         "a silent job's objects are collected without revoking it",
@@ -144,8 +144,8 @@ UPKEEP: tuple[Mutation, ...] = (
         "a revoked job's objects are deleted although a version names them",
         "of a revoked job's objects, those that no kept version references are deleted",
         "maintenance/gc/deletion.py",
-        "zip(left, held.tolist(), strict=True) if not needed]\n        failed",
-        "zip(left, held.tolist(), strict=True)]\n        failed",
+        "zip(left, is_needed.tolist(), strict=True) if not needed]\n        failed",
+        "zip(left, is_needed.tolist(), strict=True)]\n        failed",
     ),
     mutation(
         "readers have no grace",
@@ -168,8 +168,8 @@ UPKEEP: tuple[Mutation, ...] = (
         "released objects are deleted although they are needed",
         "a released object is deleted only if it is not in the full reference set of the current version",
         "maintenance/gc/mark.py",
-        "zip(keys, held.tolist(), strict=True) if not needed)\n",
-        "zip(keys, held.tolist(), strict=True))\n",
+        "zip(keys, is_needed.tolist(), strict=True) if not needed)\n",
+        "zip(keys, is_needed.tolist(), strict=True))\n",
     ),
     mutation(
         "an object that was released again is deleted",

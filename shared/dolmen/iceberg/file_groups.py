@@ -124,11 +124,6 @@ class FileGroup:
     places: npt.NDArray[np.int64]
     deleted: dict[str, int]
 
-    def data_identity(self, epoch: int, uuids: Iterable[str] = ()) -> str:
-        """16 digits that are the same for the same files, and for no others; ``uuids`` are of files in the manifest."""
-        parts = [str(epoch), self.segment.object if self.segment else "", *uuids]
-        return _digest(parts, b"" if self.segment is None else self.places.tobytes())
-
     def deletes_identity(self, epoch: int) -> str:
         """16 digits that are the same for the same hidden rows. Within an epoch rows are hidden, and never shown again,
         so their number by file tells which they are."""
@@ -140,19 +135,15 @@ def _digest(parts: Iterable[str], more: bytes) -> str:
 
 
 class FileGroups:
-    """The groups of a table in one version."""
+    """The groups of a table in one version, by its whole entry. For ``lookup_bytes``, see ``publish``."""
 
-    def __init__(self, context: Context, entry: TableEntry, hidden: HiddenPositions) -> None:
-        self._live, self._entry, self._hidden = LiveFiles.of(entry, context.segments), entry, hidden
+    def __init__(
+        self, context: Context, name: str, manifest: Manifest, entry: TableEntry, lookup_bytes: int | None = None
+    ) -> None:
+        self._live, self._entry = LiveFiles.of(entry, context.segments), entry
+        self._hidden = HiddenPositions(context, name, manifest, entry, lookup_bytes)
         self._positions: dict[str, BitMap] = {}
         self.groups = [group for group in self._all() if len(group.places)]
-
-    @classmethod
-    def of(
-        cls, context: Context, name: str, manifest: Manifest, entry: TableEntry, lookup_bytes: int | None = None
-    ) -> FileGroups:
-        """The groups of a table, by its whole entry in a version. See ``publish``. Raises LimitError."""
-        return cls(context, entry, HiddenPositions(context, name, manifest, entry, lookup_bytes))
 
     @property
     def files_read(self) -> int:
@@ -160,14 +151,16 @@ class FileGroups:
         return self._hidden.files_read
 
     def identity(self, group: FileGroup) -> str:
-        """The identity of the manifest of its data files."""
-        uuids = [] if group.segment else [self._entry.files[place].uuid for place in group.places.tolist()]
-        return group.data_identity(self._entry.epoch, uuids)
+        """16 digits that are the same for the same data files, and for no others."""
+        if group.segment is not None:
+            return _digest([str(self._entry.epoch), group.segment.object], group.places.tobytes())
+        uuids = (self._entry.files[index].uuid for index in group.places.tolist())
+        return _digest([str(self._entry.epoch), "", *uuids], b"")
 
     def files(self, group: FileGroup, ids: Collection[int] | None = None) -> Iterator[DataFile]:
         """Entries of a group's files, with the bounds of these columns; of all columns by default."""
         if group.segment is None:
-            yield from (self._entry.files[place] for place in group.places.tolist())
+            yield from (self._entry.files[index] for index in group.places.tolist())
             return
         (live,) = self._live.live_segments([group.segment])
         yield from live.entries(group.places, ids)
@@ -200,7 +193,7 @@ class FileGroups:
         for segment, is_whole in zip(self._live.segments, untouched, strict=True):
             yield FileGroup(segment, np.arange(segment.count), {}) if is_whole else self._of_segment(next(others))
         files = self._entry.files
-        counts = {place: file.rows - file.live_rows for place, file in enumerate(files)}
+        counts = {index: file.rows - file.live_rows for index, file in enumerate(files)}
         self._judge(enumerate(files), counts)
         yield _group(None, counts, [file.rows for file in files], [file.uuid for file in files])
 
@@ -218,23 +211,23 @@ class FileGroups:
             self._judge(zip(suspects.tolist(), live.entries(suspects, judge.ids), strict=True), counts)
         column = live.table.column("path")
         assert column is not None
-        uuids = {place: uuid_of(column[place].as_py()) for place, count in counts.items() if count}
+        uuids = {index: uuid_of(column[index].as_py()) for index, count in counts.items() if count}
         return _group(live.segment, counts, live.table.numbers("rows").tolist(), uuids)
 
     def _judge(self, files: Iterable[tuple[int, DataFile]], counts: dict[int, int]) -> None:
         """Corrects the numbers of hidden rows by place, where tombstones hide more of them than vectors."""
         plans = {}
-        for place, file in files:
+        for index, file in files:
             plan = self._hidden.plan(file)
             if plan is None:
-                counts[place] = file.rows
+                counts[index] = file.rows
             elif plan.tombstones:
-                plans[place] = plan
+                plans[index] = plan
         found = self._hidden.find(plans.values())
-        for place, plan in plans.items():
+        for index, plan in plans.items():
             positions = found[plan.file.path]
-            if len(positions) > counts[place]:
-                counts[place] = len(positions)
+            if len(positions) > counts[index]:
+                counts[index] = len(positions)
                 self._positions[plan.file.path] = positions
 
 
@@ -246,8 +239,8 @@ def _group(
     segment: Segment | None, counts: dict[int, int], rows: list[int], uuids: dict[int, str] | list[str]
 ) -> FileGroup:
     """A group of the files that have visible rows, by the numbers of hidden and of physical rows of each."""
-    visible = {place: count for place, count in counts.items() if count < rows[place]}
-    deleted = {uuids[place]: count for place, count in visible.items() if count}
+    visible = {index: count for index, count in counts.items() if count < rows[index]}
+    deleted = {uuids[index]: count for index, count in visible.items() if count}
     return FileGroup(segment, np.array(sorted(visible), np.int64), deleted)
 
 
@@ -277,10 +270,10 @@ class HiddenPositions:
 
     def find(self, plans: Iterable[FilePlan]) -> dict[str, BitMap]:
         """All hidden positions of files that tombstones may match, by path. Raises LimitError."""
-        wanted = list(plans)
-        if not wanted:
+        requested = list(plans)
+        if not requested:
             return {}
-        self._lookup_bytes_left -= sum(plan.file.size for plan in wanted)
+        self._lookup_bytes_left -= sum(plan.file.size for plan in requested)
         if self._lookup_bytes_left < 0:
             raise LimitError(
                 f"table {self._name!r}: too many files may hold rows of unresolved deletes to look through now; "
@@ -290,14 +283,14 @@ class HiddenPositions:
         found: dict[str, BitMap] = {}
 
         def groups() -> Iterator[RowGroup]:
-            for file in reader.open_files(wanted):
+            for file in reader.open_files(requested):
                 some = list(row_groups(file, None, self._deletes, self._entry.schema))
                 found[file.file.path] = (file.vector or BitMap()) | whole_groups(file, some)
                 yield from some
 
         for path, hidden in reader.read(hidden_rows, groups(), frozenset()):
             found[path] |= hidden
-        self.files_read += len(wanted)
+        self.files_read += len(requested)
         return found
 
     def vectors(self, files: Iterable[DataFile]) -> dict[str, BitMap]:

@@ -62,9 +62,9 @@ class BaseManifests:
     def replaced(self, content: Content) -> list[ManifestBody]:
         """The content of the manifests that are not carried over, one GET each."""
         if content not in self._bodies:
-            gone = [each for key, each in self._by_identity.items() if key[0] == content and key not in self._kept]
+            dropped = [each for key, each in self._by_identity.items() if key[0] == content and key not in self._kept]
             self._bodies[content] = [
-                ManifestBody.decode(self._directory.read(each.path), self._directory.key(each.path)) for each in gone
+                ManifestBody.decode(self._directory.read(each.path), self._directory.key(each.path)) for each in dropped
             ]
         return self._bodies[content]
 
@@ -118,15 +118,19 @@ class DeletesWriter:
     epoch: int
     added: Collection[str]
 
-    def position_deletes(self) -> Iterator[ManifestFile]:
-        """Writes the one manifest of a v2 snapshot's position deletes; none if no rows are hidden."""
+    def write(self) -> tuple[ManifestFile, ...]:
+        """Writes the delete files of a snapshot in the writer's format, and their manifests."""
+        return tuple(self._position_deletes() if self.writer.format_version == 2 else self._vectors())
+
+    def _position_deletes(self) -> Iterator[ManifestFile]:
+        """The one manifest of a v2 snapshot's position deletes; none if no rows are hidden."""
         deleted = {uuid: count for group in self.groups.groups for uuid, count in group.deleted.items()}
         if not deleted:
             return
         whole = FileGroup(None, self.groups.groups[0].places[:0], deleted)
         identity = whole.deletes_identity(self.epoch)
-        if (known := self.base.carry_over("deletes", identity)) is not None:
-            yield known
+        if (previous := self.base.carry_over("deletes", identity)) is not None:
+            yield previous
             return
         covered, entries = self._known_position_deletes(deleted)
         changed = {uuid for uuid, count in deleted.items() if covered.get(uuid) != count}
@@ -135,15 +139,15 @@ class DeletesWriter:
         entries += self._position_delete_files(changed)
         yield self.writer.write("deletes", identity, entries, deleted)
 
-    def vectors(self) -> Iterator[ManifestFile]:
-        """Writes one manifest of deletion vectors for each group of a v3 snapshot that has hidden rows."""
+    def _vectors(self) -> Iterator[ManifestFile]:
+        """One manifest of deletion vectors for each group of a v3 snapshot that has hidden rows."""
         identities = [group.deletes_identity(self.epoch) for group in self.groups.groups]
         self.base.keep("deletes", identities)
         for group, identity in zip(self.groups.groups, identities, strict=True):
             if not group.deleted:
                 continue
-            if (known := self.base.carry_over("deletes", identity)) is not None:
-                yield known
+            if (previous := self.base.carry_over("deletes", identity)) is not None:
+                yield previous
                 continue
             entries = self._vector_entries(group)
             yield self.writer.write("deletes", identity, entries)
@@ -164,16 +168,16 @@ class DeletesWriter:
         return there, entries
 
     def _position_delete_files(self, changed: Collection[str]) -> Iterator[FileEntry]:
-        held: dict[str, BitMap] = {}
+        batch: dict[str, BitMap] = {}
         size = 0
         for file, positions in self._positions(changed):
-            held[self.directory.path(file.path)] = positions
+            batch[self.directory.path(file.path)] = positions
             size += len(positions)
             if size >= _POSITIONS_PER_FILE:
-                yield self._position_delete_file(held)
-                held, size = {}, 0
-        if held:
-            yield self._position_delete_file(held)
+                yield self._position_delete_file(batch)
+                batch, size = {}, 0
+        if batch:
+            yield self._position_delete_file(batch)
 
     def _position_delete_file(self, positions: dict[str, BitMap]) -> FileEntry:
         body = position_delete_file(positions)
@@ -191,7 +195,7 @@ class DeletesWriter:
         )
 
     def _vector_entries(self, group: FileGroup) -> list[FileEntry]:
-        known: dict[str, FileEntry] = {
+        previous: dict[str, FileEntry] = {
             entry.data_file: entry
             for body in self.base.replaced("deletes")
             for entry in body.entries
@@ -199,8 +203,8 @@ class DeletesWriter:
         }
         entries: list[FileEntry] = []
         carried: set[str] = set()
-        for file in self.groups.files(group, ()) if known else ():
-            entry = known.get(self.directory.path(file.path))
+        for file in self.groups.files(group, ()) if previous else ():
+            entry = previous.get(self.directory.path(file.path))
             if entry is not None and file.uuid not in self.added and group.deleted.get(file.uuid) == entry.rows:
                 entries.append(entry)
                 carried.add(file.uuid)
@@ -229,9 +233,3 @@ class DeletesWriter:
         for group in self.groups.groups:
             if own := group.deleted.keys() & changed:
                 yield from self.groups.positions(group, own)
-
-
-def write_deletes(deletes: DeletesWriter, format_version: int) -> Sequence[ManifestFile]:
-    """Writes the delete files of a snapshot in this format, and their manifests."""
-    found: Iterable[ManifestFile] = deletes.position_deletes() if format_version == 2 else deletes.vectors()
-    return tuple(found)

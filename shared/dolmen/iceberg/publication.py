@@ -24,7 +24,7 @@ from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import DatabaseSettings, TableSettings
 from dolmen.iceberg.file_groups import FileGroup, FileGroups
 from dolmen.iceberg.glue import GlueCatalog
-from dolmen.iceberg.manifest_writer import BaseManifests, DeletesWriter, ManifestWriter, write_deletes
+from dolmen.iceberg.manifest_writer import BaseManifests, DeletesWriter, ManifestWriter
 from dolmen.iceberg.manifests import FileEntry, ManifestFile, decode_manifest_list, encode_manifest_list, metrics
 from dolmen.iceberg.metadata import FormatVersion, PublishedSchema, PublishedSnapshot, TableMetadata, keeps_types
 from dolmen.iceberg.publication_directory import (
@@ -211,7 +211,7 @@ class _Publisher:
                 left_out=self._schema.left_out,
             )
         pin_version(self._context, self._manifest, self._entry.uuid)
-        groups = FileGroups.of(self._context, self._name, self._manifest, self._entry, lookup_bytes)
+        groups = FileGroups(self._context, self._name, self._manifest, self._entry, lookup_bytes)
         following = self._write(metadata, groups)
         number = newest.number + 1
         if own is not None:
@@ -270,10 +270,9 @@ class _Publisher:
             self._directory, self._format_version, self._schema.to_json(schema_id), version, commit_ts
         )
         data = list(self._data_manifests(base, groups, writer))
-        deletes = write_deletes(
-            DeletesWriter(self._directory, self._context.runtime, base, writer, groups, self._entry.epoch, self._added),
-            self._format_version,
-        )
+        deletes = DeletesWriter(
+            self._directory, self._context.runtime, base, writer, groups, self._entry.epoch, self._added
+        ).write()
         body = encode_manifest_list([*data, *deletes], self._format_version, version, commit_ts)
         snapshot = PublishedSnapshot(
             version=version,

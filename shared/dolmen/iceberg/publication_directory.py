@@ -103,7 +103,7 @@ def _changes(manifest: Manifest, name: str, entry: TableEntry, version: int, cre
     commits = [*manifest.history, manifest.as_history()]
     for commit in commits:
         if commit.version > version and any(
-            deed.table == name and deed.what not in _SHOWS_THE_SAME for deed in commit.did
+            change.table == name and change.what not in _SHOWS_THE_SAME for change in commit.did
         ):
             yield commit.created_at
     if commits[0].version > version:  # the history in the manifest does not reach back to that version

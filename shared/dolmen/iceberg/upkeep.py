@@ -87,7 +87,7 @@ def _differences(
     if name is None or manifest.commit_id != current.commit_id:
         yield list_key, f"version {current.version} is of another commit, or has no such table"
         return
-    groups = FileGroups.of(context, name, manifest, context.segments.whole(manifest.table(name)))
+    groups = FileGroups(context, name, manifest, context.segments.whole(manifest.table(name)))
     files = list[str]()
     deletes = list[FileEntry]()
     for each in decode_manifest_list(directory.read(current.manifest_list), list_key):
@@ -233,8 +233,8 @@ class _Sweep:
         found = list(self._context.store.list(f"{PREFIX}{table}/"))
         documents, others = _divide(directory, found)
         before_us = self._now_us + 1 if pins else self._before_us
-        gone = [info for info in documents if info.last_modified_us < before_us]
-        if self._erase(gone[:-1]) or self._erase(gone[-1:]) or len(gone) < len(documents):
+        removable = [info for info in documents if info.last_modified_us < before_us]
+        if self._erase(removable[:-1]) or self._erase(removable[-1:]) or len(removable) < len(documents):
             return
         old = [info for info in others if info.last_modified_us < self._before_us]
         if old and self._context.head.refresh().manifest.name_of(table) is not None:

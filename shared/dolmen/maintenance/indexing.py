@@ -116,10 +116,11 @@ class IndexVersion:
 
     def put(self, inputs: Sequence[Segment], outputs: Sequence[Segment]) -> PutIndexParts:
         """The statement that puts some parts in place of others."""
-        seen = frozenset(part.object for part in self.parts)
-        gone = tuple(part.object for part in inputs)
-        entry = self.entry
-        return PutIndexParts(self.name, entry.uuid, entry.epoch, seen, self.manifest.commit_ts, gone, tuple(outputs))
+        entry, existing = self.entry, frozenset(part.object for part in self.parts)
+        replaced = tuple(part.object for part in inputs)
+        return PutIndexParts(
+            self.name, entry.uuid, entry.epoch, existing, self.manifest.commit_ts, replaced, tuple(outputs)
+        )
 
     def _is_useful(self, part: OpenPart) -> bool:
         fits = part.fits(self.entry.primary_key, self.encoding.kinds)
@@ -192,8 +193,8 @@ class IndexVersion:
             opened = self.opened[part.object]
             own = []
             for uuid in opened.head.files:
-                wanted = uuid in self.live and uuid not in numbers
-                own.append(numbers.setdefault(uuid, len(numbers)) if wanted else -1)
+                is_new = uuid in self.live and uuid not in numbers
+                own.append(numbers.setdefault(uuid, len(numbers)) if is_new else -1)
             streams.append(renumber(large_blocks(opened.tree.leaves()), own))
             chunks = opened.head.all_places() | chunks
         return self._write(tuple(numbers), merge(streams), chunks)

@@ -337,8 +337,8 @@ class CompactRequest:
     @classmethod
     def of(cls, event: Any) -> CompactRequest:
         """Reads an event. Raises InputError for wrong or unknown members."""
-        said = _payload(event, ("tables", "steps"))
-        tables, steps = _names(said, "tables"), _names(said, "steps")
+        payload = _payload(event, ("tables", "steps"))
+        tables, steps = _names(payload, "tables"), _names(payload, "steps")
         for name in tables or ():
             check_table_name(name)
         if unknown := set(steps or ()) - set(STEPS):
@@ -376,8 +376,8 @@ def _payload(event: Any, known: tuple[str, ...]) -> Mapping[str, Any]:
     return event
 
 
-def _names(said: Mapping[str, Any], member: str) -> tuple[str, ...] | None:
-    names = said.get(member)
+def _names(payload: Mapping[str, Any], member: str) -> tuple[str, ...] | None:
+    names = payload.get(member)
     if names is None:
         return None
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):

@@ -127,12 +127,12 @@ def _expire_table(context: Context, transaction: Transaction, base: Manifest, na
     cutoff = cutoff_of(ttl, now_us, arrow_type)
     column = entry.schema.field(ttl.column)
     last = _last_expiry(entry, column.id)
-    quoted = '"' + column.name.replace('"', '""') + '"'
-    expired = f"{quoted} < {_literal(cutoff, arrow_type)}"
+    column_sql = '"' + column.name.replace('"', '""') + '"'
+    expired = f"{column_sql} < {_literal(cutoff, arrow_type)}"
     predicate = parse(expired, entry.schema, now_us=now_us)
     since = None
     if last is not None and last.before < cutoff:
-        since = parse(f"{quoted} >= {_literal(last.before, arrow_type)} AND {expired}", entry.schema, now_us=now_us)
+        since = parse(f"{column_sql} >= {_literal(last.before, arrow_type)} AND {expired}", entry.schema, now_us=now_us)
 
     def may_hold(file: DataFile) -> bool:
         """Whether the file may have live rows that have expired since the last expiry."""
@@ -146,17 +146,17 @@ def _expire_table(context: Context, transaction: Transaction, base: Manifest, na
         return None
     unit.add(Expect(name, entry.uuid, entry.properties, ["ttl"]))  # rows with a longer ttl now must live
     transaction.table(name).delete(expired)
-    seen = LastExpiry(column.id, entry.epoch, cutoff, base.commit_ts)
-    unit.add(SetProperties(name, entry.uuid, {EXPIRED: msgspec.to_builtins(seen)}))
+    expiry = LastExpiry(column.id, entry.epoch, cutoff, base.commit_ts)
+    unit.add(SetProperties(name, entry.uuid, {EXPIRED: msgspec.to_builtins(expiry)}))
     return cutoff
 
 
 def _last_expiry(entry: TableEntry, column: int) -> LastExpiry | None:
     """The last expiry as the table remembers it; None if it was of another column or of other rows."""
-    said = entry.properties.get(EXPIRED)
-    if said is None:
+    stored = entry.properties.get(EXPIRED)
+    if stored is None:
         return None
-    last = msgspec.convert(said, LastExpiry)
+    last = msgspec.convert(stored, LastExpiry)
     return last if (last.column, last.epoch) == (column, entry.epoch) else None
 
 

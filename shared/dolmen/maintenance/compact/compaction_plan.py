@@ -308,10 +308,10 @@ def _not_rounded_up(greatest: Any) -> Any:
 def _worth_merging(sizes: Sequence[int], growth: int, paid: int = 0) -> int:
     """Counts how many of these sizes, ascending, with ``paid`` become ``growth`` times as large as each of them."""
     total, count = paid, 0
-    for place, size in enumerate(sizes, 1):
+    for index, size in enumerate(sizes, 1):
         total += size
         if size * growth <= total:
-            count = place
+            count = index
     return count
 
 
@@ -320,9 +320,9 @@ def _runs(files: Iterable[tuple[Range, DataFile]]) -> list[list[tuple[Range, Dat
     runs: list[list[tuple[Range, DataFile]]] = []
     ends: list[tuple[Bound, int]] = []  # the greatest key and the number of each run, ascending
     for range_, file in sorted(files, key=lambda item: item[0]):
-        place = bisect_right(ends, range_[0], key=lambda end: end[0]) - 1
-        if place >= 0:
-            _, number = ends.pop(place)
+        index = bisect_right(ends, range_[0], key=lambda end: end[0]) - 1
+        if index >= 0:
+            _, number = ends.pop(index)
             runs[number].append((range_, file))
         else:
             number = len(runs)

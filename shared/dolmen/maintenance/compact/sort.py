@@ -55,11 +55,11 @@ class Sorter:
         """Yields the rows in order. Each batch has a lower bound of its own and all later keys; None if unknown."""
         with ExitStack() as stack:
             runs: list[_SortedRun] = []
-            held: list[pa.RecordBatch] = []
+            buffered: list[pa.RecordBatch] = []
             size = 0
             for bound, batch in items:
-                if held and size + batch.nbytes > self._most_bytes:
-                    rows = self._sort(held)
+                if buffered and size + batch.nbytes > self._most_bytes:
+                    rows = self._sort(buffered)
                     if not runs and bound is not None:  # otherwise rows of the runs come first
                         ready = self._up_to(rows, bound)
                         yield from rows.slice(0, ready).to_batches()
@@ -67,15 +67,15 @@ class Sorter:
                     if rows.nbytes > self._most_bytes // 2:
                         runs = self._spill(rows.to_batches(), runs, stack)
                         rows = rows.slice(0, 0)
-                    held, size = rows.to_batches(), rows.nbytes
+                    buffered, size = rows.to_batches(), rows.nbytes
                     del rows
-                held.append(batch)
+                buffered.append(batch)
                 size += batch.nbytes
-            if held and not runs:
-                yield from self._sort(held).to_batches()
+            if buffered and not runs:
+                yield from self._sort(buffered).to_batches()
             elif runs:
-                runs = self._spill(self._sort(held).to_batches(), runs, stack)
-                held.clear()
+                runs = self._spill(self._sort(buffered).to_batches(), runs, stack)
+                buffered.clear()
                 yield from self._merge(runs)
 
     def _spill(self, batches: Iterable[pa.RecordBatch], runs: list[_SortedRun], stack: ExitStack) -> list[_SortedRun]:
@@ -103,21 +103,21 @@ class Sorter:
     def _parts(self, runs: Sequence[_SortedRun]) -> Iterator[list[pa.RecordBatch]]:
         """Divides the rows of sorted runs into consecutive parts, each in no order."""
         firsts = pa.concat_tables(run.firsts for run in runs)
-        places = [(run, index) for run in runs for index in range(run.firsts.num_rows)]
-        held: list[pa.RecordBatch] = []
+        sources = [(run, index) for run in runs for index in range(run.firsts.num_rows)]
+        buffered: list[pa.RecordBatch] = []
         size = 0
-        for place in pc.sort_indices(firsts, [(name, "ascending") for name in self._key]).to_pylist():
-            run, index = places[place]
+        for position in pc.sort_indices(firsts, [(name, "ascending") for name in self._key]).to_pylist():
+            run, index = sources[position]
             batch = run.read(index)
-            if held and size + batch.nbytes > self._most_bytes // 2:  # several parts are under way at once
-                bound = tuple(column[place] for column in firsts.columns)
-                ready = [self._up_to(each, bound) for each in held]
-                yield [each.slice(0, count) for each, count in zip(held, ready, strict=True)]
-                held = [each.slice(n) for each, n in zip(held, ready, strict=True) if n < each.num_rows]
-                size = sum(each.nbytes for each in held)
-            held.append(batch)
+            if buffered and size + batch.nbytes > self._most_bytes // 2:  # several parts are under way at once
+                bound = tuple(column[position] for column in firsts.columns)
+                ready = [self._up_to(each, bound) for each in buffered]
+                yield [each.slice(0, count) for each, count in zip(buffered, ready, strict=True)]
+                buffered = [each.slice(n) for each, n in zip(buffered, ready, strict=True) if n < each.num_rows]
+                size = sum(each.nbytes for each in buffered)
+            buffered.append(batch)
             size += batch.nbytes
-        yield held
+        yield buffered
 
     def _sort(self, batches: list[pa.RecordBatch]) -> pa.Table:
         """Sorts the rows of all batches. Empties the list, so that memory is freed while sorting."""

@@ -145,10 +145,10 @@ class Spliceable:
         if self._filter_bits > min(BLOOM_FALSE_POSITIVES):
             least = (1 << (group.rows - 1).bit_length()) * self._filter_bits // 8
         for leaf, chunk in zip(self._leaves, chunks, strict=True):
-            wanted = leaf.column in self._filtered
-            if wanted != (chunk.bloom_filter_offset is not None):
+            is_filtered = leaf.column in self._filtered
+            if is_filtered != (chunk.bloom_filter_offset is not None):
                 return False
-            if wanted and (chunk.bloom_filter_length or 0) < least:
+            if is_filtered and (chunk.bloom_filter_length or 0) < least:
                 return False
         return True
 
@@ -323,8 +323,8 @@ class Splicing:
                 first = end
             if not given_up:
                 return pieces
-            for place in given_up:
-                pieces[place] = _Piece(pieces[place].unit, None, pieces[place].size)
+            for index in given_up:
+                pieces[index] = _Piece(pieces[index].unit, None, pieces[index].size)
 
     def _range(self, unit: Unit) -> tuple[_Key, _Key] | None:
         """Bounds of the keys of a unit: see ``_key_range``."""
@@ -397,7 +397,7 @@ def _alone(ranges: Sequence[tuple[_Key, _Key]]) -> list[bool]:
     least = list(accumulate((low for low, _ in reversed(ranges)), min))[::-1]
     last = len(ranges) - 1
     return [
-        (place == 0 or greatest[place - 1] <= ranges[place][0])
-        and (place == last or ranges[place][1] <= least[place + 1])
-        for place in range(len(ranges))
+        (index == 0 or greatest[index - 1] <= ranges[index][0])
+        and (index == last or ranges[index][1] <= least[index + 1])
+        for index in range(len(ranges))
     ]

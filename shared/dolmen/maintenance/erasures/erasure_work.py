@@ -133,8 +133,8 @@ def erasure_work(
 
 def rewritten_through(manifest: Manifest, reader: SegmentReader, listed: tuple[Erasure, ...]) -> int:
     """Timestamp of the youngest listed erasure up to which no file of this version holds rows; 0 = of none."""
-    held = least_held(manifest.tables.values(), reader, {erasure.ts for erasure in listed})
-    return max((erasure.ts for erasure in listed if not held or erasure.ts < held), default=0)
+    held_rows = least_held(manifest.tables.values(), reader, {erasure.ts for erasure in listed})
+    return max((erasure.ts for erasure in listed if not held_rows or erasure.ts < held_rows), default=0)
 
 
 def _least_version(manifest: Manifest, listed: tuple[Erasure, ...], settings: DatabaseSettings, now_us: int) -> int:
@@ -193,7 +193,7 @@ def note_held_files(
     store: ObjectStore,
     runtime: Runtime,
     manifest: Manifest,
-    held: Sequence[tuple[Erasure, Mapping[str, int | None]]],
+    held_rows: Sequence[tuple[Erasure, Mapping[str, int | None]]],
 ) -> None:
     """Notes which files hold how many rows of erasures (None: not counted). Call it before they may be replaced."""
 
@@ -211,7 +211,7 @@ def note_held_files(
         with suppress(CorruptionError):  # the last step of the erasure reports it, and deletes continue
             update_receipt(store, runtime, erasure.id, with_files)
 
-    for _ in runtime.map(write, held):
+    for _ in runtime.map(write, held_rows):
         pass
 
 

@@ -192,14 +192,14 @@ class ReceiptFinisher:
             return False
         # If all rows of a file were deleted, they were not counted, and its bounds alone put it on the list. If a
         # restore brought it back, its rows were tested then, and none of them is an erased one.
-        held = [file.path for file in there if file.rows is not None or is_adopted(file.path)]
-        for path in held:
+        remaining = [file.path for file in there if file.rows is not None or is_adopted(file.path)]
+        for path in remaining:
             if is_adopted(path):
                 label = data_object(self.context.store, path).label
                 self.errors[label] = f"it was adopted, and may hold rows of erasure {receipt.id}: delete it yourself"
             elif not self.kept().holds([path])[0]:
                 self.errors[path] = f"it holds rows of erasure {receipt.id}, and was not deleted"
-        return not held
+        return not remaining
 
     def _shared(self, receipt: Receipt, there: list[HeldFile]) -> dict[str, tuple[str, ...]]:
         """By path, uuids of the tables that have a file and that the erasure does not reach."""
@@ -331,7 +331,7 @@ def _may_show(context: Context, entry: TableEntry, erased: ErasedTable) -> str |
 def _receipt_problem(receipt: Receipt, erasure: Erasure) -> str:
     if receipt.gone_at:
         return "it says that an erasure is gone which the newest version lists"
-    asked = (receipt.ts, receipt.version, receipt.requested_at, receipt.due_at)
-    if asked != (erasure.ts, erasure.version, erasure.requested_at, erasure.due_at):
+    requested = (receipt.ts, receipt.version, receipt.requested_at, receipt.due_at)
+    if requested != (erasure.ts, erasure.version, erasure.requested_at, erasure.due_at):
         return "its timestamp, version or times are others than the newest version's"
     return ""

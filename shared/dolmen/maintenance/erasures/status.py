@@ -252,8 +252,8 @@ def _against_gone(context: Context, manifest: Manifest, status: ErasureStatus) -
         yield f"{there.label} is there"
     if any(erasure.id == receipt.id for erasure in erasures_of(manifest, context.segments)):
         yield "the erasure is still listed"
-    held = least_held(manifest.tables.values(), context.segments, ())
-    if held and held <= receipt.ts:
+    least_ts = least_held(manifest.tables.values(), context.segments, ())
+    if least_ts and least_ts <= receipt.ts:
         yield f"version {manifest.version:,} may hold its rows"
     if manifest.horizon < first:
         yield f"versions from {manifest.horizon:,} on can be read, not from {first:,} on"
@@ -310,7 +310,7 @@ def figures_of(manifest: Manifest, reader: SegmentReader, now_us: int) -> Erasur
         sum(count for _, _, count in spans),
         max(0, now_us - min(requested_at for requested_at, _, _ in spans)),
         min(due_at for _, due_at, _ in spans) - now_us,
-        sum(count for asked, due, count in spans if is_in_danger(asked, due, now_us)),
+        sum(count for requested, due, count in spans if is_in_danger(requested, due, now_us)),
     )
 
 

@@ -274,8 +274,8 @@ def next_horizon(head: Head, manifest: Manifest, settings: DatabaseSettings, now
     ``keep_versions``, or if a cursor still needs it. A tag keeps its version alone.
     """
     horizon = manifest.horizon
-    held = (cursor.version for cursor in manifest.cursors.values() if cursor.holds(now_us))
-    oldest_kept = min([manifest.version - settings.keep_versions + 1, *held])
+    needed_by_cursors = (cursor.version for cursor in manifest.cursors.values() if cursor.holds(now_us))
+    oldest_kept = min([manifest.version - settings.keep_versions + 1, *needed_by_cursors])
     if oldest_kept > horizon:
         oldest_kept = min(oldest_kept, newest_at(head, manifest, now_us - settings.retention_us))
     return oldest_kept if oldest_kept > horizon and _worth_it(head, manifest, horizon, oldest_kept) else horizon

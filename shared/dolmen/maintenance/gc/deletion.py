@@ -84,13 +84,13 @@ class KeySet:
 
     def holds(self, keys: Sequence[str]) -> npt.NDArray[np.bool_]:
         """Whether each of ``keys`` is in the set."""
-        wanted = np.fromiter(map(self._code, keys), np.int64, len(keys))
+        codes = np.fromiter(map(self._code, keys), np.int64, len(keys))
         ordered = self._sorted
         if not len(ordered):
             return np.zeros(len(keys), np.bool_)
-        places = np.minimum(np.searchsorted(ordered, wanted), len(ordered) - 1)
-        held: npt.NDArray[np.bool_] = ordered[places] == wanted
-        return held
+        indexes = np.minimum(np.searchsorted(ordered, codes), len(ordered) - 1)
+        is_needed: npt.NDArray[np.bool_] = ordered[indexes] == codes
+        return is_needed
 
     def __contains__(self, key: object) -> bool:
         return isinstance(key, str) and bool(self.holds([key])[0])
@@ -251,8 +251,8 @@ def clear_intent(
         assert kept is not None
         before_us = manifest.revoked_intents[intent.txid] - SLACK_US
         left = [info for info in _objects_of(store, intent, before_us) if info.last_modified_us < before_us]
-        held = kept.holds([info.key for info in left])
-        gone = [info for info, needed in zip(left, held.tolist(), strict=True) if not needed]
+        is_needed = kept.holds([info.key for info in left])
+        gone = [info for info, needed in zip(left, is_needed.tolist(), strict=True) if not needed]
         failed = deleter.erase_listed("revoked", gone)
     if not failed:  # otherwise the next run needs the intent to find them
         deleter.erase_listed("intents", sorted(intent.objects, key=lambda info: info.key))  # "done" comes last
@@ -264,13 +264,13 @@ def _objects_of(store: ObjectStore, intent: KnownIntent, until_us: int) -> Itera
     tables: Sequence[str] = heartbeat.tables if heartbeat else ()
     started_us = min(intent.first_us, (heartbeat and heartbeat.started_us) or intent.first_us)
     kinds = "data", "tombstone"
-    places = [f"{kind}/{table}/" for kind in kinds for table in tables] or [
+    searched = [f"{kind}/{table}/" for kind in kinds for table in tables] or [
         directory for kind in kinds for directory in directories(store, kind)
     ]
     until_us = min(until_us, intent.last_us) + HOUR_US
     for hour_us in range(hour_floor(started_us) - HOUR_US, until_us, HOUR_US):
-        for place in places:
-            yield from store.list(f"{hour_prefix(place, hour_us)}{intent.txid}-")
+        for where in searched:
+            yield from store.list(f"{hour_prefix(where, hour_us)}{intent.txid}-")
 
 
 def _first_heartbeat(store: ObjectStore, objects: Sequence[ObjectInfo]) -> Heartbeat | None:
@@ -375,8 +375,8 @@ class Sweep:
         return None
 
     def _judge(self, batch: list[tuple[int, ObjectInfo]]) -> None:
-        held = self.kept.holds([info.key for _, info in batch]).tolist()
-        orphans = [item for item, needed in zip(batch, held, strict=True) if not needed]
+        is_needed = self.kept.holds([info.key for _, info in batch]).tolist()
+        orphans = [item for item, needed in zip(batch, is_needed, strict=True) if not needed]
         old = [item for item in orphans if item[1].last_modified_us < self.before_us]
         young = [info.size for _, info in orphans if info.last_modified_us >= self.before_us]
         self._waiting += Amount(len(young), sum(young))

@@ -357,8 +357,8 @@ class Release:
     def _add(self, version: int, keys: Sequence[str]) -> None:
         if not self._keys:
             self._oldest = version
-        held = self.kept.holds(keys)
-        free = (key for key, needed in zip(keys, held.tolist(), strict=True) if not needed)
+        is_needed = self.kept.holds(keys)
+        free = (key for key, needed in zip(keys, is_needed.tolist(), strict=True) if not needed)
         self._keys += [key for key in free if self._last.get(key, 0) <= version]
 
     def _flush(self) -> None:

@@ -111,13 +111,13 @@ def meter(part: float, whole: float, kind: str = "") -> Html:
     )
 
 
-def labelled_meter(label: str, part: float, whole: float, told: str, kind: str = "") -> Html:
+def labelled_meter(label: str, part: float, whole: float, text: str, kind: str = "") -> Html:
     """A bar with its name before, and its figure and share behind."""
     return element(
         "div",
         element("span", label, class_="label"),
         meter(part, whole, kind),
-        element("span", f"{told} ({share_text(part, whole)})", class_="told"),
+        element("span", f"{text} ({share_text(part, whole)})", class_="told"),
         class_="labelled",
     )
 

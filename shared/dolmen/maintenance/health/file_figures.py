@@ -54,9 +54,9 @@ class BoundsCollector:
         if self._type is None or least is None or greatest is None:
             self._unknown += len(places)
             return
-        taken = [end if len(places) == len(end) else end.take(pa.array(places)) for end in (least, greatest)]
+        ends_there = [end if len(places) == len(end) else end.take(pa.array(places)) for end in (least, greatest)]
         try:
-            self._add(*(widened_ends(end, self._field.arrow_type).cast(self._type) for end in taken))
+            self._add(*(widened_ends(end, self._field.arrow_type).cast(self._type) for end in ends_there))
         except pa.ArrowException:  # bounds of another type, which only a damaged segment has
             self._unknown += len(places)
 

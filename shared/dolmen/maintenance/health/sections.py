@@ -33,7 +33,7 @@ def versions(health: Health) -> Html | None:
     if not kept.newest:
         return None
     since = f", since {time_text(kept.oldest_at)}" if kept.oldest_at else ""
-    told = (
+    text = (
         f"Versions {kept.oldest:,} to {kept.newest:,} can be read{since}. A version expires when it is older than "
         f"{duration_text(kept.retention_us)} and not among the newest {kept.keep_versions:,}, unless a tag or a cursor "
         "keeps it."
@@ -46,7 +46,7 @@ def versions(health: Health) -> Html | None:
         "Versions",
         element(
             "div",
-            element("p", told),
+            element("p", text),
             version_strip(kept),
             legend,
             small_print(pins) if kept.pins else None,
@@ -137,16 +137,16 @@ def _pipeline_parts(beside: Pipeline, now_us: int) -> Iterator[Html]:
         yield grid("Queues: approximate numbers of messages", columns, [_queue(each) for each in beside.queues])
 
 
-def _rejects(place: RejectsPlace, now_us: int) -> Html:
-    where = small_print("Place: ", element("code", place.url))
-    if place.problem:
-        return element("div", element("p", f"It could not be looked at: {place.problem}"), where, class_="card")
-    retried = f" {place.retried:,} more were put back." if place.retried else ""
-    if not place.waiting:
+def _rejects(rejects: RejectsPlace, now_us: int) -> Html:
+    where = small_print("Place: ", element("code", rejects.url))
+    if rejects.problem:
+        return element("div", element("p", f"It could not be looked at: {rejects.problem}"), where, class_="card")
+    retried = f" {rejects.retried:,} more were put back." if rejects.retried else ""
+    if not rejects.waiting:
         return element("div", element("p", f"No reject waits.{retried}"), where, class_="card")
-    rows = [(table or "(no table)", f"{count:,}") for table, count in place.waiting.items()]
-    newest = f"The newest was rejected {ago_text(place.newest_at, now_us)}.{retried}"
-    least = "" if place.complete else " There are more: counting stopped."
+    rows = [(table or "(no table)", f"{count:,}") for table, count in rejects.waiting.items()]
+    newest = f"The newest was rejected {ago_text(rejects.newest_at, now_us)}.{retried}"
+    least = "" if rejects.complete else " There are more: counting stopped."
     counted = grid("Rejects that wait, by table", {"table": "", "rejects": "number"}, rows)
     return join((counted, small_print(newest + least), where))
 
@@ -188,11 +188,11 @@ def _last_runs(health: Health) -> Html | None:
         if work.upkeep:
             last.setdefault(work.operation, work.at)
     if not last:
-        told = f"None of the last {count_text(len(health.past), 'commit')} is background work."
+        text = f"None of the last {count_text(len(health.past), 'commit')} is background work."
     else:
         runs = ", ".join(f"{operation} {ago_text(at, health.looked_at)}" for operation, at in last.items())
-        told = f"Last commits of background work: {runs}. A round that finds nothing to do makes no commit."
-    return small_print(told)
+        text = f"Last commits of background work: {runs}. A round that finds nothing to do makes no commit."
+    return small_print(text)
 
 
 def _past(health: Health) -> Html | None:

@@ -69,9 +69,9 @@ def overlap_chart(overlap: SortOverlap, name: str) -> Html:
 
     def outline(depths: Iterable[float]) -> str:
         points = (
-            f"{place * width:.1f},{HEIGHT - depth / top * HEIGHT:.1f} "
-            f"{(place + 1) * width:.1f},{HEIGHT - depth / top * HEIGHT:.1f}"
-            for place, depth in enumerate(depths)
+            f"{index * width:.1f},{HEIGHT - depth / top * HEIGHT:.1f} "
+            f"{(index + 1) * width:.1f},{HEIGHT - depth / top * HEIGHT:.1f}"
+            for index, depth in enumerate(depths)
         )
         return " ".join(points)
 
@@ -119,16 +119,16 @@ def table_overview(health: Health) -> Html:
         "Iceberg": "time",
         "key index": "time",
     }
-    rows = [_overview_row(place, table) for place, table in enumerate(health.tables)]
+    rows = [_overview_row(index, table) for index, table in enumerate(health.tables)]
     content: Html = (
         grid("All tables, the largest first", columns, rows) if rows else element("p", "There is no table yet.")
     )
     return element("section", element("h2", "Tables", id="tables"), content, aria_labelledby="tables")
 
 
-def _overview_row(place: int, table: TableHealth) -> tuple[object, ...]:
+def _overview_row(index: int, table: TableHealth) -> tuple[object, ...]:
     debt = table.debt
-    name: object = element("a", table.name, href=f"#table-{place}") if place < MOST_PANELS else table.name
+    name: object = element("a", table.name, href=f"#table-{index}") if index < MOST_PANELS else table.name
     return (
         name,
         f"{debt.rows:,}",
@@ -147,26 +147,26 @@ def table_panels(health: Health) -> Html:
     """Each table by itself."""
     open_ = len(health.tables) <= _OPEN
     shown = health.tables[:MOST_PANELS]
-    return join(_panel(place, table, open_) for place, table in enumerate(shown))
+    return join(_panel(index, table, open_) for index, table in enumerate(shown))
 
 
-def _panel(place: int, table: TableHealth, open_: bool) -> Html:
+def _panel(index: int, table: TableHealth, open_: bool) -> Html:
     debt = table.debt
-    told = f"{count_text(debt.rows, 'row')}, {count_text(debt.files, 'file')}, {size_text(debt.bytes)}"
+    text = f"{count_text(debt.rows, 'row')}, {count_text(debt.files, 'file')}, {size_text(debt.bytes)}"
     keys = [count_text(table.columns, "column")]
     keys += [f"primary key {', '.join(table.primary_key)}"] if table.primary_key else ["no primary key"]
     keys += [f"sort key {', '.join(table.sort_key)}"] if table.sort_key else ["no sort key"]
-    summary = element("summary", element("h3", table.name), element("span", told, class_="muted"))
+    summary = element("summary", element("h3", table.name), element("span", text, class_="muted"))
     inside = element(
         "div",
         small_print("; ".join(keys)),
-        element("div", *_panels(place, table), class_="panels"),
+        element("div", *_panels(index, table), class_="panels"),
         class_="inside",
     )
-    return element("details", summary, inside, class_="card table", id=f"table-{place}", open=open_ and debt.files > 0)
+    return element("details", summary, inside, class_="card table", id=f"table-{index}", open=open_ and debt.files > 0)
 
 
-def _panels(place: int, table: TableHealth) -> Iterator[Html]:
+def _panels(index: int, table: TableHealth) -> Iterator[Html]:
     debt = table.debt
     if not debt.files:
         yield small_print("It has no file yet.")
@@ -174,7 +174,7 @@ def _panels(place: int, table: TableHealth) -> Iterator[Html]:
     if table.sizes.counts:
         yield _titled("Files by size", size_histogram(table.sizes), _small_files(table))
     if table.overlap:
-        yield _titled("Overlap in the sort key", *_overlap(table.overlap, f"overlap-{place}"))
+        yield _titled("Overlap in the sort key", *_overlap(table.overlap, f"overlap-{index}"))
     yield _titled("Deletes", *_deletes(table))
     if debt.index_entries is not None:
         yield _titled("Index of keys", *_index(table))
@@ -190,16 +190,16 @@ def _small_files(table: TableHealth) -> Html:
     debt, sizes = table.debt, table.sizes
     limit = size_text(sizes.small_below_bytes)
     if not sizes.small_files:
-        told = f"No file is below {limit}, half of a full file."
+        text = f"No file is below {limit}, half of a full file."
     elif debt.files_saved:
-        told = (
+        text = (
             f"{count_text(sizes.small_files, 'file is', 'files are')} below {limit}, half of a full file. Compaction "
             f"could make {count_text(debt.files_saved, 'file')} fewer of them."
         )
     else:
         below = count_text(sizes.small_files, "file is", "files are")
-        told = f"{below} below {limit}, half of a full file: too few to merge."
-    return small_print(told)
+        text = f"{below} below {limit}, half of a full file: too few to merge."
+    return small_print(text)
 
 
 def _overlap(overlap: SortOverlap, name: str) -> Iterator[Html]:
@@ -224,8 +224,8 @@ def _deletes(table: TableHealth) -> Iterator[Html]:
     if cost is None:
         yield small_print("No delete is unresolved: scans compare no rows with deletes.")
         return
-    told = f"{cost.files:,} of {debt.files:,}"
-    yield labelled_meter("files to compare", cost.files, debt.files, told, "warning")
+    text = f"{cost.files:,} of {debt.files:,}"
+    yield labelled_meter("files to compare", cost.files, debt.files, text, "warning")
     pairs = [
         ("unresolved deletes", f"{cost.deletes:,}"),
         ("the oldest", f"{duration_text(cost.oldest_age_us)} old"),
@@ -251,12 +251,12 @@ def _index(table: TableHealth) -> Iterator[Html]:
         return
     known = max(0, debt.rows - debt.index_lag_rows)
     yield labelled_meter("rows in it", known, max(debt.rows, 1), f"up to {known:,} of {debt.rows:,}")
-    told = (
+    text = (
         f"At least {count_text(debt.index_lag_rows, 'row')} of new files: look-ups read these files instead."
         if debt.index_lag_rows
         else "It is complete, as far as counts tell."
     )
-    yield small_print(told)
+    yield small_print(text)
 
 
 def _index_in_short(table: TableHealth) -> str:

@@ -107,24 +107,24 @@ class DataCheck:
             yield opened
 
     def _open(self, file: DataFile) -> tuple[DataFile, Opened | tuple[str, str]]:
-        wanted = first_request(file)
+        expected = first_request(file)
         try:
             there = data_object(self._context.store, file.path)
-            body = there.store.get(there.key, wanted).body
+            body = there.store.get(there.key, expected).body
         except ObjectNotFoundError:
             return file, ("file-missing", "it is missing")
         except CorruptionError as error:
             return file, ("file-missing", error.reason)
-        tail = body[file.footer[0] - wanted.start :]
-        if len(body) != file.size - wanted.start:
-            return file, ("file-size", f"{len(body) + wanted.start:,} bytes, not {file.size:,}")
+        tail = body[file.footer[0] - expected.start :]
+        if len(body) != file.size - expected.start:
+            return file, ("file-size", f"{len(body) + expected.start:,} bytes, not {file.size:,}")
         if len(tail) != file.footer[1] or crc32(tail) != file.footer[2]:
             return file, ("footer-damaged", "the footer's length or checksum is not that of the entry")
         try:
             footer = DataFileFooter.parse(tail, file, self._entry.schema.mapping)
         except CorruptionError as error:
             return file, ("row-count" if " rows, not the " in error.reason else "footer-damaged", error.reason)
-        return file, Opened(file, footer, body if wanted.start == 0 else None)
+        return file, Opened(file, footer, body if expected.start == 0 else None)
 
     def _columns(self, opened: Opened) -> Iterator[str]:
         there = opened.footer.columns
@@ -169,9 +169,9 @@ class DataCheck:
                 figures.found.append(("value-invalid", reason))
                 figures.invalid.add(id_)
                 continue
-            wanted = pa.int64() if id_ == COMMIT_TS_ID else self._types[id_]
-            alike = column.type == wanted or is_nested(wanted)
-            figures.known[id_] = found = _bounds(column if alike else column.cast(wanted))
+            expected = pa.int64() if id_ == COMMIT_TS_ID else self._types[id_]
+            alike = column.type == expected or is_nested(expected)
+            figures.known[id_] = found = _bounds(column if alike else column.cast(expected))
             field = COMMIT_TS_FIELD if id_ == COMMIT_TS_ID else self._entry.schema.by_id[id_]
             claimed = footer.bounds(group, field, file.stats[id_].nans if id_ in file.stats else None)
             if wrong := _untrue(claimed, found):
@@ -205,11 +205,11 @@ class DataCheck:
         if path := local_path(store, file.path):
             return FileBytes.from_path(path, footer)
         there, parts = data_object(store, file.path), []
-        for wanted in coalesce(footer.ranges(group, ids)):
-            body = there.store.get(there.key, wanted).body
-            if len(body) != wanted.length:
-                raise OSError(f"{len(body)} bytes at {wanted.start}, not {wanted.length}")
-            parts.append((wanted.start, body))
+        for expected in coalesce(footer.ranges(group, ids)):
+            body = there.store.get(there.key, expected).body
+            if len(body) != expected.length:
+                raise OSError(f"{len(body)} bytes at {expected.start}, not {expected.length}")
+            parts.append((expected.start, body))
         return FileBytes.from_ranges(parts, file.size, footer)
 
     def _judge(self, file: DataFile, figures: ColumnFigures) -> None:
@@ -297,9 +297,9 @@ def _is_sorted(keys: list[pa.ChunkedArray]) -> bool:
     return bool((np.diff(places.astype(np.int64)) > 0).all())
 
 
-def _fits(own: pa.DataType, wanted: pa.DataType) -> bool:
+def _fits(own: pa.DataType, expected: pa.DataType) -> bool:
     """Whether every value of the file's type is a value of the table's type."""
-    return (is_nested(own) and is_nested(wanted)) or not narrowing(own, wanted)
+    return (is_nested(own) and is_nested(expected)) or not narrowing(own, expected)
 
 
 WHOLE_BYTES = 32 * MIB
@@ -466,8 +466,8 @@ def _check_info(
     if footer is None:
         return
     cardinality = blob.cardinality if isinstance(blob, Vector) else 0
-    wanted = (kind, blob.length, blob.crc32, cardinality)
-    if info is None or (info.kind, info.length, info.crc32, info.cardinality) != wanted:
+    expected = (kind, blob.length, blob.crc32, cardinality)
+    if info is None or (info.kind, info.length, info.crc32, info.cardinality) != expected:
         found = "nothing" if info is None else f"a {info.kind} of {info.length} bytes, CRC-32 {info.crc32}"
         reason = f"at byte {blob.offset} the footer has {found}; the manifest: {kind}, {blob.length}, {blob.crc32}"
         log.add("delete-footer", one.key, reason, table=one.table)

@@ -97,11 +97,11 @@ class References:
         rows: int = 0,
     ) -> None:
         """Adds a reference. An object may have many."""
-        place = self._places.get(table)
-        if place is None:
-            place = self._places[table] = len(self.tables)
+        index = self._places.get(table)
+        if index is None:
+            index = self._places[table] = len(self.tables)
             self.tables.append(table)
-        self._rows.append(Reference(key, _NEEDS.index(need), size, end, rows, place, *versions))
+        self._rows.append(Reference(key, _NEEDS.index(need), size, end, rows, index, *versions))
         if len(self._rows) >= _CHUNK:
             self._pack()
 
@@ -220,11 +220,11 @@ def _check_size(there: ObjectInfo, some: list[Reference], references: References
     log.count("objects referenced")
     for one in some:
         if one.need and (one.size not in (-1, there.size) or one.end > there.size):
-            wanted = f"the {one.size:,}" if one.size != -1 else f"at least {one.end:,}"
+            expected = f"the {one.size:,}" if one.size != -1 else f"at least {one.end:,}"
             log.add(
                 _SIZE.get(_prefix(there.key), "file-size"),
                 there.key,
-                f"{there.size:,} bytes, not {wanted} that its entry tells of",
+                f"{there.size:,} bytes, not {expected} that its entry tells of",
                 table=references.tables[one.table],
                 rows=one.rows,
                 versions=(one.oldest, one.newest),

@@ -213,12 +213,12 @@ class _Verification:
         total = view.count()
         step = 1 if self._deep else max(1, -(-total // SAMPLED_FOOTERS))
         sample = []
-        for place, file in enumerate(view.checked_files()):
+        for index, file in enumerate(view.checked_files()):
             self._log.count("data files", total=total)
             check.check_file(file)
             self._reference_file(file, view, "needed")
             self._deletes.add_vector(file, view.name, entry)
-            if place % step == 0 and not self._deep:
+            if index % step == 0 and not self._deep:
                 sample.append(file)
         view.check_index(deep=self._deep)
         return view, entry, sample
