@@ -147,7 +147,6 @@ class FileGroups:
 
     @property
     def files_read(self) -> int:
-        """Number of data files that had to be read."""
         return self._hidden.files_read
 
     def identity(self, group: FileGroup) -> str:
@@ -294,7 +293,6 @@ class HiddenPositions:
         return found
 
     def vectors(self, files: Iterable[DataFile]) -> dict[str, BitMap]:
-        """The vectors of files, by path."""
         return self._reader().vectors([FilePlan(file, False, ()) for file in files])
 
     @cached_property

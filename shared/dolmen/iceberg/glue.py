@@ -136,7 +136,6 @@ class _Registration:
         return number < self.number or (number > self.number and not self.directory.has(number))
 
     def input(self, known: Mapping[str, Any]) -> dict[str, Any]:
-        """Glue's TableInput. Descriptions and parameters of others are kept from Glue's entry."""
         before = known.get("Parameters") or {}
         parameters = {
             **before,

@@ -232,7 +232,6 @@ def encode_manifest(
 
 
 def encode_manifest_list(manifests: Iterable[ManifestFile], version: int, snapshot: int, sequence: int) -> bytes:
-    """The bytes of a manifest list."""
     metadata = {
         "format-version": str(version),
         "snapshot-id": str(snapshot),

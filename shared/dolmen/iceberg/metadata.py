@@ -96,7 +96,6 @@ class PublishedSchema:
         return cls(tuple(fields), columns, left_out, schema.next_id - 1)
 
     def to_json(self, schema_id: int) -> dict[str, Any]:
-        """The schema as an element of ``schemas`` in table metadata."""
         return {"type": "struct", "schema-id": schema_id, "fields": list(self.fields)}
 
 
@@ -202,7 +201,6 @@ NAME_MAPPING = "schema.name-mapping.default"
 
 
 def encode_mapping(mapping: Sequence[MappedColumn]) -> str:
-    """The property's value."""
     return msgspec.json.encode([_to_json(column) for column in mapping]).decode()
 
 
@@ -275,11 +273,9 @@ class PublishedSnapshot:
 
     @property
     def timestamp_ms(self) -> int:
-        """The time of the version in Iceberg's unit."""
         return self.created_at // 1_000
 
     def to_json(self, format_version: FormatVersion) -> dict[str, Any]:
-        """The snapshot as an element of ``snapshots``."""
         found: dict[str, Any] = {
             "snapshot-id": self.version,
             "sequence-number": self.commit_ts,
@@ -356,7 +352,6 @@ class TableMetadata:
 
     @property
     def current(self) -> PublishedSnapshot:
-        """The published version."""
         return self.snapshots[-1]
 
     def schema_id(self, schema: PublishedSchema) -> int | None:
@@ -365,7 +360,6 @@ class TableMetadata:
         return next((known["schema-id"] for known in self.schemas if known["fields"] == fields), None)
 
     def encode(self) -> bytes:
-        """The bytes of the object."""
         found = self._to_json()
         found["properties"][_CHECKSUM] = _digest(found)
         return msgspec.json.encode(found)
@@ -396,7 +390,6 @@ class TableMetadata:
             return None
 
     def after(self, previous: TableMetadata, path: str) -> TableMetadata:
-        """The same, with the metadata before it in its log."""
         return replace(self, log=(*previous.log, (previous.updated_ms, path))[-_LOG_LENGTH:])
 
     def _to_json(self) -> dict[str, Any]:

@@ -305,7 +305,6 @@ class _Publisher:
         )
 
     def _schemas(self, metadata: TableMetadata | None) -> tuple[tuple[dict[str, object], ...], int]:
-        """All schemas so far, and the id of the current one."""
         known = metadata.schemas if metadata else ()
         found = metadata.schema_id(self._schema) if metadata else None
         if found is not None:

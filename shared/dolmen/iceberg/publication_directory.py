@@ -36,7 +36,6 @@ OPERATION = "publish"
 
 
 def pin_name(table: str, version: int) -> str:
-    """``iceberg.<uuid of the table>.<version>``."""
     return f"{RESERVED_TAGS}{table}.{version}"
 
 
@@ -74,7 +73,6 @@ class UnpinVersions:
     request: str | None = None
 
     def apply(self, draft: Draft, ts: int) -> None:
-        """Removes the tags, as far as they are there."""
         prefix = f"{RESERVED_TAGS}{self.table}."
         for name, tag in list(draft.tags.items()):
             if name.startswith(prefix) and (self.before is None or tag.version < self.before):
@@ -183,11 +181,9 @@ class PublicationDirectory:
         return int(match[1]) if match else 0
 
     def has(self, number: int) -> bool:
-        """Whether there is such metadata, by a GET."""
         return self._body(number) is not None
 
     def metadata_path(self, number: int) -> str:
-        """The absolute path of ``v<number>.metadata.json``."""
         return self.path(self._metadata_key(number))
 
     def newest(self, *, thorough: bool = False) -> Newest:

@@ -204,7 +204,6 @@ class _Sweep:
         return metadata is None or not is_own or metadata.current.version < max(each.version for each in leaving)
 
     def table(self, table: str) -> None:
-        """Deletes what neither the newest metadata needs, nor one replaced lately."""
         directory = PublicationDirectory(self._context.store, self._context.runtime, table)
         newest = directory.newest(thorough=True)
         found = list(self._context.store.list(f"{PREFIX}{table}/"))

@@ -276,7 +276,6 @@ class _Sums:
             self._add(1, file.rows, file.rows - file.live_rows, file.size, file.applied_through)
 
     def add_segment(self, segment: Segment) -> None:
-        """Adds all files of a segment, as if they were alike."""
         self._add(segment.count, segment.rows, segment.deleted, segment.bytes, segment.applied_through)
 
     def _add(self, files: int, rows: int, dead: int, size: int, applied_through: int) -> None:

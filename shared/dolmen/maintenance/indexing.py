@@ -71,28 +71,23 @@ class IndexVersion:
 
     @classmethod
     def of(cls, context: Context, name: str, manifest: Manifest, reader: IndexReader) -> IndexVersion:
-        """The table in a version. Raises TableNotFoundError, CorruptionError."""
         return cls(context, name, manifest, context.segments.whole(manifest.table(name)), reader)
 
     @cached_property
     def encoding(self) -> KeyEncoding:
-        """How its keys are encoded."""
         return encoding_of(self.entry)
 
     @cached_property
     def parts(self) -> tuple[Segment, ...]:
-        """The parts that there are."""
         return self.entry.segments_of("index")
 
     @cached_property
     def live(self) -> dict[str, DataFile]:
-        """The table's files by uuid."""
         files = LiveFiles.of(self.entry, self.context.segments).matching(None, ids=())
         return {file.uuid: file for file in files}
 
     @cached_property
     def opened(self) -> dict[str, OpenPart]:
-        """The parts by their keys, with their root blocks."""
         return {part.object: self.reader.open(part) for part in self.parts}
 
     def useless(self) -> list[Segment]:
@@ -115,7 +110,6 @@ class IndexVersion:
         return self._merge(building.parts) if building.parts else self._add(building.files)
 
     def put(self, inputs: Sequence[Segment], outputs: Sequence[Segment]) -> PutIndexParts:
-        """The statement that puts some parts in place of others."""
         entry, existing = self.entry, frozenset(part.object for part in self.parts)
         replaced = tuple(part.object for part in inputs)
         return PutIndexParts(

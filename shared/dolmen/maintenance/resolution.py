@@ -163,7 +163,6 @@ class _Resolution:
     """Segments all of whose files are resolved, for the next commit."""
 
     def all_files(self) -> None:
-        """Resolves batch after batch, and commits each."""
         batch: list[tuple[DataFile, str | None]] = []
         rows = 0
         segment: str | None = None

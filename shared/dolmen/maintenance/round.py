@@ -181,7 +181,6 @@ class _Rounder:
             self._record(StepFailure("expire", name, error))
 
     def _publish(self, names: Collection[str]) -> None:
-        """Publishes the tables whose settings ask for it. Others cost no request."""
         cached = self._context.head.cached
         assert cached is not None
         manifest = cached.manifest
@@ -320,7 +319,6 @@ class DeadlineShare:
         self._has_begun = self.reached = False
 
     def __call__(self) -> bool:
-        """Whether to stop. Once True, it stays True."""
         is_over = self._whole() or (self._has_begun and self._whole.left_seconds <= self._left_at_end)
         self._has_begun = True
         self.reached = self.reached or is_over
@@ -445,7 +443,6 @@ def measures_of_round(done: Round) -> Measures:
 
 
 def measures_of_debt(debts: Debts) -> Measures:
-    """Measures of the work that remains."""
     return {
         "TombstoneDebt": ("Count", debts.total("tombstones")),
         "OldestUnresolvedDeleteSeconds": ("Seconds", debts.oldest_unresolved_age_us / 1e6),

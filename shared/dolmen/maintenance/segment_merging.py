@@ -238,7 +238,6 @@ def _homes(live: LiveFiles, uuids: Collection[str]) -> dict[str, str]:
 
 
 def _greatest(overlays: Iterable[Overlay]) -> list[Overlay]:
-    """The overlay with the greatest pair for each file."""
     best: dict[str, Overlay] = {}
     for overlay in overlays:
         best[overlay.file] = max(best.get(overlay.file, overlay), overlay, key=pair_of)

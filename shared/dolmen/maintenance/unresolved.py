@@ -37,7 +37,6 @@ class Unresolved:
         self._ids = {id_ for tombstone in tombstones for id_ in tombstone.columns}
 
     def hides_all_of(self, file: DataFile) -> bool:
-        """Whether all rows of a file are certainly hidden."""
         return self.plan(file) is None
 
     def plan(self, file: DataFile) -> FilePlan | None:

@@ -45,11 +45,9 @@ class PendingGroups:
         self._turns = deque(PendingGroup(tuple(file.uuid for file in group.inputs)) for group in groups)
 
     def __bool__(self) -> bool:
-        """Whether any group is left."""
         return bool(self._turns)
 
     def take(self) -> PendingGroup:
-        """Removes and returns the next group."""
         return self._turns.popleft()
 
     def retry_in_halves(self, turn: PendingGroup) -> None:
@@ -161,7 +159,6 @@ def compact(
 
 
 def target_file_bytes(entry: TableEntry, options: CompactionOptions) -> int:
-    """Size of a full file of a table, in bytes."""
     return options.target_file_bytes or TableSettings.of(entry).target_file_bytes
 
 
@@ -182,7 +179,6 @@ class _Compaction:
         self.rewriter = GroupRewriter(self.context, self.options, self.target, self.object_name, self.beat)
 
     def all_groups(self) -> None:
-        """Compacts the plan's groups, and the halves of those that were dropped."""
         waiting = PendingGroups(self.done.plan.groups)
         while waiting:
             if self.deadline():
@@ -229,7 +225,6 @@ class _Compaction:
         return self.intent.name()
 
     def beat(self) -> None:
-        """Keeps the intent alive."""
         if self.intent:
             self.intent.beat()
 

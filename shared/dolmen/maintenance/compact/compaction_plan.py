@@ -209,7 +209,6 @@ class _Planner:
         return CompactionPlan(self._table, count, size, tuple(groups), dict(self._left))
 
     def _groups_to_rewrite(self, deleted: list[DataFile], small: list[DataFile]) -> list[PlannedGroup]:
-        """Groups of mostly deleted files, and of small files of similar size."""
         ascending = sorted(small, key=_live_bytes)
         paid = sum(map(_live_bytes, deleted))
         some = ascending[: _worth_merging([_live_bytes(file) for file in ascending], self._options.growth, paid)]

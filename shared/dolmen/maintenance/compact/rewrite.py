@@ -45,7 +45,6 @@ class TableVersion:
 
     @classmethod
     def of(cls, context: Context, name: str, manifest: Manifest) -> TableVersion:
-        """Loads the table in this version. Raises TableNotFoundError."""
         entry = context.segments.whole(manifest.table(name))
         unresolved = Unresolved(context, entry, tombstones_of(entry, context.segments))
         return cls(name, manifest, entry, LiveFiles.of(entry, context.segments), unresolved)
@@ -154,7 +153,6 @@ class LiveRows:
 
 
 def write_options(options: CompactionOptions, target_file_bytes: int) -> WriteOptions:
-    """Options for writing compacted files."""
     return replace(
         DEFAULT,
         target_file_bytes=target_file_bytes,

@@ -165,7 +165,6 @@ class _SortedRun:
         return pa.ipc.open_file(pa.OSFile(str(self.path)))
 
     def read(self, index: int) -> pa.RecordBatch:
-        """One of its batches."""
         return self._reader.get_batch(index)
 
     def remove(self) -> None:

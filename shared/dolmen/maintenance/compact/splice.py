@@ -192,7 +192,6 @@ class Unit:
 
     @classmethod
     def of(cls, part: FilePlan | RowGroup, known: Bounds, key: Field) -> Unit:
-        """Makes a unit from the known bounds of its rows' keys."""
         if known.min is None:
             return cls((0,), None, part)
         return cls((1, known.min), (to_scalar(known.min, key.arrow_type),), part)
@@ -217,7 +216,6 @@ class _Piece:
 
     @property
     def file(self) -> OpenFile | None:
-        """The file that has the row group."""
         return self.unit.part.file if isinstance(self.unit.part, RowGroup) else None
 
     def follows(self, other: _Piece) -> bool:
@@ -327,7 +325,6 @@ class Splicing:
                 pieces[index] = _Piece(pieces[index].unit, None, pieces[index].size)
 
     def _range(self, unit: Unit) -> tuple[_Key, _Key] | None:
-        """Bounds of the keys of a unit: see ``_key_range``."""
         part, by_id = unit.part, self._entry.schema.by_id
         if isinstance(part, RowGroup):
             known = [part.file.footer.bounds(part.index, by_id[id_], 0) for id_ in self._entry.sort_key]

@@ -93,7 +93,6 @@ class ErasureWork:
     listed_us: int = 0
 
     def moves(self, horizon: int) -> bool:
-        """Whether a commit is needed."""
         return self.notes or self.forced > horizon or bool(self.tags or self.forgets or self.stale)
 
     def before_fence(self) -> list[Statement]:
@@ -251,7 +250,6 @@ def describe_erasures(context: Context, manifest: Manifest, work: ErasureWork) -
 
 
 def _with_tags(id_: str, tags: Sequence[str], receipt: Receipt | None) -> Receipt:
-    """A receipt that names these lost tags, too."""
     receipt = receipt or Receipt(format_version=FORMAT_VERSION, id=id_)
     return msgspec.structs.replace(receipt, tags=(*receipt.tags, *(name for name in tags if name not in receipt.tags)))
 

@@ -245,7 +245,6 @@ class ReceiptFinisher:
 
 
 def _with_shared(now: Receipt | None, receipt: Receipt, shared: Mapping[str, tuple[str, ...]]) -> Receipt:
-    """A receipt whose files name the tables that still have them."""
     now = now or receipt
     files = tuple(msgspec.structs.replace(file, shared=shared.get(file.path, ())) for file in now.files)
     return now if now.gone_at else msgspec.structs.replace(now, files=files)
@@ -292,7 +291,6 @@ def _entry_problem(erasure: Erasure, newest: Manifest) -> str:
 
 
 def _check_hidden(context: Context, newest: Manifest, listed: Sequence[Erasure], log: FindingLog) -> None:
-    """Checks that no table lacks a delete that files of it may still need."""
     if not listed:
         return
     for name, root in newest.tables.items():

@@ -327,7 +327,6 @@ class _Collection:
         return self.marker(self.manifest, self.context.segments, self._through)
 
     def run(self) -> Collected:
-        """Deletes, records the progress, and lets the next versions expire."""
         finished = (
             # Intents first: they name the objects of dead jobs, which a sweep would find only days later.
             self._clear_intents()
@@ -402,7 +401,6 @@ class _Collection:
         return finished
 
     def _finish_receipts(self) -> bool:
-        """Writes the receipts of erasures whose rows are all gone."""
         if self.dry_run:
             return True
         finisher = ReceiptFinisher(

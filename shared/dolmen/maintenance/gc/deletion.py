@@ -79,11 +79,9 @@ class KeySet:
         return codes
 
     def __len__(self) -> int:
-        """Number of keys that were given, including repetitions."""
         return len(self._sorted)
 
     def holds(self, keys: Sequence[str]) -> npt.NDArray[np.bool_]:
-        """Whether each of ``keys`` is in the set."""
         codes = np.fromiter(map(self._code, keys), np.int64, len(keys))
         ordered = self._sorted
         if not len(ordered):
@@ -135,7 +133,6 @@ class ObjectDeleter:
         return failed
 
     def erase_listed(self, reason: str, infos: Sequence[ObjectInfo]) -> set[str]:
-        """Deletes objects as they are listed. See ``erase``."""
         return self.erase(reason, [info.key for info in infos], [info.size for info in infos])
 
 
@@ -204,17 +201,14 @@ class KnownIntent:
 
     @property
     def first_us(self) -> int:
-        """Time of its first heartbeat."""
         return min(info.last_modified_us for info in self.objects)
 
     @property
     def last_us(self) -> int:
-        """Time of its last object."""
         return max(info.last_modified_us for info in self.objects)
 
 
 def intents(store: ObjectStore) -> dict[str, KnownIntent]:
-    """All intents in the store, by txid."""
     found: dict[str, KnownIntent] = {}
     for info in store.list(PREFIX):
         parsed = parse_intent_key(info.key)

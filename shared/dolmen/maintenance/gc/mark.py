@@ -184,7 +184,6 @@ class MarkPart(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def entries(self) -> int:
-        """The number of entries in its segments."""
         return sum(segment.count for segment in self.segments)
 
 
@@ -291,7 +290,6 @@ class Release:
         return self._progress(self.through, complete=True)
 
     def _expired(self) -> Iterator[Released]:
-        """The part of the work list that may be deleted."""
         for entry in released_since(self.manifest, self.reader, self.manifest.freed):
             if entry.version > self.through:
                 return

@@ -76,7 +76,6 @@ def element(name: str, /, *children: object, **attributes: object) -> Html:
 
 
 def join(children: Iterable[object]) -> Html:
-    """Several children after one another. See ``element``."""
     return Html("".join(_text(child) for child in children if child is not None))
 
 
@@ -153,6 +152,5 @@ def key_legend(*keys: tuple[str, str]) -> Html:
 
 
 def facts(pairs: Iterable[tuple[str, object]]) -> Html:
-    """A list of names and values."""
     parts = [part for name, value in pairs for part in (element("dt", name), element("dd", value))]
     return element("dl", *parts, class_="facts")

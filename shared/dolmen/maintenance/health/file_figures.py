@@ -49,7 +49,6 @@ class BoundsCollector:
         self._bytes = self._known = self._unknown = 0
 
     def add_segment(self, each: LiveSegment, places: npt.NDArray[np.int64]) -> None:
-        """Adds the files at some places of a segment."""
         least, greatest = (each.table.column(f"{end}_{self._field.id}") for end in ("min", "max"))
         if self._type is None or least is None or greatest is None:
             self._unknown += len(places)
@@ -61,7 +60,6 @@ class BoundsCollector:
             self._unknown += len(places)
 
     def add_files(self, files: Iterable[DataFile]) -> None:
-        """Adds files one by one."""
         known = [column_bounds(file, self._field) for file in files]
         if self._type is None:
             self._unknown += len(known)
@@ -218,19 +216,16 @@ class FilesSurvey:
 
     @property
     def slowdown(self) -> float:
-        """See ``DeleteCost``."""
         read = self.files * _FILE_NS + self.rows * _ROW_NS
         return 1 + (self.deletes_ns + self.suspect_rows * LOOK_UP_NS) / read if read else 1.0
 
     @property
     def sizes(self) -> FileSizes:
-        """The sizes of the files."""
         counts = {int(e): int(self.exponents[e]) for e in np.flatnonzero(self.exponents)}
         return FileSizes(counts, self.target_bytes // 2, self.small_files, self.small_bytes)
 
     @property
     def overlap(self) -> SortOverlap | None:
-        """The overlap of the files in the sort key."""
         return self.bounds.overlap() if self.bounds else None
 
     def delete_cost(self, tombstones: tuple[Tombstone, ...], now_us: int) -> DeleteCost | None:

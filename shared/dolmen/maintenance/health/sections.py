@@ -28,7 +28,6 @@ from dolmen.maintenance.health.health import (
 
 
 def versions(health: Health) -> Html | None:
-    """The kept versions, tags and cursors."""
     kept = health.versions
     if not kept.newest:
         return None
@@ -84,7 +83,6 @@ def _cursors(health: Health) -> Html | None:
 
 
 def erasures(health: Health) -> Html:
-    """Pending erasures and their deadlines."""
     if not health.erasures:
         return _section("Erasures", element("p", "No erasure is pending: what was erased is gone from the disk."))
     columns = {"erasure": "id", "deadline": "time", "time used": "", "state": "", "tables": "words", "next": "words"}
@@ -160,7 +158,6 @@ def _queue(queue: QueuePlace) -> tuple[object, ...]:
 
 
 def background(health: Health) -> Html:
-    """The work that is due, and recent commits."""
     return _section("Background work", _planned(health), _last_runs(health), _past(health))
 
 

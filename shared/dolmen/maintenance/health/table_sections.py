@@ -111,7 +111,6 @@ _OPEN = 8
 
 
 def table_overview(health: Health) -> Html:
-    """A table of all tables."""
     columns = {
         "table": "",
         **dict.fromkeys(("rows in files", "deleted", "files", "size", "small files", "unresolved deletes"), "number"),
@@ -144,7 +143,6 @@ def _overview_row(index: int, table: TableHealth) -> tuple[object, ...]:
 
 
 def table_panels(health: Health) -> Html:
-    """Each table by itself."""
     open_ = len(health.tables) <= _OPEN
     shown = health.tables[:MOST_PANELS]
     return join(_panel(index, table, open_) for index, table in enumerate(shown))

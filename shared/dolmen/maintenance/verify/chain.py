@@ -261,7 +261,6 @@ class KeptContents:
                 read_segment(context, segment, log)
 
     def check(self, context: Context, log: FindingLog, skip: set[str]) -> None:
-        """Reads everything that was added, except the objects in ``skip``."""
         objects = [one for key, one in self._deletes.by_key.items() if key not in skip]
         check_deletes(context, objects, len(objects), log)
         for name, entry, files in self._files:
@@ -279,7 +278,6 @@ class KeptContents:
 
 
 def check_intents(context: Context, log: FindingLog) -> None:
-    """Reads all heartbeats of jobs."""
     store = context.store
     for info in store.list(PREFIX):
         parsed = parse_intent_key(info.key)

@@ -58,7 +58,6 @@ class ColumnFigures:
     invalid: set[int] = field(default_factory=set)
 
     def add(self, other: ColumnFigures) -> None:
-        """Adds those of more rows of the same columns."""
         for id_, more in other.known.items():
             own = self.known.get(id_)
             self.known[id_] = more if own is None else _join_bounds(own, more)
@@ -213,7 +212,6 @@ class DataCheck:
         return FileBytes.from_ranges(parts, file.size, footer)
 
     def _judge(self, file: DataFile, figures: ColumnFigures) -> None:
-        """Compares all values of a file with its entry."""
         for kind, reason in figures.found:
             self._add_finding(kind, file, reason)
         if any(kind == "data-damaged" for kind, _ in figures.found):
@@ -323,7 +321,6 @@ class DeleteObject:
 
     @property
     def end(self) -> int:
-        """The least size that the object must have."""
         ends = [t.blob.offset + t.blob.length for t in self.tombstones]
         return max([*ends, *(v.offset + v.length for v, _, _ in self.vectors)])
 
@@ -474,7 +471,6 @@ def _check_info(
 
 
 def _check_tombstone(body: bytes, tombstone: Tombstone) -> None:
-    """Raises CorruptionError if the record is not that of the entry."""
     place = f"at byte {tombstone.blob.offset}: "
     if isinstance(tombstone, KeysTombstone):
         inline = inline_keys(tombstone)

@@ -100,13 +100,11 @@ class TableContents:
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """All segments, including the section of the entry itself."""
         own = (self._root.section,) if self._root.section else ()
         return (*own, *(self.entry.segments if self.entry else ()))
 
     @cached_property
     def tombstones(self) -> tuple[Tombstone, ...]:
-        """All tombstones, spilled ones first."""
         return (*self._spilled_entries("tombstones"), *self._inline.tombstones)
 
     @cached_property
@@ -121,7 +119,6 @@ class TableContents:
 
     @cached_property
     def removed(self) -> frozenset[str]:
-        """Uuids of spilled files that were removed."""
         return frozenset((*self._spilled_entries("removed"), *self._inline.removed))
 
     def files(self, segments: Collection[str] | None = None) -> Iterator[DataFile]:
@@ -330,7 +327,6 @@ class TableCheck:
 
     @cached_property
     def types(self) -> dict[int, pa.DataType]:
-        """Type of each present and former column."""
         return {id_: field.arrow_type for id_, field in self.entry.schema.by_id.items()}
 
     def check_schema(self) -> None:
@@ -373,7 +369,6 @@ class TableCheck:
             before = max(before, tombstone.ts)
 
     def check_file(self, file: DataFile) -> None:
-        """Checks a data file's entry with its effective pair."""
         self._check_timestamps(file)
         self._check_sizes(file)
         vector = file.vector

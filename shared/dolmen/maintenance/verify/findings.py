@@ -406,7 +406,6 @@ class FindingLog:
             self.progress(what, self.checked[what], total)
 
     def merge(self, other: FindingLog) -> None:
-        """Adds the findings of another log, which another thread collected."""
         for finding in other.findings:
             self.counts[finding.kind] += 1
             if self.counts[finding.kind] <= MOST_FINDINGS:

@@ -96,7 +96,6 @@ class References:
         end: int = 0,
         rows: int = 0,
     ) -> None:
-        """Adds a reference. An object may have many."""
         index = self._places.get(table)
         if index is None:
             index = self._places[table] = len(self.tables)
@@ -210,7 +209,6 @@ def _listing(store: ObjectStore, log: FindingLog) -> Iterator[ObjectInfo]:
 
 
 def check_repeated(references: References, log: FindingLog) -> None:
-    """Finds data files that are referenced twice."""
     for one in references.repeated_files():
         table, versions = references.tables[one.table], (one.oldest, one.newest)
         log.add("file-twice", one.key, "it is referenced twice", table=table, rows=one.rows, versions=versions)
