@@ -247,12 +247,7 @@ class HiddenPositions:
     """Finds hidden rows. Reads only files that a tombstone may match, and of these only the columns that it names."""
 
     def __init__(
-        self,
-        context: Context,
-        name: str,
-        manifest: Manifest,
-        entry: TableEntry,
-        lookup_bytes: int | None = None,
+        self, context: Context, name: str, manifest: Manifest, entry: TableEntry, lookup_bytes: int | None = None
     ) -> None:
         self._lookup_bytes_left = math.inf if lookup_bytes is None else lookup_bytes
         self._context, self._name, self._manifest, self._entry = context, name, manifest, entry

@@ -86,11 +86,7 @@ class ManifestWriter:
     sequence: int
 
     def write(
-        self,
-        content: Content,
-        identity: str,
-        entries: Iterable[FileEntry],
-        coverage: Mapping[str, int] | None = None,
+        self, content: Content, identity: str, entries: Iterable[FileEntry], coverage: Mapping[str, int] | None = None
     ) -> ManifestFile:
         """Creates a manifest whose name has these 16 digits. For ``coverage``, see ``ManifestBody``."""
         file = ManifestFile(content, self.sequence, self.snapshot, self.sequence)

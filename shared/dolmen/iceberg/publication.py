@@ -390,11 +390,7 @@ class _Publisher:
 
 
 def publish_erasures(
-    context: Context,
-    ids: Collection[str],
-    *,
-    deadline: Callable[[], bool] = never,
-    lookup_bytes: int | None = None,
+    context: Context, ids: Collection[str], *, deadline: Callable[[], bool] = never, lookup_bytes: int | None = None
 ) -> ErasurePublications:
     """Publishes the tables with the setting ``iceberg`` in which erasures have just been committed, so that readers do
     not see the rows until the next round. Where no table has it, it makes no request.

@@ -40,12 +40,7 @@ class Sorter:
     """
 
     def __init__(
-        self,
-        runtime: Runtime,
-        schema: pa.Schema,
-        key: Sequence[str],
-        most_bytes: int,
-        directory: str | None = None,
+        self, runtime: Runtime, schema: pa.Schema, key: Sequence[str], most_bytes: int, directory: str | None = None
     ) -> None:
         self._runtime, self._schema, self._key = runtime, schema, key
         self._most_bytes, self._directory = most_bytes, directory

@@ -156,10 +156,7 @@ def _panel(index: int, table: TableHealth, open_: bool) -> Html:
     keys += [f"sort key {', '.join(table.sort_key)}"] if table.sort_key else ["no sort key"]
     summary = element("summary", element("h3", table.name), element("span", text, class_="muted"))
     inside = element(
-        "div",
-        small_print("; ".join(keys)),
-        element("div", *_panels(index, table), class_="panels"),
-        class_="inside",
+        "div", small_print("; ".join(keys)), element("div", *_panels(index, table), class_="panels"), class_="inside"
     )
     return element("details", summary, inside, class_="card table", id=f"table-{index}", open=open_ and debt.files > 0)
 

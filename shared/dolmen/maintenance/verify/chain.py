@@ -100,11 +100,7 @@ def last_listed(context: Context) -> str:
 
 
 def check_chain(
-    context: Context,
-    newest: Manifest,
-    log: FindingLog,
-    references: References,
-    each: Callable[[Manifest], None] | None,
+    context: Context, newest: Manifest, log: FindingLog, references: References, each: Callable[[Manifest], None] | None
 ) -> dict[int, HistoryEntry]:
     """Checks the versions from the newest back to the horizon. Returns their history entries.
 
