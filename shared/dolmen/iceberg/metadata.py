@@ -412,7 +412,9 @@ class TableMetadata:
             "current-snapshot-id": current.version,
             "refs": {MAIN: {"snapshot-id": current.version, "type": "branch"}},
             "snapshots": [snapshot.to_json(self.format_version) for snapshot in self.snapshots],
-            "snapshot-log": _snapshot_log(self.snapshots),
+            "snapshot-log": [
+                {"timestamp-ms": each.timestamp_ms, "snapshot-id": each.version} for each in self.snapshots
+            ],
             "metadata-log": [{"timestamp-ms": at, "metadata-file": path} for at, path in self.log],
             "statistics": [],
             "partition-statistics": [],
@@ -424,10 +426,6 @@ class TableMetadata:
         if self.format_version == 3:
             found["next-row-id"] = self.next_row_id
         return found
-
-
-def _snapshot_log(snapshots: Sequence[PublishedSnapshot]) -> list[dict[str, int]]:
-    return [{"timestamp-ms": snapshot.timestamp_ms, "snapshot-id": snapshot.version} for snapshot in snapshots]
 
 
 def _digest(found: dict[str, Any]) -> str:

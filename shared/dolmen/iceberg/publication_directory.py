@@ -35,10 +35,6 @@ from dolmen.transactions.publisher import PublicationLag
 OPERATION = "publish"
 
 
-def pin_name(table: str, version: int) -> str:
-    return f"{RESERVED_TAGS}{table}.{version}"
-
-
 def pins_of(manifest: Manifest, table: str) -> dict[int, str]:
     """The names of a table's pins by their version."""
     return {tag.version: name for name, tag in manifest.tags.items() if name.startswith(f"{RESERVED_TAGS}{table}.")}
@@ -54,7 +50,8 @@ def published_tables(manifest: Manifest) -> set[str]:
 def pin_version(context: Context, manifest: Manifest, table: str) -> None:
     """Keeps a version with all it needs; makes no commit if it is pinned. Raises VersionExpiredError, LimitError."""
     tag = Tag(manifest.version, manifest.key, manifest.created_at)
-    submit(context.head, OPERATION, [PutTag(pin_name(table, manifest.version), tag, move=True)])
+    name = f"{RESERVED_TAGS}{table}.{manifest.version}"
+    submit(context.head, OPERATION, [PutTag(name, tag, move=True)])
 
 
 def unpin_versions(context: Context, table: str, before: int | None) -> None:

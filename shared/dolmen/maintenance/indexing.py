@@ -94,7 +94,12 @@ class IndexVersion:
         """The parts that are of no use: of another key, or of files that are all gone; all, without the setting."""
         if not has_index(self.entry):
             return list(self.parts)
-        return [part for part in self.parts if not self._is_useful(self.opened[part.object])]
+        return [
+            part
+            for part, opened in ((part, self.opened[part.object]) for part in self.parts)
+            if not opened.fits(self.entry.primary_key, self.encoding.kinds)
+            or self.live.keys().isdisjoint(opened.head.files)
+        ]
 
     def to_build(self, tried: set[str]) -> list[PartBuilding]:
         """Parts to build now, beside each other: of files without an index, unless tried, or merged ones."""
@@ -102,7 +107,8 @@ class IndexVersion:
         added = [PartBuilding(files=some) for some in _groups(self._indexable(covered | tried))]
         if added:
             return added
-        shares = {key: self._live_share(part) for key, part in self.opened.items()}
+        files = {key: part.head.files for key, part in self.opened.items()}
+        shares = {key: sum(uuid in self.live for uuid in uuids) / len(uuids) for key, uuids in files.items()}
         return [PartBuilding(parts=together) for together in parts_to_merge(self.parts, shares)]
 
     def build(self, building: PartBuilding) -> Segment | None:
@@ -115,13 +121,6 @@ class IndexVersion:
         return PutIndexParts(
             self.name, entry.uuid, entry.epoch, existing, self.manifest.commit_ts, replaced, tuple(outputs)
         )
-
-    def _is_useful(self, part: OpenPart) -> bool:
-        fits = part.fits(self.entry.primary_key, self.encoding.kinds)
-        return fits and not self.live.keys().isdisjoint(part.head.files)
-
-    def _live_share(self, part: OpenPart) -> float:
-        return sum(uuid in self.live for uuid in part.head.files) / len(part.head.files)
 
     def _indexable(self, done: set[str]) -> Iterator[DataFile]:
         """Files without an index. Those that may hold erased rows are left out until they are rewritten."""

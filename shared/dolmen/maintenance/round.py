@@ -150,7 +150,13 @@ class _Rounder:
         resolving = sorted(names, key=lambda name: (-_deletes(there[name]), name)) if "resolve" in steps else []
         here = [name for name in names if name not in compacted_elsewhere]
         compacting = sorted(here, key=lambda name: (-_files(there[name]), name)) if "compact" in steps else []
-        indexing = [name for name in names if _has_index(there[name])] if "index" in steps else []
+        # An idle table, whose entry is elsewhere, needs no work on its index.
+        with_index = (
+            name
+            for name in names
+            if not there[name].section and (TableSettings.of(there[name]).index or there[name].segments_of("index"))
+        )
+        indexing = list(with_index) if "index" in steps else []
         to_index, merging = tuple(indexing), "merge" in steps
         while resolving or compacting or indexing or merging:
             resolving = self._turns("resolve", resolve, resolving, 0.5 if compacting else 0.9)
@@ -229,11 +235,6 @@ class _Rounder:
         else:
             self._failures.append(ended)
         self._progress(ended)
-
-
-def _has_index(entry: TableEntry) -> bool:
-    """Whether a table is to have an index, or has one. An idle table, whose entry is elsewhere, needs nothing."""
-    return not entry.section and (TableSettings.of(entry).index or bool(entry.segments_of("index")))
 
 
 def _deletes(entry: TableEntry) -> int:

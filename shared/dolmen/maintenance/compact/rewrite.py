@@ -126,8 +126,9 @@ class LiveRows:
                     bounds_of.append(unit.bound)
                     yield group
 
-        for batch in self._reader.read(self._decode, groups(), self._ids):
-            yield bounds_of.popleft(), self._count_hidden(batch)
+        for batch, rows in self._reader.read(self._decode, groups(), self._ids):
+            self.hidden += rows - batch.num_rows
+            yield bounds_of.popleft(), batch
 
     def _groups(self, file: OpenFile) -> list[RowGroup]:
         """Row groups with rows that may be live. The rows of others are counted as hidden."""
@@ -145,11 +146,6 @@ class LiveRows:
             kept_rows = to_boolean_array(keep)
             output = [array.filter(kept_rows) for array in output]
         return pa.RecordBatch.from_arrays(output, schema=self._entry.schema.arrow), group.rows
-
-    def _count_hidden(self, read: tuple[pa.RecordBatch, int]) -> pa.RecordBatch:
-        batch, rows = read
-        self.hidden += rows - batch.num_rows
-        return batch
 
 
 def write_options(options: CompactionOptions, target_file_bytes: int) -> WriteOptions:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import blake2b
 from heapq import merge
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -344,10 +345,12 @@ class Sweep:
     def run(self) -> Swept:
         """Sweeps from the oldest hour to the newest, over all tables at once, and returns the progress."""
         start_us = self.manifest.swept
-        others = ((0, info) for info in self._undated_objects())
-        if self._sweep(others) is not None:
+        undated = chain(self.head.store.list("segment/"), _losers(self.head, self.manifest, self._from_us))
+        if self._sweep((0, info) for info in undated) is not None:
             return self._result(start_us, complete=False)
-        reached_us = self._sweep(self._dated_objects())
+        # Data and tombstone objects have hours in their names.
+        dated = merge(*map(self._in_directory, _directories(self.head.store)), key=lambda item: item[0])
+        reached_us = self._sweep(dated)
         return self._result(self.before_us if reached_us is None else reached_us, complete=reached_us is None)
 
     def _result(self, reached_us: int, *, complete: bool) -> Swept:
@@ -381,20 +384,12 @@ class Sweep:
         if hours:
             self._failed_us = min(hours + ([] if self._failed_us is None else [self._failed_us]))
 
-    def _dated_objects(self) -> Iterator[tuple[int, ObjectInfo]]:
-        """Data and tombstone objects with the hours in their names, in the order of hours."""
-        return merge(*map(self._in_directory, _directories(self.head.store)), key=lambda item: item[0])
-
     def _in_directory(self, directory: str) -> Iterator[tuple[int, ObjectInfo]]:
         start = hour_prefix(directory, self._from_us) if self._from_us else ""
         for info in self.head.store.list(directory, start):
             hour = hour_of(info.key)
             if hour is not None:  # otherwise not an object of dolmen
                 yield hour, info
-
-    def _undated_objects(self) -> Iterator[ObjectInfo]:
-        yield from self.head.store.list("segment/")
-        yield from _losers(self.head, self.manifest, self._from_us)
 
 
 def _directories(store: ObjectStore) -> Iterator[str]:

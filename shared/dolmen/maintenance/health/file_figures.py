@@ -232,7 +232,8 @@ class FilesSurvey:
         """The cost of unresolved deletes for a scan; None if there are none."""
         if not tombstones:
             return None
-        fetched = [tombstone.blob for tombstone in tombstones if not _is_inline(tombstone)]
+        # Of the others the entry has all that a scan needs.
+        fetched = [t.blob for t in tombstones if (t.predicate if isinstance(t, WhereTombstone) else t.values) is None]
         return DeleteCost(
             len(tombstones),
             max(0, now_us - min(tombstone.ts for tombstone in tombstones)),
@@ -242,11 +243,6 @@ class FilesSurvey:
             sum(blob.length for blob in fetched),
             self.slowdown,
         )
-
-
-def _is_inline(tombstone: Tombstone) -> bool:
-    """Whether a scan needs nothing but the entry."""
-    return (tombstone.predicate if isinstance(tombstone, WhereTombstone) else tombstone.values) is not None
 
 
 MOST_ERASURES = 20
