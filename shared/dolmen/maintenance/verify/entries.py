@@ -343,9 +343,8 @@ class TableCheck:
         there = {field.id for field in schema.fields}
         gone = sorted({*self.entry.primary_key, *self.entry.sort_key} - there)
         if twice or late:
-            self._add_finding(
-                "schema-ids", f"ids {twice or late} {'twice' if twice else f'with next_id {schema.next_id}'}"
-            )
+            reason = "twice" if twice else f"with next_id {schema.next_id}"
+            self._add_finding("schema-ids", f"ids {twice or late} {reason}")
         if gone:
             self._add_finding("schema-ids", f"the primary or sort key names columns {gone}, which there are not")
 
@@ -369,8 +368,18 @@ class TableCheck:
             before = max(before, tombstone.ts)
 
     def check_file(self, file: DataFile) -> None:
-        self._check_timestamps(file)
-        self._check_sizes(file)
+        newest = self.manifest.commit_ts
+        least, greatest = file.row_ts_bounds or (0, 0)
+        if file.row_ts is not None:
+            least = greatest = file.row_ts
+        if not 1 <= least <= greatest <= file.applied_through <= newest:
+            rows = f"row_ts {least}" if least == greatest else f"row_ts {least} to {greatest}"
+            self._file("file-timestamps", file, f"{rows}, applied_through {file.applied_through}, commit_ts {newest}")
+        offset, length, _ = file.footer
+        if file.rows < 1 or file.size < 12:
+            self._file("file-entry", file, f"{file.rows:,} rows in {file.size:,} bytes")
+        elif offset < 4 or length < 8 or offset + length != file.size:
+            self._file("file-entry", file, f"a footer of {length:,} bytes at {offset:,} in {file.size:,}")
         vector = file.vector
         if vector and not 1 <= vector.cardinality <= file.rows:
             self._file("vector-entry", file, f"a vector of {vector.cardinality:,} positions for {file.rows:,} rows")
@@ -379,22 +388,6 @@ class TableCheck:
                 self._check_stats(file, id_)
         except SchemaError as error:
             self._file("stats-entry", file, str(error))
-
-    def _check_timestamps(self, file: DataFile) -> None:
-        newest = self.manifest.commit_ts
-        least, greatest = file.row_ts_bounds or (0, 0)
-        if file.row_ts is not None:
-            least = greatest = file.row_ts
-        if not 1 <= least <= greatest <= file.applied_through <= newest:
-            rows = f"row_ts {least}" if least == greatest else f"row_ts {least} to {greatest}"
-            self._file("file-timestamps", file, f"{rows}, applied_through {file.applied_through}, commit_ts {newest}")
-
-    def _check_sizes(self, file: DataFile) -> None:
-        offset, length, _ = file.footer
-        if file.rows < 1 or file.size < 12:
-            self._file("file-entry", file, f"{file.rows:,} rows in {file.size:,} bytes")
-        elif offset < 4 or length < 8 or offset + length != file.size:
-            self._file("file-entry", file, f"a footer of {length:,} bytes at {offset:,} in {file.size:,}")
 
     def _check_stats(self, file: DataFile, id_: int) -> None:
         arrow_type, raw = self.types.get(id_), file.stats[id_]

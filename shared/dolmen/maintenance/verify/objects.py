@@ -222,7 +222,7 @@ def _check_size(there: ObjectInfo, some: list[Reference], references: References
             log.add(
                 _SIZE.get(_prefix(there.key), "file-size"),
                 there.key,
-                f"{there.size:,} bytes, not {expected} that its entry tells of",
+                f"{there.size:,} bytes, not {expected} that its entry has",
                 table=references.tables[one.table],
                 rows=one.rows,
                 versions=(one.oldest, one.newest),

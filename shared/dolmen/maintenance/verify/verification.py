@@ -37,6 +37,7 @@ from dolmen.format.adopted_files import file_label
 from dolmen.format.entries import DataFile, Overlay, Tombstone, Vector
 from dolmen.format.layout import POINTER
 from dolmen.format.manifest import HistoryEntry, Manifest, Segment, SegmentKind, TableEntry
+from dolmen.format.references import references
 from dolmen.maintenance.erasures.receipts import check_erasures
 from dolmen.maintenance.gc.mark import manifest_keys
 from dolmen.maintenance.verify.chain import (
@@ -144,9 +145,8 @@ class _Verification:
         self._check_released(newest)
         check_repeated(self._references, log)
         missing, orphans = check_objects(context.store, context.runtime, self._references, log, newest)
-        skip = {one.key for one in missing} | {
-            found.object for found in log.findings if found.kind in _UNREADABLE_KINDS
-        }
+        skip = {one.key for one in missing}
+        skip |= {found.object for found in log.findings if found.kind in _UNREADABLE_KINDS}
         self._check_contents(tables, skip)
         if self._deep:
             self._kept.check(context, log, skip)
@@ -311,35 +311,23 @@ class _Verification:
             for tree in released.trees:
                 self._references.add(tree.object, versions, need=need, size=tree.size)
                 self._reference_tree(tree, versions)
-            for key in released.manifests:
-                self._reference_released_manifest(key, versions)
+            for key in released.manifests:  # of expired versions that have lost their tags
+                try:
+                    for needed in manifest_keys(key, self._context.segments):
+                        self._references.add(needed, versions, need="known")
+                except CorruptionError as error:
+                    log.add("manifest-damaged", key, f"{error.reason}, and collection must read it", versions=versions)
         if any(released.version <= newest.freed for released in newest.released):
             reason = f"what version {newest.released[0].version} released is listed, freed is all up to {newest.freed}"
             log.add("released-untrimmed", newest.key, reason)
 
-    def _reference_released_manifest(self, key: str, versions: tuple[int, int]) -> None:
-        """Adds references to what an expired version needs that has lost its tag; some may have been deleted before."""
-        try:
-            for needed in manifest_keys(key, self._context.segments):
-                self._references.add(needed, versions, need="known")
-        except CorruptionError as error:
-            self._log.add("manifest-damaged", key, f"{error.reason}, and collection must read it", versions=versions)
-
     def _reference_tree(self, tree: Segment, versions: tuple[int, int]) -> None:
         """Adds references to objects that a released segment names; some may have been deleted before."""
         for entry in _entries(self._context, tree, self._log):
-            objects: set[str] = set()
             if isinstance(entry, TableEntry):
-                objects = entry.objects()
                 for segment in entry.segments:
                     self._reference_tree(segment, versions)
-            elif isinstance(entry, DataFile | Overlay):
-                objects = {entry.vector.object} if entry.vector else set()
-                if isinstance(entry, DataFile):
-                    objects.add(entry.path)
-            elif isinstance(entry, Tombstone):
-                objects = {entry.blob.object}
-            for key in objects:
+            for key in references(entry) if isinstance(entry, TableEntry | DataFile | Overlay | Tombstone) else ():
                 self._references.add(key, versions, need="known")
 
     # ---- contents
