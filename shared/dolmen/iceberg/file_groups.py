@@ -36,79 +36,8 @@ from dolmen.rows.scan.read.reading import PlanReader, hidden_rows, whole_groups
 from dolmen.rows.scan.read.row_groups import RowGroup, row_groups
 from dolmen.rows.scan.scan_deletes import BlobReader, Deletes, load_deletes
 
-BLOB_OFFSET = 4
-"""Where the blob begins: after the magic."""
-
-_MAGIC = b"PFA1"
-
-_VECTOR_MAGIC = b"\xd1\xd3\x39\x64"
-
-_ROW_POSITION_ID = 2147483645
-"""Reserved field id of a row's position ("Reserved Field IDs")."""
-
-
-def vector_blob(positions: BitMap) -> bytes:
-    """A deletion vector: length, magic, one 64-bit Roaring bitmap of one 32-bit bitmap, and CRC-32."""
-    body = _VECTOR_MAGIC + struct.pack("<QI", 1, 0) + encode_vector(positions)
-    return struct.pack(">I", len(body)) + body + struct.pack(">I", crc32(body))
-
-
-def vector_in(body: bytes, offset: int, length: int) -> BitMap:
-    """The positions in a deletion vector of a Puffin file. Raises ValueError if it is damaged."""
-    blob = body[offset : offset + length]
-    inner = blob[4:-4]
-    if len(blob) != length or inner[:4] != _VECTOR_MAGIC or blob[-4:] != struct.pack(">I", crc32(inner)):
-        raise ValueError("the deletion vector's checksum differs")
-    return BitMap.deserialize(inner[16:])
-
-
-def puffin_file(blob: bytes, data_file: str, cardinality: int) -> bytes:
-    """A Puffin file with one deletion vector (``vector_blob``) of a data file at this absolute path."""
-    payload = msgspec.json.encode(
-        {
-            "blobs": [
-                {
-                    "type": "deletion-vector-v1",
-                    "fields": [_ROW_POSITION_ID],
-                    "snapshot-id": -1,
-                    "sequence-number": -1,
-                    "offset": BLOB_OFFSET,
-                    "length": len(blob),
-                    "properties": {"referenced-data-file": data_file, "cardinality": str(cardinality)},
-                }
-            ],
-            "properties": {"created-by": "dolmen"},
-        }
-    )
-    return b"".join([_MAGIC, blob, _MAGIC, payload, struct.pack("<II", len(payload), 0), _MAGIC])
-
-
-FILE_PATH_ID = 2147483546
-"""Reserved field id of the column ``file_path``."""
-
-POSITION_ID = 2147483545
-"""Reserved field id of the column ``pos``."""
-
-_ROW_GROUP = 1 << 20
-
-_SCHEMA = pa.schema(
-    [
-        pa.field("file_path", pa.string(), False, {"PARQUET:field_id": str(FILE_PATH_ID)}),
-        pa.field("pos", pa.int64(), False, {"PARQUET:field_id": str(POSITION_ID)}),
-    ]
-)
-
-
-def position_delete_file(positions: Mapping[str, BitMap]) -> bytes:
-    """A position-delete file, sorted by path and position; positions come by the absolute path of their data file."""
-    sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(sink, _SCHEMA, compression="zstd", use_dictionary=["file_path"], store_schema=False) as out:
-        for path in sorted(positions):
-            numbers = np.asarray(positions[path].to_array(), np.int64)
-            for start in range(0, len(numbers), _ROW_GROUP):
-                own = numbers[start : start + _ROW_GROUP]
-                out.write_batch(pa.record_batch([pa.repeat(path, len(own)), pa.array(own)], schema=_SCHEMA))
-    return bytes(sink.getvalue())
+_AT_ONCE = 1_000
+"""The most vectors that are fetched at once."""
 
 
 @dataclass(frozen=True)
@@ -128,10 +57,6 @@ class FileGroup:
         """16 digits that are the same for the same hidden rows. Within an epoch rows are hidden, and never shown again,
         so their number by file tells which they are."""
         return _digest([str(epoch), *(f"{uuid}:{count}" for uuid, count in self.deleted.items())], b"")
-
-
-def _digest(parts: Iterable[str], more: bytes) -> str:
-    return hashlib.sha256("\n".join(parts).encode() + b"\0" + more).hexdigest()[:16]
 
 
 class FileGroups:
@@ -230,10 +155,6 @@ class FileGroups:
                 self._positions[plan.file.path] = positions
 
 
-_AT_ONCE = 1_000
-"""The most vectors that are fetched at once."""
-
-
 def _group(
     segment: Segment | None, counts: dict[int, int], rows: list[int], uuids: dict[int, str] | list[str]
 ) -> FileGroup:
@@ -241,6 +162,10 @@ def _group(
     visible = {index: count for index, count in counts.items() if count < rows[index]}
     deleted = {uuids[index]: count for index, count in visible.items() if count}
     return FileGroup(segment, np.array(sorted(visible), np.int64), deleted)
+
+
+def _digest(parts: Iterable[str], more: bytes) -> str:
+    return hashlib.sha256("\n".join(parts).encode() + b"\0" + more).hexdigest()[:16]
 
 
 class HiddenPositions:
@@ -297,3 +222,78 @@ class HiddenPositions:
 
     def _reader(self) -> PlanReader:
         return PlanReader.of_table(self._context, self._name, self._manifest, self._entry)
+
+
+BLOB_OFFSET = 4
+"""Where the blob begins: after the magic."""
+
+_MAGIC = b"PFA1"
+
+_VECTOR_MAGIC = b"\xd1\xd3\x39\x64"
+
+_ROW_POSITION_ID = 2147483645
+"""Reserved field id of a row's position ("Reserved Field IDs")."""
+
+
+def vector_blob(positions: BitMap) -> bytes:
+    """A deletion vector: length, magic, one 64-bit Roaring bitmap of one 32-bit bitmap, and CRC-32."""
+    body = _VECTOR_MAGIC + struct.pack("<QI", 1, 0) + encode_vector(positions)
+    return struct.pack(">I", len(body)) + body + struct.pack(">I", crc32(body))
+
+
+def vector_in(body: bytes, offset: int, length: int) -> BitMap:
+    """The positions in a deletion vector of a Puffin file. Raises ValueError if it is damaged."""
+    blob = body[offset : offset + length]
+    inner = blob[4:-4]
+    if len(blob) != length or inner[:4] != _VECTOR_MAGIC or blob[-4:] != struct.pack(">I", crc32(inner)):
+        raise ValueError("the deletion vector's checksum differs")
+    return BitMap.deserialize(inner[16:])
+
+
+def puffin_file(blob: bytes, data_file: str, cardinality: int) -> bytes:
+    """A Puffin file with one deletion vector (``vector_blob``) of a data file at this absolute path."""
+    payload = msgspec.json.encode(
+        {
+            "blobs": [
+                {
+                    "type": "deletion-vector-v1",
+                    "fields": [_ROW_POSITION_ID],
+                    "snapshot-id": -1,
+                    "sequence-number": -1,
+                    "offset": BLOB_OFFSET,
+                    "length": len(blob),
+                    "properties": {"referenced-data-file": data_file, "cardinality": str(cardinality)},
+                }
+            ],
+            "properties": {"created-by": "dolmen"},
+        }
+    )
+    return b"".join([_MAGIC, blob, _MAGIC, payload, struct.pack("<II", len(payload), 0), _MAGIC])
+
+
+FILE_PATH_ID = 2147483546
+"""Reserved field id of the column ``file_path``."""
+
+POSITION_ID = 2147483545
+"""Reserved field id of the column ``pos``."""
+
+_ROW_GROUP = 1 << 20
+
+_SCHEMA = pa.schema(
+    [
+        pa.field("file_path", pa.string(), False, {"PARQUET:field_id": str(FILE_PATH_ID)}),
+        pa.field("pos", pa.int64(), False, {"PARQUET:field_id": str(POSITION_ID)}),
+    ]
+)
+
+
+def position_delete_file(positions: Mapping[str, BitMap]) -> bytes:
+    """A position-delete file, sorted by path and position; positions come by the absolute path of their data file."""
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(sink, _SCHEMA, compression="zstd", use_dictionary=["file_path"], store_schema=False) as out:
+        for path in sorted(positions):
+            numbers = np.asarray(positions[path].to_array(), np.int64)
+            for start in range(0, len(numbers), _ROW_GROUP):
+                own = numbers[start : start + _ROW_GROUP]
+                out.write_batch(pa.record_batch([pa.repeat(path, len(own)), pa.array(own)], schema=_SCHEMA))
+    return bytes(sink.getvalue())

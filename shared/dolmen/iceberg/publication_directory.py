@@ -32,97 +32,14 @@ from dolmen.iceberg.metadata import TableMetadata
 from dolmen.store.base import ObjectStore, Stored, create, scheme_of
 from dolmen.transactions.publisher import PublicationLag
 
+PREFIX = "iceberg/"
+
 OPERATION = "publish"
 
-
-def pins_of(manifest: Manifest, table: str) -> dict[int, str]:
-    """The names of a table's pins by their version."""
-    return {tag.version: name for name, tag in manifest.tags.items() if name.startswith(f"{RESERVED_TAGS}{table}.")}
-
-
-def published_tables(manifest: Manifest) -> set[str]:
-    """The uuids of the tables that have pins, dropped ones included."""
-    return {
-        name.removeprefix(RESERVED_TAGS).partition(".")[0] for name in manifest.tags if name.startswith(RESERVED_TAGS)
-    }
-
-
-def pin_version(context: Context, manifest: Manifest, table: str) -> None:
-    """Keeps a version with all it needs; makes no commit if it is pinned. Raises VersionExpiredError, LimitError."""
-    tag = Tag(manifest.version, manifest.key, manifest.created_at)
-    name = f"{RESERVED_TAGS}{table}.{manifest.version}"
-    submit(context.head, OPERATION, [PutTag(name, tag, move=True)])
-
-
-def unpin_versions(context: Context, table: str, before: int | None) -> None:
-    """Removes the pins of a table's versions before this one, or all of them; makes no commit if there are none."""
-    submit(context.head, OPERATION, [UnpinVersions(table, before)])
-
-
-@dataclass(frozen=True)
-class UnpinVersions:
-    """Removes pins of versions before the published one, or all pins."""
-
-    table: str
-    before: int | None
-    name: str | None = None
-    uuid: str = ""
-    request: str | None = None
-
-    def apply(self, draft: Draft, ts: int) -> None:
-        prefix = f"{RESERVED_TAGS}{self.table}."
-        for name, tag in list(draft.tags.items()):
-            if name.startswith(prefix) and (self.before is None or tag.version < self.before):
-                draft.put_tag(name, None)
-
-
-_CLOCKS_DIFFER_US = 10 * SECOND_US
-"""The timestamp of a commit may be so far ahead of the time of its version, in microseconds."""
-
-_SHOWS_THE_SAME = frozenset(("set", "resolve", "compact", "index", "merge"))
-
-
-def publication_lag(manifest: Manifest, name: str, entry: TableEntry) -> PublicationLag | None:
-    """The lag of a table's publication, by its whole entry; None if it is not published, and is not to be."""
-    pins = pins_of(manifest, entry.uuid)
-    if not pins and entry.properties.get("iceberg") is None:
-        return None
-    version = min(pins, default=0)  # an earlier one keeps its pin until the publication after it is done
-    created_at = manifest.tags[pins[version]].created_at if pins else 0
-    oldest = min(_changes(manifest, name, entry, version, created_at), default=manifest.created_at)
-    return PublicationLag(version, max(0, manifest.created_at - oldest))
-
-
-def _changes(manifest: Manifest, name: str, entry: TableEntry, version: int, created_at: int) -> Iterator[int]:
-    """Yields times of changes since a version: of commits in the manifest's history, or of the newest row or delete."""
-    commits = [*manifest.history, manifest.as_history()]
-    for commit in commits:
-        if commit.version > version and any(
-            change.table == name and change.what not in _SHOWS_THE_SAME for change in commit.did
-        ):
-            yield commit.created_at
-    if commits[0].version > version:  # the history in the manifest does not reach back to that version
-        newest = max(
-            [entry.last_delete_ts, entry.schema.altered_ts]
-            + [file.greatest_row_ts for file in entry.files]
-            + [segment.greatest for segment in entry.segments_of("files")]
-        )
-        if newest > created_at + _CLOCKS_DIFFER_US:
-            yield newest
-
-
-def asks_for_publication(context: Context, manifest: Manifest, entry: TableEntry) -> bool:
-    """Whether a table has the setting ``iceberg``. Costs no request unless it was published before and is idle.
-
-    An idle table's entry in the manifest has no settings, but its pin tells that it was published.
-    """
-    may_be = entry.properties.get("iceberg") is not None or bool(pins_of(manifest, entry.uuid))
-    return may_be and TableSettings.of(context.segments.whole(entry)).iceberg is not None
-
-
-PREFIX = "iceberg/"
 _METADATA = re.compile(r"v([1-9]\d{0,17})\.metadata\.json")
+
 _HINT = "version-hint.text"
+
 _WRITTEN = re.compile(r".*-[0-9a-f]{16}([0-9a-f]{16})\.(?:avro|parquet|puffin)")
 """The name of an object that ``write`` created ends with a digest of its bytes."""
 
@@ -286,3 +203,88 @@ def _root(store: ObjectStore) -> str:
     """The URL of the database as Iceberg's readers need it: they take paths of files as they are, without escapes."""
     scheme = scheme_of(store.url)
     return unquote(store.url) if scheme is not None and scheme.is_quoted else store.url
+
+
+def pins_of(manifest: Manifest, table: str) -> dict[int, str]:
+    """The names of a table's pins by their version."""
+    return {tag.version: name for name, tag in manifest.tags.items() if name.startswith(f"{RESERVED_TAGS}{table}.")}
+
+
+def published_tables(manifest: Manifest) -> set[str]:
+    """The uuids of the tables that have pins, dropped ones included."""
+    return {
+        name.removeprefix(RESERVED_TAGS).partition(".")[0] for name in manifest.tags if name.startswith(RESERVED_TAGS)
+    }
+
+
+def pin_version(context: Context, manifest: Manifest, table: str) -> None:
+    """Keeps a version with all it needs; makes no commit if it is pinned. Raises VersionExpiredError, LimitError."""
+    tag = Tag(manifest.version, manifest.key, manifest.created_at)
+    name = f"{RESERVED_TAGS}{table}.{manifest.version}"
+    submit(context.head, OPERATION, [PutTag(name, tag, move=True)])
+
+
+def unpin_versions(context: Context, table: str, before: int | None) -> None:
+    """Removes the pins of a table's versions before this one, or all of them; makes no commit if there are none."""
+    submit(context.head, OPERATION, [UnpinVersions(table, before)])
+
+
+@dataclass(frozen=True)
+class UnpinVersions:
+    """Removes pins of versions before the published one, or all pins."""
+
+    table: str
+    before: int | None
+    name: str | None = None
+    uuid: str = ""
+    request: str | None = None
+
+    def apply(self, draft: Draft, ts: int) -> None:
+        prefix = f"{RESERVED_TAGS}{self.table}."
+        for name, tag in list(draft.tags.items()):
+            if name.startswith(prefix) and (self.before is None or tag.version < self.before):
+                draft.put_tag(name, None)
+
+
+_CLOCKS_DIFFER_US = 10 * SECOND_US
+"""The timestamp of a commit may be so far ahead of the time of its version, in microseconds."""
+
+_SHOWS_THE_SAME = frozenset(("set", "resolve", "compact", "index", "merge"))
+
+
+def publication_lag(manifest: Manifest, name: str, entry: TableEntry) -> PublicationLag | None:
+    """The lag of a table's publication, by its whole entry; None if it is not published, and is not to be."""
+    pins = pins_of(manifest, entry.uuid)
+    if not pins and entry.properties.get("iceberg") is None:
+        return None
+    version = min(pins, default=0)  # an earlier one keeps its pin until the publication after it is done
+    created_at = manifest.tags[pins[version]].created_at if pins else 0
+    oldest = min(_changes(manifest, name, entry, version, created_at), default=manifest.created_at)
+    return PublicationLag(version, max(0, manifest.created_at - oldest))
+
+
+def _changes(manifest: Manifest, name: str, entry: TableEntry, version: int, created_at: int) -> Iterator[int]:
+    """Yields times of changes since a version: of commits in the manifest's history, or of the newest row or delete."""
+    commits = [*manifest.history, manifest.as_history()]
+    for commit in commits:
+        if commit.version > version and any(
+            change.table == name and change.what not in _SHOWS_THE_SAME for change in commit.did
+        ):
+            yield commit.created_at
+    if commits[0].version > version:  # the history in the manifest does not reach back to that version
+        newest = max(
+            [entry.last_delete_ts, entry.schema.altered_ts]
+            + [file.greatest_row_ts for file in entry.files]
+            + [segment.greatest for segment in entry.segments_of("files")]
+        )
+        if newest > created_at + _CLOCKS_DIFFER_US:
+            yield newest
+
+
+def asks_for_publication(context: Context, manifest: Manifest, entry: TableEntry) -> bool:
+    """Whether a table has the setting ``iceberg``. Costs no request unless it was published before and is idle.
+
+    An idle table's entry in the manifest has no settings, but its pin tells that it was published.
+    """
+    may_be = entry.properties.get("iceberg") is not None or bool(pins_of(manifest, entry.uuid))
+    return may_be and TableSettings.of(context.segments.whole(entry)).iceberg is not None

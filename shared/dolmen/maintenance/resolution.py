@@ -38,6 +38,12 @@ from dolmen.rows.scan.read.row_groups import OpenFile, RowGroup, row_groups
 BUDGET_BYTES = 64 * GIB
 """A call stops after reading about this many bytes, whatever its deadline."""
 
+MOST_OBJECTS = 32
+"""Vectors are gathered when they are spread over more ``.del`` objects than this."""
+
+SMALL_BYTES = 64 * KIB
+"""A vector larger than this, in bytes, stays where it is: it is worth a request of its own."""
+
 BATCH_FILES = 1_000
 _BATCH_ROWS = 1 << 28
 """The most files and physical rows of one commit. Positions take 32 MB if every other row is deleted."""
@@ -337,14 +343,6 @@ class _Resolution:
             self.stopped = True
 
 
-MOST_OBJECTS = 32
-"""Vectors are gathered when they are spread over more ``.del`` objects than this."""
-
-SMALL_BYTES = 64 * KIB
-"""A vector larger than this, in bytes, stays where it is: it is worth a request of its own."""
-
-_BATCH_FILES = 1_000
-
 _BATCH_BYTES = 16 * MIB
 
 
@@ -363,7 +361,7 @@ def gather_vectors(context: Context, name: str, *, deadline: Callable[[], bool] 
     moved = 0
     while scattered and not deadline():
         batch, size = list[DataFile](), 0
-        while scattered and len(batch) < _BATCH_FILES and size < _BATCH_BYTES:
+        while scattered and len(batch) < BATCH_FILES and size < _BATCH_BYTES:
             file = scattered.pop()
             batch.append(file)
             size += file.vector.length if file.vector else 0

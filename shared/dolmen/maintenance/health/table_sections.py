@@ -30,84 +30,13 @@ from dolmen.maintenance.health.health import (
     TableHealth,
 )
 
-MOST_BARS = 14
-"""The most bars of a histogram; neighbouring sizes share one if there are more."""
-
-
-def size_histogram(sizes: FileSizes) -> Html:
-    """A table of sizes with a bar for each: small files have a colour and a word of their own."""
-    least, greatest = min(sizes.counts), max(sizes.counts)
-    step = -(-(greatest - least + 1) // MOST_BARS)
-    bars = [
-        (first, sum(sizes.counts.get(exponent, 0) for exponent in range(first, first + step)))
-        for first in range(least, greatest + 1, step)
-    ]
-    most = max(count for _, count in bars)
-    rows = [_bar(first, first + step, count, most, sizes.small_below_bytes) for first, count in bars]
-    head = element(
-        "tr", element("th", "size", scope="col"), element("td", class_="wide"), element("th", "files", scope="col")
-    )
-    return element("table", element("thead", head), element("tbody", *rows), class_="bars")
-
-
-def _bar(first: int, end: int, count: int, most: int, small_below: int) -> Html:
-    small = 2**end <= small_below
-    label = range_text(first, end) if first else f"below {power_text(end)}"
-    return element(
-        "tr",
-        element("th", label, element("span", " small", class_="tag small") if small else None, scope="row"),
-        element("td", meter(count, most, "small" if small else ""), class_="wide"),
-        element("td", f"{count:,}", class_="number"),
-    )
-
-
-def overlap_chart(overlap: SortOverlap, name: str) -> Html:
-    """The depth of overlap over the range of the sort key, by rank; ``name`` is unique on the page."""
-    parts = overlap.depths
-    top = max(overlap.deepest, 1)
-    width = WIDTH / len(parts)
-
-    def outline(depths: Iterable[float]) -> str:
-        points = (
-            f"{index * width:.1f},{HEIGHT - depth / top * HEIGHT:.1f} "
-            f"{(index + 1) * width:.1f},{HEIGHT - depth / top * HEIGHT:.1f}"
-            for index, depth in enumerate(depths)
-        )
-        return " ".join(points)
-
-    greatest = outline(most for _, most in parts)
-    mean = outline(mean for mean, _ in parts)
-    description = (
-        "Over the range of the sort key, from the least to the greatest, up to "
-        f"{count_text(overlap.deepest, 'file')} share a value, and {overlap.mean:,.1f} on average."
-    )
-    drawing = element(
-        "svg",
-        element("title", "Overlap of files in the sort key", id=f"{name}-title"),
-        element("desc", description, id=f"{name}-desc"),
-        *(element("line", class_="grid", x1=0, x2=WIDTH, y1=y, y2=y) for y in (0, HEIGHT // 2, HEIGHT)),
-        element("path", class_="area", d=f"M0,{HEIGHT} L{greatest} L{WIDTH},{HEIGHT} Z"),
-        element("path", class_="line", d=f"M{mean}"),
-        viewBox=f"0 0 {WIDTH} {HEIGHT}",
-        preserveAspectRatio="none",
-        role="img",
-        aria_labelledby=f"{name}-title {name}-desc",
-    )
-    axis = [element("span", f"{top:,}"), element("span", "0")]
-    return element(
-        "div",
-        element("div", *axis, class_="y-axis", aria_hidden="true"),
-        element("div", drawing, class_="plot"),
-        element(
-            "div", element("span", "least key"), element("span", "greatest key"), class_="x-axis", aria_hidden="true"
-        ),
-        class_="chart",
-    )
-
-
 MOST_PANELS = 50
 """The most tables that are drawn one by one: those of most bytes."""
+
 _OPEN = 8
+
+MOST_BARS = 14
+"""The most bars of a histogram; neighbouring sizes share one if there are more."""
 
 
 def table_overview(health: Health) -> Html:
@@ -197,6 +126,33 @@ def _small_files(table: TableHealth) -> Html:
     return small_print(text)
 
 
+def size_histogram(sizes: FileSizes) -> Html:
+    """A table of sizes with a bar for each: small files have a colour and a word of their own."""
+    least, greatest = min(sizes.counts), max(sizes.counts)
+    step = -(-(greatest - least + 1) // MOST_BARS)
+    bars = [
+        (first, sum(sizes.counts.get(exponent, 0) for exponent in range(first, first + step)))
+        for first in range(least, greatest + 1, step)
+    ]
+    most = max(count for _, count in bars)
+    rows = [_bar(first, first + step, count, most, sizes.small_below_bytes) for first, count in bars]
+    head = element(
+        "tr", element("th", "size", scope="col"), element("td", class_="wide"), element("th", "files", scope="col")
+    )
+    return element("table", element("thead", head), element("tbody", *rows), class_="bars")
+
+
+def _bar(first: int, end: int, count: int, most: int, small_below: int) -> Html:
+    small = 2**end <= small_below
+    label = range_text(first, end) if first else f"below {power_text(end)}"
+    return element(
+        "tr",
+        element("th", label, element("span", " small", class_="tag small") if small else None, scope="row"),
+        element("td", meter(count, most, "small" if small else ""), class_="wide"),
+        element("td", f"{count:,}", class_="number"),
+    )
+
+
 def _overlap(overlap: SortOverlap, name: str) -> Iterator[Html]:
     if not overlap.depths:
         reason = "too many to compare" if overlap.files else "their bounds are not known"
@@ -209,6 +165,50 @@ def _overlap(overlap: SortOverlap, name: str) -> Iterator[Html]:
         "So many files a filter reads for one value of ",
         element("code", overlap.column),
         f". Places are in the order of the files' bounds: distances say nothing of values.{unknown}",
+    )
+
+
+def overlap_chart(overlap: SortOverlap, name: str) -> Html:
+    """The depth of overlap over the range of the sort key, by rank; ``name`` is unique on the page."""
+    parts = overlap.depths
+    top = max(overlap.deepest, 1)
+    width = WIDTH / len(parts)
+
+    def outline(depths: Iterable[float]) -> str:
+        points = (
+            f"{index * width:.1f},{HEIGHT - depth / top * HEIGHT:.1f} "
+            f"{(index + 1) * width:.1f},{HEIGHT - depth / top * HEIGHT:.1f}"
+            for index, depth in enumerate(depths)
+        )
+        return " ".join(points)
+
+    greatest = outline(most for _, most in parts)
+    mean = outline(mean for mean, _ in parts)
+    description = (
+        "Over the range of the sort key, from the least to the greatest, up to "
+        f"{count_text(overlap.deepest, 'file')} share a value, and {overlap.mean:,.1f} on average."
+    )
+    drawing = element(
+        "svg",
+        element("title", "Overlap of files in the sort key", id=f"{name}-title"),
+        element("desc", description, id=f"{name}-desc"),
+        *(element("line", class_="grid", x1=0, x2=WIDTH, y1=y, y2=y) for y in (0, HEIGHT // 2, HEIGHT)),
+        element("path", class_="area", d=f"M0,{HEIGHT} L{greatest} L{WIDTH},{HEIGHT} Z"),
+        element("path", class_="line", d=f"M{mean}"),
+        viewBox=f"0 0 {WIDTH} {HEIGHT}",
+        preserveAspectRatio="none",
+        role="img",
+        aria_labelledby=f"{name}-title {name}-desc",
+    )
+    axis = [element("span", f"{top:,}"), element("span", "0")]
+    return element(
+        "div",
+        element("div", *axis, class_="y-axis", aria_hidden="true"),
+        element("div", drawing, class_="plot"),
+        element(
+            "div", element("span", "least key"), element("span", "greatest key"), class_="x-axis", aria_hidden="true"
+        ),
+        class_="chart",
     )
 
 

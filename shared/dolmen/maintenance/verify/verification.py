@@ -71,7 +71,6 @@ CACHE_BYTES = 64 * MIB
 _UNREADABLE_KINDS = frozenset(("file-size", "file-entry", "delete-short"))
 """An object with such a finding is not read: its bytes would only lead to a second finding."""
 
-
 _CheckedTable: TypeAlias = tuple[TableContents, TableEntry, list[DataFile]]
 """A table whose entries are checked, and the files to open."""
 
