@@ -10,7 +10,7 @@ import pytest
 from dolmen import Table
 from dolmen.commit.context import context_of
 from dolmen.errors import CorruptionError, InvalidNameError
-from dolmen.format.pointer import RESERVED_TAGS
+from dolmen.format.layout import RESERVED_TAGS
 from dolmen.iceberg.manifests import ManifestBody, decode_manifest_list
 from dolmen.iceberg.metadata import TableMetadata
 from dolmen.iceberg.publication_directory import PublicationDirectory, pin_version

@@ -10,7 +10,7 @@ from dolmen import Database
 from dolmen.commit.context import context_of
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import PutIndexParts
-from dolmen.entries.index.index_parts import IndexReader
+from dolmen.entries.index.table_index import IndexReader
 from dolmen.errors import CorruptionError
 from dolmen.format.manifest import Segment
 from dolmen.maintenance.indexing import FAN_IN, index_table, parts_to_merge

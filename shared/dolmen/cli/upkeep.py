@@ -21,7 +21,8 @@ from dolmen.cli.output import console, errors, print_commit, print_json, print_r
 from dolmen.cli.versions import check_one, complete_tag
 from dolmen.cli.watch import print_debts
 from dolmen.errors import InputError, TagNotFoundError
-from dolmen.format.properties import DATABASE_PROPERTIES, TABLE_PROPERTIES
+from dolmen.format.ingest_properties import TABLE_PROPERTIES
+from dolmen.format.properties import DATABASE_PROPERTIES
 from dolmen.maintenance.compact.compaction import Compacted
 from dolmen.maintenance.round import facts_of
 

@@ -13,6 +13,7 @@ import math
 import struct
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from zlib import crc32
 
 import msgspec
 import numpy as np
@@ -21,20 +22,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyroaring import BitMap
 
-from dolmen.base.cached import cached_property
+from dolmen.base.runtime import cached_property
 from dolmen.commit.context import Context
-from dolmen.entries.segments.live import LiveFiles, LiveSegment, tombstones_of
+from dolmen.entries.segments.live import LiveFiles, tombstones_of
+from dolmen.entries.segments.segment_reader import LiveSegment
 from dolmen.entries.segments.tombstone_judge import TombstoneJudge
 from dolmen.errors import LimitError
-from dolmen.format.checksums import crc32
 from dolmen.format.delete_object import encode_vector
 from dolmen.format.entries import DataFile
 from dolmen.format.layout import uuid_of
 from dolmen.format.manifest import Manifest, Segment, TableEntry
 from dolmen.rows.scan.plan import FilePlan
-from dolmen.rows.scan.read.reading import PlanReader, hidden_rows, whole_groups
-from dolmen.rows.scan.read.row_groups import RowGroup, row_groups
-from dolmen.rows.scan.scan_deletes import BlobReader, Deletes, load_deletes
+from dolmen.rows.scan.reading import PlanReader, hidden_rows, whole_groups
+from dolmen.rows.scan.row_groups import Deletes, RowGroup, row_groups
+from dolmen.rows.scan.scan_deletes import BlobReader, load_deletes
 
 _AT_ONCE = 1_000
 """The most vectors that are fetched at once."""

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from dolmen.base.retry import GLUE_REGISTRATION, attempts
-from dolmen.base.runtime import Runtime
+from dolmen.base.runtime import GLUE_REGISTRATION, Runtime, attempts
 from dolmen.errors import (
     ConflictError,
     Error,

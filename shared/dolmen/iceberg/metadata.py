@@ -17,8 +17,7 @@ import msgspec
 import pyarrow as pa
 
 from dolmen.errors import SchemaError
-from dolmen.format.adopted_files import MappedColumn
-from dolmen.format.schema import Field, Schema
+from dolmen.format.schema import Field, MappedColumn, Schema
 from dolmen.format.types import (
     BINARY,
     BOOL,

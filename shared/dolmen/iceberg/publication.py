@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from dolmen.base.retry import PUBLICATION, attempts
-from dolmen.base.runtime import never
+from dolmen.base.runtime import PUBLICATION, attempts, never
 from dolmen.base.units import count_text
 from dolmen.commit.context import Context
 from dolmen.commit.statements.background import without_index
-from dolmen.entries.segments.erasures_in_force import erasures_of, reaches
+from dolmen.entries.segments.erasures_in_force import reaches
+from dolmen.entries.segments.segment_reader import erasures_of
 from dolmen.errors import ConflictError, CorruptionError, Error, VersionExpiredError
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import DatabaseSettings, TableSettings

@@ -16,17 +16,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from dolmen.base.retry import attempts
-from dolmen.base.runtime import Runtime
+from dolmen.base.runtime import Runtime, attempts
 from dolmen.base.units import SECOND_US
 from dolmen.commit.context import Context
 from dolmen.commit.draft import Draft
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.catalog import PutTag
 from dolmen.errors import CorruptionError, ObjectNotFoundError, StoreUnavailableError
-from dolmen.format.adopted_files import OWN, AdoptedPath
+from dolmen.format.layout import OWN_SCHEME, RESERVED_TAGS, AdoptedPath, Tag
 from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.format.pointer import RESERVED_TAGS, Tag
 from dolmen.format.properties import TableSettings
 from dolmen.iceberg.metadata import TableMetadata
 from dolmen.store.base import ObjectStore, Stored, create, scheme_of
@@ -77,7 +75,7 @@ class PublicationDirectory:
         adopted = AdoptedPath.parse(key)
         if adopted is None:
             return f"{self._root}/{key}"
-        return f"{self._root}/{adopted.key}" if adopted.scheme == OWN else adopted.label
+        return f"{self._root}/{adopted.key}" if adopted.scheme == OWN_SCHEME else adopted.label
 
     def key(self, path: str) -> str:
         """The key of an object by its absolute path. Raises CorruptionError for one outside of the database."""

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyroaring import BitMap
 
-from dolmen.base.retry import PUBLICATION_CHECK, attempts
+from dolmen.base.runtime import PUBLICATION_CHECK, attempts
 from dolmen.commit.context import Context
 from dolmen.commit.versions import manifest_at_version, newest_at
 from dolmen.errors import CorruptionError, NotFoundError

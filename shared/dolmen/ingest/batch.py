@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dolmen.api.database import Database
-from dolmen.base.retry import INGEST_BATCH, attempts
+from dolmen.base.runtime import INGEST_BATCH, attempts
 from dolmen.commit.context import context_of
 from dolmen.errors import (
     AppliedIdError,
@@ -17,8 +17,8 @@ from dolmen.errors import (
     StaleWriterError,
     TableNotFoundError,
 )
-from dolmen.transactions.results import Commit
 from dolmen.transactions.transaction import Transaction, unit_of
+from dolmen.transactions.unit_of_work import Commit
 
 Decision = Literal["apply", "reject", "finish"]
 """The decision on a request: apply its statements, reject it permanently, or finish it without a commit."""

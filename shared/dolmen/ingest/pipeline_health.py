@@ -10,7 +10,7 @@ from dolmen.ingest.queues.sqs import open_queue
 from dolmen.ingest.rejects.reject import ERROR_SUFFIX
 from dolmen.ingest.rejects.reject_listing import RETRIED_SUFFIX
 from dolmen.maintenance.health.health import Pipeline, QueuePlace, RejectsPlace
-from dolmen.store.url import open_store
+from dolmen.store import open_store
 
 MOST_OBJECTS = 100_000
 """The most objects of a place of rejects that are counted: a hundred requests."""

@@ -14,29 +14,26 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dolmen.base.cached import cached_property
-from dolmen.base.runtime import never
+from dolmen.base.runtime import cached_property, never
 from dolmen.base.units import MIB
 from dolmen.commit.context import Context
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import PutIndexParts
-from dolmen.entries.index.index_parts import MOST_CHUNKS, IndexReader, OpenPart, write_part
-from dolmen.entries.index.key_bytes import KeyEncoding, Keys
-from dolmen.entries.index.pages import LeafPage, Places
+from dolmen.entries.index.pages import KeyEncoding, Keys, LeafPage, Places
 from dolmen.entries.index.sorting import EntrySorter, large_blocks, merge, renumber
-from dolmen.entries.index.table_index import encoding_of
+from dolmen.entries.index.table_index import MOST_CHUNKS, IndexReader, OpenPart, encoding_of, write_part
 from dolmen.entries.segments.erasures_in_force import erasure_timestamps
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
-from dolmen.format.arrow_arrays import to_mask
-from dolmen.format.chunk_locations import ChunkPlaces
+from dolmen.format.chunk_locations import ChunkLocations
 from dolmen.format.entries import DataFile
 from dolmen.format.layout import segment_key
 from dolmen.format.manifest import Manifest, Segment, TableEntry
 from dolmen.format.properties import has_index
+from dolmen.format.types import to_mask
 from dolmen.maintenance.segment_merging import size_tier
 from dolmen.rows.scan.plan import FilePlan
-from dolmen.rows.scan.read.reading import PlanReader, RowGroupColumns
-from dolmen.rows.scan.read.row_groups import RowGroup, column_of
+from dolmen.rows.scan.reading import PlanReader, RowGroupColumns
+from dolmen.rows.scan.row_groups import RowGroup, column_of
 from dolmen.store.cache import ObjectCache
 
 FAN_IN = 4
@@ -227,19 +224,19 @@ class IndexVersion:
                 yield file
 
     def _write(
-        self, files: Sequence[str], blocks: Iterable[LeafPage], chunks: Mapping[str, ChunkPlaces]
+        self, files: Sequence[str], blocks: Iterable[LeafPage], chunks: Mapping[str, ChunkLocations]
     ) -> Segment | None:
         key = segment_key("index", self.context.runtime.uuid())
         columns = self.entry.primary_key
         return write_part(self.context.store, key, columns, self.encoding, tuple(files), blocks, chunks)
 
     def _add(self, files: Sequence[DataFile]) -> Segment | None:
-        sorter, chunks = EntrySorter(), dict[str, ChunkPlaces]()
+        sorter, chunks = EntrySorter(), dict[str, ChunkLocations]()
         for keys, places in self._read(files, chunks):
             sorter.add(keys, places)
         return self._write([file.uuid for file in files], sorter.sorted(), chunks)
 
-    def _read(self, files: Sequence[DataFile], chunks: dict[str, ChunkPlaces]) -> Iterator[tuple[Keys, Places]]:
+    def _read(self, files: Sequence[DataFile], chunks: dict[str, ChunkLocations]) -> Iterator[tuple[Keys, Places]]:
         """The keys of all rows of some files, hidden ones included, and their places; collects ``chunks`` by file."""
         entry, encoding = self.entry, self.encoding
         reader = PlanReader.of_table(self.context, self.name, self.manifest, entry)
@@ -252,7 +249,7 @@ class IndexVersion:
             for file in reader.open_files(plans):
                 metadata = file.footer.metadata
                 room -= metadata.num_row_groups * metadata.num_columns
-                found = ChunkPlaces.collect(metadata, file.footer.sums) if room >= 0 else None
+                found = ChunkLocations.collect(metadata, file.footer.sums) if room >= 0 else None
                 if found is not None:
                     chunks[file.file.uuid] = found
                 for index, first in enumerate(file.footer.firsts):
@@ -275,7 +272,7 @@ class IndexVersion:
 
     def _merge(self, parts: Sequence[Segment]) -> Segment | None:
         numbers: dict[str, int] = {}
-        chunks: dict[str, ChunkPlaces] = {}
+        chunks: dict[str, ChunkLocations] = {}
         streams = []
         for part in parts:
             opened = self.opened[part.object]

@@ -22,18 +22,17 @@ from dolmen.base.units import GIB, KIB, MIB
 from dolmen.commit.context import Context
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import Resolve
-from dolmen.entries.segments.erasures_in_force import erasures_of
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
+from dolmen.entries.segments.segment_reader import erasures_of
 from dolmen.format.entries import DataFile, Tombstone
-from dolmen.format.erasures import Erasure
-from dolmen.format.manifest import Manifest, TableEntry
+from dolmen.format.manifest import Erasure, Manifest, TableEntry
 from dolmen.maintenance.erasures.erasure_work import note_held_files
 from dolmen.maintenance.unresolved import ErasureMatches, Unresolved
-from dolmen.rows.scan.by_key.key_access import FilterChoice, IndexedDeletes
+from dolmen.rows.scan.data_objects import local_path
+from dolmen.rows.scan.key_access import FilterChoice, IndexedDeletes
 from dolmen.rows.scan.plan import FactSheet, FilePlan
-from dolmen.rows.scan.read.byte_ranges import local_path
-from dolmen.rows.scan.read.reading import PlanReader, RowGroupColumns, hidden_rows, whole_groups
-from dolmen.rows.scan.read.row_groups import OpenFile, RowGroup, row_groups
+from dolmen.rows.scan.reading import PlanReader, RowGroupColumns, hidden_rows, whole_groups
+from dolmen.rows.scan.row_groups import OpenFile, RowGroup, row_groups
 
 BUDGET_BYTES = 64 * GIB
 """A call stops after reading about this many bytes, whatever its deadline."""

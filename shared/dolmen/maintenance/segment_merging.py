@@ -18,8 +18,8 @@ from dolmen.base.runtime import never
 from dolmen.commit.context import Context
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import MergeSegments
-from dolmen.entries.segments.file_table import Uuids
 from dolmen.entries.segments.live import LiveFiles, pair_of
+from dolmen.entries.segments.segment_reader import Uuids
 from dolmen.format.entries import Overlay
 from dolmen.format.layout import segment_key
 from dolmen.format.manifest import Manifest, Segment, SegmentKind, TableEntry

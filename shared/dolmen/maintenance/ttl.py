@@ -13,23 +13,22 @@ from dataclasses import dataclass, field
 import msgspec
 import pyarrow as pa
 
-from dolmen.base.retry import EXPIRY, attempts
-from dolmen.base.runtime import never
+from dolmen.base.runtime import EXPIRY, attempts, never
 from dolmen.base.units import DAY_US, HOUR_US, MINUTE_US, SECOND_US
+from dolmen.commit.change import Expect
 from dolmen.commit.context import Context
 from dolmen.commit.statements.background import SetProperties
-from dolmen.commit.statements.statement import Expect
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.entries.segments.row_bounds import may_hold_matches
 from dolmen.errors import ConflictError, Error, NotFoundError
-from dolmen.format.checksums import prepare
 from dolmen.format.entries import DataFile
+from dolmen.format.layout import prepare
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import TableSettings, TimeToLive, check_ttl_column
 from dolmen.predicate import parse
-from dolmen.predicate.temporal import format_date, format_timestamp
-from dolmen.transactions.results import Commit
+from dolmen.predicate.constants import format_date, format_timestamp
 from dolmen.transactions.transaction import Transaction, unit_of
+from dolmen.transactions.unit_of_work import Commit
 
 EXPIRED = "ttl_expired"
 """The property that remembers the last expiry of a table."""

@@ -11,15 +11,15 @@ import numpy as np
 from dolmen.commit.context import Context
 from dolmen.entries.segments.row_bounds import RowBounds, undecided
 from dolmen.entries.segments.tombstone_judge import FileTombstones, TombstoneJudge
-from dolmen.format.arrow_arrays import to_boolean_array, to_mask
 from dolmen.format.entries import Blob, DataFile, KeysTombstone, Tombstone, WhereTombstone
 from dolmen.format.manifest import TableEntry
+from dolmen.format.types import to_boolean_array, to_mask
 from dolmen.predicate import StatsVerdict, matches
-from dolmen.rows.scan.by_key.keys_lookup import KeysLookup, Tuples
+from dolmen.rows.scan.keys_lookup import KeysLookup, Tuples
 from dolmen.rows.scan.plan import FilePlan
-from dolmen.rows.scan.read.reading import RowGroupColumns
-from dolmen.rows.scan.read.row_groups import OpenFile, RowGroup, as_bound
-from dolmen.rows.scan.scan_deletes import BlobReader, Deletes, load_deletes
+from dolmen.rows.scan.reading import RowGroupColumns
+from dolmen.rows.scan.row_groups import Deletes, OpenFile, RowGroup, as_bound
+from dolmen.rows.scan.scan_deletes import BlobReader, load_deletes
 
 
 class Unresolved:

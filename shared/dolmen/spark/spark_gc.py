@@ -37,7 +37,7 @@ from dolmen.spark import checks
 from dolmen.spark.checks import worker_url
 from dolmen.spark.failures import mark_errors, raising_dolmen_errors
 from dolmen.spark.file_tasks import MapBatches, snapshot_in_task, task_runtime
-from dolmen.store.url import open_store
+from dolmen.store import open_store
 
 _MARKED = "part INT, piece INT, pieces INT, probe BIGINT, codes BINARY"
 _COLUMNS = pa.schema(

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dolmen.maintenance.compact.compaction import CompactionOptions, compact
 from dolmen.maintenance.resolution import resolve
 from dolmen.maintenance.segment_merging import merge_segments
-from dolmen.transactions.results import Commit
 from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.unit_of_work import Commit
 from dolmen_simulator.actors.upkeep import SPLICING, Upkeep
 from dolmen_simulator.actors.writers import KEYS, arrow
 from dolmen_simulator.judge import model

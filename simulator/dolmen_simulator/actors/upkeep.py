@@ -22,8 +22,8 @@ from dolmen.maintenance.ttl import expire_rows
 from dolmen.rows.write.data_file import write_data_files
 from dolmen.rows.write.encodings import WriteOptions
 from dolmen.transactions import row_statements
-from dolmen.transactions.results import Commit
 from dolmen.transactions.transaction import Transaction, unit_of
+from dolmen.transactions.unit_of_work import Commit
 from dolmen_simulator.actors.writers import NAMES, TABLES, Actor, arrow
 from dolmen_simulator.judge import model
 from dolmen_simulator.judge.model import OperationRun, Row

@@ -18,8 +18,8 @@ from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
 from dolmen.commit.context import Context, context_of
 from dolmen.errors import CorruptionError, Error, StoreUnavailableError
-from dolmen.format.erasures import parse_receipt_key
 from dolmen.format.layout import POINTER, memory_name
+from dolmen.format.receipts import parse_receipt_key
 from dolmen.maintenance.compact.compaction import compact
 from dolmen.maintenance.erasures.status import check_receipt
 from dolmen.maintenance.resolution import resolve

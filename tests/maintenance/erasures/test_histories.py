@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from dolmen.errors import Error, TableNotFoundError
-from dolmen.format.erasures import Receipt
+from dolmen.format.receipts import Receipt
 from dolmen.maintenance.compact.compaction import compact
 from dolmen.maintenance.gc.collection import collect
 from dolmen.maintenance.resolution import resolve

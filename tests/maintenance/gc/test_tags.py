@@ -12,8 +12,8 @@ from dolmen.commit.statements.catalog import PutCursor
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.errors import ConflictError, CorruptionError, TagNotFoundError, VersionExpiredError
+from dolmen.format.layout import Cursor
 from dolmen.format.manifest import Manifest
-from dolmen.format.pointer import Cursor
 from dolmen.maintenance.compact.compaction import compact
 from dolmen.maintenance.gc.collection import collect
 from dolmen.maintenance.gc.deletion import KeySet
@@ -219,7 +219,7 @@ def test_what_expires_while_it_is_tagged_restored_or_cloned_is_refused() -> None
         db = place.open()
         transaction = db.transaction()
         if what == "tag":
-            from dolmen.transactions.restore_and_clone import Moment, put_tag
+            from dolmen.transactions.snapshot import Moment, put_tag
             from dolmen.transactions.transaction import unit_of
 
             put_tag(unit_of(transaction), "late", Moment(TAGGED), None, move=False, request=None)

@@ -17,7 +17,7 @@ from dolmen.format.delete_object import decode_vector
 from dolmen.format.manifest import Counts
 from dolmen.maintenance import resolution
 from dolmen.maintenance.resolution import Resolved, resolve
-from dolmen.rows.scan.read.byte_ranges import Range, coalesce
+from dolmen.rows.scan.data_objects import Range, coalesce
 from dolmen.store.base import Object
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryStore

@@ -19,12 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as t
 
-from dolmen.commit.statements.sequence import Advance, all_above
+from dolmen.commit.statements.row_changes import Advance, all_above
 from dolmen.errors import InputError
-from dolmen.format.arrow_arrays import one_array
 from dolmen.format.ingest_properties import CdcSettings, IngestSettings
 from dolmen.format.schema import Field
-from dolmen.format.types import Plain, to_array, to_plain
+from dolmen.format.types import Plain, one_array, to_array, to_plain
 from dolmen.ingest.cdc.change_order import PORTION_BYTES, PORTION_ROWS, cut_portions
 from dolmen.ingest.cdc.changes import DELETED, ROW, ChangeFaults, ChangeTables, last_of_each, unavailable_columns
 from dolmen.ingest.cdc.deleted_keys import KEPT_COLUMN, KEPT_SINCE, LIVE, SEQUENCE, TS, DeleteMemory, latest_sequences

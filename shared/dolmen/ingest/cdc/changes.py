@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dolmen.errors import RowError
-from dolmen.format.arrow_arrays import to_mask
 from dolmen.format.schema import Field
+from dolmen.format.types import to_mask
 from dolmen.ingest.cdc.envelopes import DELETE, SKIP, UNKNOWN, UPSERT, ChangeBatch, Envelope
 from dolmen.ingest.formats.reader_options import BadRow, OnBadRow, RowNumbers
 

@@ -53,9 +53,9 @@ from dolmen.ingest.announcements import DROP_SCHEME
 from dolmen.ingest.batch import BatchRequest, Decision, RequestOutcome, apply_together
 from dolmen.ingest.redaction import MessageError
 from dolmen.transactions.erase import MOST_SUBJECTS
-from dolmen.transactions.results import Commit
 from dolmen.transactions.row_statements import Mode
 from dolmen.transactions.transaction import Transaction, unit_of
+from dolmen.transactions.unit_of_work import Commit
 
 MAX_BODY_BYTES = 64 * MIB
 

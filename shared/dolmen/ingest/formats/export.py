@@ -29,12 +29,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dolmen.errors import InputError, SchemaError
-from dolmen.format.file_formats import WRITTEN, listed
+from dolmen.format.ingest_properties import WRITTEN, format_names
 from dolmen.ingest.formats.columnar.typed_batches import stored_schema
 from dolmen.ingest.formats.source_file import Format
 from dolmen.ingest.formats.text.text_export import Unsayable, csv_header, csv_lines, has_text, json_lines
 from dolmen.rows.write.conform import conform
-from dolmen.rows.write.validity import fill_hidden_of_batch
+from dolmen.rows.write.parquet_object import fill_hidden_of_batch
 
 _HOLDS_ALL = "parquet and arrow hold it"
 
@@ -109,7 +109,7 @@ def to_exportable(rows: pa.RecordBatchReader, format: Format) -> pa.RecordBatchR
     """
     kind, known, names = format.kind, format.known, rows.schema.names
     if not known.is_written:
-        raise InputError(f"{kind.capitalize()} is read, but not written: write {listed(WRITTEN)}")
+        raise InputError(f"{kind.capitalize()} is read, but not written: write {format_names(WRITTEN)}")
     if not known.is_text and format.compression is not None:
         raise InputError(f"{kind} compresses its own pages: leave the ending for {format.compression} away")
     for name in names:

@@ -23,7 +23,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from dolmen.errors import InputError
-from dolmen.format.file_formats import COMPRESSIONS, ENDINGS, FileKind
+from dolmen.format.ingest_properties import COMPRESSIONS, ENDINGS, FileKind
 from dolmen.format.schema import storable
 from dolmen.ingest.formats.avro import container as avro
 from dolmen.ingest.formats.columnar import arrow, parquet_reader

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from dolmen.base.units import MIB
 from dolmen.errors import InputError, LimitError
-from dolmen.format.file_formats import FORMATS, Compression, FileFormat, FileKind
+from dolmen.format.ingest_properties import FORMATS, Compression, FileFormat, FileKind
 from dolmen.ingest.formats.reader_options import ReadOptions
 
 _MAGIC = {

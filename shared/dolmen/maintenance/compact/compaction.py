@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from dolmen.base.runtime import never
 from dolmen.base.units import count_text
 from dolmen.commit.context import Context
-from dolmen.commit.intent import Intent
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import Compact, Group
+from dolmen.commit.uploads import Intent
 from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import TableSettings
 from dolmen.maintenance.compact.compaction_plan import CompactionOptions, CompactionPlan, PlannedGroup, plan_compaction

@@ -26,8 +26,8 @@ from dolmen.entries.segments.row_bounds import column_bounds
 from dolmen.format.entries import TEXT_LIMIT, DataFile
 from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import ROW_GROUP_BYTES
+from dolmen.rows.scan.data_objects import GAP_BYTES
 from dolmen.rows.scan.plan import FactSheet
-from dolmen.rows.scan.read.byte_ranges import GAP_BYTES
 
 MOST_FILES = 50_000
 """The most candidates of a plan. Further ones come with the next plan."""

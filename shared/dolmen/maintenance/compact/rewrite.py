@@ -10,24 +10,23 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from dolmen.base.cached import cached_property
+from dolmen.base.runtime import cached_property
 from dolmen.commit.context import Context
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.entries.segments.row_bounds import column_bounds
-from dolmen.format.arrow_arrays import to_boolean_array
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
+from dolmen.format.types import to_boolean_array
 from dolmen.maintenance.compact.compaction_plan import CompactionOptions
 from dolmen.maintenance.compact.sort import Bound, Sorter
 from dolmen.maintenance.compact.splice import Splicing, Unit
 from dolmen.maintenance.unresolved import Unresolved
+from dolmen.rows.scan.data_objects import GAP_BYTES
 from dolmen.rows.scan.plan import FilePlan
-from dolmen.rows.scan.read.byte_ranges import GAP_BYTES
-from dolmen.rows.scan.read.reading import PlanReader, RowGroupColumns
-from dolmen.rows.scan.read.row_groups import OpenFile, RowGroup, column_of, live_mask, row_groups
-from dolmen.rows.write.data_file import with_commit_ts, write_data_files, write_spliced_files
+from dolmen.rows.scan.reading import PlanReader, RowGroupColumns
+from dolmen.rows.scan.row_groups import OpenFile, RowGroup, column_of, live_mask, row_groups
+from dolmen.rows.write.data_file import CopiedGroups, with_commit_ts, write_data_files, write_spliced_files
 from dolmen.rows.write.encodings import DEFAULT, WriteOptions
-from dolmen.rows.write.spliced_object import CopiedGroups
 
 _REQUESTS_AT_ONCE = 4
 """Each reads up to 8 MB ahead, which bounds memory."""

@@ -20,9 +20,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dolmen.base.cached import cached_property
-from dolmen.base.runtime import Runtime
-from dolmen.rows.write.runs import sort_columns
+from dolmen.base.runtime import Runtime, cached_property
+from dolmen.rows.write.parquet_object import sort_columns
 
 Bound: TypeAlias = tuple[pa.Scalar, ...]
 """Values of the first columns of the sort key, at least one. No later row has a lesser key."""

@@ -21,28 +21,27 @@ import pyarrow.parquet as pq
 from dolmen.commit.context import Context
 from dolmen.entries.segments.row_bounds import column_bounds
 from dolmen.errors import CorruptionError, ObjectNotFoundError
-from dolmen.format.adopted_files import is_adopted
 from dolmen.format.chunk_locations import SpliceSource
 from dolmen.format.entries import Bounds, DataFile
+from dolmen.format.layout import is_adopted
 from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import has_index, key_filter_bits
 from dolmen.format.schema import COMMIT_TS_ID, Field, is_nested
 from dolmen.format.types import to_scalar
+from dolmen.rows.scan.data_objects import DataFileFooter, check_footer, missing_file_error
 from dolmen.rows.scan.plan import FilePlan
-from dolmen.rows.scan.read.byte_ranges import missing_file_error
-from dolmen.rows.scan.read.footers import DataFileFooter, check_footer
-from dolmen.rows.scan.read.row_groups import OpenFile, RowGroup
+from dolmen.rows.scan.row_groups import OpenFile, RowGroup
+from dolmen.rows.write.data_file import CopiedGroup, CopiedGroups, written_frame, written_metadata
 from dolmen.rows.write.encodings import WRITTEN_CODECS, WriteOptions, leaves
 from dolmen.rows.write.parquet_object import (
     BLOOM_FALSE_POSITIVES,
     MAX_GROUP_ROWS,
     PAGE_BYTES,
     PAGE_ROWS,
+    Extent,
     sorting_columns,
     statistics_columns,
 )
-from dolmen.rows.write.runs import Extent
-from dolmen.rows.write.spliced_object import CopiedGroup, CopiedGroups, written_frame, written_metadata
 
 _SHARE = 2
 """A row group of a full one's size, divided by this, is large enough."""

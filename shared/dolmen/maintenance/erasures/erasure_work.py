@@ -17,19 +17,18 @@ from functools import partial
 
 import msgspec
 
-from dolmen.base.retry import RECEIPT, attempts
-from dolmen.base.runtime import Runtime
+from dolmen.base.runtime import RECEIPT, Runtime, attempts
 from dolmen.base.units import DAY_US, HOUR_US
+from dolmen.commit.change import Statement
 from dolmen.commit.context import Context
 from dolmen.commit.statements.erasures import ForgetErasures, NoteRewritten, WakeTables, forgettable
-from dolmen.commit.statements.statement import Statement
-from dolmen.entries.segments.erasures_in_force import erasures_of, least_held, stale_sections
-from dolmen.entries.segments.segment_reader import SegmentReader
+from dolmen.entries.segments.erasures_in_force import least_held, stale_sections
+from dolmen.entries.segments.segment_reader import SegmentReader, erasures_of
 from dolmen.errors import CorruptionError, ObjectNotFoundError, StoreUnavailableError
-from dolmen.format.erasures import ErasedFrom, Erasure, HeldFile, Receipt, receipt_key
-from dolmen.format.manifest import Manifest
-from dolmen.format.pointer import FORMAT_VERSION
+from dolmen.format.layout import FORMAT_VERSION
+from dolmen.format.manifest import Erasure, Manifest
 from dolmen.format.properties import DatabaseSettings
+from dolmen.format.receipts import ErasedFile, ErasedFrom, Receipt, receipt_key
 from dolmen.store.base import ObjectStore, Stored
 
 _SPARE_US = 3 * DAY_US
@@ -204,7 +203,7 @@ def note_held_files(
             if receipt.gone_at:
                 return receipt
             known = {file.path for file in receipt.files}
-            files = [HeldFile(path, rows) for path, rows in sorted(rows_of.items()) if path not in known]
+            files = [ErasedFile(path, rows) for path, rows in sorted(rows_of.items()) if path not in known]
             return msgspec.structs.replace(receipt, files=(*receipt.files, *files)) if files else receipt
 
         with suppress(CorruptionError):  # the last step of the erasure reports it, and deletes continue

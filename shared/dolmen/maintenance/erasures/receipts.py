@@ -17,33 +17,29 @@ import msgspec
 
 from dolmen.base.runtime import Runtime
 from dolmen.commit.context import Context
-from dolmen.entries.segments.erasures_in_force import SUBJECT, erasures_of, tables_of
+from dolmen.entries.segments.erasures_in_force import SUBJECT, tables_of
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
+from dolmen.entries.segments.segment_reader import erasures_of
 from dolmen.errors import AccessDeniedError, CorruptionError, Error, ObjectNotFoundError
-from dolmen.format.adopted_files import is_adopted
-from dolmen.format.erasures import (
+from dolmen.format.layout import FORMAT_VERSION, is_adopted, parse_manifest_key, uuid_of
+from dolmen.format.manifest import ErasedTable, Erasure, LeavingErasures, Manifest, TableEntry
+from dolmen.format.receipts import (
     MOST_OUTSIDE,
     RECEIPT_PREFIX,
-    ErasedTable,
-    Erasure,
-    HeldFile,
-    LeavingErasures,
+    ErasedFile,
     Outside,
     Receipt,
     Remains,
     parse_receipt_key,
     receipt_key,
 )
-from dolmen.format.layout import parse_manifest_key, uuid_of
-from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.format.pointer import FORMAT_VERSION
 from dolmen.maintenance.erasures.erasure_work import load_receipt, update_receipt
 from dolmen.maintenance.gc.deletion import KeySet, KnownIntent, released_since
 from dolmen.maintenance.unresolved import ErasureMatches
 from dolmen.maintenance.verify.findings import FindingLog
-from dolmen.rows.scan.read.byte_ranges import data_object
+from dolmen.rows.scan.data_objects import data_object
+from dolmen.store import open_store
 from dolmen.store.base import ObjectInfo, ObjectStore, VersionedStore, scheme_of
-from dolmen.store.url import open_store
 from dolmen.transactions.publisher import publisher
 
 _PREFIXES = ("data/", "iceberg/", "manifest/", "segment/", "tombstone/")
@@ -169,7 +165,7 @@ class ReceiptFinisher:
         try:
             receipt = load_receipt(store, id_)
             # The files are looked for before the receipt is written: what it says must be true at that time.
-            there: list[HeldFile] = []
+            there: list[ErasedFile] = []
             if receipt is not None and not receipt.gone_at:
                 there = [file for file in receipt.files if not self._is_absent(file)]
             if receipt is not None and there and not self._is_none_left(receipt, there):
@@ -182,7 +178,7 @@ class ReceiptFinisher:
             return
         self.finished.append(id_)
 
-    def _is_none_left(self, receipt: Receipt, there: list[HeldFile]) -> bool:
+    def _is_none_left(self, receipt: Receipt, there: list[ErasedFile]) -> bool:
         """Whether none of the files that are still there holds rows of the erasure; notes whose files they are."""
         shared = self._shared(receipt, there)
         if any(file.shared != shared.get(file.path, ()) for file in there):
@@ -201,7 +197,7 @@ class ReceiptFinisher:
                 self.errors[path] = f"it holds rows of erasure {receipt.id}, and was not deleted"
         return not remaining
 
-    def _shared(self, receipt: Receipt, there: list[HeldFile]) -> dict[str, tuple[str, ...]]:
+    def _shared(self, receipt: Receipt, there: list[ErasedFile]) -> dict[str, tuple[str, ...]]:
         """By path, uuids of the tables that have a file and that the erasure does not reach."""
         paths = {uuid_of(file.path): file for file in there}
         found: dict[str, tuple[str, ...]] = {}
@@ -216,7 +212,7 @@ class ReceiptFinisher:
                     found[file.path] = tuple(sorted({*found.get(file.path, ()), entry.uuid}))
         return found
 
-    def _is_absent(self, file: HeldFile) -> bool:
+    def _is_absent(self, file: ErasedFile) -> bool:
         there = data_object(self.context.store, file.path)
         try:
             there.store.head(there.key)

@@ -10,26 +10,16 @@ import msgspec
 
 from dolmen.base.units import count_text, utc
 from dolmen.commit.context import Context
-from dolmen.entries.segments.erasures_in_force import erasures_of, least_held
-from dolmen.entries.segments.segment_reader import SegmentReader
+from dolmen.entries.segments.erasures_in_force import least_held
+from dolmen.entries.segments.segment_reader import SegmentReader, erasures_of
 from dolmen.errors import InputError, NotFoundError, ObjectNotFoundError
-from dolmen.format.erasures import (
-    MOST_OUTSIDE,
-    RECEIPT_PREFIX,
-    Erasure,
-    LeavingErasures,
-    Outside,
-    Receipt,
-    State,
-    parse_receipt_key,
-)
-from dolmen.format.layout import parse_manifest_key
-from dolmen.format.manifest import Manifest
-from dolmen.format.pointer import FORMAT_VERSION
+from dolmen.format.layout import FORMAT_VERSION, parse_manifest_key
+from dolmen.format.manifest import Erasure, LeavingErasures, Manifest
 from dolmen.format.properties import DatabaseSettings
+from dolmen.format.receipts import MOST_OUTSIDE, RECEIPT_PREFIX, Outside, Receipt, State, parse_receipt_key
 from dolmen.maintenance.erasures.erasure_work import expire_at, load_receipt, receipt_of, rewrite_at, rewritten_through
+from dolmen.rows.scan.data_objects import data_object
 from dolmen.rows.scan.plan import FactSheet
-from dolmen.rows.scan.read.byte_ranges import data_object
 from dolmen.transactions.publisher import publisher
 
 

@@ -12,16 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from html import escape
 
-from dolmen.base.cached import cached_property
-from dolmen.base.retry import FENCE, attempts
-from dolmen.base.runtime import never
+from dolmen.base.runtime import FENCE, attempts, cached_property, never
 from dolmen.base.units import count_text
+from dolmen.commit.change import Statement
 from dolmen.commit.context import Context
 from dolmen.commit.head import Head
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import CollectionProgress, MoveFence
 from dolmen.commit.statements.erasures import CloseErasures
-from dolmen.commit.statements.statement import Statement
 from dolmen.commit.versions import newest_at
 from dolmen.errors import ConflictError
 from dolmen.format.manifest import HistoryEntry, Manifest

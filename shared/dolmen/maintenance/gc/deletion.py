@@ -18,15 +18,14 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from dolmen.base.cached import cached_property
+from dolmen.base.runtime import cached_property
 from dolmen.base.units import HOUR_US, SECOND_US
 from dolmen.commit.head import Head
-from dolmen.commit.intent import PREFIX, Heartbeat, parse_intent_key
+from dolmen.commit.uploads import INTENT_PREFIX, Heartbeat, parse_intent_key
 from dolmen.commit.versions import commits
 from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.errors import CorruptionError, ObjectNotFoundError, UnsupportedFormatError
-from dolmen.format.adopted_files import is_adopted
-from dolmen.format.layout import data_key, manifest_key, parse_manifest_key, tombstone_key
+from dolmen.format.layout import data_key, is_adopted, manifest_key, parse_manifest_key, tombstone_key
 from dolmen.format.manifest import Manifest, Released
 from dolmen.store.base import ObjectInfo, ObjectStore
 
@@ -211,7 +210,7 @@ class KnownIntent:
 
 def intents(store: ObjectStore) -> dict[str, KnownIntent]:
     found: dict[str, KnownIntent] = {}
-    for info in store.list(PREFIX):
+    for info in store.list(INTENT_PREFIX):
         parsed = parse_intent_key(info.key)
         if parsed:
             txid, done = parsed

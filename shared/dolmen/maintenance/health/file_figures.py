@@ -15,12 +15,11 @@ import pyarrow.compute as pc
 
 from dolmen.base.units import MIB
 from dolmen.commit.context import Context
-from dolmen.entries.segments.erasures_in_force import erasures_of
-from dolmen.entries.segments.live import LiveFiles, LiveSegment
+from dolmen.entries.segments.live import LiveFiles
 from dolmen.entries.segments.row_bounds import column_bounds
-from dolmen.entries.segments.segment_reader import SegmentReader
+from dolmen.entries.segments.segment_reader import LiveSegment, SegmentReader, erasures_of
 from dolmen.entries.segments.tombstone_judge import TombstoneJudge
-from dolmen.format.column_history import widened_ends
+from dolmen.format.column_history import widen_bounds
 from dolmen.format.entries import DataFile, Tombstone, WhereTombstone
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import Field
@@ -55,7 +54,7 @@ class BoundsCollector:
             return
         ends_there = [end if len(places) == len(end) else end.take(pa.array(places)) for end in (least, greatest)]
         try:
-            self._add(*(widened_ends(end, self._field.arrow_type).cast(self._type) for end in ends_there))
+            self._add(*(widen_bounds(end, self._field.arrow_type).cast(self._type) for end in ends_there))
         except pa.ArrowException:  # bounds of another type, which only a damaged segment has
             self._unknown += len(places)
 

@@ -18,8 +18,8 @@ from dolmen.base.units import DAY_US, HOUR_US, count_text, duration_text
 from dolmen.commit.context import Context
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.errors import InputError
+from dolmen.format.layout import RESERVED_TAGS
 from dolmen.format.manifest import HistoryEntry, Manifest, TableEntry
-from dolmen.format.pointer import RESERVED_TAGS
 from dolmen.format.properties import DatabaseSettings, TableSettings
 from dolmen.maintenance.compact.compaction_plan import CompactionOptions, PlannedGroup, plan_compaction
 from dolmen.maintenance.debt import Debts, TableDebt, debts_of
@@ -39,7 +39,7 @@ from dolmen.maintenance.health.health import (
     PlannedWork,
     TableHealth,
 )
-from dolmen.transactions.results import Commit
+from dolmen.transactions.unit_of_work import Commit
 
 MOST_TABLES = 500
 """The most tables that are looked at: those of most bytes."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from dolmen.commit.context import Context
-from dolmen.commit.intent import PREFIX, Heartbeat, parse_intent_key
+from dolmen.commit.uploads import INTENT_PREFIX, Heartbeat, parse_intent_key
 from dolmen.errors import (
     AccessDeniedError,
     CorruptionError,
@@ -18,9 +18,8 @@ from dolmen.errors import (
     UnsupportedFormatError,
 )
 from dolmen.format.entries import DataFile, Vector
-from dolmen.format.layout import POINTER, manifest_key, parse_manifest_key
+from dolmen.format.layout import POINTER, Pointer, manifest_key, parse_manifest_key
 from dolmen.format.manifest import HistoryEntry, Manifest, TableEntry
-from dolmen.format.pointer import Pointer
 from dolmen.maintenance.verify.contents import DataCheck, DeleteObjects, check_deletes
 from dolmen.maintenance.verify.entries import TableContents, read_segment
 from dolmen.maintenance.verify.findings import FindingLog
@@ -275,7 +274,7 @@ class KeptContents:
 
 def check_intents(context: Context, log: FindingLog) -> None:
     store = context.store
-    for info in store.list(PREFIX):
+    for info in store.list(INTENT_PREFIX):
         parsed = parse_intent_key(info.key)
         if parsed is None:
             continue

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from io import SEEK_END, BytesIO
 from itertools import groupby
 from typing import Any, BinaryIO
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -16,22 +17,30 @@ import pyarrow.compute as pc
 from dolmen.base.units import MIB
 from dolmen.commit.context import Context
 from dolmen.errors import CorruptionError, Error, ObjectNotFoundError, UnsupportedFormatError
-from dolmen.format.adopted_files import file_label
-from dolmen.format.checksums import crc32
-from dolmen.format.column_history import narrowing
-from dolmen.format.delete_object import BlobInfo, TombstoneFooter, check_blob, decode_vector, read_footer
+from dolmen.format.column_history import widening_problem
+from dolmen.format.delete_object import (
+    BlobInfo,
+    Keys,
+    TombstoneFooter,
+    check_blob,
+    decode_keys,
+    decode_keys_in_parts,
+    decode_vector,
+    inline_keys,
+    plain_values,
+    read_footer,
+)
 from dolmen.format.entries import Blob, Bounds, DataFile, KeysTombstone, Tombstone, Vector, bounds, constant_bounds
-from dolmen.format.keys import Keys, decode_keys, decode_keys_in_parts, inline_keys, plain_values
+from dolmen.format.layout import file_label
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import COMMIT_TS_FIELD, COMMIT_TS_ID, is_nested, type_from_json
 from dolmen.format.types import Plain, short_type, to_plain
 from dolmen.maintenance.verify.findings import FindingLog
 from dolmen.predicate import from_builtins, from_json
-from dolmen.rows.scan.by_key.key_filters import filters_range
-from dolmen.rows.scan.read.byte_ranges import coalesce, data_object, local_path
-from dolmen.rows.scan.read.file_bytes import FileBytes
-from dolmen.rows.scan.read.footers import DataFileFooter, first_request
-from dolmen.rows.write.validity import first_invalid
+from dolmen.rows.scan.data_objects import DataFileFooter, coalesce, data_object, first_request, local_path
+from dolmen.rows.scan.file_bytes import FileBytes
+from dolmen.rows.scan.row_groups import filters_range
+from dolmen.rows.write.conform import first_invalid
 
 
 @dataclass(frozen=True)
@@ -297,7 +306,7 @@ def _is_sorted(keys: list[pa.ChunkedArray]) -> bool:
 
 def _fits(own: pa.DataType, expected: pa.DataType) -> bool:
     """Whether every value of the file's type is a value of the table's type."""
-    return (is_nested(own) and is_nested(expected)) or not narrowing(own, expected)
+    return (is_nested(own) and is_nested(expected)) or not widening_problem(own, expected)
 
 
 WHOLE_BYTES = 32 * MIB

@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 import msgspec
 import pyarrow as pa
 
-from dolmen.base.cached import cached_property
+from dolmen.base.runtime import cached_property
 from dolmen.commit.context import Context
-from dolmen.entries.index.index_parts import IndexReader
-from dolmen.entries.segments.file_table import FileTable
+from dolmen.entries.index.table_index import IndexReader
 from dolmen.entries.segments.live import pair_of
+from dolmen.entries.segments.segment_reader import FileTable
 from dolmen.errors import (
     AccessDeniedError,
     CorruptionError,

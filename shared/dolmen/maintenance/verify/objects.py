@@ -15,7 +15,7 @@ from dolmen.errors import CorruptionError, ObjectNotFoundError
 from dolmen.format.layout import parse_manifest_key
 from dolmen.format.manifest import Manifest
 from dolmen.maintenance.verify.findings import FindingLog, Unreferenced
-from dolmen.rows.scan.read.byte_ranges import data_object
+from dolmen.rows.scan.data_objects import data_object
 from dolmen.store.base import ObjectInfo, ObjectStore
 
 PREFIXES = ("data/", "index/", "manifest/", "segment/", "tombstone/")

@@ -24,8 +24,8 @@ import msgspec
 from dolmen.base.units import MIB
 from dolmen.commit.context import Context
 from dolmen.commit.head import Head
-from dolmen.entries.index.index_parts import OpenPart
-from dolmen.entries.segments.file_table import FileTable
+from dolmen.entries.index.table_index import OpenPart
+from dolmen.entries.segments.segment_reader import FileTable
 from dolmen.errors import (
     CorruptionError,
     DatabaseNotFoundError,
@@ -33,9 +33,8 @@ from dolmen.errors import (
     VersionExpiredError,
     VersionNotFoundError,
 )
-from dolmen.format.adopted_files import file_label
 from dolmen.format.entries import DataFile, Overlay, Tombstone, Vector
-from dolmen.format.layout import POINTER
+from dolmen.format.layout import POINTER, file_label
 from dolmen.format.manifest import HistoryEntry, Manifest, Segment, SegmentKind, TableEntry
 from dolmen.format.references import references
 from dolmen.maintenance.erasures.receipts import check_erasures

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dolmen.commit.context import context_of
-from dolmen.format.erasures import erasure_id
+from dolmen.format.receipts import erasure_id
 from dolmen.ingest.announcements import Message
 from dolmen.ingest.batch import RequestOutcome
 from dolmen.ingest.deletes.delete_requests import (

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from dolmen.errors import LimitError, RowError
-from dolmen.format.checksums import prepare
+from dolmen.format.layout import prepare
 from dolmen.ingest.formats.json.slow_rows import JsonObject, NotAnObject, Wanted, parse_line
 from dolmen.ingest.formats.source_file import ByteStream
 from dolmen.ingest.formats.text.text_blocks import Block, blocks, count_feeds

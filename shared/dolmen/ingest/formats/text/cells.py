@@ -41,7 +41,7 @@ from pyarrow import types as t
 
 from dolmen.base.units import DAY_US
 from dolmen.format.types import TextKind, type_of
-from dolmen.rows.write.casts import Cast, Misfit, shown
+from dolmen.rows.write.casts import Cast, Misfit, short_value
 
 _DIGITS = 38
 
@@ -298,7 +298,7 @@ PARSERS: dict[TextKind, Callable[[pa.Array, pa.DataType], pa.Array]] = {
 
 
 def _why_not(text: str, target: pa.DataType) -> str:
-    reason = f"{shown(text)} is not a valid {target}"
+    reason = f"{short_value(text)} is not a valid {target}"
     if t.is_timestamp(target):
         other = pa.timestamp("us", None if target.tz else "UTC")
         try:

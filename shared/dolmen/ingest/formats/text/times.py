@@ -28,7 +28,7 @@ from pyarrow import types as t
 from dolmen.base.units import DAY_US
 from dolmen.format.ingest_properties import MONTHS, UNIT_DIGITS, parse_time_pattern
 from dolmen.ingest.formats.text.cells import FIRST_DAY, LAST_DAY, Parse, parse_text
-from dolmen.rows.write.casts import Cast, Misfit, shown
+from dolmen.rows.write.casts import Cast, Misfit, short_value
 
 _SECONDS = pa.decimal128(32, 6)
 """Seconds to the microsecond, with more digits than there are years for."""
@@ -122,7 +122,9 @@ class TimeFormat:
             return parse_text(pc.binary_join_element_wise(*pieces, ""), target)
         except Misfit:
             why = ": it has a UTC offset" if self.has_zone and not getattr(target, "tz", None) else ""
-            raise Misfit(f"{shown(text[0].as_py())} is not a valid {target}{why}" if len(text) == 1 else "") from None
+            raise Misfit(
+                f"{short_value(text[0].as_py())} is not a valid {target}{why}" if len(text) == 1 else ""
+            ) from None
 
 
 @cache
@@ -143,7 +145,7 @@ def _parse_numbers(text: pa.Array, digits: int, target: pa.DataType) -> pa.Array
     except (pa.ArrowInvalid, Misfit) as error:
         reason = str(error) if isinstance(error, Misfit) else ""
         if len(text) == 1 and not reason:
-            reason = f"{shown(text[0].as_py())} is not a valid {target}"
+            reason = f"{short_value(text[0].as_py())} is not a valid {target}"
         raise Misfit(reason) from None
 
 
