@@ -23,7 +23,7 @@ from dolmen.iceberg.file_groups import position_delete_file, puffin_file, vector
 from dolmen.iceberg.manifests import (
     FileEntry,
     ManifestBody,
-    ManifestTally,
+    ManifestFile,
     Metrics,
     decode_manifest_list,
     encode_manifest,
@@ -243,14 +243,14 @@ OLD = FileEntry("file:///d/b.parquet", "PARQUET", 20, 200, 3, 30)
 
 
 def test_manifests_read_back_and_say_which_files_are_new() -> None:
-    tally = ManifestTally(7)
-    data = encode_manifest(tally.watch([ENTRY, OLD]), 3, "data", {"schema-id": 0, "fields": []}, 7, {"a": 1})
+    found = ManifestFile("data", 70, 7, 70)
+    data = encode_manifest(found.count([ENTRY, OLD]), 3, "data", {"schema-id": 0, "fields": []}, 7, {"a": 1})
     assert ManifestBody.decode(data, "m") == ManifestBody((ENTRY, OLD), {"a": 1})
     reader = fastavro.reader(io.BytesIO(data))
     assert reader.metadata["content"] == "data"
     assert reader.metadata["format-version"] == "3"
     assert [record["status"] for record in reader] == [1, 0]
-    found = tally.sum_up("file:///d/m.avro", len(data), "data", 70)
+    found.path, found.size = "file:///d/m.avro", len(data)
     assert (found.added_files, found.added_rows, found.existing_files, found.existing_rows) == (1, 10, 1, 20)
     assert (found.least_sequence, found.first_row_id, found.files, found.rows) == (30, 5, 2, 30)
     listed = encode_manifest_list([found], 3, 7, 70)

@@ -31,14 +31,14 @@ PUBLICATIONS: tuple[Mutation, ...] = (
     mutation(
         "delete files are carried over whatever they hide",
         "a delete file is carried over if it hides as many rows of each of its data files as the version",
-        "iceberg/file_groups.py",
+        "iceberg/manifest_writer.py",
         "if covered.get(uuid) != count}",
         "if not covered.get(uuid)}",
     ),
     mutation(
         "deletion vectors are carried over whatever they hide",
         "a deletion vector is carried over if it hides as many rows as the version",
-        "iceberg/file_groups.py",
+        "iceberg/manifest_writer.py",
         " and group.deleted.get(file.uuid) == entry.rows:",
         " and file.uuid in group.deleted:",
     ),
@@ -53,8 +53,8 @@ PUBLICATIONS: tuple[Mutation, ...] = (
         "manifests are the same for any files of a segment",
         "the identity of a manifest of a segment includes the indexes of its files",
         "iceberg/file_groups.py",
-        'b"" if self.segment is None else self.places.tobytes()',
-        'b""',
+        "group.segment.object], group.places.tobytes())",
+        'group.segment.object], b"")',
     ),
     mutation(
         "rows that only tombstones hide are shown",
@@ -66,7 +66,7 @@ PUBLICATIONS: tuple[Mutation, ...] = (
     mutation(
         "deletes have the sequence number of the files",
         "deletes apply to data files with the same or a lower sequence number",
-        "iceberg/file_groups.py",
+        "iceberg/manifest_writer.py",
         "            self.writer.snapshot,\n            self.writer.sequence,\n            POSITION_DELETES,\n            bounds,\n",
         "            self.writer.snapshot,\n            1,\n            POSITION_DELETES,\n            bounds,\n",
     ),
@@ -115,14 +115,14 @@ PUBLICATIONS: tuple[Mutation, ...] = (
     mutation(
         "all vectors are of the first data file",
         "a Puffin file names the data file whose rows it deletes",
-        "iceberg/file_groups.py",
+        "iceberg/manifest_writer.py",
         "        body = puffin_file(blob, data_file, len(positions))\n",
         "        body = puffin_file(blob, self.directory.path(file.path[:-8]), len(positions))\n",
     ),
     mutation(
         "collection deletes needed delete files",
         "the manifests that the newest metadata names are kept, and the delete files in them",
-        "iceberg/publication_directory.py",
+        "iceberg/upkeep.py",
         "                needed.update(directory.key(entry.path) for entry in body.entries)\n",
         "                needed.update(directory.key(entry.path) for entry in body.entries[1:])\n",
     ),

@@ -100,8 +100,8 @@ UPKEEP: tuple[Mutation, ...] = (
             ),
             Edit(
                 "maintenance/gc/collection.py",
-                "        cutoff = self._planned.orphan_cutoff if self._dry_run else self._manifest.orphan_cutoff\n",
-                "        cutoff = self._planned.orphan_cutoff\n",
+                "        cutoff = self.planned.orphan_cutoff if self.dry_run else self.manifest.orphan_cutoff\n",
+                "        cutoff = self.planned.orphan_cutoff\n",
             ),
         ),
     ),
@@ -116,8 +116,8 @@ UPKEEP: tuple[Mutation, ...] = (
         "orphans are swept although versions need them",
         "only what no kept version references is an orphan",
         "maintenance/gc/deletion.py",
-        "        orphans = [item for item, needed in zip(batch, held, strict=True) if not needed]\n",
-        "        orphans = [item for item, _ in zip(batch, held, strict=True)]\n",
+        "        orphans = [item for item, needed in zip(batch, is_needed, strict=True) if not needed]\n",
+        "        orphans = [item for item, _ in zip(batch, is_needed, strict=True)]\n",
     ),
     Mutation(
         "a silent job's objects are collected without revoking it",
@@ -129,12 +129,12 @@ UPKEEP: tuple[Mutation, ...] = (
                 "        draft.revoked = ()\n",
             ),
             Edit(
-                "maintenance/gc/collection.py",
+                "maintenance/gc/deletion.py",
                 "    return [intent for intent in known.values() if intent.done or intent.txid in manifest.revoked_intents]\n",
                 "    return list(known.values())\n",
             ),
             Edit(
-                "maintenance/gc/collection.py",
+                "maintenance/gc/deletion.py",
                 "        before_us = manifest.revoked_intents[intent.txid] - SLACK_US\n",
                 "        before_us = manifest.created_at - SLACK_US // 4\n",
             ),
@@ -143,9 +143,9 @@ UPKEEP: tuple[Mutation, ...] = (
     mutation(
         "a revoked job's objects are deleted although a version names them",
         "of a revoked job's objects, those that no kept version references are deleted",
-        "maintenance/gc/collection.py",
-        "zip(left, held.tolist(), strict=True) if not needed]\n        failed",
-        "zip(left, held.tolist(), strict=True)]\n        failed",
+        "maintenance/gc/deletion.py",
+        "zip(left, is_needed.tolist(), strict=True) if not needed]\n        failed",
+        "zip(left, is_needed.tolist(), strict=True)]\n        failed",
     ),
     mutation(
         "readers have no grace",
@@ -158,24 +158,25 @@ UPKEEP: tuple[Mutation, ...] = (
         "versions are freed before the commit that lets them expire",
         "one commit moves the horizon, and the objects to delete are computed from that commit's manifest",
         "maintenance/gc/collection.py",
-        "        self._through = last_deletable_version(manifest, settings, self._now_us)\n",
+        "        self._through = last_deletable_version(self.manifest, self.settings, self._now_us)\n",
         "        self._through = max(\n"
-        "            last_deletable_version(manifest, settings, self._now_us), next_horizon(context.head, manifest, settings, self._now_us)\n"
+        "            last_deletable_version(self.manifest, self.settings, self._now_us),\n"
+        "            next_horizon(self.context.head, self.manifest, self.settings, self._now_us),\n"
         "        )\n",
     ),
     mutation(
         "released objects are deleted although they are needed",
         "a released object is deleted only if it is not in the full reference set of the current version",
-        "maintenance/gc/deletion.py",
-        "zip(keys, held.tolist(), strict=True) if not needed)\n",
-        "zip(keys, held.tolist(), strict=True))\n",
+        "maintenance/gc/mark.py",
+        "zip(keys, is_needed.tolist(), strict=True) if not needed)\n",
+        "zip(keys, is_needed.tolist(), strict=True))\n",
     ),
     mutation(
         "an object that was released again is deleted",
         "a released object is deleted only if no kept version after the horizon released it",
         "maintenance/gc/mark.py",
-        "        for entry in released_since(manifest, reader, after):\n            yield from entry.objects\n",
-        "        for entry in released_since(manifest, reader, manifest.version):\n            yield from entry.objects\n",
+        "        for entry in released_since(manifest, reader, after):\n",
+        "        for entry in released_since(manifest, reader, manifest.version):\n",
     ),
     mutation(
         "the mark forgets deletion vectors",
@@ -224,9 +225,9 @@ UPKEEP: tuple[Mutation, ...] = (
     mutation(
         "manifests are deleted before their readers finish",
         "expired manifests are deleted last: those before the horizon whose grace is over",
-        "maintenance/gc/deletion.py",
-        "            if parsed[0] >= self._through:\n                break\n",
-        "            if parsed[0] >= self._manifest.horizon + 1:\n                break\n",
+        "maintenance/gc/mark.py",
+        "            if parsed[0] >= self.through:\n                break\n",
+        "            if parsed[0] >= self.manifest.horizon + 1:\n                break\n",
     ),
     mutation(
         "an expired version is read",

@@ -1,6 +1,8 @@
 """The classes that users hold: databases, tables, buffered writers and cursors.
 
 A module belongs here if docs/api.md shows it, or if it is a private part of such a class.
-It imports ``dolmen.adopt``, ``dolmen.maintenance``, ``dolmen.transactions`` and what lies below.
+It imports ``dolmen.adopt``, ``dolmen.iceberg``, ``dolmen.maintenance``, ``dolmen.transactions`` and what lies below.
 Begin with ``dolmen.api.database``, then ``dolmen.api.table``.
 """
+
+import dolmen.iceberg  # noqa: F401 - registers itself as the publisher of tables

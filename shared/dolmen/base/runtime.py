@@ -336,3 +336,8 @@ def attempts(runtime: Runtime, policy: RetryPolicy = REQUEST) -> Iterator[Attemp
         if number and policy.base_seconds:
             runtime.sleep(runtime.random.uniform(0, min(policy.cap_seconds, policy.base_seconds * 2**number)))
         yield Attempt(number, number == policy.tries - 1)
+
+
+def never() -> bool:
+    """A deadline that never comes."""
+    return False

@@ -24,7 +24,7 @@ from dolmen.errors import InputError, TagNotFoundError
 from dolmen.format.ingest_properties import TABLE_PROPERTIES
 from dolmen.format.properties import DATABASE_PROPERTIES
 from dolmen.maintenance.compact.compaction import Compacted
-from dolmen.maintenance.round import WorkDone, facts_of
+from dolmen.maintenance.round import facts_of
 
 SomeTable = Annotated[Optional[str], typer.Argument(help="One table; all by default.")]  # noqa: UP045
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Report what would be done, and do nothing.")]
@@ -216,7 +216,7 @@ def _version_with_tag(database: str, tag: str) -> int:
     return found[tag].version
 
 
-def _print_work(done: Mapping[str, WorkDone], as_json: bool) -> None:
+def _print_work(done: Mapping[str, Any], as_json: bool) -> None:
     """Prints the results by table."""
     if as_json:
         print_json({name: facts_of(one) for name, one in done.items()})

@@ -1,17 +1,25 @@
-"""Groups of data files, of one segment or of the manifest: each becomes one Iceberg manifest. With their deleted rows.
+"""Groups of a version's data files, each of which becomes one Iceberg manifest, and the files that hide their rows.
 
-``HiddenPositions`` finds the deleted rows of a version: those in vectors, and those that only tombstones name so far.
+Iceberg v2 hides rows by position-delete files, of which one serves any number of data files. Iceberg v3 hides them by
+deletion vectors in Puffin files (https://iceberg.apache.org/puffin-spec/): one to a file, because DuckDB 1.5 returns
+wrong rows, without an error, for a file with several. Its footer names the data file by its absolute path, because
+pyiceberg and Polars find it there, not in the manifest.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Collection, Iterable, Iterator
+import struct
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from zlib import crc32
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyroaring import BitMap
 
 from dolmen.base.runtime import cached_property
@@ -20,6 +28,7 @@ from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.entries.segments.segment_reader import LiveSegment
 from dolmen.entries.segments.tombstone_judge import TombstoneJudge
 from dolmen.errors import LimitError
+from dolmen.format.delete_object import encode_vector
 from dolmen.format.entries import DataFile
 from dolmen.format.layout import uuid_of
 from dolmen.format.manifest import Manifest, Segment, TableEntry
@@ -28,14 +37,16 @@ from dolmen.rows.scan.reading import PlanReader, hidden_rows, whole_groups
 from dolmen.rows.scan.row_groups import Deletes, RowGroup, row_groups
 from dolmen.rows.scan.scan_deletes import BlobReader, load_deletes
 
+_AT_ONCE = 1_000
+"""The most vectors that are fetched at once."""
+
 
 @dataclass(frozen=True)
 class FileGroup:
-    """The data files of a segment, or of the manifest, that have visible rows.
+    """The data files of a segment, or of the manifest (None), that have visible rows.
 
     Args:
-        segment: None for files in the manifest.
-        places: places of these files in it, ascending.
+        places: positions of these files in it, ascending.
         deleted: the number of hidden rows by the uuid of their file, in the order of places; without those of 0.
     """
 
@@ -43,63 +54,38 @@ class FileGroup:
     places: npt.NDArray[np.int64]
     deleted: dict[str, int]
 
-    def data_identity(self, epoch: int, uuids: Iterable[str] = ()) -> str:
-        """16 digits that are the same for the same files, and for no others.
-
-        Args:
-            epoch: of the table.
-            uuids: of files in the manifest.
-        """
-        parts = [str(epoch), self.segment.object if self.segment else "", *uuids]
-        return _digest(parts, b"" if self.segment is None else self.places.tobytes())
-
     def deletes_identity(self, epoch: int) -> str:
         """16 digits that are the same for the same hidden rows. Within an epoch rows are hidden, and never shown again,
         so their number by file tells which they are."""
         return _digest([str(epoch), *(f"{uuid}:{count}" for uuid, count in self.deleted.items())], b"")
 
 
-def _digest(parts: Iterable[str], more: bytes) -> str:
-    return hashlib.sha256("\n".join(parts).encode() + b"\0" + more).hexdigest()[:16]
-
-
 class FileGroups:
-    """The groups of a table in one version.
+    """The groups of a table in one version, by its whole entry. For ``lookup_bytes``, see ``publish``."""
 
-    Args:
-        hidden: finds hidden rows.
-    """
-
-    def __init__(self, context: Context, entry: TableEntry, hidden: HiddenPositions) -> None:
-        self._live, self._entry, self._hidden = LiveFiles.of(entry, context.segments), entry, hidden
+    def __init__(
+        self, context: Context, name: str, manifest: Manifest, entry: TableEntry, lookup_bytes: int | None = None
+    ) -> None:
+        self._live, self._entry = LiveFiles.of(entry, context.segments), entry
+        self._hidden = HiddenPositions(context, name, manifest, entry, lookup_bytes)
         self._positions: dict[str, BitMap] = {}
         self.groups = [group for group in self._all() if len(group.places)]
 
-    @classmethod
-    def of(
-        cls, context: Context, name: str, manifest: Manifest, entry: TableEntry, lookup_bytes: int | None = None
-    ) -> FileGroups:
-        """The groups of a table, by its whole entry in a version. See ``publish``. Raises LimitError."""
-        return cls(context, entry, HiddenPositions(context, name, manifest, entry, lookup_bytes))
-
     @property
     def files_read(self) -> int:
-        """Number of data files that had to be read."""
         return self._hidden.files_read
 
     def identity(self, group: FileGroup) -> str:
-        """The identity of the manifest of its data files."""
-        uuids = [] if group.segment else [self._entry.files[place].uuid for place in group.places.tolist()]
-        return group.data_identity(self._entry.epoch, uuids)
+        """16 digits that are the same for the same data files, and for no others."""
+        if group.segment is not None:
+            return _digest([str(self._entry.epoch), group.segment.object], group.places.tobytes())
+        uuids = (self._entry.files[index].uuid for index in group.places.tolist())
+        return _digest([str(self._entry.epoch), "", *uuids], b"")
 
     def files(self, group: FileGroup, ids: Collection[int] | None = None) -> Iterator[DataFile]:
-        """Entries of a group's files.
-
-        Args:
-            ids: columns whose bounds are needed; all by default.
-        """
+        """Entries of a group's files, with the bounds of these columns; of all columns by default."""
         if group.segment is None:
-            yield from (self._entry.files[place] for place in group.places.tolist())
+            yield from (self._entry.files[index] for index in group.places.tolist())
             return
         (live,) = self._live.live_segments([group.segment])
         yield from live.entries(group.places, ids)
@@ -132,7 +118,7 @@ class FileGroups:
         for segment, is_whole in zip(self._live.segments, untouched, strict=True):
             yield FileGroup(segment, np.arange(segment.count), {}) if is_whole else self._of_segment(next(others))
         files = self._entry.files
-        counts = {place: file.rows - file.live_rows for place, file in enumerate(files)}
+        counts = {index: file.rows - file.live_rows for index, file in enumerate(files)}
         self._judge(enumerate(files), counts)
         yield _group(None, counts, [file.rows for file in files], [file.uuid for file in files])
 
@@ -150,60 +136,44 @@ class FileGroups:
             self._judge(zip(suspects.tolist(), live.entries(suspects, judge.ids), strict=True), counts)
         column = live.table.column("path")
         assert column is not None
-        uuids = {place: uuid_of(column[place].as_py()) for place, count in counts.items() if count}
+        uuids = {index: uuid_of(column[index].as_py()) for index, count in counts.items() if count}
         return _group(live.segment, counts, live.table.numbers("rows").tolist(), uuids)
 
     def _judge(self, files: Iterable[tuple[int, DataFile]], counts: dict[int, int]) -> None:
         """Corrects the numbers of hidden rows by place, where tombstones hide more of them than vectors."""
         plans = {}
-        for place, file in files:
+        for index, file in files:
             plan = self._hidden.plan(file)
             if plan is None:
-                counts[place] = file.rows
+                counts[index] = file.rows
             elif plan.tombstones:
-                plans[place] = plan
+                plans[index] = plan
         found = self._hidden.find(plans.values())
-        for place, plan in plans.items():
+        for index, plan in plans.items():
             positions = found[plan.file.path]
-            if len(positions) > counts[place]:
-                counts[place] = len(positions)
+            if len(positions) > counts[index]:
+                counts[index] = len(positions)
                 self._positions[plan.file.path] = positions
-
-
-_AT_ONCE = 1_000
-"""The most vectors that are fetched at once."""
 
 
 def _group(
     segment: Segment | None, counts: dict[int, int], rows: list[int], uuids: dict[int, str] | list[str]
 ) -> FileGroup:
-    """A group of the files that have visible rows.
-
-    Args:
-        counts: number of hidden rows by place.
-        rows: physical rows by place.
-    """
-    visible = {place: count for place, count in counts.items() if count < rows[place]}
-    deleted = {uuids[place]: count for place, count in visible.items() if count}
+    """A group of the files that have visible rows, by the numbers of hidden and of physical rows of each."""
+    visible = {index: count for index, count in counts.items() if count < rows[index]}
+    deleted = {uuids[index]: count for index, count in visible.items() if count}
     return FileGroup(segment, np.array(sorted(visible), np.int64), deleted)
 
 
-class HiddenPositions:
-    """Finds hidden rows. Reads only files that a tombstone may match, and of these only the columns that it names.
+def _digest(parts: Iterable[str], more: bytes) -> str:
+    return hashlib.sha256("\n".join(parts).encode() + b"\0" + more).hexdigest()[:16]
 
-    Args:
-        name: the table's name.
-        entry: its whole entry in the version.
-        lookup_bytes: the most bytes of files to look through; None for all.
-    """
+
+class HiddenPositions:
+    """Finds hidden rows. Reads only files that a tombstone may match, and of these only the columns that it names."""
 
     def __init__(
-        self,
-        context: Context,
-        name: str,
-        manifest: Manifest,
-        entry: TableEntry,
-        lookup_bytes: int | None = None,
+        self, context: Context, name: str, manifest: Manifest, entry: TableEntry, lookup_bytes: int | None = None
     ) -> None:
         self._lookup_bytes_left = math.inf if lookup_bytes is None else lookup_bytes
         self._context, self._name, self._manifest, self._entry = context, name, manifest, entry
@@ -220,10 +190,10 @@ class HiddenPositions:
 
     def find(self, plans: Iterable[FilePlan]) -> dict[str, BitMap]:
         """All hidden positions of files that tombstones may match, by path. Raises LimitError."""
-        wanted = list(plans)
-        if not wanted:
+        requested = list(plans)
+        if not requested:
             return {}
-        self._lookup_bytes_left -= sum(plan.file.size for plan in wanted)
+        self._lookup_bytes_left -= sum(plan.file.size for plan in requested)
         if self._lookup_bytes_left < 0:
             raise LimitError(
                 f"table {self._name!r}: too many files may hold rows of unresolved deletes to look through now; "
@@ -233,18 +203,17 @@ class HiddenPositions:
         found: dict[str, BitMap] = {}
 
         def groups() -> Iterator[RowGroup]:
-            for file in reader.open_files(wanted):
+            for file in reader.open_files(requested):
                 some = list(row_groups(file, None, self._deletes, self._entry.schema))
                 found[file.file.path] = (file.vector or BitMap()) | whole_groups(file, some)
                 yield from some
 
         for path, hidden in reader.read(hidden_rows, groups(), frozenset()):
             found[path] |= hidden
-        self.files_read += len(wanted)
+        self.files_read += len(requested)
         return found
 
     def vectors(self, files: Iterable[DataFile]) -> dict[str, BitMap]:
-        """The vectors of files, by path."""
         return self._reader().vectors([FilePlan(file, False, ()) for file in files])
 
     @cached_property
@@ -254,3 +223,78 @@ class HiddenPositions:
 
     def _reader(self) -> PlanReader:
         return PlanReader.of_table(self._context, self._name, self._manifest, self._entry)
+
+
+BLOB_OFFSET = 4
+"""Where the blob begins: after the magic."""
+
+_MAGIC = b"PFA1"
+
+_VECTOR_MAGIC = b"\xd1\xd3\x39\x64"
+
+_ROW_POSITION_ID = 2147483645
+"""Reserved field id of a row's position ("Reserved Field IDs")."""
+
+
+def vector_blob(positions: BitMap) -> bytes:
+    """A deletion vector: length, magic, one 64-bit Roaring bitmap of one 32-bit bitmap, and CRC-32."""
+    body = _VECTOR_MAGIC + struct.pack("<QI", 1, 0) + encode_vector(positions)
+    return struct.pack(">I", len(body)) + body + struct.pack(">I", crc32(body))
+
+
+def vector_in(body: bytes, offset: int, length: int) -> BitMap:
+    """The positions in a deletion vector of a Puffin file. Raises ValueError if it is damaged."""
+    blob = body[offset : offset + length]
+    inner = blob[4:-4]
+    if len(blob) != length or inner[:4] != _VECTOR_MAGIC or blob[-4:] != struct.pack(">I", crc32(inner)):
+        raise ValueError("the deletion vector's checksum differs")
+    return BitMap.deserialize(inner[16:])
+
+
+def puffin_file(blob: bytes, data_file: str, cardinality: int) -> bytes:
+    """A Puffin file with one deletion vector (``vector_blob``) of a data file at this absolute path."""
+    payload = msgspec.json.encode(
+        {
+            "blobs": [
+                {
+                    "type": "deletion-vector-v1",
+                    "fields": [_ROW_POSITION_ID],
+                    "snapshot-id": -1,
+                    "sequence-number": -1,
+                    "offset": BLOB_OFFSET,
+                    "length": len(blob),
+                    "properties": {"referenced-data-file": data_file, "cardinality": str(cardinality)},
+                }
+            ],
+            "properties": {"created-by": "dolmen"},
+        }
+    )
+    return b"".join([_MAGIC, blob, _MAGIC, payload, struct.pack("<II", len(payload), 0), _MAGIC])
+
+
+FILE_PATH_ID = 2147483546
+"""Reserved field id of the column ``file_path``."""
+
+POSITION_ID = 2147483545
+"""Reserved field id of the column ``pos``."""
+
+_ROW_GROUP = 1 << 20
+
+_SCHEMA = pa.schema(
+    [
+        pa.field("file_path", pa.string(), False, {"PARQUET:field_id": str(FILE_PATH_ID)}),
+        pa.field("pos", pa.int64(), False, {"PARQUET:field_id": str(POSITION_ID)}),
+    ]
+)
+
+
+def position_delete_file(positions: Mapping[str, BitMap]) -> bytes:
+    """A position-delete file, sorted by path and position; positions come by the absolute path of their data file."""
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(sink, _SCHEMA, compression="zstd", use_dictionary=["file_path"], store_schema=False) as out:
+        for path in sorted(positions):
+            numbers = np.asarray(positions[path].to_array(), np.int64)
+            for start in range(0, len(numbers), _ROW_GROUP):
+                own = numbers[start : start + _ROW_GROUP]
+                out.write_batch(pa.record_batch([pa.repeat(path, len(own)), pa.array(own)], schema=_SCHEMA))
+    return bytes(sink.getvalue())

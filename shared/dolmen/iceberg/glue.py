@@ -42,24 +42,16 @@ _HIVE = {"long": "bigint", "timestamptz": "timestamp"}
 
 @dataclass(frozen=True)
 class GlueCatalog:
-    """A database of the Glue Data Catalog of this account and region.
-
-    Args:
-        database: its name.
-    """
+    """A database of the Glue Data Catalog of this account and region."""
 
     database: str
 
     @classmethod
     def of(cls, url: str, database: str | None) -> GlueCatalog | None:
-        """The catalog for publications of a database.
-
-        Args:
-            url: of dolmen's database.
-            database: its name in Glue; None for that of the environment. "" registers nowhere.
+        """The catalog for publications of the database at ``url``: the one named, or the environment's; None for "".
 
         Raises:
-            InvalidNameError: it is no name of a Glue database.
+            InvalidNameError: it is not the name of a Glue database.
             InputError: dolmen's database is not in S3.
         """
         is_in_s3 = scheme_of(url) is S3
@@ -77,16 +69,12 @@ class GlueCatalog:
     ) -> str:
         """Makes the table in Glue name this metadata, or a later one: 1 GetTable, and one request if it does not yet.
 
-        Args:
-            table: the table's name, in dolmen and in Glue.
-            number: the N of the metadata.
-
         Returns:
             the table's name in Glue, as ``database.table``.
 
         Raises:
             NotFoundError: there is no such Glue database.
-            TableExistsError: it has a table of this name that is no publication of dolmen's database.
+            TableExistsError: it has a table of this name that is not a publication of dolmen's database.
             AccessDeniedError, StoreUnavailableError, ConflictError: Glue refuses. The next publication registers it.
         """
         service = _service(self.database)
@@ -131,12 +119,7 @@ class _Registration:
     metadata: TableMetadata
 
     def is_later_than(self, known: Mapping[str, Any], name: str) -> bool:
-        """True if Glue's entry is to be replaced. Raises TableExistsError if that is no publication of the database.
-
-        Args:
-            known: Glue's answer.
-            name: of the table in Glue, for the message.
-        """
+        """Whether Glue's entry is to be replaced. Raises TableExistsError if that is not one of this database."""
         parameters = known.get("Parameters") or {}
         path = parameters.get(_LOCATION, "")
         if parameters.get(_TYPE, "").upper() != "ICEBERG" or not self.directory.is_of_database(path):
@@ -152,11 +135,6 @@ class _Registration:
         return number < self.number or (number > self.number and not self.directory.has(number))
 
     def input(self, known: Mapping[str, Any]) -> dict[str, Any]:
-        """Glue's TableInput.
-
-        Args:
-            known: Glue's answer, of which descriptions and parameters of others are kept.
-        """
         before = known.get("Parameters") or {}
         parameters = {
             **before,

@@ -1,8 +1,6 @@
-"""Manifests and manifest lists: which data files and delete files a snapshot has (https://iceberg.apache.org/spec/).
+"""Manifests and manifest lists: which data files and delete files a snapshot has, with the metrics of their columns.
 
-Column metrics of a data file in Iceberg's form: counts and bounds that prune and never lose a row.
-
-See "Data file fields" and "Binary single-value serialization" (appendix D) of https://iceberg.apache.org/spec/.
+See "Manifests", "Data file fields" and appendices A and D of https://iceberg.apache.org/spec/.
 """
 
 from __future__ import annotations
@@ -21,26 +19,20 @@ from dolmen.entries.segments.row_bounds import column_bounds
 from dolmen.errors import CorruptionError
 from dolmen.format.entries import Bounds, DataFile
 from dolmen.format.schema import Field, is_nested
-from dolmen.format.types import Plain, type_of
-from dolmen.iceberg.schemas import FormatVersion, manifest_entry_schema, manifest_list_schema
+from dolmen.format.types import (
+    Plain,
+    type_of,
+)
 
 _LITTLE_ENDIAN = {"bool": "<?", "int8": "<i", "int16": "<i", "int32": "<i", "float": "<f", "double": "<d", "date": "<i"}
 """The layout of values; integers of 64 bits and timestamps are ``<q``."""
-
 
 _EXACT = Context(prec=80)
 
 
 @dataclass(frozen=True)
 class Metrics:
-    """Metrics of a data file, by field id.
-
-    Args:
-        values: number of values, NULL and NaN included.
-        nulls: number of NULLs.
-        nans: number of NaNs. It is absent where there are any, because readers then lose rows for ``x > bound``.
-        lower, upper: serialised bounds, without NULL.
-    """
+    """Metrics of a data file, by field id; ``values`` counts NULL and NaN too, and bounds are serialised."""
 
     values: dict[int, int] = field(default_factory=dict)
     nulls: dict[int, int] = field(default_factory=dict)
@@ -52,10 +44,9 @@ class Metrics:
 def metrics(file: DataFile, columns: Mapping[int, Field]) -> Metrics:
     """The metrics of a file's published columns, as far as its entry knows them.
 
-    DuckDB and Spark lose rows of ``x > 1`` in a file with NaN if there is an upper bound, or a count of NaN: NaN is
-    greater than each number for them, and outside of the bounds. So neither is given for a column with NaN, or
-    with an unknown number of them. A lower bound of 0.0 is written as -0.0, which is less than 0.0 for some readers.
-    Bounds of ``fixed[n]`` that were cut are left out, because they have another length than the type.
+    DuckDB and Spark lose rows of ``x > 1`` in a file with NaN if there is an upper bound or a count of NaN, so a column
+    that may have NaN gets neither. A lower bound of 0.0 is written as -0.0, which is less than 0.0 for some readers.
+    Bounds of ``fixed[n]`` that were cut are left out: their length is not that of the type.
     """
     found = Metrics()
     for id_, column in columns.items():
@@ -106,21 +97,16 @@ def single_value(value: Plain, arrow_type: pa.DataType) -> bytes | None:
 
 Content: TypeAlias = Literal["data", "deletes"]
 
-
 _CONTENTS: tuple[Content, Content] = ("data", "deletes")
-
 
 _SYNC_MARKER = b"dolmen-publisher"
 """The mark between the blocks of an Avro file: any 16 bytes. With the same ones the same records make the same file."""
 
-
 DATA, POSITION_DELETES = 0, 1
 """Values of ``content`` of a file."""
 
-
 _EXISTING, _ADDED = 0, 1
 """Values of ``status`` of an entry. Files that are gone are not listed: nothing in the format asks for them to read."""
-
 
 _COVERAGE = "dolmen.coverage"
 """Key in the header of a manifest of deletes, beside those of Iceberg."""
@@ -131,14 +117,10 @@ class FileEntry:
     """A data file or a delete file of a snapshot.
 
     Args:
-        path: its absolute path.
         format: ``PARQUET`` or ``PUFFIN``.
         rows: physical rows, or the number of deleted positions.
-        size: bytes of the object.
         snapshot: id of the snapshot that added it.
         sequence: data sequence number: deletes apply to data files with the same or a lower one.
-        content: ``DATA`` or ``POSITION_DELETES``.
-        first_row_id: v3: row lineage.
         data_file: path of the only data file that a delete file is about.
         blob: v3: offset and length of the deletion vector in its Puffin file.
     """
@@ -156,36 +138,36 @@ class FileEntry:
     blob: tuple[int, int] | None = None
 
 
-@dataclass(frozen=True)
-class ManifestFile:
-    """A manifest, as manifest lists name it.
+class ManifestFile(
+    msgspec.Struct,
+    rename={
+        "path": "manifest_path",
+        "size": "manifest_length",
+        "sequence": "sequence_number",
+        "least_sequence": "min_sequence_number",
+        "snapshot": "added_snapshot_id",
+        "added_files": "added_files_count",
+        "added_rows": "added_rows_count",
+        "existing_files": "existing_files_count",
+        "existing_rows": "existing_rows_count",
+    },
+):
+    """A manifest, as manifest lists name it. "Added" entries are of the snapshot that wrote it, others "existing"."""
 
-    Args:
-        path: its absolute path.
-        size: bytes of the object.
-        content: whether it lists data files or delete files.
-        sequence, least_sequence: its own sequence number, and the least one of its entries.
-        snapshot: id of the snapshot that wrote it.
-        added_files, added_rows: entries of that snapshot, and their rows.
-        existing_files, existing_rows: entries of earlier snapshots.
-        first_row_id: v3: the least one of its entries.
-    """
-
-    path: str
-    size: int
     content: Content
     sequence: int
-    least_sequence: int
     snapshot: int
-    added_files: int
-    added_rows: int
-    existing_files: int
-    existing_rows: int
+    least_sequence: int
+    added_files: int = 0
+    added_rows: int = 0
+    existing_files: int = 0
+    existing_rows: int = 0
     first_row_id: int | None = None
+    path: str = ""
+    size: int = 0
 
     @property
     def files(self) -> int:
-        """Number of its entries."""
         return self.added_files + self.existing_files
 
     @property
@@ -193,25 +175,8 @@ class ManifestFile:
         """Rows, or deleted positions, of all its entries."""
         return self.added_rows + self.existing_rows
 
-
-@dataclass
-class ManifestTally:
-    """Sums up the entries of a new manifest while they are written.
-
-    Args:
-        snapshot: id of the snapshot that writes it.
-    """
-
-    snapshot: int
-    added_files: int = 0
-    added_rows: int = 0
-    existing_files: int = 0
-    existing_rows: int = 0
-    least_sequence: int | None = None
-    first_row_id: int | None = None
-
-    def watch(self, entries: Iterable[FileEntry]) -> Iterator[FileEntry]:
-        """Yields the entries, and counts them."""
+    def count(self, entries: Iterable[FileEntry]) -> Iterator[FileEntry]:
+        """Yields the entries of a new manifest, and sums them up."""
         for entry in entries:
             if entry.snapshot == self.snapshot:
                 self.added_files += 1
@@ -219,48 +184,23 @@ class ManifestTally:
             else:
                 self.existing_files += 1
                 self.existing_rows += entry.rows
-            self.least_sequence = min(entry.sequence, self.least_sequence or entry.sequence)
+            self.least_sequence = min(self.least_sequence, entry.sequence)
             if entry.first_row_id is not None:
                 known = self.first_row_id
                 self.first_row_id = entry.first_row_id if known is None else min(known, entry.first_row_id)
             yield entry
 
-    def sum_up(self, path: str, size: int, content: Content, sequence: int) -> ManifestFile:
-        """The manifest of all entries that passed."""
-        return ManifestFile(
-            path,
-            size,
-            content,
-            sequence,
-            sequence if self.least_sequence is None else self.least_sequence,
-            self.snapshot,
-            self.added_files,
-            self.added_rows,
-            self.existing_files,
-            self.existing_rows,
-            self.first_row_id,
-        )
-
 
 @dataclass(frozen=True)
 class ManifestBody:
-    """The content of a manifest.
-
-    Args:
-        entries: its files.
-        coverage: of a manifest of deletes: the number of deleted positions by the uuid of their data file.
-    """
+    """The content of a manifest; of deletes with the number of deleted positions by the uuid of their data file."""
 
     entries: tuple[FileEntry, ...]
     coverage: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def decode(cls, body: bytes, key: str) -> ManifestBody:
-        """Reads a manifest that dolmen wrote. Metrics of data files are not read.
-
-        Raises:
-            CorruptionError: it is not such a manifest.
-        """
+        """Reads a manifest that dolmen wrote, without metrics of data files. Raises CorruptionError."""
         records, metadata = _read(body, key)
         try:
             coverage = msgspec.json.decode(metadata.get(_COVERAGE, "{}"), type=dict[str, int])
@@ -271,19 +211,13 @@ class ManifestBody:
 
 def encode_manifest(
     entries: Iterable[FileEntry],
-    version: FormatVersion,
+    version: int,
     content: Content,
     schema: dict[str, Any],
     snapshot: int,
     coverage: Mapping[str, int] | None = None,
 ) -> bytes:
-    """The bytes of a manifest, made while entries come, so that only its compressed form is held.
-
-    Args:
-        schema: the table's current schema, in Iceberg's JSON.
-        snapshot: id of the snapshot that writes it.
-        coverage: of a manifest of deletes; see ``ManifestBody``.
-    """
+    """The bytes of a manifest, made while entries come, so that only its compressed form is in memory."""
     metadata = {
         "schema": msgspec.json.encode(schema).decode(),
         "schema-id": str(schema["schema-id"]),
@@ -297,60 +231,27 @@ def encode_manifest(
     return _write(manifest_entry_schema(), (_to_avro(entry, snapshot) for entry in entries), metadata)
 
 
-def encode_manifest_list(
-    manifests: Iterable[ManifestFile], version: FormatVersion, snapshot: int, sequence: int
-) -> bytes:
-    """The bytes of a manifest list."""
+def encode_manifest_list(manifests: Iterable[ManifestFile], version: int, snapshot: int, sequence: int) -> bytes:
     metadata = {
         "format-version": str(version),
         "snapshot-id": str(snapshot),
         "parent-snapshot-id": "null",
         "sequence-number": str(sequence),
     }
-    records: list[dict[str, Any]] = [
-        {
-            "manifest_path": each.path,
-            "manifest_length": each.size,
-            "partition_spec_id": 0,
-            "content": _CONTENTS.index(each.content),
-            "sequence_number": each.sequence,
-            "min_sequence_number": each.least_sequence,
-            "added_snapshot_id": each.snapshot,
-            "added_files_count": each.added_files,
-            "existing_files_count": each.existing_files,
-            "deleted_files_count": 0,
-            "added_rows_count": each.added_rows,
-            "existing_rows_count": each.existing_rows,
-            "deleted_rows_count": 0,
-            "partitions": [],
-            "first_row_id": each.first_row_id,
-        }
-        for each in manifests
-    ]
+    constants = {"partition_spec_id": 0, "deleted_files_count": 0, "deleted_rows_count": 0, "partitions": []}
+    records = (msgspec.to_builtins(each) | constants | {"content": _CONTENTS.index(each.content)} for each in manifests)
     return _write(manifest_list_schema(), records, metadata)
 
 
 def decode_manifest_list(body: bytes, key: str) -> tuple[ManifestFile, ...]:
-    """Reads a manifest list that dolmen wrote. Raises CorruptionError if it is none."""
+    """Reads a manifest list that dolmen wrote. Raises CorruptionError if it is another writer's."""
     records, _ = _read(body, key)
     try:
+        contents = ({"content": _CONTENTS[record["content"]]} for record in records)
         return tuple(
-            ManifestFile(
-                record["manifest_path"],
-                record["manifest_length"],
-                _CONTENTS[record["content"]],
-                record["sequence_number"],
-                record["min_sequence_number"],
-                record["added_snapshot_id"],
-                record["added_files_count"],
-                record["added_rows_count"],
-                record["existing_files_count"],
-                record["existing_rows_count"],
-                record["first_row_id"],
-            )
-            for record in records
+            msgspec.convert(record | content, ManifestFile) for record, content in zip(records, contents, strict=True)
         )
-    except (KeyError, TypeError, IndexError) as error:
+    except (KeyError, TypeError, IndexError, msgspec.ValidationError) as error:
         raise CorruptionError(key, f"not a manifest list of a publication: {error}") from error
 
 
@@ -428,3 +329,90 @@ def _bounds(file: dict[str, Any]) -> Metrics:
         return {pair["key"]: pair["value"] for pair in file[name] or ()}
 
     return Metrics(lower=pairs("lower_bounds"), upper=pairs("upper_bounds"))
+
+
+Avro = dict[str, Any]
+
+
+def manifest_entry_schema() -> Avro:
+    """The schema of the entries of a manifest, for an unpartitioned table; the same for v2 and v3."""
+    data_file = [
+        _required("content", "int", 134),
+        _required("file_path", "string", 100),
+        _required("file_format", "string", 101),
+        _required("partition", {"type": "record", "name": "r102", "fields": []}, 102),
+        _required("record_count", "long", 103),
+        _required("file_size_in_bytes", "long", 104),
+        _optional("value_counts", _map(119, "int", 120, "long"), 109),
+        _optional("null_value_counts", _map(121, "int", 122, "long"), 110),
+        _optional("nan_value_counts", _map(138, "int", 139, "long"), 137),
+        _optional("lower_bounds", _map(126, "int", 127, "bytes"), 125),
+        _optional("upper_bounds", _map(129, "int", 130, "bytes"), 128),
+        _optional("first_row_id", "long", 142),
+        _optional("referenced_data_file", "string", 143),
+        _optional("content_offset", "long", 144),
+        _optional("content_size_in_bytes", "long", 145),
+    ]
+    return {
+        "type": "record",
+        "name": "manifest_entry",
+        "fields": [
+            _required("status", "int", 0),
+            _optional("snapshot_id", "long", 1),
+            _optional("sequence_number", "long", 3),
+            _optional("file_sequence_number", "long", 4),
+            _required("data_file", {"type": "record", "name": "r2", "fields": data_file}, 2),
+        ],
+    }
+
+
+def manifest_list_schema() -> Avro:
+    """The schema of a manifest list. ``partitions`` is always a list: some readers fail if it is NULL."""
+    summary = [
+        _required("contains_null", "boolean", 509),
+        _optional("contains_nan", "boolean", 518),
+        _optional("lower_bound", "bytes", 510),
+        _optional("upper_bound", "bytes", 511),
+    ]
+    partitions = {
+        "type": "array",
+        "items": {"type": "record", "name": "r508", "fields": summary},
+        "element-id": 508,
+    }
+    return {
+        "type": "record",
+        "name": "manifest_file",
+        "fields": [
+            _required("manifest_path", "string", 500),
+            _required("manifest_length", "long", 501),
+            _required("partition_spec_id", "int", 502),
+            _required("content", "int", 517),
+            _required("sequence_number", "long", 515),
+            _required("min_sequence_number", "long", 516),
+            _required("added_snapshot_id", "long", 503),
+            _required("added_files_count", "int", 504),
+            _required("existing_files_count", "int", 505),
+            _required("deleted_files_count", "int", 506),
+            _required("added_rows_count", "long", 512),
+            _required("existing_rows_count", "long", 513),
+            _required("deleted_rows_count", "long", 514),
+            _optional("partitions", partitions, 507),
+            _optional("key_metadata", "bytes", 519),
+            _optional("first_row_id", "long", 520),
+        ],
+    }
+
+
+def _required(name: str, type_: Any, id_: int) -> Avro:
+    return {"name": name, "type": type_, "field-id": id_}
+
+
+def _optional(name: str, type_: Any, id_: int) -> Avro:
+    return {"name": name, "type": ["null", type_], "default": None, "field-id": id_}
+
+
+def _map(key_id: int, key: str, value_id: int, value: str) -> Avro:
+    """A map whose keys are not strings, as an array of records (appendix A)."""
+    fields = [_required("key", key, key_id), _required("value", value, value_id)]
+    record = {"type": "record", "name": f"k{key_id}_v{value_id}", "fields": fields}
+    return {"type": "array", "items": record, "logicalType": "map"}

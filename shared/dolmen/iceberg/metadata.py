@@ -1,27 +1,52 @@
 """Table metadata: the JSON object that names a publication's schemas and snapshots.
 
-See "Table Metadata" and appendix C of https://iceberg.apache.org/spec/.
+See "Table Metadata", "Schemas and Data Types" and appendix C of https://iceberg.apache.org/spec/.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any, Literal, TypeAlias
 from uuid import UUID
 
 import msgspec
+import pyarrow as pa
 
-from dolmen.format.schema import MappedColumn
-from dolmen.iceberg.schemas import NAME_MAPPING, FormatVersion, PublishedSchema, decode_mapping, encode_mapping
+from dolmen.errors import SchemaError
+from dolmen.format.schema import Field, MappedColumn, Schema
+from dolmen.format.types import (
+    BINARY,
+    BOOL,
+    DATE,
+    DOUBLE,
+    FLOAT,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_ZONED,
+    Json,
+    Plain,
+    from_json,
+    short_type,
+    type_of,
+)
+
+FormatVersion: TypeAlias = Literal[2, 3]
 
 MAIN = "main"
+
 VERSION, COMMIT_ID, STATE = "dolmen.version", "dolmen.commit-id", "dolmen.state"
 """Keys in the summary of a snapshot: the version that it shows, its commit, and a digest of the table's entry."""
+
 _CHECKSUM = "dolmen.checksum"
+
 _HINT = "dolmen.hint"
+
 _LOG_LENGTH = 100
+
 _PROPERTIES = {
     "gc.enabled": "false",
     "write.location-provider.impl": "dolmen.ThisTableIsReadOnly",
@@ -30,19 +55,17 @@ _PROPERTIES = {
 }
 """Properties that keep other writers away: the first one refuses to delete files, the next two have no such class."""
 
+NAME_MAPPING = "schema.name-mapping.default"
+"""The table property."""
+
 
 @dataclass(frozen=True)
 class PublishedSnapshot:
-    """A version of a table as an Iceberg snapshot.
+    """A version of a table as an Iceberg snapshot: the version is its id, and ``commit_ts`` its sequence number.
 
     Args:
-        version: the version, which is also the snapshot's id.
-        commit_id, commit_ts, created_at: of the version; ``commit_ts`` is the snapshot's sequence number.
         state: digest of the table's entry in that version.
-        epoch: of the table in that version.
         manifest_list: absolute path.
-        schema_id: the schema that the version had.
-        files, rows, delete_files, positions: totals.
         first_row_id, added_rows: v3: row lineage.
     """
 
@@ -63,11 +86,9 @@ class PublishedSnapshot:
 
     @property
     def timestamp_ms(self) -> int:
-        """The time of the version in Iceberg's unit."""
         return self.created_at // 1_000
 
     def to_json(self, format_version: FormatVersion) -> dict[str, Any]:
-        """The snapshot as an element of ``snapshots``."""
         found: dict[str, Any] = {
             "snapshot-id": self.version,
             "sequence-number": self.commit_ts,
@@ -119,13 +140,9 @@ class TableMetadata:
     """The metadata of a publication.
 
     Args:
-        format_version: 2 or 3.
-        table_uuid: dolmen's uuid of the table.
         location: absolute path of the publication's directory.
         updated_ms: when it was published, by the store's clock.
-        last_column_id: the greatest field id ever given out.
-        schemas: in Iceberg's JSON, by their place, which is their id.
-        current_schema: id of the newest version's schema.
+        schemas: in Iceberg's JSON, by their id.
         snapshots: oldest first; the last one is the current one.
         log: earlier metadata files, oldest first: when each was published, and its path.
         next_row_id: v3: the first row id that was never given out.
@@ -148,7 +165,6 @@ class TableMetadata:
 
     @property
     def current(self) -> PublishedSnapshot:
-        """The published version."""
         return self.snapshots[-1]
 
     def schema_id(self, schema: PublishedSchema) -> int | None:
@@ -157,7 +173,6 @@ class TableMetadata:
         return next((known["schema-id"] for known in self.schemas if known["fields"] == fields), None)
 
     def encode(self) -> bytes:
-        """The bytes of the object."""
         found = self._to_json()
         found["properties"][_CHECKSUM] = _digest(found)
         return msgspec.json.encode(found)
@@ -188,7 +203,6 @@ class TableMetadata:
             return None
 
     def after(self, previous: TableMetadata, path: str) -> TableMetadata:
-        """The same, with the metadata before it in its log."""
         return replace(self, log=(*previous.log, (previous.updated_ms, path))[-_LOG_LENGTH:])
 
     def _to_json(self) -> dict[str, Any]:
@@ -211,7 +225,9 @@ class TableMetadata:
             "current-snapshot-id": current.version,
             "refs": {MAIN: {"snapshot-id": current.version, "type": "branch"}},
             "snapshots": [snapshot.to_json(self.format_version) for snapshot in self.snapshots],
-            "snapshot-log": _snapshot_log(self.snapshots),
+            "snapshot-log": [
+                {"timestamp-ms": each.timestamp_ms, "snapshot-id": each.version} for each in self.snapshots
+            ],
             "metadata-log": [{"timestamp-ms": at, "metadata-file": path} for at, path in self.log],
             "statistics": [],
             "partition-statistics": [],
@@ -225,9 +241,195 @@ class TableMetadata:
         return found
 
 
-def _snapshot_log(snapshots: Sequence[PublishedSnapshot]) -> list[dict[str, int]]:
-    return [{"timestamp-ms": snapshot.timestamp_ms, "snapshot-id": snapshot.version} for snapshot in snapshots]
-
-
 def _digest(found: dict[str, Any]) -> str:
     return hashlib.sha256(msgspec.json.encode(found)).hexdigest()
+
+
+WORDS = {
+    BOOL.name: "boolean",
+    "int8": "int",
+    "int16": "int",
+    "int32": "int",
+    "int64": "long",
+    FLOAT.name: "float",
+    DOUBLE.name: "double",
+    STRING.name: "string",
+    BINARY.name: "binary",
+    DATE.name: "date",
+    TIMESTAMP.name: "timestamp",
+    TIMESTAMP_ZONED.name: "timestamptz",
+}
+"""Iceberg's types without parameters, by the name of the column type.
+
+``uint8`` to ``uint64`` and ``time`` are not here. Iceberg has no unsigned integers, and readers fail on files with
+them, or return other values. Spark cannot read a table with a column of type ``time``.
+"""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class PublishedSchema:
+    """The columns of a table that Iceberg readers see, in Iceberg's JSON and as dolmen has them.
+
+    Args:
+        left_out: the reason for each column that is not published, by name.
+        last_id: the greatest field id that was ever given out.
+    """
+
+    fields: tuple[dict[str, Any], ...]
+    columns: dict[int, Field]
+    left_out: dict[str, str]
+    last_id: int
+
+    @classmethod
+    def of(cls, schema: Schema, version: FormatVersion) -> PublishedSchema:
+        """Maps the columns of a schema, and leaves out those that Iceberg or its readers cannot take.
+
+        Raises:
+            SchemaError: none remains. Readers of a table without columns fail, or find no rows in it.
+        """
+        fields: list[dict[str, Any]] = []
+        columns: dict[int, Field] = {}
+        left_out: dict[str, str] = {}
+        for field in schema.fields:
+            try:
+                fields.append(_field(field, version))
+                columns[field.id] = field
+            except _UnpublishedTypeError as reason:
+                left_out[field.name] = str(reason)
+        if not fields:
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
+            raise SchemaError(f"readers of Iceberg can read no column of the table, so it is not published ({reasons})")
+        return cls(tuple(fields), columns, left_out, schema.next_id - 1)
+
+    def to_json(self, schema_id: int) -> dict[str, Any]:
+        return {"type": "struct", "schema-id": schema_id, "fields": list(self.fields)}
+
+
+class _UnpublishedTypeError(Exception):
+    """A type that Iceberg or its readers cannot take. The text is the reason."""
+
+
+def _field(field: Field, version: FormatVersion) -> dict[str, Any]:
+    found = _nested_field(field.id, field.name, field.arrow_type, field.nullable)
+    if field.widened_ts and pa.types.is_timestamp(field.arrow_type):
+        raise _UnpublishedTypeError("it was a column of days, and no reader turns these into times")
+    if field.comment:
+        found["doc"] = field.comment
+    if field.initial_default is not None:
+        if version == 2:
+            raise _UnpublishedTypeError("it has a default for older rows, which only Iceberg v3 knows")
+        found["initial-default"] = _default(field.initial_default, field.arrow_type)
+    if field.write_default is not None and version == 3:
+        found["write-default"] = _default(field.write_default, field.arrow_type)
+    return found
+
+
+def _default(value: Json, arrow_type: pa.DataType) -> Any:
+    try:
+        return default_json(from_json(value, arrow_type), arrow_type)
+    except OverflowError:
+        raise _UnpublishedTypeError("it has a default outside of the years 1 to 9999") from None
+
+
+def _nested_field(id_: int, name: str, arrow_type: pa.DataType, nullable: bool) -> dict[str, Any]:
+    return {"id": id_, "name": name, "required": not nullable, "type": iceberg_type(arrow_type)}
+
+
+def iceberg_type(arrow_type: pa.DataType) -> Any:
+    """A stored Arrow type in Iceberg's JSON; children have the ids of their Arrow fields."""
+    t = pa.types
+    if t.is_list(arrow_type):
+        element = arrow_type.value_field
+        return {
+            "type": "list",
+            "element-id": _id(element),
+            "element": iceberg_type(element.type),
+            "element-required": not element.nullable,
+        }
+    if t.is_struct(arrow_type):
+        fields = [_nested_field(_id(field), field.name, field.type, field.nullable) for field in arrow_type]
+        return {"type": "struct", "fields": fields}
+    if t.is_map(arrow_type):
+        key, value = arrow_type.key_field, arrow_type.item_field
+        return {
+            "type": "map",
+            "key-id": _id(key),
+            "key": iceberg_type(key.type),
+            "value-id": _id(value),
+            "value-required": not value.nullable,
+            "value": iceberg_type(value.type),
+        }
+    if t.is_decimal(arrow_type):
+        return f"decimal({arrow_type.precision}, {arrow_type.scale})"
+    if t.is_fixed_size_binary(arrow_type):
+        return f"fixed[{arrow_type.byte_width}]"
+    found = type_of(arrow_type)
+    if found is None or found.name not in WORDS:
+        raise _UnpublishedTypeError(f"Iceberg's readers cannot read type {short_type(arrow_type)}")
+    return WORDS[found.name]
+
+
+def default_json(value: Plain, arrow_type: pa.DataType) -> Any:
+    """A value as JSON ("JSON single-value serialization", appendix D)."""
+    t = pa.types
+    if t.is_date(arrow_type):
+        assert isinstance(value, int)
+        return (_EPOCH + timedelta(days=value)).date().isoformat()
+    if t.is_timestamp(arrow_type):
+        assert isinstance(value, int)
+        text = (_EPOCH + timedelta(microseconds=value)).replace(tzinfo=None).isoformat(timespec="microseconds")
+        return f"{text}+00:00" if arrow_type.tz else text
+    if t.is_decimal(arrow_type):
+        assert isinstance(value, Decimal)
+        return format(value, "f")
+    return value.hex() if isinstance(value, bytes) else value
+
+
+def _id(field: pa.Field) -> int:
+    return int(field.metadata[b"PARQUET:field_id"])
+
+
+def keeps_types(before: Iterable[dict[str, Any]], now: Iterable[dict[str, Any]]) -> bool:
+    """Whether all columns that are in both schemas have the same types, so that bounds in old manifests can be read."""
+    types = {field["id"]: field["type"] for field in before}
+    return all(_same_type(types.get(field["id"], field["type"]), field["type"]) for field in now)
+
+
+def _same_type(before: Any, now: Any) -> bool:
+    """Whether two types are the same, but for names and added fields of structs."""
+    if isinstance(before, dict) and isinstance(now, dict) and before["type"] == now["type"]:
+        return before["type"] != "struct" or keeps_types(before["fields"], now["fields"])
+    return bool(before == now)
+
+
+def encode_mapping(mapping: Sequence[MappedColumn]) -> str:
+    return msgspec.json.encode([_to_json(column) for column in mapping]).decode()
+
+
+def decode_mapping(text: str) -> tuple[MappedColumn, ...]:
+    """Reads the property. Names without an id are left out. Raises ValueError for text of another form."""
+    try:
+        return tuple(_from_json(msgspec.json.decode(text, type=list[_NamedField])))
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ValueError(str(error)) from None
+
+
+class _NamedField(msgspec.Struct, rename="kebab"):
+    """An element of the property."""
+
+    names: list[str]
+    field_id: int | None = None
+    fields: list[_NamedField] | None = None
+
+
+def _to_json(column: MappedColumn) -> dict[str, Any]:
+    found: dict[str, Any] = {"field-id": column.id, "names": list(column.names)}
+    return {**found, "fields": [_to_json(field) for field in column.fields]} if column.fields else found
+
+
+def _from_json(fields: Sequence[_NamedField]) -> Iterator[MappedColumn]:
+    for each in fields:
+        if each.field_id is not None:
+            yield MappedColumn(each.field_id, tuple(each.names), tuple(_from_json(each.fields or ())))

@@ -1,36 +1,46 @@
 """Publishes a table's newest version as an Iceberg snapshot, without copying a data file.
 
 The order of the requests makes it safe to stop after each of them: the version is pinned, its objects are created,
-``v<N>.metadata.json`` is created (this publishes), the hint is replaced, Glue is told where it is asked for, and
-earlier versions lose their pins.
+``v<N>.metadata.json`` is created (this publishes), the hint is replaced, the table is registered in Glue if that is
+asked for, and earlier versions lose their pins.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 
 import msgspec
 
-from dolmen.base.runtime import PUBLICATION, attempts
+from dolmen.base.runtime import PUBLICATION, attempts, never
 from dolmen.base.units import count_text
 from dolmen.commit.context import Context
 from dolmen.commit.statements.background import without_index
 from dolmen.entries.segments.erasures_in_force import reaches
 from dolmen.entries.segments.segment_reader import erasures_of
-from dolmen.errors import ConflictError, CorruptionError, VersionExpiredError
+from dolmen.errors import ConflictError, CorruptionError, Error, VersionExpiredError
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import DatabaseSettings, TableSettings
-from dolmen.iceberg.delete_files import DeletesWriter, write_deletes
 from dolmen.iceberg.file_groups import FileGroup, FileGroups
 from dolmen.iceberg.glue import GlueCatalog
+from dolmen.iceberg.manifest_writer import BaseManifests, DeletesWriter, ManifestWriter
 from dolmen.iceberg.manifests import FileEntry, ManifestFile, decode_manifest_list, encode_manifest_list, metrics
-from dolmen.iceberg.metadata import PublishedSnapshot, TableMetadata
-from dolmen.iceberg.publication_directory import PREFIX, BaseManifests, ManifestWriter, Newest, PublicationDirectory
-from dolmen.iceberg.published_versions import pin_version, pins_of, unpin_versions
-from dolmen.iceberg.schemas import FormatVersion, PublishedSchema, keeps_types
+from dolmen.iceberg.metadata import FormatVersion, PublishedSchema, PublishedSnapshot, TableMetadata, keeps_types
+from dolmen.iceberg.publication_directory import (
+    PREFIX,
+    Newest,
+    PublicationDirectory,
+    asks_for_publication,
+    pin_version,
+    pins_of,
+    publication_lag,
+    published_tables,
+    unpin_versions,
+)
+from dolmen.iceberg.upkeep import check_publications, publications_before, sweep_publications
 from dolmen.rows.scan.plan import FactSheet
+from dolmen.transactions.publisher import ErasurePublications, Publisher
 
 MOST_SNAPSHOTS = 100
 """The most snapshots of a publication; the oldest are dropped."""
@@ -75,16 +85,15 @@ class IcebergPublication(FactSheet):
 
     @property
     def commits(self) -> int:
-        """1 if it published something, as other background work counts its commits."""
+        """1 if it published something: other background work counts its commits."""
         return int(self.is_new and self.objects > 0)
 
     @property
     def finished(self) -> bool:
-        """Always True: a publication is whole, or nothing."""
+        """Always True: a publication is never left half done."""
         return True
 
     def facts(self) -> list[tuple[str, str]]:
-        """The lines that ``repr`` shows, as pairs of name and value."""
         is_tried = self.is_new and not self.objects
         what = f"{self.table}, version {self.version}, as Iceberg v{self.format_version}"
         facts = [("to publish" if is_tried else "published", what), ("metadata", self.metadata_location or "none yet")]
@@ -149,11 +158,7 @@ def publish(
 
 
 def state_of(entry: TableEntry) -> str:
-    """A digest of what decides which rows and columns a version of a table shows.
-
-    Args:
-        entry: the whole entry.
-    """
+    """A digest of what decides which rows and columns a version of a table shows, by its whole entry."""
     bare = msgspec.structs.replace(
         without_index(entry),
         properties={},
@@ -206,7 +211,7 @@ class _Publisher:
                 left_out=self._schema.left_out,
             )
         pin_version(self._context, self._manifest, self._entry.uuid)
-        groups = FileGroups.of(self._context, self._name, self._manifest, self._entry, lookup_bytes)
+        groups = FileGroups(self._context, self._name, self._manifest, self._entry, lookup_bytes)
         following = self._write(metadata, groups)
         number = newest.number + 1
         if own is not None:
@@ -265,10 +270,9 @@ class _Publisher:
             self._directory, self._format_version, self._schema.to_json(schema_id), version, commit_ts
         )
         data = list(self._data_manifests(base, groups, writer))
-        deletes = write_deletes(
-            DeletesWriter(self._directory, self._context.runtime, base, writer, groups, self._entry.epoch, self._added),
-            self._format_version,
-        )
+        deletes = DeletesWriter(
+            self._directory, self._context.runtime, base, writer, groups, self._entry.epoch, self._added
+        ).write()
         body = encode_manifest_list([*data, *deletes], self._format_version, version, commit_ts)
         snapshot = PublishedSnapshot(
             version=version,
@@ -301,7 +305,6 @@ class _Publisher:
         )
 
     def _schemas(self, metadata: TableMetadata | None) -> tuple[tuple[dict[str, object], ...], int]:
-        """All schemas so far, and the id of the current one."""
         known = metadata.schemas if metadata else ()
         found = metadata.schema_id(self._schema) if metadata else None
         if found is not None:
@@ -311,8 +314,8 @@ class _Publisher:
     def _base(self, metadata: TableMetadata | None) -> BaseManifests:
         """Manifests that may be carried over.
 
-        There are none after a restore, which may show rows again that were hidden, and none if a column has another
-        type, because the bounds in old manifests are of the old one.
+        None after a restore, which may show rows again that were hidden, nor if a column has another type, because the
+        bounds in old manifests are of the old one.
         """
         if (
             metadata is None
@@ -384,3 +387,66 @@ class _Publisher:
             objects=self._directory.objects,
             bytes=self._directory.bytes,
         )
+
+
+def publish_erasures(
+    context: Context, ids: Collection[str], *, deadline: Callable[[], bool] = never, lookup_bytes: int | None = None
+) -> ErasurePublications:
+    """Publishes the tables with the setting ``iceberg`` in which erasures have just been committed, so that readers do
+    not see the rows until the next round. Where no table has it, it makes no request.
+
+    Args:
+        deadline: once it is true, no further publication is begun.
+        lookup_bytes: see ``publish``.
+    """
+    cached = context.head.cached
+    assert cached is not None
+    manifest = cached.manifest
+    published: list[IcebergPublication] = []
+    failures: dict[str, Error] = {}
+    postponed: list[str] = []
+    asking, by_hand = _reached(context, manifest, ids)
+    for name in asking:
+        if deadline():
+            postponed.append(name)
+            continue
+        try:
+            published.append(publish(context, name, lookup_bytes=lookup_bytes))
+        except Error as error:
+            failures[name] = error
+    return ErasurePublications(tuple(published), failures, tuple(postponed), by_hand)
+
+
+def _reached(context: Context, manifest: Manifest, ids: Collection[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The tables that erasures reach: those with the setting ``iceberg``, and others that were published by hand."""
+    published = published_tables(manifest)
+    asking, by_hand = [], []
+    for name, entry in manifest.tables.items():
+        if asks_for_publication(context, manifest, entry):
+            asking.append(name)
+        elif entry.uuid in published:
+            by_hand.append(name)
+    if not (asking or by_hand) or not ids:
+        return (), ()
+    erasures = [each for each in erasures_of(manifest, context.segments) if each.id in ids]
+
+    def reached(names: list[str]) -> tuple[str, ...]:
+        return tuple(name for name in names if any(reaches(each, manifest.tables[name]) for each in erasures))
+
+    return reached(asking), reached(by_hand)
+
+
+class IcebergPublisher(Publisher):
+    """What erasures and background work ask of publications as Iceberg."""
+
+    prefix = PREFIX
+    is_asked_for = staticmethod(asks_for_publication)
+    publish = staticmethod(publish)
+    publish_erasures = staticmethod(publish_erasures)
+    lag = staticmethod(publication_lag)
+    published_before = staticmethod(publications_before)
+    sweep = staticmethod(sweep_publications)
+    check = staticmethod(check_publications)
+
+
+PUBLISHER = IcebergPublisher()

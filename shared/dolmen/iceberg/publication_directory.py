@@ -1,11 +1,10 @@
-"""The directory of a table's publications: finding the newest metadata, and replacing it atomically.
+"""The directory of a table's publications, and the pins that keep the versions that they show.
 
 ``v<N>.metadata.json`` is created with If-None-Match, which is the commit of a publication. ``version-hint.text`` says
 where to begin to look. Readers that trust the hint see a publication when the hint is replaced.
 
-Manifests of the last publication, and what of them the next one may carry over.
-
-Writes manifests of a snapshot, and sums them up.
+A pin is a reserved tag. A version is pinned before it is published, and earlier pins are removed afterwards, so that
+collection never deletes an object that the newest publication names.
 """
 
 from __future__ import annotations
@@ -13,22 +12,32 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import unquote
 
 from dolmen.base.runtime import Runtime, attempts
+from dolmen.base.units import SECOND_US
+from dolmen.commit.context import Context
+from dolmen.commit.draft import Draft
+from dolmen.commit.loop import submit
+from dolmen.commit.statements.catalog import PutTag
 from dolmen.errors import CorruptionError, ObjectNotFoundError, StoreUnavailableError
-from dolmen.format.layout import OWN_SCHEME, AdoptedPath
-from dolmen.iceberg.manifests import Content, FileEntry, ManifestBody, ManifestFile, ManifestTally, encode_manifest
+from dolmen.format.layout import OWN_SCHEME, RESERVED_TAGS, AdoptedPath, Tag
+from dolmen.format.manifest import Manifest, TableEntry
+from dolmen.format.properties import TableSettings
 from dolmen.iceberg.metadata import TableMetadata
-from dolmen.iceberg.schemas import FormatVersion
 from dolmen.store.base import ObjectStore, Stored, create, scheme_of
+from dolmen.transactions.publisher import PublicationLag
 
 PREFIX = "iceberg/"
+
+OPERATION = "publish"
+
 _METADATA = re.compile(r"v([1-9]\d{0,17})\.metadata\.json")
+
 _HINT = "version-hint.text"
+
 _WRITTEN = re.compile(r".*-[0-9a-f]{16}([0-9a-f]{16})\.(?:avro|parquet|puffin)")
 """The name of an object that ``write`` created ends with a digest of its bytes."""
 
@@ -41,7 +50,6 @@ class Newest:
         number: its N; 0 if there is none.
         metadata: None if there is none, or if another writer made it.
         hint: the N that the hint has; 0 if there is no hint, or no such metadata.
-        hint_etag: None if there is no hint.
     """
 
     number: int
@@ -51,14 +59,7 @@ class Newest:
 
 
 class PublicationDirectory:
-    """Objects of the publications of one table.
-
-    Args:
-        table: the table's uuid.
-
-    Attributes:
-        objects, bytes: what was written so far.
-    """
+    """Objects of the publications of one table; ``objects`` and ``bytes`` count what was written so far."""
 
     def __init__(self, store: ObjectStore, runtime: Runtime, table: str) -> None:
         self._store, self._runtime = store, runtime
@@ -92,11 +93,9 @@ class PublicationDirectory:
         return int(match[1]) if match else 0
 
     def has(self, number: int) -> bool:
-        """Whether there is such metadata, by a GET."""
         return self._body(number) is not None
 
     def metadata_path(self, number: int) -> str:
-        """The absolute path of ``v<number>.metadata.json``."""
         return self.path(self._metadata_key(number))
 
     def newest(self, *, thorough: bool = False) -> Newest:
@@ -142,11 +141,7 @@ class PublicationDirectory:
         return self.path(key)
 
     def commit(self, number: int, metadata: TableMetadata) -> bool:
-        """Creates ``v<number>.metadata.json``. Returns False if another publisher or writer was first.
-
-        Raises:
-            StoreUnavailableError: it is unknown whether it is there. Publishing again is safe.
-        """
+        """Creates ``v<number>.metadata.json``. Returns False if another publisher or writer was first."""
         key, body = self._metadata_key(number), metadata.encode()
         for _ in attempts(self._runtime):
             outcome = self._store.put(key, body)
@@ -163,11 +158,7 @@ class PublicationDirectory:
         return True
 
     def point(self, newest: Newest, number: int) -> None:
-        """Makes the hint name this number, or a later one.
-
-        Raises:
-            StoreUnavailableError: the hint could not be replaced. The next publication does it.
-        """
+        """Makes the hint name this number, or a later one."""
         hint, etag = newest.hint, newest.hint_etag
         for _ in attempts(self._runtime):
             if hint >= number:
@@ -212,80 +203,86 @@ def _root(store: ObjectStore) -> str:
     return unquote(store.url) if scheme is not None and scheme.is_quoted else store.url
 
 
-_NAME = re.compile(r".*/(?:data|deletes)-([0-9a-f]{16})-[0-9a-f]{32}\.avro")
+def pins_of(manifest: Manifest, table: str) -> dict[int, str]:
+    """The names of a table's pins by their version."""
+    return {tag.version: name for name, tag in manifest.tags.items() if name.startswith(f"{RESERVED_TAGS}{table}.")}
 
 
-class BaseManifests:
-    """The manifests of the snapshot that was published last.
+def published_tables(manifest: Manifest) -> set[str]:
+    """The uuids of the tables that have pins, dropped ones included."""
+    return {
+        name.removeprefix(RESERVED_TAGS).partition(".")[0] for name in manifest.tags if name.startswith(RESERVED_TAGS)
+    }
 
-    Args:
-        manifests: none if they cannot be carried over.
+
+def pin_version(context: Context, manifest: Manifest, table: str) -> None:
+    """Keeps a version with all it needs; makes no commit if it is pinned. Raises VersionExpiredError, LimitError."""
+    tag = Tag(manifest.version, manifest.key, manifest.created_at)
+    name = f"{RESERVED_TAGS}{table}.{manifest.version}"
+    submit(context.head, OPERATION, [PutTag(name, tag, move=True)])
+
+
+def unpin_versions(context: Context, table: str, before: int | None) -> None:
+    """Removes the pins of a table's versions before this one, or all of them; makes no commit if there are none."""
+    submit(context.head, OPERATION, [UnpinVersions(table, before)])
+
+
+@dataclass(frozen=True)
+class UnpinVersions:
+    """Removes pins of versions before the published one, or all pins."""
+
+    table: str
+    before: int | None
+    name: str | None = None
+    uuid: str = ""
+    request: str | None = None
+
+    def apply(self, draft: Draft, ts: int) -> None:
+        prefix = f"{RESERVED_TAGS}{self.table}."
+        for name, tag in list(draft.tags.items()):
+            if name.startswith(prefix) and (self.before is None or tag.version < self.before):
+                draft.put_tag(name, None)
+
+
+_CLOCKS_DIFFER_US = 10 * SECOND_US
+"""The timestamp of a commit may be so far ahead of the time of its version, in microseconds."""
+
+_SHOWS_THE_SAME = frozenset(("set", "resolve", "compact", "index", "merge"))
+
+
+def publication_lag(manifest: Manifest, name: str, entry: TableEntry) -> PublicationLag | None:
+    """The lag of a table's publication, by its whole entry; None if it is not published, and is not to be."""
+    pins = pins_of(manifest, entry.uuid)
+    if not pins and entry.properties.get("iceberg") is None:
+        return None
+    version = min(pins, default=0)  # an earlier one keeps its pin until the publication after it is done
+    created_at = manifest.tags[pins[version]].created_at if pins else 0
+    oldest = min(_changes(manifest, name, entry, version, created_at), default=manifest.created_at)
+    return PublicationLag(version, max(0, manifest.created_at - oldest))
+
+
+def _changes(manifest: Manifest, name: str, entry: TableEntry, version: int, created_at: int) -> Iterator[int]:
+    """Yields times of changes since a version: of commits in the manifest's history, or of the newest row or delete."""
+    commits = [*manifest.history, manifest.as_history()]
+    for commit in commits:
+        if commit.version > version and any(
+            change.table == name and change.what not in _SHOWS_THE_SAME for change in commit.did
+        ):
+            yield commit.created_at
+    if commits[0].version > version:  # the history in the manifest does not reach back to that version
+        newest = max(
+            [entry.last_delete_ts, entry.schema.altered_ts]
+            + [file.greatest_row_ts for file in entry.files]
+            + [segment.greatest for segment in entry.segments_of("files")]
+        )
+        if newest > created_at + _CLOCKS_DIFFER_US:
+            yield newest
+
+
+def asks_for_publication(context: Context, manifest: Manifest, entry: TableEntry) -> bool:
+    """Whether a table has the setting ``iceberg``. Costs no request unless it was published before and is idle.
+
+    An idle table's entry in the manifest has no settings, but its pin tells that it was published.
     """
-
-    def __init__(self, directory: PublicationDirectory, manifests: Sequence[ManifestFile]) -> None:
-        self._directory = directory
-        self._by_identity: dict[tuple[Content, str], ManifestFile] = {}
-        for each in manifests:
-            if match := _NAME.fullmatch(each.path):
-                self._by_identity[each.content, match[1]] = each
-        self._kept: set[tuple[Content, str]] = set()
-        self._bodies: dict[Content, list[ManifestBody]] = {}
-        self._data_files: dict[str, FileEntry] | None = None
-
-    def keep(self, content: Content, identities: Iterable[str]) -> None:
-        """Notes which manifests the next snapshot carries over, so that they are not read."""
-        self._kept.update((content, identity) for identity in identities)
-
-    def carry_over(self, content: Content, identity: str) -> ManifestFile | None:
-        """The manifest with this identity; None if there is none."""
-        return self._by_identity.get((content, identity))
-
-    def replaced(self, content: Content) -> list[ManifestBody]:
-        """The content of the manifests that are not carried over, one GET each."""
-        if content not in self._bodies:
-            gone = [each for key, each in self._by_identity.items() if key[0] == content and key not in self._kept]
-            self._bodies[content] = [
-                ManifestBody.decode(self._directory.read(each.path), self._directory.key(each.path)) for each in gone
-            ]
-        return self._bodies[content]
-
-    def data_file(self, path: str) -> FileEntry | None:
-        """The entry of a data file in a manifest that is not carried over; None if there is none."""
-        if self._data_files is None:
-            self._data_files = {entry.path: entry for body in self.replaced("data") for entry in body.entries}
-        return self._data_files.get(path)
-
-
-@dataclass
-class ManifestWriter:
-    """Writes manifests under names that tell their content.
-
-    Args:
-        schema: the table's schema in Iceberg's JSON.
-        snapshot, sequence: id and sequence number of the snapshot.
-    """
-
-    directory: PublicationDirectory
-    format_version: FormatVersion
-    schema: dict[str, Any]
-    snapshot: int
-    sequence: int
-
-    def write(
-        self,
-        content: Content,
-        identity: str,
-        entries: Iterable[FileEntry],
-        coverage: Mapping[str, int] | None = None,
-    ) -> ManifestFile:
-        """Creates a manifest.
-
-        Args:
-            identity: 16 digits that name its content.
-            coverage: of a manifest of deletes; see ``ManifestBody``.
-        """
-        tally = ManifestTally(self.snapshot)
-        watched = tally.watch(entries)
-        data = encode_manifest(watched, self.format_version, content, self.schema, self.snapshot, coverage)
-        path = self.directory.write(f"{content}-{identity}", "avro", data)
-        return tally.sum_up(path, len(data), content, self.sequence)
+    may_be = entry.properties.get("iceberg") is not None or bool(pins_of(manifest, entry.uuid))
+    return may_be and TableSettings.of(context.segments.whole(entry)).iceberg is not None

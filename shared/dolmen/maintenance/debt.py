@@ -1,4 +1,4 @@
-"""Debts: how much background work is left to do, computed from metadata alone.
+"""Debts: the background work that remains, computed from metadata alone.
 
 Nothing is listed. Segments are counted by their entries in the manifest, unless exact figures are asked for. The entry
 of an idle table is fetched once and cached, since the manifest does not contain it.
@@ -6,8 +6,7 @@ of an idle table is fetched once and cached, since the manifest does not contain
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -19,7 +18,7 @@ from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.format.entries import DataFile, Tombstone, WhereTombstone
 from dolmen.format.manifest import Manifest, Segment, SegmentKind, TableEntry
 from dolmen.format.properties import DatabaseSettings, TableSettings
-from dolmen.iceberg.published_versions import publication_lag
+from dolmen.transactions.publisher import publisher
 
 TABLE_TAILS: tuple[SegmentKind, ...] = ("files", "tombstones", "overlays", "removed")
 DATABASE_TAILS: tuple[SegmentKind, ...] = ("history", "applied", "released", "erasures")
@@ -171,9 +170,9 @@ class Debts:
             (self.total("dead_rows"), "dead row", ""),
             (self.released_objects, "released object", ""),
         )
-        told = ", ".join(count_text(*each) for each in backlog if each[0]) or "nothing to do"
+        work = ", ".join(count_text(*each) for each in backlog if each[0]) or "nothing to do"
         size = f"manifest of {self.manifest_bytes:,} bytes of {self.manifest_budget:,}"
-        return f"<Debts of version {self.version}, {count_text(len(self.tables), 'table')}: {told}; {size}>"
+        return f"<Debts of version {self.version}, {count_text(len(self.tables), 'table')}: {work}; {size}>"
 
     def to_dict(self) -> dict[str, Any]:
         """These figures for JSON."""
@@ -194,7 +193,7 @@ def debts(context: Context, *, exact: bool = False) -> Debts:
 
 
 def debts_of(context: Context, manifest: Manifest, *, exact: bool = False) -> Debts:
-    """Computes the debts of a version that was read. See ``debts``."""
+    """Computes the debts of a version. See ``debts``."""
     released = [entry for entry in manifest.released if entry.version > manifest.freed]
     trees = [tree for entry in released for tree in entry.trees]
     return Debts(
@@ -236,7 +235,7 @@ def _table(context: Context, manifest: Manifest, name: str, root: TableEntry, ex
         sums.files -= len(entry.removed) + sum(segment.count for segment in entry.segments_of("removed"))
     vectors = {file.vector.object for file in entry.files if file.vector}
     vectors.update(overlay.vector.object for overlay in entry.overlays if overlay.vector)
-    lag = publication_lag(manifest, name, entry)
+    lag = publisher().lag(manifest, name, entry)
     return TableDebt(
         name=name,
         exact=exact or not any(segment.kind in ("files", "tombstones") for segment in entry.segments),
@@ -266,25 +265,17 @@ def _table(context: Context, manifest: Manifest, name: str, root: TableEntry, ex
 
 
 class _Sums:
-    """Sums up data files: inline files one by one, spilled files by segment.
+    """Sums up data files: inline files one by one, spilled files by segment."""
 
-    Args:
-        target: size of a full file, in bytes.
-        newest: timestamp of the newest unresolved delete; 0 if there is none.
-    """
-
-    def __init__(self, target: int, newest: int) -> None:
-        self._small_below, self._newest = target // 2, newest
+    def __init__(self, target_bytes: int, newest_delete_ts: int) -> None:
+        self._small_below, self._newest = target_bytes // 2, newest_delete_ts
         self.files = self.rows = self.dead = self.bytes = self.small = self.small_bytes = self.unresolved = 0
 
     def add_files(self, files: Iterable[DataFile]) -> None:
-        """Adds files one by one."""
         for file in files:
-            dead = file.rows - file.live_rows
-            self._add(1, file.rows, dead, file.size, file.applied_through)
+            self._add(1, file.rows, file.rows - file.live_rows, file.size, file.applied_through)
 
     def add_segment(self, segment: Segment) -> None:
-        """Adds all files of a segment, as if they were alike."""
         self._add(segment.count, segment.rows, segment.deleted, segment.bytes, segment.applied_through)
 
     def _add(self, files: int, rows: int, dead: int, size: int, applied_through: int) -> None:
@@ -300,16 +291,14 @@ class _Sums:
 
 
 def _by_kind(segments: Iterable[Segment]) -> dict[str, SegmentsDebt]:
-    count: Counter[str] = Counter()
-    size: Counter[str] = Counter()
-    entries: Counter[str] = Counter()
+    found: dict[str, SegmentsDebt] = {}
     for segment in segments:
-        count[segment.kind] += 1
-        size[segment.kind] += segment.size
-        entries[segment.kind] += segment.count
-    return {kind: SegmentsDebt(count[kind], size[kind], entries[kind]) for kind in count}
+        known = found.get(segment.kind, SegmentsDebt(0, 0, 0))
+        found[segment.kind] = SegmentsDebt(
+            known.segments + 1, known.bytes + segment.size, known.entries + segment.count
+        )
+    return found
 
 
 def _inline_bytes(holder: Manifest | TableEntry, tails: Iterable[SegmentKind]) -> dict[str, int]:
-    encode: Callable[[Any], bytes] = msgspec.json.encode
-    return {tail: len(encode(getattr(holder, tail))) for tail in tails if getattr(holder, tail)}
+    return {tail: len(msgspec.json.encode(part)) for tail in tails if (part := getattr(holder, tail))}

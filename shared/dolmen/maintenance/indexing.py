@@ -2,8 +2,6 @@
 
 New files get a part of their own, and parts of similar size are merged (log-structured), so that an entry is written a
 logarithmic number of times. Each part is one commit. Readers see no change, and nothing waits for an index.
-
-Building of parts of an index: from data files, and from other parts. It commits nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dolmen.base.runtime import cached_property
+from dolmen.base.runtime import cached_property, never
 from dolmen.base.units import MIB
 from dolmen.commit.context import Context
 from dolmen.commit.loop import submit
@@ -32,7 +30,7 @@ from dolmen.format.layout import segment_key
 from dolmen.format.manifest import Manifest, Segment, TableEntry
 from dolmen.format.properties import has_index
 from dolmen.format.types import to_mask
-from dolmen.maintenance import never
+from dolmen.maintenance.segment_merging import size_tier
 from dolmen.rows.scan.plan import FilePlan
 from dolmen.rows.scan.reading import PlanReader, RowGroupColumns
 from dolmen.rows.scan.row_groups import RowGroup, column_of
@@ -41,236 +39,16 @@ from dolmen.store.cache import ObjectCache
 FAN_IN = 4
 """The number of parts of similar size that become one."""
 
-
 MOST_ENTRIES = 1 << 26
 """Parts are not merged into a larger one."""
 
+MOST_LOST = 3
+"""After so many commits that had no effect, since others have changed the index, a run stops."""
 
 _ROWS_AT_ONCE = 1 << 24
 """A new part is of files with about so many rows."""
 
-
 _CACHE_BYTES = 16 * MIB
-
-
-@dataclass(frozen=True)
-class PartBuilding:
-    """A new part that is to be built: from data files, or in place of other parts.
-
-    Args:
-        files: those that it will cover; none if it replaces parts.
-        parts: those that it replaces.
-    """
-
-    files: tuple[DataFile, ...] = ()
-    parts: tuple[Segment, ...] = ()
-
-
-@dataclass(frozen=True)
-class IndexVersion:
-    """A table and its index in one version.
-
-    Args:
-        name: the table's.
-        entry: its whole entry.
-        reader: reads its parts.
-    """
-
-    context: Context
-    name: str
-    manifest: Manifest
-    entry: TableEntry
-    reader: IndexReader
-
-    @classmethod
-    def of(cls, context: Context, name: str, manifest: Manifest, reader: IndexReader) -> IndexVersion:
-        """The table in a version. Raises TableNotFoundError, CorruptionError."""
-        return cls(context, name, manifest, context.segments.whole(manifest.table(name)), reader)
-
-    @cached_property
-    def encoding(self) -> KeyEncoding:
-        """How its keys are encoded."""
-        return encoding_of(self.entry)
-
-    @cached_property
-    def parts(self) -> tuple[Segment, ...]:
-        """The parts that there are."""
-        return self.entry.segments_of("index")
-
-    @cached_property
-    def live(self) -> dict[str, DataFile]:
-        """The table's files by uuid."""
-        files = LiveFiles.of(self.entry, self.context.segments).matching(None, ids=())
-        return {file.uuid: file for file in files}
-
-    @cached_property
-    def opened(self) -> dict[str, OpenPart]:
-        """The parts by their keys, with their root blocks."""
-        return {part.object: self.reader.open(part) for part in self.parts}
-
-    def useless(self) -> list[Segment]:
-        """The parts that are of no use: of another key, or of files that are all gone; all, without the setting."""
-        if not has_index(self.entry):
-            return list(self.parts)
-        return [part for part in self.parts if not self._is_useful(self.opened[part.object])]
-
-    def to_build(self, tried: set[str]) -> list[PartBuilding]:
-        """Parts that can be built now, beside each other: of all files without an index; else, merged ones.
-
-        Args:
-            tried: uuids of files to leave out.
-        """
-        covered = {uuid for part in self.opened.values() for uuid in part.head.files}
-        added = [PartBuilding(files=some) for some in _groups(self._indexable(covered | tried))]
-        if added:
-            return added
-        shares = {key: self._live_share(part) for key, part in self.opened.items()}
-        return [PartBuilding(parts=together) for together in parts_to_merge(self.parts, shares)]
-
-    def build(self, building: PartBuilding) -> Segment | None:
-        """Writes a part; without an entry it writes nothing, and returns None.
-
-        Raises:
-            CorruptionError: a data file, or a part, is damaged or missing.
-        """
-        return self._merge(building.parts) if building.parts else self._add(building.files)
-
-    def put(self, inputs: Sequence[Segment], outputs: Sequence[Segment]) -> PutIndexParts:
-        """The statement that puts some parts in place of others."""
-        seen = frozenset(part.object for part in self.parts)
-        gone = tuple(part.object for part in inputs)
-        entry = self.entry
-        return PutIndexParts(self.name, entry.uuid, entry.epoch, seen, self.manifest.commit_ts, gone, tuple(outputs))
-
-    def _is_useful(self, part: OpenPart) -> bool:
-        fits = part.fits(self.entry.primary_key, self.encoding.kinds)
-        return fits and not self.live.keys().isdisjoint(part.head.files)
-
-    def _live_share(self, part: OpenPart) -> float:
-        return sum(uuid in self.live for uuid in part.head.files) / len(part.head.files)
-
-    def _indexable(self, done: set[str]) -> Iterator[DataFile]:
-        """Files without an index. Those that may hold erased rows are left out until they are rewritten."""
-        erased = erasure_timestamps(self.manifest, self.context.segments)
-        tombstones = tombstones_of(self.entry, self.context.segments)
-        latest = max((tombstone.ts for tombstone in tombstones if tombstone.ts in erased), default=0)
-        for uuid, file in self.live.items():
-            if uuid not in done and not file.erasing and file.applied_through >= latest:
-                yield file
-
-    def _write(
-        self, files: Sequence[str], blocks: Iterable[LeafPage], chunks: Mapping[str, ChunkLocations]
-    ) -> Segment | None:
-        key = segment_key("index", self.context.runtime.uuid())
-        columns = self.entry.primary_key
-        return write_part(self.context.store, key, columns, self.encoding, tuple(files), blocks, chunks)
-
-    def _add(self, files: Sequence[DataFile]) -> Segment | None:
-        sorter, chunks = EntrySorter(), dict[str, ChunkLocations]()
-        for keys, places in self._read(files, chunks):
-            sorter.add(keys, places)
-        return self._write([file.uuid for file in files], sorter.sorted(), chunks)
-
-    def _read(self, files: Sequence[DataFile], chunks: dict[str, ChunkLocations]) -> Iterator[tuple[Keys, Places]]:
-        """The keys of all rows of some files, hidden ones included, and their places.
-
-        Args:
-            chunks: gets the places of column chunks, by the uuid of their file.
-        """
-        entry, encoding = self.entry, self.encoding
-        reader = PlanReader.of_table(self.context, self.name, self.manifest, entry)
-        fields = [entry.schema.by_id[id_] for id_ in entry.primary_key]
-        numbers = {file.path: np.uint64(number << 32) for number, file in enumerate(files)}
-        plans = [FilePlan(msgspec.structs.replace(file, vector=None), False, ()) for file in files]
-
-        def groups() -> Iterator[RowGroup]:
-            room = MOST_CHUNKS
-            for file in reader.open_files(plans):
-                metadata = file.footer.metadata
-                room -= metadata.num_row_groups * metadata.num_columns
-                found = ChunkLocations.collect(metadata, file.footer.sums) if room >= 0 else None
-                if found is not None:
-                    chunks[file.file.uuid] = found
-                for index, first in enumerate(file.footer.firsts):
-                    yield RowGroup(file, index, first, file.footer.rows(index), 0, None, (), ())
-
-        def work(group: RowGroup, columns: RowGroupColumns) -> list[tuple[Keys, Places]]:
-            read = columns.read(ids)
-            arrays = [column_of(group, key, read) for key in fields]
-            positions = np.arange(group.first, group.first + group.rows).astype(np.uint64)
-            if any(array.null_count for array in arrays):  # a key with NULL equals nothing
-                known = pa.array(np.logical_and.reduce([pc.is_valid(array) for array in arrays]))
-                arrays = [array.filter(known) for array in arrays]
-                positions = positions[to_mask(known)]
-            places = numbers[group.file.file.path] | positions
-            return [(keys, places[start : start + len(keys)]) for start, keys in encoding.encode_blocks(arrays)]
-
-        ids = frozenset(entry.primary_key)
-        for blocks in reader.read(work, groups(), ids):
-            yield from blocks
-
-    def _merge(self, parts: Sequence[Segment]) -> Segment | None:
-        numbers: dict[str, int] = {}
-        chunks: dict[str, ChunkLocations] = {}
-        streams = []
-        for part in parts:
-            opened = self.opened[part.object]
-            own = []
-            for uuid in opened.head.files:
-                wanted = uuid in self.live and uuid not in numbers
-                own.append(numbers.setdefault(uuid, len(numbers)) if wanted else -1)
-            streams.append(renumber(large_blocks(opened.tree.leaves()), own))
-            chunks = opened.head.all_places() | chunks
-        return self._write(tuple(numbers), merge(streams), chunks)
-
-
-def index_reader(context: Context) -> IndexReader:
-    """A reader with a cache of its own: building parts reads each page once."""
-    return IndexReader(context.store, context.runtime, ObjectCache(_CACHE_BYTES))
-
-
-def parts_to_merge(parts: Sequence[Segment], live_share: dict[str, float]) -> list[tuple[Segment, ...]]:
-    """The parts that become one next, some beside each other; none if all are well as they are.
-
-    Args:
-        live_share: by key, the share of a part's files that are live.
-    """
-    tiers: dict[int, list[Segment]] = {}
-    for part in parts:
-        tiers.setdefault(_tier(part.count), []).append(part)
-    found = []
-    for _, same in sorted(tiers.items()):
-        for start in range(0, len(same) - FAN_IN + 1, FAN_IN):
-            together = tuple(same[start : start + FAN_IN])
-            if sum(part.count for part in together) <= MOST_ENTRIES:
-                found.append(together)
-    return found or [(part,) for part in parts if live_share[part.object] < 1 / 2]
-
-
-def _tier(count: int) -> int:
-    tier = 0
-    while count >= FAN_IN:
-        count //= FAN_IN
-        tier += 1
-    return tier
-
-
-def _groups(files: Iterable[DataFile]) -> Iterator[tuple[DataFile, ...]]:
-    """Files for one new part each."""
-    found: list[DataFile] = []
-    rows = 0
-    for file in files:
-        found.append(file)
-        rows += file.rows
-        if rows >= _ROWS_AT_ONCE:
-            yield tuple(found)
-            found, rows = [], 0
-    if found:
-        yield tuple(found)
-
-
-MOST_LOST = 3
-"""After so many commits that had no effect, since others have changed the index, a run stops."""
 
 
 @dataclass(frozen=True)
@@ -363,3 +141,178 @@ class _Indexing:
         self.commits += 1
         self.entries += sum(part.count for part in outputs)
         return True
+
+
+@dataclass(frozen=True)
+class PartBuilding:
+    """A new part that is to be built: from data files, or in place of other parts."""
+
+    files: tuple[DataFile, ...] = ()
+    parts: tuple[Segment, ...] = ()
+
+
+@dataclass(frozen=True)
+class IndexVersion:
+    """A table and its index in one version."""
+
+    context: Context
+    name: str
+    manifest: Manifest
+    entry: TableEntry
+    reader: IndexReader
+
+    @classmethod
+    def of(cls, context: Context, name: str, manifest: Manifest, reader: IndexReader) -> IndexVersion:
+        return cls(context, name, manifest, context.segments.whole(manifest.table(name)), reader)
+
+    @cached_property
+    def encoding(self) -> KeyEncoding:
+        return encoding_of(self.entry)
+
+    @cached_property
+    def parts(self) -> tuple[Segment, ...]:
+        return self.entry.segments_of("index")
+
+    @cached_property
+    def live(self) -> dict[str, DataFile]:
+        files = LiveFiles.of(self.entry, self.context.segments).matching(None, ids=())
+        return {file.uuid: file for file in files}
+
+    @cached_property
+    def opened(self) -> dict[str, OpenPart]:
+        return {part.object: self.reader.open(part) for part in self.parts}
+
+    def useless(self) -> list[Segment]:
+        """The parts that are of no use: of another key, or of files that are all gone; all, without the setting."""
+        if not has_index(self.entry):
+            return list(self.parts)
+        return [
+            part
+            for part, opened in ((part, self.opened[part.object]) for part in self.parts)
+            if not opened.fits(self.entry.primary_key, self.encoding.kinds)
+            or self.live.keys().isdisjoint(opened.head.files)
+        ]
+
+    def to_build(self, tried: set[str]) -> list[PartBuilding]:
+        """Parts to build now, beside each other: of files without an index, unless tried, or merged ones."""
+        covered = {uuid for part in self.opened.values() for uuid in part.head.files}
+        added = [PartBuilding(files=some) for some in _groups(self._indexable(covered | tried))]
+        if added:
+            return added
+        files = {key: part.head.files for key, part in self.opened.items()}
+        shares = {key: sum(uuid in self.live for uuid in uuids) / len(uuids) for key, uuids in files.items()}
+        return [PartBuilding(parts=together) for together in parts_to_merge(self.parts, shares)]
+
+    def build(self, building: PartBuilding) -> Segment | None:
+        """Writes a part; without an entry it writes nothing, and returns None. Raises CorruptionError."""
+        return self._merge(building.parts) if building.parts else self._add(building.files)
+
+    def put(self, inputs: Sequence[Segment], outputs: Sequence[Segment]) -> PutIndexParts:
+        entry, existing = self.entry, frozenset(part.object for part in self.parts)
+        replaced = tuple(part.object for part in inputs)
+        return PutIndexParts(
+            self.name, entry.uuid, entry.epoch, existing, self.manifest.commit_ts, replaced, tuple(outputs)
+        )
+
+    def _indexable(self, done: set[str]) -> Iterator[DataFile]:
+        """Files without an index. Those that may hold erased rows are left out until they are rewritten."""
+        erased = erasure_timestamps(self.manifest, self.context.segments)
+        tombstones = tombstones_of(self.entry, self.context.segments)
+        latest = max((tombstone.ts for tombstone in tombstones if tombstone.ts in erased), default=0)
+        for uuid, file in self.live.items():
+            if uuid not in done and not file.erasing and file.applied_through >= latest:
+                yield file
+
+    def _write(
+        self, files: Sequence[str], blocks: Iterable[LeafPage], chunks: Mapping[str, ChunkLocations]
+    ) -> Segment | None:
+        key = segment_key("index", self.context.runtime.uuid())
+        columns = self.entry.primary_key
+        return write_part(self.context.store, key, columns, self.encoding, tuple(files), blocks, chunks)
+
+    def _add(self, files: Sequence[DataFile]) -> Segment | None:
+        sorter, chunks = EntrySorter(), dict[str, ChunkLocations]()
+        for keys, places in self._read(files, chunks):
+            sorter.add(keys, places)
+        return self._write([file.uuid for file in files], sorter.sorted(), chunks)
+
+    def _read(self, files: Sequence[DataFile], chunks: dict[str, ChunkLocations]) -> Iterator[tuple[Keys, Places]]:
+        """The keys of all rows of some files, hidden ones included, and their places; collects ``chunks`` by file."""
+        entry, encoding = self.entry, self.encoding
+        reader = PlanReader.of_table(self.context, self.name, self.manifest, entry)
+        fields = [entry.schema.by_id[id_] for id_ in entry.primary_key]
+        numbers = {file.path: np.uint64(number << 32) for number, file in enumerate(files)}
+        plans = [FilePlan(msgspec.structs.replace(file, vector=None), False, ()) for file in files]
+
+        def groups() -> Iterator[RowGroup]:
+            room = MOST_CHUNKS
+            for file in reader.open_files(plans):
+                metadata = file.footer.metadata
+                room -= metadata.num_row_groups * metadata.num_columns
+                found = ChunkLocations.collect(metadata, file.footer.sums) if room >= 0 else None
+                if found is not None:
+                    chunks[file.file.uuid] = found
+                for index, first in enumerate(file.footer.firsts):
+                    yield RowGroup(file, index, first, file.footer.rows(index), 0, None, (), ())
+
+        def work(group: RowGroup, columns: RowGroupColumns) -> list[tuple[Keys, Places]]:
+            read = columns.read(ids)
+            arrays = [column_of(group, key, read) for key in fields]
+            positions = np.arange(group.first, group.first + group.rows).astype(np.uint64)
+            if any(array.null_count for array in arrays):  # a key with NULL equals nothing
+                known = pa.array(np.logical_and.reduce([pc.is_valid(array) for array in arrays]))
+                arrays = [array.filter(known) for array in arrays]
+                positions = positions[to_mask(known)]
+            places = numbers[group.file.file.path] | positions
+            return [(keys, places[start : start + len(keys)]) for start, keys in encoding.encode_blocks(arrays)]
+
+        ids = frozenset(entry.primary_key)
+        for blocks in reader.read(work, groups(), ids):
+            yield from blocks
+
+    def _merge(self, parts: Sequence[Segment]) -> Segment | None:
+        numbers: dict[str, int] = {}
+        chunks: dict[str, ChunkLocations] = {}
+        streams = []
+        for part in parts:
+            opened = self.opened[part.object]
+            own = []
+            for uuid in opened.head.files:
+                is_new = uuid in self.live and uuid not in numbers
+                own.append(numbers.setdefault(uuid, len(numbers)) if is_new else -1)
+            streams.append(renumber(large_blocks(opened.tree.leaves()), own))
+            chunks = opened.head.all_places() | chunks
+        return self._write(tuple(numbers), merge(streams), chunks)
+
+
+def index_reader(context: Context) -> IndexReader:
+    """A reader with a cache of its own: building parts reads each page once."""
+    return IndexReader(context.store, context.runtime, ObjectCache(_CACHE_BYTES))
+
+
+def parts_to_merge(parts: Sequence[Segment], live_share: dict[str, float]) -> list[tuple[Segment, ...]]:
+    """The parts that become one next, some beside each other, by the share of each one's files that are live."""
+    tiers: dict[int, list[Segment]] = {}
+    for part in parts:
+        tiers.setdefault(size_tier(part.count), []).append(part)
+    found = []
+    for _, same in sorted(tiers.items()):
+        for start in range(0, len(same) - FAN_IN + 1, FAN_IN):
+            together = tuple(same[start : start + FAN_IN])
+            if sum(part.count for part in together) <= MOST_ENTRIES:
+                found.append(together)
+    return found or [(part,) for part in parts if live_share[part.object] < 1 / 2]
+
+
+def _groups(files: Iterable[DataFile]) -> Iterator[tuple[DataFile, ...]]:
+    """Files for one new part each."""
+    found: list[DataFile] = []
+    rows = 0
+    for file in files:
+        found.append(file)
+        rows += file.rows
+        if rows >= _ROWS_AT_ONCE:
+            yield tuple(found)
+            found, rows = [], 0
+    if found:
+        yield tuple(found)

@@ -1,32 +1,28 @@
 """One round of maintenance, as the compact function runs it at each call and ``make up`` every minute.
 
 The order is expire, resolve, compact, index, merge, publish, because each step leaves less work for the next. Tables
-take
-turns: the one with most work goes first, each gets a share of the time, and time that a table does not need goes to
-others.
+take turns: the one with most work goes first, each gets a share of the time, and time that a table does not need goes
+to others.
 
-The events of the two scheduled functions, parsed and checked.
-
-An event is the payload (``Input``) of an EventBridge Scheduler schedule::
+The event of a scheduled function is the payload (``Input``) of an EventBridge Scheduler schedule::
 
     {"tables": ["events"], "steps": ["resolve", "compact"]}         to compact; both may be left out
     {"dry_run": true}                                                to gc; may be left out
 
 or, without ``Input``, the envelope that EventBridge makes, whose ``detail`` is the payload.
-
-Hurries an erasure: its rows leave the disk as soon as running readers allow, instead of by its deadline.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from dolmen.base.runtime import Runtime
 from dolmen.commit.context import Context
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.erasures import HurryErasure
@@ -34,19 +30,17 @@ from dolmen.errors import InputError, TableNotFoundError
 from dolmen.format.layout import check_table_name
 from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import TableSettings
-from dolmen.iceberg.erased_tables import asks_for_publication
-from dolmen.iceberg.publication import publish
-from dolmen.maintenance.compact.compaction import compact
-from dolmen.maintenance.deadline import Deadline
+from dolmen.maintenance.compact.compaction import Compacted, compact
+from dolmen.maintenance.debt import Debts
 from dolmen.maintenance.erasures.status import ErasureStatus, status_of
-from dolmen.maintenance.gc.collection import collect
+from dolmen.maintenance.gc.collection import Collected, collect
 from dolmen.maintenance.indexing import index_table
-from dolmen.maintenance.resolve.resolution import resolve
-from dolmen.maintenance.segment_merging import merge_segments
-from dolmen.maintenance.ttl import expire_rows
+from dolmen.maintenance.resolution import Resolved, resolve
+from dolmen.maintenance.segment_merging import Merged, merge_segments
+from dolmen.maintenance.ttl import Expired, expire_rows
+from dolmen.transactions.publisher import publisher
 
 Step: TypeAlias = Literal["expire", "resolve", "compact", "index", "merge", "publish"]
-
 
 STEPS: tuple[Step, ...] = ("expire", "resolve", "compact", "index", "merge", "publish")
 
@@ -66,19 +60,13 @@ class Done:
     result: Any
     seconds: float
 
-    @property
-    def has_changed_anything(self) -> bool:
-        """Whether the step made a version. Most steps find nothing to do."""
-        made: int = self.result.commits
-        return made > 0
-
     def __repr__(self) -> str:
         return f"<Done {self.step} {self.table or 'the database'} in {self.seconds:.2f} s: {self.result!r}>"
 
 
 @dataclass(frozen=True)
 class StepFailure:
-    """A step that failed; the others went on."""
+    """A step that failed. The others go on."""
 
     step: Step
     table: str | None
@@ -88,8 +76,7 @@ class StepFailure:
         return f"<Failure {self}>"
 
     def __str__(self) -> str:
-        about = self.table or "the database"
-        return f"{self.step} {about}: {type(self.error).__name__}: {self.error}"
+        return f"{self.step} {self.table or 'the database'}: {type(self.error).__name__}: {self.error}"
 
 
 @dataclass(frozen=True)
@@ -109,12 +96,12 @@ class Round:
     indexes_behind: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        changed = [done for done in self.done if done.has_changed_anything]
+        changed = [done for done in self.done if done.result.commits]
         idle = len(self.done) - len(changed)
         lines = "".join(f"\n  {one!r}" for one in (*changed, *self.failures))
         rest = f"\n  {idle:,} steps found nothing to do" if lines and idle else ""
-        told = f"{lines}{rest}" or " there was nothing to do"
-        return f"<Round{'' if self.finished else ', cut short by its deadline'}:{told}>"
+        ending = "" if self.finished else ", cut short by its deadline"
+        return f"<Round{ending}:{f'{lines}{rest}' or ' there was nothing to do'}>"
 
     def results(self, step: Step) -> list[Any]:
         """The results of all runs of one step."""
@@ -155,15 +142,21 @@ class _Rounder:
         context = self._context
         there = context.head.refresh().manifest.tables
         for name in sorted(set(tables or ()) - there.keys()):
-            absent = TableNotFoundError(f"no table {name!r}; tables: {', '.join(sorted(there)) or 'none'}")
-            self._record(StepFailure(next(step for step in STEPS if step in steps), name, absent))
+            missing = TableNotFoundError(f"no table {name!r}; tables: {', '.join(sorted(there)) or 'none'}")
+            self._record(StepFailure(next(step for step in STEPS if step in steps), name, missing))
         names = [name for name in there if tables is None or name in tables]
         if "expire" in steps:
             self._expire(tables)
         resolving = sorted(names, key=lambda name: (-_deletes(there[name]), name)) if "resolve" in steps else []
         here = [name for name in names if name not in compacted_elsewhere]
         compacting = sorted(here, key=lambda name: (-_files(there[name]), name)) if "compact" in steps else []
-        indexing = [name for name in names if _has_index(there[name])] if "index" in steps else []
+        # An idle table, whose entry is elsewhere, needs no work on its index.
+        with_index = (
+            name
+            for name in names
+            if not there[name].section and (TableSettings.of(there[name]).index or there[name].segments_of("index"))
+        )
+        indexing = list(with_index) if "index" in steps else []
         to_index, merging = tuple(indexing), "merge" in steps
         while resolving or compacting or indexing or merging:
             resolving = self._turns("resolve", resolve, resolving, 0.5 if compacting else 0.9)
@@ -181,21 +174,19 @@ class _Rounder:
         return Round(tuple(self._done), tuple(self._failures), finished, self._behind(to_index))
 
     def _behind(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Those tables whose index was not brought up to date: it failed, was left, or had no turn."""
+        """The tables whose index was not brought up to date: it failed, was left, or had no turn."""
         current = {done.table: done.result.finished for done in self._done if done.step == "index"}
         return tuple(name for name in names if not current.get(name) and not self._is_dropped(name))
 
     def _expire(self, tables: Collection[str] | None) -> None:
         if self._deadline():
             return
-        expired = self._run_step(
-            "expire", None, lambda: expire_rows(self._context, tables=tables, deadline=self._deadline)
-        )
+        run = partial(expire_rows, self._context, tables=tables, deadline=self._deadline)
+        expired = self._run_step("expire", None, run)
         for name, error in expired.failures.items() if expired else ():
             self._record(StepFailure("expire", name, error))
 
     def _publish(self, names: Collection[str]) -> None:
-        """Publishes the tables whose settings ask for it. Others cost no request."""
         cached = self._context.head.cached
         assert cached is not None
         manifest = cached.manifest
@@ -203,8 +194,8 @@ class _Rounder:
             entry = manifest.tables.get(name)
             if entry is None or self._deadline():
                 continue
-            if asks_for_publication(self._context, manifest, entry):
-                self._run_step("publish", name, partial(publish, self._context, name))
+            if publisher().is_asked_for(self._context, manifest, entry):
+                self._run_step("publish", name, partial(publisher().publish, self._context, name))
 
     def _turns(self, step: Step, run: Callable[..., Any], names: Sequence[str], part: float) -> list[str]:
         """Gives each table a turn within a part of the time that is left; returns the tables that need another one."""
@@ -221,7 +212,7 @@ class _Rounder:
         return again
 
     def _run_step(self, step: Step, table: str | None, run: Callable[[], Any]) -> Any:
-        """Runs a step. An error is recorded, so that it does not stop the other steps."""
+        """Runs a step. An error is recorded, and does not stop the other steps."""
         runtime = self._context.runtime
         began = runtime.monotonic()
         try:
@@ -246,11 +237,6 @@ class _Rounder:
         self._progress(ended)
 
 
-def _has_index(entry: TableEntry) -> bool:
-    """Whether a table is to have an index, or has one. An idle table, whose entry is elsewhere, needs nothing."""
-    return not entry.section and (TableSettings.of(entry).index or bool(entry.segments_of("index")))
-
-
 def _deletes(entry: TableEntry) -> int:
     return len(entry.tombstones) + sum(segment.count for segment in entry.segments_of("tombstones"))
 
@@ -259,80 +245,7 @@ def _files(entry: TableEntry) -> int:
     return len(entry.files) + sum(segment.count for segment in entry.segments_of("files"))
 
 
-_ENVELOPE = "detail-type"
-
-
-@dataclass(frozen=True)
-class CompactRequest:
-    """A request for a round of maintenance.
-
-    Args:
-        tables: their names; None for all.
-        steps: the steps to run, in the order of ``STEPS``.
-    """
-
-    tables: tuple[str, ...] | None = None
-    steps: tuple[Step, ...] = STEPS
-
-    @classmethod
-    def of(cls, event: Any) -> CompactRequest:
-        """Reads an event. Raises InputError, which names what is wrong; unknown members are errors too."""
-        said = _payload(event, ("tables", "steps"))
-        tables, steps = _names(said, "tables"), _names(said, "steps")
-        for name in tables or ():
-            check_table_name(name)
-        if unknown := set(steps or ()) - set(STEPS):
-            raise InputError(f"no step {min(unknown)!r}; there are: {', '.join(STEPS)}")
-        return cls(tables, STEPS if steps is None else tuple(step for step in STEPS if step in steps))
-
-
-@dataclass(frozen=True)
-class GcRequest:
-    """A request for a collection.
-
-    Args:
-        dry_run: report what would be deleted, and delete nothing.
-    """
-
-    dry_run: bool = False
-
-    @classmethod
-    def of(cls, event: Any) -> GcRequest:
-        """Reads an event. Raises InputError, which names what is wrong; unknown members are errors too."""
-        dry_run = _payload(event, ("dry_run",)).get("dry_run", False)
-        if not isinstance(dry_run, bool):
-            raise InputError(f"dry_run is {dry_run!r}: give true or false")
-        return cls(dry_run)
-
-
-def _payload(event: Any, known: tuple[str, ...]) -> Mapping[str, Any]:
-    if isinstance(event, Mapping) and _ENVELOPE in event:
-        event = event.get("detail", {})
-        if isinstance(event, str):  # in Scheduler's own envelope the detail is text
-            try:
-                event = msgspec.json.decode(event or "{}")
-            except msgspec.DecodeError as error:
-                raise InputError(f"the detail of the event is not JSON ({error}): give an object") from None
-    if not isinstance(event, Mapping):
-        raise InputError(f"the event is {type(event).__name__}, not an object with {', '.join(known)}")
-    if unknown := sorted(set(event) - set(known)):
-        raise InputError(f"the event has the unknown member {unknown[0]!r}; allowed are: {', '.join(known)}")
-    return event
-
-
-def _names(said: Mapping[str, Any], member: str) -> tuple[str, ...] | None:
-    names = said.get(member)
-    if names is None:
-        return None
-    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
-        raise InputError(f"{member} is {names!r}: give a list of names, or leave it out for all")
-    return tuple(dict.fromkeys(names))
-
-
-OPERATION = "hurry"
-
-
-_ROUNDS = 4
+_COLLECTIONS = 4
 """Collections that can do something at once: a note, versions that expire, the list, versions that had the list."""
 
 
@@ -348,9 +261,9 @@ def hurry_erasure(context: Context, id_: str) -> ErasureStatus:
     if status_of(context, id_).state == "gone":
         return status_of(context, id_)
     now_us = max(context.store.clock.now_us, context.head.refresh().manifest.created_at)
-    submit(context.head, OPERATION, [HurryErasure(id_, now_us)])
+    submit(context.head, "hurry", [HurryErasure(id_, now_us)])
     done = maintain(context, steps=("resolve", "compact", "merge"))
-    for _ in range(_ROUNDS):
+    for _ in range(_COLLECTIONS):
         before = context.head.refresh().manifest.version
         collect(context)
         if context.head.refresh().manifest.version == before:
@@ -358,3 +271,207 @@ def hurry_erasure(context: Context, id_: str) -> ErasureStatus:
     for failure in done.failures:
         raise failure.error
     return status_of(context, id_)
+
+
+MARGIN_SECONDS = 10.0
+"""Seconds that are always kept free: for a commit whose response is lost, and for the end of a Lambda invocation."""
+SLOWDOWN = 2.0
+"""The next step may take this many times as long as the longest one so far."""
+
+
+class Deadline:
+    """Tells when to stop: when the next step may no longer fit into the time that is left (``remaining_seconds``).
+
+    The duration of steps is measured between calls, so a loop calls it once per step.
+    """
+
+    def __init__(self, runtime: Runtime, remaining_seconds: Callable[[], float] = lambda: math.inf) -> None:
+        self._runtime, self._remaining = runtime, remaining_seconds
+        self._asked, self._longest = runtime.monotonic(), 0.0
+        self.reached = False
+
+    @property
+    def left_seconds(self) -> float:
+        """Seconds in which another step may begin; below 0 when the deadline is reached."""
+        return self._remaining() - MARGIN_SECONDS - SLOWDOWN * self._longest
+
+    def __call__(self) -> bool:
+        """Whether to stop. Once True, it stays True."""
+        now = self._runtime.monotonic()
+        self._longest, self._asked = max(self._longest, now - self._asked), now
+        self.reached = self.reached or self.left_seconds <= 0
+        return self.reached
+
+    def share(self, seconds: float) -> DeadlineShare:
+        """A deadline for one of several tables: reached after ``seconds``, or when the whole deadline is reached."""
+        self._asked = self._runtime.monotonic()  # the time since the last call was not a step
+        left = self.left_seconds
+        return DeadlineShare(self, -math.inf if math.isinf(left) else left - seconds)
+
+
+class DeadlineShare:
+    """A share of a deadline.
+
+    At least one step fits into any share: it says stop at its second call at the earliest, unless the whole is over.
+    """
+
+    def __init__(self, whole: Deadline, left_at_end: float) -> None:
+        self._whole, self._left_at_end = whole, left_at_end
+        self._has_begun = self.reached = False
+
+    def __call__(self) -> bool:
+        is_over = self._whole() or (self._has_begun and self._whole.left_seconds <= self._left_at_end)
+        self._has_begun = True
+        self.reached = self.reached or is_over
+        return self.reached
+
+
+@dataclass(frozen=True)
+class CompactRequest:
+    """A request for a round of maintenance: tables (None for all), and steps in the order of ``STEPS``."""
+
+    tables: tuple[str, ...] | None = None
+    steps: tuple[Step, ...] = STEPS
+
+    @classmethod
+    def of(cls, event: Any) -> CompactRequest:
+        """Reads an event. Raises InputError for wrong or unknown members."""
+        payload = _payload(event, ("tables", "steps"))
+        tables, steps = _names(payload, "tables"), _names(payload, "steps")
+        for name in tables or ():
+            check_table_name(name)
+        if unknown := set(steps or ()) - set(STEPS):
+            raise InputError(f"no step {min(unknown)!r}; there are: {', '.join(STEPS)}")
+        return cls(tables, STEPS if steps is None else tuple(step for step in STEPS if step in steps))
+
+
+@dataclass(frozen=True)
+class GcRequest:
+    """A request for a collection."""
+
+    dry_run: bool = False
+
+    @classmethod
+    def of(cls, event: Any) -> GcRequest:
+        """Reads an event. Raises InputError for wrong or unknown members."""
+        dry_run = _payload(event, ("dry_run",)).get("dry_run", False)
+        if not isinstance(dry_run, bool):
+            raise InputError(f"dry_run is {dry_run!r}: give true or false")
+        return cls(dry_run)
+
+
+def _payload(event: Any, known: tuple[str, ...]) -> Mapping[str, Any]:
+    if isinstance(event, Mapping) and "detail-type" in event:
+        event = event.get("detail", {})
+        if isinstance(event, str):  # in Scheduler's own envelope the detail is text
+            try:
+                event = msgspec.json.decode(event or "{}")
+            except msgspec.DecodeError as error:
+                raise InputError(f"the detail of the event is not JSON ({error}): give an object") from None
+    if not isinstance(event, Mapping):
+        raise InputError(f"the event is {type(event).__name__}, not an object with {', '.join(known)}")
+    if unknown := sorted(set(event) - set(known)):
+        raise InputError(f"the event has the unknown member {unknown[0]!r}; allowed are: {', '.join(known)}")
+    return event
+
+
+def _names(payload: Mapping[str, Any], member: str) -> tuple[str, ...] | None:
+    names = payload.get(member)
+    if names is None:
+        return None
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        raise InputError(f"{member} is {names!r}: give a list of names, or leave it out for all")
+    return tuple(dict.fromkeys(names))
+
+
+Unit: TypeAlias = Literal["Count", "Bytes", "Seconds"]
+Measures: TypeAlias = dict[str, tuple[Unit, float]]
+"""Unit and value of each metric in CloudWatch, by name."""
+
+
+def facts_of(result: Any) -> dict[str, Any]:
+    """The figures of a result: names and numbers, never values of the data."""
+    if isinstance(result, Expired):
+        return {"tables": sorted(result.cutoffs), "version": result.commit.version if result.commit else None}
+    if isinstance(result, Collected):
+        deleted = {reason: amount.objects for reason, amount in result.deleted.items() if amount.objects}
+        return {
+            "version": result.version,
+            "horizon": result.horizon,
+            "versions_expired": result.versions_expired,
+            "deleted": deleted,
+            "objects": result.objects,
+            "bytes": result.bytes,
+            "revoked": len(result.revoked),
+            "erasures_pending": result.erasures.pending,
+            "erasures_gone": result.erasures_gone,
+            "finished": result.finished,
+        }
+    return {
+        field.name: getattr(result, field.name)
+        for field in fields(result)
+        if field.name != "table" and isinstance(getattr(result, field.name), int)
+    }
+
+
+def changed_anything(result: Any) -> bool:
+    """Whether a step or collection made a version or deleted an object."""
+    if isinstance(result, Collected):
+        return bool(result.objects or result.versions_expired or result.revoked)
+    return bool(result.commits > 0)
+
+
+def measures_of_round(done: Round) -> Measures:
+    """Measures of a round, summed over all tables."""
+    resolved: list[Resolved] = done.results("resolve")
+    compacted: list[Compacted] = done.results("compact")
+    merged: list[Merged] = done.results("merge")
+    expired: list[Expired] = done.results("expire")
+    return {
+        "TablesExpired": ("Count", sum(len(one.cutoffs) for one in expired)),
+        "TombstonesResolved": ("Count", sum(one.dropped for one in resolved)),
+        "RowsResolved": ("Count", sum(one.rows for one in resolved)),
+        "FilesCompacted": ("Count", sum(one.files_in for one in compacted)),
+        "BytesCompacted": ("Bytes", sum(one.bytes_in for one in compacted)),
+        "RowsRemoved": ("Count", sum(one.rows_deleted for one in compacted)),
+        "GroupsDropped": ("Count", sum(one.dropped for one in compacted)),
+        "SegmentsMerged": ("Count", sum(one.inputs for one in merged)),
+        "TablesPublished": ("Count", sum(one.commits for one in done.results("publish"))),
+        "IndexesBehind": ("Count", len(done.indexes_behind)),
+        "StepsFailed": ("Count", len(done.failures)),
+        "RoundsUnfinished": ("Count", int(not done.finished)),
+    }
+
+
+def measures_of_debt(debts: Debts) -> Measures:
+    return {
+        "TombstoneDebt": ("Count", debts.total("tombstones")),
+        "OldestUnresolvedDeleteSeconds": ("Seconds", debts.oldest_unresolved_age_us / 1e6),
+        "SmallFileDebt": ("Count", debts.total("files_saved")),
+        "DeadRows": ("Count", debts.total("dead_rows")),
+        "IndexLagRows": ("Count", debts.total("index_lag_rows")),
+        "PublicationLagSeconds": ("Seconds", debts.publication_lag_us / 1e6),
+        "ManifestBytes": ("Bytes", debts.manifest_bytes),
+        "ManifestBudget": ("Bytes", debts.manifest_budget),
+    }
+
+
+def measures_of_collection(collected: Collected) -> Measures:
+    """Measures of a collection, and of the objects that wait for one. A dry run has deleted nothing."""
+    did = 0 if collected.dry_run else 1
+    measures: Measures = {
+        "ObjectsDeleted": ("Count", collected.objects * did),
+        "BytesDeleted": ("Bytes", collected.bytes * did),
+        "VersionsExpired": ("Count", collected.versions_expired * did),
+        "JobsRevoked": ("Count", len(collected.revoked) * did),
+        "DeletesFailed": ("Count", len(collected.errors)),
+        "ErasuresGone": ("Count", collected.erasures_gone * did),
+        "ErasuresPending": ("Count", collected.erasures.pending),
+        "ErasuresInDanger": ("Count", collected.erasures.in_danger),
+        "OldestErasureSeconds": ("Seconds", collected.erasures.oldest_age_us / 1e6),
+    }
+    if collected.erasures.deadline_us is not None:
+        measures["ErasureDeadlineSeconds"] = ("Seconds", collected.erasures.deadline_us / 1e6)
+    if (waiting := collected.waiting) is not None:
+        measures |= {"OrphanBytes": ("Bytes", waiting.bytes), "OrphanObjects": ("Count", waiting.objects)}
+    return measures

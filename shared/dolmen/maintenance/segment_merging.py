@@ -14,17 +14,17 @@ from typing import Any
 
 import msgspec
 
+from dolmen.base.runtime import never
 from dolmen.commit.context import Context
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import MergeSegments
 from dolmen.entries.segments.live import LiveFiles, pair_of
 from dolmen.entries.segments.segment_reader import Uuids
-from dolmen.format.entries import DataFile, Overlay
+from dolmen.format.entries import Overlay
 from dolmen.format.layout import segment_key
 from dolmen.format.manifest import Manifest, Segment, SegmentKind, TableEntry
 from dolmen.format.schema import Schema
 from dolmen.format.segments import encode_checked
-from dolmen.maintenance import never
 from dolmen.maintenance.erasures.erasure_work import rewrite_through
 from dolmen.store.base import create
 
@@ -58,11 +58,7 @@ class Merged:
 
 
 def merge_segments(context: Context, *, deadline: Callable[[], bool] = never) -> Merged:
-    """Merges segments of all tables and of the database where that pays; one commit for each merge.
-
-    Args:
-        deadline: True = stop after the merge under way is committed.
-    """
+    """Merges segments of all tables and of the database where that pays; one commit for each merge."""
     commits = inputs = outputs = 0
     for name in (None, *sorted(context.head.refresh().manifest.tables)):
         skip = 0  # merges that others have made unnecessary
@@ -138,18 +134,18 @@ def plan_merges(context: Context, manifest: Manifest, name: str | None) -> Itera
 
 
 def tiers(segments: Sequence[Segment]) -> Iterator[tuple[Segment, ...]]:
-    """Groups of neighbours to merge, each of at least ``FAN_IN`` segments of similar size.
+    """Groups of neighbours to merge, each of at least ``FAN_IN`` segments of similar size, but no full ones.
 
-    Only neighbours, because entries keep their order. Sizes are similar when they lie between the same powers of
-    ``FAN_IN``. A full segment is left alone.
+    Only neighbours, because entries keep their order. Sizes are similar between the same powers of ``FAN_IN``.
     """
-    for tier, run in groupby(segments, key=lambda segment: _tier(segment.count)):
+    for tier, run in groupby(segments, key=lambda segment: size_tier(segment.count)):
         together = tuple(run)
-        if tier < _tier(MOST_ENTRIES) and len(together) >= FAN_IN:
+        if tier < size_tier(MOST_ENTRIES) and len(together) >= FAN_IN:
             yield together
 
 
-def _tier(count: int) -> int:
+def size_tier(count: int) -> int:
+    """The exponent of the greatest power of ``FAN_IN`` that is not greater than this number of entries."""
     tier = 0
     while count >= FAN_IN:
         count //= FAN_IN
@@ -184,18 +180,16 @@ def _encode(
 def _files(context: Context, name: str, entry: TableEntry, erase_through: int) -> Merge | None:
     """One merge of all segments of files that are worth it: those of a tier, and those with many changes.
 
-    Args:
-        erase_through: timestamp of the youngest erasure whose rows have to leave the disk now. Bounds of files that
-            held some stand in segments, and go with these.
+    Bounds of files that held rows of erasures up to ``erase_through`` are in segments, and go with these.
     """
     reader, segments = context.segments, entry.segments_of("files")
     if not segments:
         return None
     live = LiveFiles.of(entry, reader)
-    removals = [segment for segment in entry.segments if segment.kind == "removed"]
-    patches = [segment for segment in entry.segments if segment.kind == "overlays"]
-    removed = {*entry.removed, *chain.from_iterable(map(reader.removed, removals))}
-    overlays = [*entry.overlays, *chain.from_iterable(map(reader.overlays, patches))]
+    removals, patches = entry.segments_of("removed"), entry.segments_of("overlays")
+    spilled_removed = list(chain.from_iterable(map(reader.removed, removals)))
+    spilled_overlays = list(chain.from_iterable(map(reader.overlays, patches)))
+    removed, overlays = {*entry.removed, *spilled_removed}, [*entry.overlays, *spilled_overlays]
     homes = _homes(live, {*removed, *(overlay.file for overlay in overlays)})
     dirty = Counter(homes.values())
     chosen = {segment.object for run in tiers(segments) for segment in run}
@@ -204,20 +198,15 @@ def _files(context: Context, name: str, entry: TableEntry, erase_through: int) -
     if len(removals) >= FAN_IN or len(patches) >= FAN_IN:
         chosen |= dirty.keys()
     # A change that was spilled while its file was folded elsewhere is useless, and only this merge can remove it.
-    spilled = {*chain.from_iterable(map(reader.removed, removals))}
-    spilled.update(overlay.file for patch in patches for overlay in reader.overlays(patch))
-    if not chosen and spilled <= homes.keys():
+    if not chosen and {*spilled_removed, *(overlay.file for overlay in spilled_overlays)} <= homes.keys():
         return None
     run = [segment for segment in segments if segment.object in chosen]
-    outputs = list(_encode(context, "files", _live_entries(live, run), entry.schema))
+    files = chain.from_iterable(live.of_segment(segment.object) for segment in run)
+    outputs = list(_encode(context, "files", files, entry.schema))
     folded = {uuid for uuid, home in homes.items() if home in chosen}
-    known = homes.keys()
-    if removals:
-        left = sorted(uuid for uuid in chain.from_iterable(map(reader.removed, removals)) if uuid in known - folded)
-        outputs += _encode(context, "removed", left, None)
-    if patches:
-        kept = _greatest(o for o in chain.from_iterable(map(reader.overlays, patches)) if o.file in known - folded)
-        outputs += _encode(context, "overlays", kept, None)
+    others = homes.keys() - folded
+    outputs += _encode(context, "removed", sorted(uuid for uuid in spilled_removed if uuid in others), None)
+    outputs += _encode(context, "overlays", _greatest(o for o in spilled_overlays if o.file in others), None)
     return Merge(
         name,
         entry.uuid,
@@ -240,24 +229,16 @@ def _holds_bounds(live: LiveFiles, segment: Segment, erase_through: int) -> bool
 
 def _homes(live: LiveFiles, uuids: Collection[str]) -> dict[str, str]:
     """The key of the segment that holds each file's entry, live or not, by the file's uuid."""
-    wanted, homes = Uuids(uuids), dict[str, str]()
-    if len(wanted):
+    names, homes = Uuids(uuids), dict[str, str]()
+    if len(names):
         for part in live.live_segments():
-            _, which = part.table.find(wanted)
-            homes.update((wanted.names[place], part.segment.object) for place in which.tolist())
+            _, which = part.table.find(names)
+            homes.update((names.names[index], part.segment.object) for index in which.tolist())
     return homes
 
 
-def _live_entries(live: LiveFiles, segments: Sequence[Segment]) -> Iterator[DataFile]:
-    for segment in segments:
-        yield from live.of_segment(segment.object)
-
-
 def _greatest(overlays: Iterable[Overlay]) -> list[Overlay]:
-    """The overlay with the greatest pair for each file."""
     best: dict[str, Overlay] = {}
     for overlay in overlays:
-        other = best.get(overlay.file)
-        if other is None or pair_of(overlay) > pair_of(other):
-            best[overlay.file] = overlay
+        best[overlay.file] = max(best.get(overlay.file, overlay), overlay, key=pair_of)
     return list(best.values())

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import msgspec
 import pyarrow as pa
 
-from dolmen.base.runtime import EXPIRY, attempts
+from dolmen.base.runtime import EXPIRY, attempts, never
 from dolmen.base.units import DAY_US, HOUR_US, MINUTE_US, SECOND_US
 from dolmen.commit.change import Expect
 from dolmen.commit.context import Context
@@ -25,7 +25,6 @@ from dolmen.format.entries import DataFile
 from dolmen.format.layout import prepare
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import TableSettings, TimeToLive, check_ttl_column
-from dolmen.maintenance import never
 from dolmen.predicate import parse
 from dolmen.predicate.constants import format_date, format_timestamp
 from dolmen.transactions.transaction import Transaction, unit_of
@@ -39,13 +38,9 @@ _STEPS_PER_AGE = 50
 
 
 class LastExpiry(msgspec.Struct, frozen=True):
-    """No live row that was committed up to ``through`` has a time before ``before``.
+    """No live row that was committed up to ``through`` has a time before ``before`` in this column, in this epoch.
 
-    Args:
-        column: the id of the column.
-        epoch: the table's epoch at that time.
-        before: microseconds since the epoch; for a column of dates, midnight of the first day that lives.
-        through: ``commit_ts`` of the version that was looked at.
+    For a column of dates, ``before`` is midnight of the first day that lives.
     """
 
     column: int
@@ -131,12 +126,12 @@ def _expire_table(context: Context, transaction: Transaction, base: Manifest, na
     cutoff = cutoff_of(ttl, now_us, arrow_type)
     column = entry.schema.field(ttl.column)
     last = _last_expiry(entry, column.id)
-    quoted = '"' + column.name.replace('"', '""') + '"'
-    expired = f"{quoted} < {_literal(cutoff, arrow_type)}"
+    column_sql = '"' + column.name.replace('"', '""') + '"'
+    expired = f"{column_sql} < {_literal(cutoff, arrow_type)}"
     predicate = parse(expired, entry.schema, now_us=now_us)
     since = None
     if last is not None and last.before < cutoff:
-        since = parse(f"{quoted} >= {_literal(last.before, arrow_type)} AND {expired}", entry.schema, now_us=now_us)
+        since = parse(f"{column_sql} >= {_literal(last.before, arrow_type)} AND {expired}", entry.schema, now_us=now_us)
 
     def may_hold(file: DataFile) -> bool:
         """Whether the file may have live rows that have expired since the last expiry."""
@@ -150,17 +145,17 @@ def _expire_table(context: Context, transaction: Transaction, base: Manifest, na
         return None
     unit.add(Expect(name, entry.uuid, entry.properties, ["ttl"]))  # rows with a longer ttl now must live
     transaction.table(name).delete(expired)
-    seen = LastExpiry(column.id, entry.epoch, cutoff, base.commit_ts)
-    unit.add(SetProperties(name, entry.uuid, {EXPIRED: msgspec.to_builtins(seen)}))
+    expiry = LastExpiry(column.id, entry.epoch, cutoff, base.commit_ts)
+    unit.add(SetProperties(name, entry.uuid, {EXPIRED: msgspec.to_builtins(expiry)}))
     return cutoff
 
 
 def _last_expiry(entry: TableEntry, column: int) -> LastExpiry | None:
     """The last expiry as the table remembers it; None if it was of another column or of other rows."""
-    said = entry.properties.get(EXPIRED)
-    if said is None:
+    stored = entry.properties.get(EXPIRED)
+    if stored is None:
         return None
-    last = msgspec.convert(said, LastExpiry)
+    last = msgspec.convert(stored, LastExpiry)
     return last if (last.column, last.epoch) == (column, entry.epoch) else None
 
 

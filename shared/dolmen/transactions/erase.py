@@ -16,10 +16,9 @@ from dolmen.entries.segments.segment_reader import erasures_of
 from dolmen.errors import ErasureNotFoundError, InputError
 from dolmen.format.manifest import Erasure, Manifest
 from dolmen.format.receipts import erasure_id
-from dolmen.iceberg.publication import publish_erasures
 from dolmen.predicate import Parameters, Where
 from dolmen.rows.write.row_digest import content_digest
-from dolmen.transactions.publisher import ErasurePublications
+from dolmen.transactions.publisher import ErasurePublications, publisher
 from dolmen.transactions.row_statements import TableChange, choose_rows, rows_content
 from dolmen.transactions.unit_of_work import Commit, UnitOfWork
 
@@ -55,13 +54,12 @@ class ErasureResult:
 
         Without such tables it costs no request. An error of a publication is in the result.
         """
-        head = context.head.cached
+        head, publications = context.head.cached, publisher().publish_erasures(context, [id_])
         listed = head.manifest.erasures if head is not None and not commit.already else ()
         erasure = next((erasure for erasure in reversed(listed) if erasure.id == id_), None)
         if head is None or erasure is None:
-            return cls(id_, commit, None, (), publish_erasures(context, [id_]))
-        sources = unreached_sources(erasure, head.manifest)
-        return cls(id_, commit, utc(erasure.due_at), sources, publish_erasures(context, [id_]))
+            return cls(id_, commit, None, (), publications)
+        return cls(id_, commit, utc(erasure.due_at), unreached_sources(erasure, head.manifest), publications)
 
 
 @dataclass(frozen=True)

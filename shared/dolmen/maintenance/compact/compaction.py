@@ -5,8 +5,6 @@ loses one group at most. The commit judges the changes of others. A tombstone th
 hides rows of the new files, because their ``applied_through`` is the snapshot's. If a file got another deletion vector
 or is gone, the group is dropped, and tried again in two halves. So a file that others change again and again costs the
 rewriting of ever fewer others, and files that are left alone get compacted, however often others commit.
-
-The groups of a compaction that are not done yet, here or on Spark.
 """
 
 from __future__ import annotations
@@ -15,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from dolmen.base.runtime import never
 from dolmen.base.units import count_text
 from dolmen.commit.context import Context
 from dolmen.commit.loop import submit
@@ -22,7 +21,6 @@ from dolmen.commit.statements.background import Compact, Group
 from dolmen.commit.uploads import Intent
 from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import TableSettings
-from dolmen.maintenance import never
 from dolmen.maintenance.compact.compaction_plan import CompactionOptions, CompactionPlan, PlannedGroup, plan_compaction
 from dolmen.maintenance.compact.rewrite import GroupRewriter, TableVersion
 from dolmen.maintenance.erasures.erasure_work import rewrite_through
@@ -34,32 +32,22 @@ _TRIES_ALONE = 2
 
 @dataclass(frozen=True)
 class PendingGroup:
-    """A group of files, or a part of one.
-
-    Args:
-        uuids: the uuids of the files.
-        tries: how often it was tried before; counted for single files.
-    """
+    """A group of files, or a part of one; ``tries`` counts how often a single file was tried before."""
 
     uuids: tuple[str, ...]
     tries: int = 0
 
 
 class PendingGroups:
-    """The queue of groups. Groups whose files others changed come back in halves.
-
-    So a file that others change again and again costs the rewriting of ever fewer others.
-    """
+    """The queue of groups. Groups whose files others changed come back in halves."""
 
     def __init__(self, groups: Iterable[PlannedGroup]) -> None:
         self._turns = deque(PendingGroup(tuple(file.uuid for file in group.inputs)) for group in groups)
 
     def __bool__(self) -> bool:
-        """Whether any group is left."""
         return bool(self._turns)
 
     def take(self) -> PendingGroup:
-        """Removes and returns the next group."""
         return self._turns.popleft()
 
     def retry_in_halves(self, turn: PendingGroup) -> None:
@@ -171,7 +159,6 @@ def compact(
 
 
 def target_file_bytes(entry: TableEntry, options: CompactionOptions) -> int:
-    """Size of a full file of a table, in bytes."""
     return options.target_file_bytes or TableSettings.of(entry).target_file_bytes
 
 
@@ -192,7 +179,6 @@ class _Compaction:
         self.rewriter = GroupRewriter(self.context, self.options, self.target, self.object_name, self.beat)
 
     def all_groups(self) -> None:
-        """Compacts the plan's groups, and the halves of those that were dropped."""
         waiting = PendingGroups(self.done.plan.groups)
         while waiting:
             if self.deadline():
@@ -239,7 +225,6 @@ class _Compaction:
         return self.intent.name()
 
     def beat(self) -> None:
-        """Keeps the intent alive."""
         if self.intent:
             self.intent.beat()
 

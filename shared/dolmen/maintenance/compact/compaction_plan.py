@@ -145,7 +145,6 @@ class CompactionPlan(FactSheet):
         return sum(group.bytes_in for group in self.groups)
 
     def facts(self) -> list[tuple[str, str]]:
-        """The lines that ``repr`` shows, as pairs of name and value."""
         return [
             ("compact", f"{self.table}: {count_text(self.files, 'file')}, {self.bytes:,} bytes"),
             *((group.reason, str(group)) for group in self.groups),
@@ -167,7 +166,6 @@ def plan_compaction(
 
     Args:
         files: live files with their newest pairs, oldest first; iterated once.
-        target_file_bytes: size of a full file.
         dead: uuids of files whose rows are certainly all hidden by tombstones.
         erase_through: timestamp of the youngest erasure whose rows have to leave their files now; 0 = none has to.
     """
@@ -185,30 +183,25 @@ class _Planner:
         deleted: list[DataFile] = []
         small: list[DataFile] = []
         full: list[tuple[Range, DataFile]] = []
-        count = size = kept = 0
+        count = size = 0
         for file in files:
             count, size = count + 1, size + file.size
-            if kept >= MOST_FILES:
+            if len(gone) + len(erased) + len(deleted) + len(small) + len(full) >= MOST_FILES:
                 self._left[NEXT_PLAN] += 1
             elif not file.live_rows or file.uuid in dead:
                 gone.append(file)
-                kept += 1
             elif 0 < file.erasing <= erase_through:
                 erased.append(file)
-                kept += 1
             elif file.rows - file.live_rows > file.rows * self._options.deleted_share:
                 deleted.append(file)
-                kept += 1
             elif _live_bytes(file) < self._target // 2:
                 small.append(file)
-                kept += 1
             elif not self._entry.sort_key:
                 self._left["full"] += 1
             elif (range_ := self._range(file)) is None:
                 self._left["full, with unknown bounds of the sort key"] += 1
             else:
                 full.append((range_, file))
-                kept += 1
         groups = [PlannedGroup("all rows deleted", tuple(gone), 0, 0, sum(f.size for f in gone))] if gone else []
         others = self._groups_to_rewrite(deleted, small) + self._unclustered_groups(full)
         groups += [self._group("erased rows", part) for part in self._cut(self._in_order(erased))] if erased else []
@@ -216,7 +209,6 @@ class _Planner:
         return CompactionPlan(self._table, count, size, tuple(groups), dict(self._left))
 
     def _groups_to_rewrite(self, deleted: list[DataFile], small: list[DataFile]) -> list[PlannedGroup]:
-        """Groups of mostly deleted files, and of small files of similar size."""
         ascending = sorted(small, key=_live_bytes)
         paid = sum(map(_live_bytes, deleted))
         some = ascending[: _worth_merging([_live_bytes(file) for file in ascending], self._options.growth, paid)]
@@ -282,8 +274,7 @@ class _Planner:
         """Bounds of a file's keys: of the first column that has more than one value, and of the columns before it.
 
         Where statistics cannot tell whether two files overlap or only touch, they count as touching. Otherwise files
-        that were sorted together would be sorted again and again, where many rows have the same key, or long texts with
-        the same beginning.
+        with many rows of one key, or long texts with the same beginning, would be sorted again and again.
         """
         low: list[tuple[Any, ...]] = []
         high: list[tuple[Any, ...]] = []
@@ -314,31 +305,23 @@ def _not_rounded_up(greatest: Any) -> Any:
 
 
 def _worth_merging(sizes: Sequence[int], growth: int, paid: int = 0) -> int:
-    """Counts how many of these, the smallest first, together become ``growth`` times as large as each of them.
-
-    Args:
-        sizes: sizes in ascending order.
-        paid: bytes that are rewritten together with them in any case.
-    """
+    """Counts how many of these sizes, ascending, with ``paid`` become ``growth`` times as large as each of them."""
     total, count = paid, 0
-    for place, size in enumerate(sizes, 1):
+    for index, size in enumerate(sizes, 1):
         total += size
         if size * growth <= total:
-            count = place
+            count = index
     return count
 
 
 def _runs(files: Iterable[tuple[Range, DataFile]]) -> list[list[tuple[Range, DataFile]]]:
-    """Divides files into as few runs as possible, so that no two files of a run overlap.
-
-    A file whose least key equals the greatest key of another only touches it.
-    """
+    """Divides files into as few runs as possible, so that no two files of a run overlap; they may touch."""
     runs: list[list[tuple[Range, DataFile]]] = []
     ends: list[tuple[Bound, int]] = []  # the greatest key and the number of each run, ascending
     for range_, file in sorted(files, key=lambda item: item[0]):
-        place = bisect_right(ends, range_[0], key=lambda end: end[0]) - 1
-        if place >= 0:
-            _, number = ends.pop(place)
+        index = bisect_right(ends, range_[0], key=lambda end: end[0]) - 1
+        if index >= 0:
+            _, number = ends.pop(index)
             runs[number].append((range_, file))
         else:
             number = len(runs)

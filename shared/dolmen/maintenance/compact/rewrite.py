@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from dolmen.base.runtime import cached_property
 from dolmen.commit.context import Context
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
+from dolmen.entries.segments.row_bounds import column_bounds
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
+from dolmen.format.types import to_boolean_array
 from dolmen.maintenance.compact.compaction_plan import CompactionOptions
-from dolmen.maintenance.compact.sort import Bound, LiveRows, Sorter, Unit
-from dolmen.maintenance.compact.splice import Splicing
-from dolmen.maintenance.resolve.unresolved import Unresolved
+from dolmen.maintenance.compact.sort import Bound, Sorter
+from dolmen.maintenance.compact.splice import Splicing, Unit
+from dolmen.maintenance.unresolved import Unresolved
+from dolmen.rows.scan.data_objects import GAP_BYTES
 from dolmen.rows.scan.plan import FilePlan
-from dolmen.rows.scan.reading import PlanReader
+from dolmen.rows.scan.reading import PlanReader, RowGroupColumns
+from dolmen.rows.scan.row_groups import OpenFile, RowGroup, column_of, live_mask, row_groups
 from dolmen.rows.write.data_file import CopiedGroups, with_commit_ts, write_data_files, write_spliced_files
 from dolmen.rows.write.encodings import DEFAULT, WriteOptions
 
@@ -38,7 +44,6 @@ class TableVersion:
 
     @classmethod
     def of(cls, context: Context, name: str, manifest: Manifest) -> TableVersion:
-        """Loads the table in this version. Raises TableNotFoundError."""
         entry = context.segments.whole(manifest.table(name))
         unresolved = Unresolved(context, entry, tombstones_of(entry, context.segments))
         return cls(name, manifest, entry, LiveFiles.of(entry, context.segments), unresolved)
@@ -50,10 +55,7 @@ class TableVersion:
         return {file.uuid for file in self.files if self.unresolved.hides_all_of(file)}
 
     def worth_rewriting(self, uuids: tuple[str, ...], options: CompactionOptions) -> tuple[DataFile, ...]:
-        """Returns those of a group's files that are still there.
-
-        Returns none if others have done the work, or if a single file is left that is not worth rewriting.
-        """
+        """Returns those of a group's files that still exist; none if a single one is left that is not worth it."""
         found = self.files.find(uuids)
         inputs = tuple(found[uuid] for uuid in uuids if uuid in found)
         if len(inputs) == 1:
@@ -63,10 +65,9 @@ class TableVersion:
         return inputs
 
     def commit_ts_of(self, inputs: tuple[DataFile, ...]) -> tuple[int | None, TableEntry]:
-        """The commit timestamp that all rows of these files share, or None; and the table's entry for writing the
-        output.
+        """The timestamp that all rows of these files share, or None; and the entry for writing the output.
 
-        If timestamps differ, the entry has a column for each row's own timestamp.
+        If timestamps differ, that has a column for each row's own timestamp.
         """
         timestamps = {file.row_ts for file in inputs}
         row_ts = timestamps.pop() if len(timestamps) == 1 else None
@@ -82,8 +83,71 @@ class TableVersion:
         return tuple(msgspec.structs.replace(file, row_ts=row_ts, applied_through=through) for file in written)
 
 
+class LiveRows:
+    """Streams the rows of files that no vector and no tombstone of a snapshot hides, in the table's columns."""
+
+    def __init__(self, reader: PlanReader, entry: TableEntry, unresolved: Unresolved) -> None:
+        self._reader, self._entry, self._unresolved = reader, entry, unresolved
+        self._fields = entry.schema.fields
+        self._ids = frozenset(field.id for field in self._fields)
+        self.physical = self.hidden = 0
+        """Number of rows in all row groups so far, and the number of deleted rows among them."""
+
+    def units_in_key_order(self, files: Sequence[FilePlan], opened: Collection[str] = ()) -> list[Unit]:
+        """Small files, and row groups of larger or ``opened`` ones, as statistics order them by the sort key."""
+        large = [plan for plan in files if plan.file.size > GAP_BYTES or plan.file.path in opened]
+        small = [plan for plan in files if plan.file.size <= GAP_BYTES and plan.file.path not in opened]
+        key = self._entry.schema.by_id[self._entry.sort_key[0]]
+        units = [
+            Unit.of(group, group.file.footer.bounds(group.index, key, None), key)
+            for file in self._reader.open_files(large)
+            for group in self._groups(file)
+        ]
+        units += [Unit.of(plan, column_bounds(plan.file, key), key) for plan in small]
+        return sorted(units, key=lambda unit: unit.rank)
+
+    def units_in_file_order(self, files: Sequence[FilePlan], opened: Collection[str]) -> list[Unit]:
+        """Files in their order; those that are ``opened`` in row groups."""
+        parts: dict[str, Sequence[FilePlan | RowGroup]] = {
+            file.file.path: self._groups(file)
+            for file in self._reader.open_files([plan for plan in files if plan.file.path in opened])
+        }
+        return [Unit((), None, part) for plan in files for part in parts.get(plan.file.path, [plan])]
+
+    def of_units(self, units: Sequence[Unit]) -> Iterator[tuple[Bound | None, pa.RecordBatch]]:
+        """The rows of units in their order, each batch with the bound of its unit."""
+        bounds_of: deque[Bound | None] = deque()  # bounds of row groups under way
+
+        def groups() -> Iterator[RowGroup]:
+            files = self._reader.open_files([unit.part for unit in units if isinstance(unit.part, FilePlan)])
+            for unit in units:
+                for group in (unit.part,) if isinstance(unit.part, RowGroup) else self._groups(next(files)):
+                    bounds_of.append(unit.bound)
+                    yield group
+
+        for batch, rows in self._reader.read(self._decode, groups(), self._ids):
+            self.hidden += rows - batch.num_rows
+            yield bounds_of.popleft(), batch
+
+    def _groups(self, file: OpenFile) -> list[RowGroup]:
+        """Row groups with rows that may be live. The rows of others are counted as hidden."""
+        groups = list(row_groups(file, None, self._unresolved.deletes, self._entry.schema))
+        self.physical += file.file.rows
+        self.hidden += file.file.rows - sum(group.rows for group in groups)
+        return groups
+
+    def _decode(self, group: RowGroup, columns: RowGroupColumns) -> tuple[pa.RecordBatch, int]:
+        """The live rows of a row group, and the number of all its rows."""
+        keep = live_mask(group, columns.read(group.tests))
+        arrays = columns.read(self._ids)
+        output = [column_of(group, field, arrays) for field in self._fields]
+        if keep is not None and np.count_nonzero(keep) < len(keep):
+            kept_rows = to_boolean_array(keep)
+            output = [array.filter(kept_rows) for array in output]
+        return pa.RecordBatch.from_arrays(output, schema=self._entry.schema.arrow), group.rows
+
+
 def write_options(options: CompactionOptions, target_file_bytes: int) -> WriteOptions:
-    """Options for writing compacted files."""
     return replace(
         DEFAULT,
         target_file_bytes=target_file_bytes,
@@ -94,13 +158,7 @@ def write_options(options: CompactionOptions, target_file_bytes: int) -> WriteOp
 
 @dataclass(frozen=True)
 class Rewritten:
-    """The files that replace a group's files.
-
-    Args:
-        files: their complete entries.
-        spilled_bytes: bytes that were sorted in the temporary directory.
-        copied_bytes: bytes of row groups that were copied as they are.
-    """
+    """The complete entries of the files that replace a group's files."""
 
     files: tuple[DataFile, ...]
     spilled_bytes: int = 0
@@ -112,7 +170,6 @@ class GroupRewriter:
     """Writes the live rows of groups of files into new ones, in bounded memory.
 
     Args:
-        target_file_bytes: size of a full file.
         object_name: gives each new object a name.
         beat: called from time to time, to show that the job is alive.
     """
@@ -130,11 +187,7 @@ class GroupRewriter:
         return replace(self.context, runtime=replace(runtime, threads=min(runtime.threads, _REQUESTS_AT_ONCE)))
 
     def rewrite(self, version: TableVersion, inputs: tuple[DataFile, ...]) -> Rewritten:
-        """Writes the new files; commits nothing.
-
-        Raises:
-            AssertionError: the number of rows written is not that of the live rows.
-        """
+        """Writes the new files, commits nothing. Raises AssertionError if it wrote more or fewer rows than are live."""
         return _Rewriting(self, version, inputs).run()
 
 
@@ -148,65 +201,37 @@ class _Rewriting:
         self._spilled_bytes = self._copied_bytes = 0
 
     def run(self) -> Rewritten:
-        rewriter, version = self._rewriter, self._version
-        unresolved = version.unresolved
-        plans = [plan for file in self._inputs if (plan := unresolved.plan(file)) is not None]
+        rewriter, version, options = self._rewriter, self._version, self._options
+        plans = [plan for file in self._inputs if (plan := version.unresolved.plan(file)) is not None]
         reader = PlanReader.of_table(
             rewriter.reading, version.name, version.manifest, version.entry, self._entry.schema.fields
         )
-        rows = LiveRows(reader, self._entry, unresolved)
-        splicing = Splicing(rewriter.reading, version.name, self._entry, rewriter.options)
-        if candidates := splicing.candidates([plan.file for plan in plans]):
-            written = self._splice(rows, plans, splicing, candidates)
+        rows = LiveRows(reader, self._entry, version.unresolved)
+        splicing = Splicing(rewriter.reading, version.name, self._entry, options, rewriter.options.splice_bytes)
+        candidates = splicing.candidates([plan.file for plan in plans])
+        units = (rows.units_in_key_order if self._entry.sort_key else rows.units_in_file_order)(plans, candidates)
+        segments = splicing.segments(units) if candidates else None
+        store, runtime = rewriter.context.store, rewriter.context.runtime
+        if segments is None:
+            batches = self._encode(rows, units)
+            written = write_data_files(
+                store, version.name, self._entry, batches, runtime, options, rewriter.object_name
+            )
         else:
-            written = self._encode(self._batches(rows, plans))
+            copied = [segment for segment in segments if isinstance(segment, CopiedGroups)]
+            self._copied_bytes = sum(group.size for segment in copied for group in segment.groups)
+            parts = (part if isinstance(part, CopiedGroups) else self._encode(rows, part) for part in segments)
+            written = write_spliced_files(
+                store, version.name, self._entry, parts, runtime, options, rewriter.object_name, rewriter.beat
+            )
         self._check(rows, plans, sum(file.rows for file in written))
         files = version.complete_entries(written, self._row_ts)
         return Rewritten(files, self._spilled_bytes, self._copied_bytes)
 
-    def _splice(
-        self, rows: LiveRows, plans: list[FilePlan], splicing: Splicing, candidates: set[str]
-    ) -> list[DataFile]:
-        """Writes the rows, and copies row groups where that pays."""
-        rewriter, context = self._rewriter, self._rewriter.context
-        sort = bool(self._entry.sort_key)
-        units = (rows.units_in_key_order if sort else rows.units_in_file_order)(plans, candidates)
-        segments = splicing.segments(units)
-        if segments is None:
-            return self._encode(self._of_units(rows, units))
-        copied = [segment for segment in segments if isinstance(segment, CopiedGroups)]
-        self._copied_bytes = sum(group.size for segment in copied for group in segment.groups)
-        return write_spliced_files(
-            context.store,
-            self._version.name,
-            self._entry,
-            (part if isinstance(part, CopiedGroups) else self._of_units(rows, part) for part in segments),
-            context.runtime,
-            self._options,
-            rewriter.object_name,
-            rewriter.beat,
-        )
-
-    def _encode(self, batches: Iterator[pa.RecordBatch]) -> list[DataFile]:
-        rewriter, context = self._rewriter, self._rewriter.context
-        name, entry = self._version.name, self._entry
-        return write_data_files(
-            context.store, name, entry, batches, context.runtime, self._options, rewriter.object_name
-        )
-
-    def _batches(self, rows: LiveRows, plans: list[FilePlan]) -> Iterator[pa.RecordBatch]:
-        if self._entry.sort_key:
-            yield from self._sorted(rows.in_about_key_order(plans))
-            return
-        for batch in rows.in_file_order(plans):
-            self._rewriter.beat()
-            yield batch
-
-    def _of_units(self, rows: LiveRows, units: Sequence[Unit]) -> Iterator[pa.RecordBatch]:
-        if self._entry.sort_key:
-            yield from self._sorted(rows.of_units(units))
-            return
-        for _, batch in rows.of_units(units):
+    def _encode(self, rows: LiveRows, units: Sequence[Unit]) -> Iterator[pa.RecordBatch]:
+        """The rows of units that are encoded again, in the order of the output."""
+        read = rows.of_units(units)
+        for batch in self._sorted(read) if self._entry.sort_key else (batch for _, batch in read):
             self._rewriter.beat()
             yield batch
 
@@ -214,9 +239,7 @@ class _Rewriting:
         rewriter, options, schema = self._rewriter, self._rewriter.options, self._entry.schema
         key = [schema.by_id[id_].name for id_ in self._entry.sort_key]
         sorter = Sorter(rewriter.context.runtime, schema.arrow, key, options.memory_bytes, options.directory)
-        for batch in sorter.sort(self._beating(batches)):
-            rewriter.beat()
-            yield batch
+        yield from sorter.sort(self._beating(batches))
         self._spilled_bytes += sorter.spilled_bytes
 
     def _beating(

@@ -5,40 +5,26 @@ rows that are nearly in order only pass through memory. When the rows held outgr
 sorted and written to a temporary directory as a run. In the end the runs' batches are merged in the same way, with
 exact bounds, so that at most one batch of each run is held. Each row is sorted twice and written to disk at most once
 (once more for every factor of ``FAN_IN`` runs).
-
-Streams the live rows of data files, in the table's columns, with their commit timestamps.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dolmen.base.runtime import Runtime, cached_property
-from dolmen.entries.segments.row_bounds import column_bounds
-from dolmen.format.entries import Bounds
-from dolmen.format.manifest import TableEntry
-from dolmen.format.schema import Field
-from dolmen.format.types import to_boolean_array, to_scalar
-from dolmen.maintenance.resolve.unresolved import Unresolved
-from dolmen.rows.scan.data_objects import GAP_BYTES
-from dolmen.rows.scan.plan import FilePlan
-from dolmen.rows.scan.reading import PlanReader, RowGroupColumns
-from dolmen.rows.scan.row_groups import OpenFile, RowGroup, column_of, live_mask, row_groups
 from dolmen.rows.write.parquet_object import sort_columns
 
 Bound: TypeAlias = tuple[pa.Scalar, ...]
 """Values of the first columns of the sort key, at least one. No later row has a lesser key."""
-
 
 FAN_IN = 64
 """The number of runs that are merged at once. One batch of each may be held."""
@@ -48,38 +34,26 @@ class Sorter:
     """Sorts rows by a sort key: ascending, NaN after other values, NULLs last.
 
     Args:
-        runtime: its threads sort ahead.
-        schema: the rows' schema.
-        key: names of the columns to sort by.
-        most_bytes: size of the rows that are sorted at once, as Arrow; about three times as much is held.
+        most_bytes: size of the rows that are sorted at once, as Arrow; about three times as much is in memory.
         directory: where runs are written; the system's temporary directory by default.
     """
 
     def __init__(
-        self,
-        runtime: Runtime,
-        schema: pa.Schema,
-        key: Sequence[str],
-        most_bytes: int,
-        directory: str | None = None,
+        self, runtime: Runtime, schema: pa.Schema, key: Sequence[str], most_bytes: int, directory: str | None = None
     ) -> None:
         self._runtime, self._schema, self._key = runtime, schema, key
         self._most_bytes, self._directory = most_bytes, directory
         self.spilled_bytes = 0
 
     def sort(self, items: Iterable[tuple[Bound | None, pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
-        """Returns the rows in order.
-
-        Args:
-            items: batches, each with a lower bound of its own keys and all later keys; None if it is unknown.
-        """
+        """Yields the rows in order. Each batch has a lower bound of its own and all later keys; None if unknown."""
         with ExitStack() as stack:
             runs: list[_SortedRun] = []
-            held: list[pa.RecordBatch] = []
+            buffered: list[pa.RecordBatch] = []
             size = 0
             for bound, batch in items:
-                if held and size + batch.nbytes > self._most_bytes:
-                    rows = self._sort(held)
+                if buffered and size + batch.nbytes > self._most_bytes:
+                    rows = self._sort(buffered)
                     if not runs and bound is not None:  # otherwise rows of the runs come first
                         ready = self._up_to(rows, bound)
                         yield from rows.slice(0, ready).to_batches()
@@ -87,15 +61,15 @@ class Sorter:
                     if rows.nbytes > self._most_bytes // 2:
                         runs = self._spill(rows.to_batches(), runs, stack)
                         rows = rows.slice(0, 0)
-                    held, size = rows.to_batches(), rows.nbytes
+                    buffered, size = rows.to_batches(), rows.nbytes
                     del rows
-                held.append(batch)
+                buffered.append(batch)
                 size += batch.nbytes
-            if held and not runs:
-                yield from self._sort(held).to_batches()
+            if buffered and not runs:
+                yield from self._sort(buffered).to_batches()
             elif runs:
-                runs = self._spill(self._sort(held).to_batches(), runs, stack)
-                held.clear()
+                runs = self._spill(self._sort(buffered).to_batches(), runs, stack)
+                buffered.clear()
                 yield from self._merge(runs)
 
     def _spill(self, batches: Iterable[pa.RecordBatch], runs: list[_SortedRun], stack: ExitStack) -> list[_SortedRun]:
@@ -123,21 +97,21 @@ class Sorter:
     def _parts(self, runs: Sequence[_SortedRun]) -> Iterator[list[pa.RecordBatch]]:
         """Divides the rows of sorted runs into consecutive parts, each in no order."""
         firsts = pa.concat_tables(run.firsts for run in runs)
-        places = [(run, index) for run in runs for index in range(run.firsts.num_rows)]
-        held: list[pa.RecordBatch] = []
+        sources = [(run, index) for run in runs for index in range(run.firsts.num_rows)]
+        buffered: list[pa.RecordBatch] = []
         size = 0
-        for place in pc.sort_indices(firsts, [(name, "ascending") for name in self._key]).to_pylist():
-            run, index = places[place]
+        for position in pc.sort_indices(firsts, [(name, "ascending") for name in self._key]).to_pylist():
+            run, index = sources[position]
             batch = run.read(index)
-            if held and size + batch.nbytes > self._most_bytes // 2:  # several parts are under way at once
-                bound = tuple(column[place] for column in firsts.columns)
-                ready = [self._up_to(each, bound) for each in held]
-                yield [each.slice(0, count) for each, count in zip(held, ready, strict=True)]
-                held = [each.slice(n) for each, n in zip(held, ready, strict=True) if n < each.num_rows]
-                size = sum(each.nbytes for each in held)
-            held.append(batch)
+            if buffered and size + batch.nbytes > self._most_bytes // 2:  # several parts are under way at once
+                bound = tuple(column[position] for column in firsts.columns)
+                ready = [self._up_to(each, bound) for each in buffered]
+                yield [each.slice(0, count) for each, count in zip(buffered, ready, strict=True)]
+                buffered = [each.slice(n) for each, n in zip(buffered, ready, strict=True) if n < each.num_rows]
+                size = sum(each.nbytes for each in buffered)
+            buffered.append(batch)
             size += batch.nbytes
-        yield held
+        yield buffered
 
     def _sort(self, batches: list[pa.RecordBatch]) -> pa.Table:
         """Sorts the rows of all batches. Empties the list, so that memory is freed while sorting."""
@@ -185,7 +159,6 @@ class _SortedRun:
         return pa.ipc.open_file(pa.OSFile(str(self.path)))
 
     def read(self, index: int) -> pa.RecordBatch:
-        """One of its batches."""
         return self._reader.get_batch(index)
 
     def remove(self) -> None:
@@ -214,121 +187,3 @@ def _count_less_and_equal(column: pa.ChunkedArray | pa.Array, value: pa.Scalar) 
         pc.sum(pc.less(column, value), min_count=0).as_py(),
         pc.sum(pc.equal(column, value), min_count=0).as_py(),
     )
-
-
-@dataclass(frozen=True)
-class Unit:
-    """A unit of reading: a whole file, which is opened when its turn comes, or one row group of an open one.
-
-    Args:
-        rank: orders units by their least key; units with unknown keys come first.
-        bound: the least key, or a lower bound of it; None if it is unknown.
-        part: what is read.
-    """
-
-    rank: tuple[Any, ...]
-    bound: Bound | None
-    part: FilePlan | RowGroup
-
-    @classmethod
-    def of(cls, part: FilePlan | RowGroup, known: Bounds, key: Field) -> Unit:
-        """Makes a unit from the known bounds of its rows' keys."""
-        if known.min is None:
-            return cls((0,), None, part)
-        return cls((1, known.min), (to_scalar(known.min, key.arrow_type),), part)
-
-
-class LiveRows:
-    """Streams the rows of files that no vector and no tombstone of a snapshot hides.
-
-    Args:
-        reader: reads files of the snapshot.
-        entry: the table's entry, with the hidden column ``_commit_ts`` if rows need it.
-        unresolved: the snapshot's tombstones.
-    """
-
-    def __init__(self, reader: PlanReader, entry: TableEntry, unresolved: Unresolved) -> None:
-        self._reader, self._entry, self._unresolved = reader, entry, unresolved
-        self._fields = entry.schema.fields
-        self._ids = frozenset(field.id for field in self._fields)
-        self.physical = self.hidden = 0
-        """Number of rows in all row groups so far, and the number of deleted rows among them."""
-
-    def in_file_order(self, files: Sequence[FilePlan]) -> Iterator[pa.RecordBatch]:
-        """The rows in the order of the files, one file after the other."""
-        groups = (group for file in self._reader.open_files(files) for group in self._groups(file))
-        for batch in self._reader.read(self._decode, groups, self._ids):
-            yield self._count_hidden(batch)
-
-    def in_about_key_order(self, files: Sequence[FilePlan]) -> Iterator[tuple[Bound | None, pa.RecordBatch]]:
-        """The rows in the order that statistics show for the sort key's first column.
-
-        Row groups of several files take turns, so that sorted files are merged as they are read. Each batch comes with
-        a lower bound of its own keys and of all later keys.
-        """
-        yield from self.of_units(self.units_in_key_order(files))
-
-    def units_in_key_order(self, files: Sequence[FilePlan], opened: Collection[str] = ()) -> list[Unit]:
-        """Small files, and row groups of larger ones, in the order that statistics show for the sort key.
-
-        Args:
-            opened: paths of files that are opened now, however small they are.
-        """
-        large = [plan for plan in files if plan.file.size > GAP_BYTES or plan.file.path in opened]
-        small = [plan for plan in files if plan.file.size <= GAP_BYTES and plan.file.path not in opened]
-        key = self._entry.schema.by_id[self._entry.sort_key[0]]
-        units = [
-            Unit.of(group, group.file.footer.bounds(group.index, key, None), key)
-            for file in self._reader.open_files(large)
-            for group in self._groups(file)
-        ]
-        units += [Unit.of(plan, column_bounds(plan.file, key), key) for plan in small]
-        return sorted(units, key=lambda unit: unit.rank)
-
-    def units_in_file_order(self, files: Sequence[FilePlan], opened: Collection[str]) -> list[Unit]:
-        """Files in their order, some of them in row groups.
-
-        Args:
-            opened: paths of those that are opened now.
-        """
-        parts: dict[str, Sequence[FilePlan | RowGroup]] = {
-            file.file.path: self._groups(file)
-            for file in self._reader.open_files([plan for plan in files if plan.file.path in opened])
-        }
-        return [Unit((), None, part) for plan in files for part in parts.get(plan.file.path, [plan])]
-
-    def of_units(self, units: Sequence[Unit]) -> Iterator[tuple[Bound | None, pa.RecordBatch]]:
-        """The rows of units in their order, each batch with the bound of its unit."""
-        bounds_of: deque[Bound | None] = deque()  # bounds of row groups under way
-
-        def groups() -> Iterator[RowGroup]:
-            files = self._reader.open_files([unit.part for unit in units if isinstance(unit.part, FilePlan)])
-            for unit in units:
-                for group in (unit.part,) if isinstance(unit.part, RowGroup) else self._groups(next(files)):
-                    bounds_of.append(unit.bound)
-                    yield group
-
-        for batch in self._reader.read(self._decode, groups(), self._ids):
-            yield bounds_of.popleft(), self._count_hidden(batch)
-
-    def _groups(self, file: OpenFile) -> list[RowGroup]:
-        """Row groups with rows that may be live. The rows of others are counted as hidden."""
-        groups = list(row_groups(file, None, self._unresolved.deletes, self._entry.schema))
-        self.physical += file.file.rows
-        self.hidden += file.file.rows - sum(group.rows for group in groups)
-        return groups
-
-    def _decode(self, group: RowGroup, columns: RowGroupColumns) -> tuple[pa.RecordBatch, int]:
-        """The live rows of a row group, and the number of all its rows."""
-        keep = live_mask(group, columns.read(group.tests))
-        arrays = columns.read(self._ids)
-        output = [column_of(group, field, arrays) for field in self._fields]
-        if keep is not None and np.count_nonzero(keep) < len(keep):
-            kept_rows = to_boolean_array(keep)
-            output = [array.filter(kept_rows) for array in output]
-        return pa.RecordBatch.from_arrays(output, schema=self._entry.schema.arrow), group.rows
-
-    def _count_hidden(self, read: tuple[pa.RecordBatch, int]) -> pa.RecordBatch:
-        batch, rows = read
-        self.hidden += rows - batch.num_rows
-        return batch

@@ -4,12 +4,11 @@ A row group is copied where all of its rows are live, it is no smaller than one 
 exactly the columns of the output, no key of other files lies within its range of the sort key, and so many bytes of
 such row groups follow upon each other in one file that copying costs less than reading, decoding, encoding and writing
 them. All of this is decided from entries and footers. Uncertain row groups are encoded again.
-
-Which row groups can be copied to a new file: those that would be written in the same way, as far as readers see.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -28,12 +27,12 @@ from dolmen.format.layout import is_adopted
 from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import has_index, key_filter_bits
 from dolmen.format.schema import COMMIT_TS_ID, Field, is_nested
-from dolmen.maintenance.compact.compaction_plan import CompactionOptions
-from dolmen.maintenance.compact.sort import Unit
+from dolmen.format.types import to_scalar
 from dolmen.rows.scan.data_objects import DataFileFooter, check_footer, missing_file_error
+from dolmen.rows.scan.plan import FilePlan
 from dolmen.rows.scan.row_groups import OpenFile, RowGroup
 from dolmen.rows.write.data_file import CopiedGroup, CopiedGroups, written_frame, written_metadata
-from dolmen.rows.write.encodings import WRITTEN_CODECS, Leaf, leaves
+from dolmen.rows.write.encodings import WRITTEN_CODECS, WriteOptions, leaves
 from dolmen.rows.write.parquet_object import (
     BLOOM_FALSE_POSITIVES,
     MAX_GROUP_ROWS,
@@ -47,23 +46,18 @@ from dolmen.rows.write.parquet_object import (
 _SHARE = 2
 """A row group of a full one's size, divided by this, is large enough."""
 
-
 _RUN_SHARE = 4
 """The same for a run, whose size in memory is only known to be at least what is reckoned here."""
-
 
 _OFFSET_BYTES = 4
 
 
 class Spliceable:
-    """Judges row groups of files of one table.
+    """Judges row groups of files of one table. The entry has ``_commit_ts`` if the output has it."""
 
-    Args:
-        entry: the table's, with ``_commit_ts`` if the output has it.
-    """
-
-    def __init__(self, entry: TableEntry, options: CompactionOptions) -> None:
+    def __init__(self, entry: TableEntry, options: WriteOptions) -> None:
         self._entry, self._options = entry, options
+        self._leaves = leaves(entry.schema.arrow)
         self._columns = [entry.schema.by_id[id_] for id_ in statistics_columns(entry)]
         self._columns += [field for field in entry.schema.fields if field.id == COMMIT_TS_ID]
         self._filter_bits = key_filter_bits(entry)
@@ -77,7 +71,7 @@ class Spliceable:
 
     def group(self, group: RowGroup) -> CopiedGroup | None:
         """A row group as it can be copied; None if it has to be encoded again."""
-        if group.deleted or group.tests or not self._file_fits(group.file):
+        if group.gone or group.tests or not self._file_fits(group.file):
             return None
         footer = group.file.footer
         row_group = footer.metadata.row_group(group.index)
@@ -128,44 +122,32 @@ class Spliceable:
         one_each = np.count_nonzero(pages.rows) == np.count_nonzero(pages.counts)
         return not small or bool(one_each)
 
-    @property
-    def _leaves(self) -> tuple[Leaf, ...]:
-        return leaves(self._entry.schema.arrow)
-
     def _is_large(self, row_group: pq.RowGroupMetaData, chunks: list[pq.ColumnChunkMetaData], size: int) -> bool:
         """Whether it is about as large as one that would be written: by its bytes, its rows, or its bytes in memory."""
         rows = row_group.num_rows
-        if size * _SHARE >= self._options.row_group_bytes:
+        if size * _SHARE >= self._options.row_group_bytes or rows * _SHARE >= MAX_GROUP_ROWS:
             return True
-        if rows * _SHARE >= MAX_GROUP_ROWS:
-            return True
+        uncompressed = Counter[str]()
+        for leaf, chunk in zip(self._leaves, chunks, strict=True):
+            uncompressed[leaf.column] += chunk.total_uncompressed_size
         in_memory = sum(
-            max(_fixed_bytes(field.type) * rows, sum(chunks[leaf].total_uncompressed_size for leaf in own))
-            for field, own in self._leaves_by_column()
+            max(_fixed_bytes(field.type) * rows, uncompressed[field.name]) for field in self._entry.schema.arrow
         )
         return bool(in_memory * _RUN_SHARE >= self._options.run_bytes)
-
-    def _leaves_by_column(self) -> list[tuple[pa.Field, list[int]]]:
-        names = [leaf.column for leaf in self._leaves]
-        return [
-            (field, [leaf for leaf, name in enumerate(names) if name == field.name])
-            for field in self._entry.schema.arrow
-        ]
 
     def _has_filters(self, group: RowGroup, chunks: list[pq.ColumnChunkMetaData]) -> bool:
         """Whether exactly the columns of the primary key have Bloom filters, of at least the present size.
 
-        Filters of columns with few values are smaller. Only where filters have the least size that there is, all are
-        certainly large enough.
+        Filters of columns with few values are smaller, so only filters of the least size are certainly large enough.
         """
         least = 0
         if self._filter_bits > min(BLOOM_FALSE_POSITIVES):
             least = (1 << (group.rows - 1).bit_length()) * self._filter_bits // 8
         for leaf, chunk in zip(self._leaves, chunks, strict=True):
-            wanted = leaf.column in self._filtered
-            if wanted != (chunk.bloom_filter_offset is not None):
+            is_filtered = leaf.column in self._filtered
+            if is_filtered != (chunk.bloom_filter_offset is not None):
                 return False
-            if wanted and (chunk.bloom_filter_length or 0) < least:
+            if is_filtered and (chunk.bloom_filter_length or 0) < least:
                 return False
         return True
 
@@ -181,8 +163,7 @@ def _fixed_bytes(arrow_type: pa.DataType) -> int:
 def _extent(group: RowGroup, field: Field) -> Extent | None:
     """The extent of a column of a row group whose rows are all live; None if its footer does not tell.
 
-    A chunk of floats has statistics only if no value in it is NaN. Of nested columns, only the entry of the file
-    counts NULL.
+    A chunk of floats has statistics only without NaN. NULLs of nested columns are counted in the file's entry alone.
     """
     if is_nested(field.arrow_type):
         stats = group.file.file.stats.get(field.id)
@@ -195,12 +176,30 @@ def _extent(group: RowGroup, field: Field) -> Extent | None:
     return Extent(found.min, found.max, found.nulls, 0)
 
 
+@dataclass(frozen=True)
+class Unit:
+    """A unit of reading: a whole file, which is opened when its turn comes, or one row group of an open one.
+
+    Args:
+        rank: orders units by their least key; units with unknown keys come first.
+        bound: the least key, or a lower bound of it; None if it is unknown.
+    """
+
+    rank: tuple[Any, ...]
+    bound: tuple[pa.Scalar, ...] | None
+    part: FilePlan | RowGroup
+
+    @classmethod
+    def of(cls, part: FilePlan | RowGroup, known: Bounds, key: Field) -> Unit:
+        if known.min is None:
+            return cls((0,), None, part)
+        return cls((1, known.min), (to_scalar(known.min, key.arrow_type),), part)
+
+
 Segments: TypeAlias = list[CopiedGroups | list[Unit]]
 """The parts of an output in order: row groups that are copied, and units that are encoded again."""
 
-
 _Key: TypeAlias = tuple[tuple[Any, ...], ...]
-
 
 _BEFORE, _VALUE, _LAST, _BEHIND = (-1,), 0, (1,), (2,)
 """Parts of keys: less than all values, the kind of a value, NaN or NULL, greater than all."""
@@ -208,12 +207,7 @@ _BEFORE, _VALUE, _LAST, _BEHIND = (-1,), 0, (1,), (2,)
 
 @dataclass(frozen=True)
 class _Piece:
-    """A unit, and what is known of it.
-
-    Args:
-        copied: the row group, if it can be copied; else None.
-        size: its bytes without deleted rows, about.
-    """
+    """A unit with its approximate live bytes, and its row group if that can be copied."""
 
     unit: Unit
     copied: CopiedGroup | None
@@ -221,7 +215,6 @@ class _Piece:
 
     @property
     def file(self) -> OpenFile | None:
-        """The file that it is a row group of."""
         return self.unit.part.file if isinstance(self.unit.part, RowGroup) else None
 
     def follows(self, other: _Piece) -> bool:
@@ -235,12 +228,14 @@ class Splicing:
     """Divides the units of one group of files into row groups that are copied, and others.
 
     Args:
-        name: of the table.
-        entry: the table's, with ``_commit_ts`` if the output has it.
+        splice_bytes: row groups are copied where so many bytes of them follow upon each other; 0: none is.
     """
 
-    def __init__(self, context: Context, name: str, entry: TableEntry, options: CompactionOptions) -> None:
-        self._context, self._name, self._entry, self._options = context, name, entry, options
+    def __init__(
+        self, context: Context, name: str, entry: TableEntry, options: WriteOptions, splice_bytes: int
+    ) -> None:
+        self._context, self._name, self._entry = context, name, entry
+        self._splice_bytes, self._small_bytes = splice_bytes, options.row_group_bytes // 2
         self._spliceable = Spliceable(entry, options)
         self._sources: dict[str, SpliceSource | None] = {}
 
@@ -249,7 +244,7 @@ class Splicing:
 
         There are none in tables with an index, whose row groups are small, and many.
         """
-        least = 0 if has_index(self._entry) else self._options.splice_bytes
+        least = 0 if has_index(self._entry) else self._splice_bytes
         stored = COMMIT_TS_ID in self._entry.schema.by_id
         return {
             file.path
@@ -258,14 +253,7 @@ class Splicing:
         }
 
     def segments(self, units: Sequence[Unit]) -> Segments | None:
-        """The segments of an output.
-
-        Args:
-            units: in the order in which their rows would be read.
-
-        Returns:
-            None if nothing is to be copied.
-        """
+        """The segments of an output, by its units in the order of their rows; None if nothing is to be copied."""
         while True:
             segments, lacking = self._segments(units)
             if not lacking:
@@ -313,12 +301,11 @@ class Splicing:
         usable = path not in self._sources or self._sources[path] is not None
         copied = self._spliceable.group(part) if alone and usable else None
         size = sum(found.length for found in part.ranges(frozenset(part.file.footer.columns)))
-        return _Piece(unit, copied, size * (part.rows - part.deleted) // max(1, part.rows))
+        return _Piece(unit, copied, size * (part.rows - part.gone) // max(1, part.rows))
 
     def _chosen(self, pieces: list[_Piece]) -> list[_Piece]:
         """The same pieces, of which those are copied where that pays, and leaves no small row group between them."""
         pieces = list(pieces)
-        small = self._options.row_group_bytes // 2
         while True:
             given_up: set[int] = set()
             first = 0
@@ -326,18 +313,17 @@ class Splicing:
                 end = first + len(run)
                 size = sum(piece.size for piece in run)
                 if run[0].copied is not None:
-                    if size < self._options.splice_bytes:
+                    if size < self._splice_bytes:
                         given_up.update(range(first, end))
-                elif size < small and len(run) < len(pieces):
+                elif size < self._small_bytes and len(run) < len(pieces):
                     given_up.add(end if end < len(pieces) else first - 1)
                 first = end
             if not given_up:
                 return pieces
-            for place in given_up:
-                pieces[place] = _Piece(pieces[place].unit, None, pieces[place].size)
+            for index in given_up:
+                pieces[index] = _Piece(pieces[index].unit, None, pieces[index].size)
 
     def _range(self, unit: Unit) -> tuple[_Key, _Key] | None:
-        """Bounds of the keys of a unit: see ``_key_range``."""
         part, by_id = unit.part, self._entry.schema.by_id
         if isinstance(part, RowGroup):
             known = [part.file.footer.bounds(part.index, by_id[id_], 0) for id_ in self._entry.sort_key]
@@ -379,9 +365,8 @@ def _runs(pieces: Sequence[_Piece]) -> Iterator[list[_Piece]]:
 def _key_range(known: Sequence[Bounds], rows: int) -> tuple[_Key, _Key] | None:
     """The least and the greatest key that rows may have; None if nothing is known of the first column.
 
-    It goes up to the first column that has more than one value: what is known of the columns behind it says nothing
-    about the order of rows. A bound that does not cover all columns means all keys that begin with it, so
-    that two units which only touch there count as overlapping.
+    It ends with the first column that has more than one value: later columns say nothing about the order. A bound
+    that does not cover all columns means all keys that begin with it, so units which only touch there overlap.
     """
     low: list[tuple[Any, ...]] = []
     high: list[tuple[Any, ...]] = []
@@ -408,7 +393,7 @@ def _alone(ranges: Sequence[tuple[_Key, _Key]]) -> list[bool]:
     least = list(accumulate((low for low, _ in reversed(ranges)), min))[::-1]
     last = len(ranges) - 1
     return [
-        (place == 0 or greatest[place - 1] <= ranges[place][0])
-        and (place == last or ranges[place][1] <= least[place + 1])
-        for place in range(len(ranges))
+        (index == 0 or greatest[index - 1] <= ranges[index][0])
+        and (index == last or ranges[index][1] <= least[index + 1])
+        for index in range(len(ranges))
     ]

@@ -6,15 +6,13 @@ An erasure passes these steps, each by a commit of collection:
 2. Versions before that one expire: by their age, or at ``expire_at`` at the latest.
 3. The erasure moves from the list to ``Manifest.leaving``: no version needs it, and it contains values.
 4. Versions before this one expire too, and the objects that only they needed are deleted. Its receipt says "gone".
-
-A receipt is replaced by compare-and-swap, so the facts of several writers all stay.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import msgspec
@@ -31,21 +29,17 @@ from dolmen.format.layout import FORMAT_VERSION
 from dolmen.format.manifest import Erasure, Manifest
 from dolmen.format.properties import DatabaseSettings
 from dolmen.format.receipts import ErasedFile, ErasedFrom, Receipt, receipt_key
-from dolmen.store.base import Object, ObjectStore, Stored
+from dolmen.store.base import ObjectStore, Stored
 
 _SPARE_US = 3 * DAY_US
 """Time for rounds that come late, or fail."""
-
 
 _LAST_PART = 4
 """Versions that hold rows of an erasure expire when 1/_LAST_PART of its time is left, or earlier."""
 
 
 def expire_at(erasure: Erasure, settings: DatabaseSettings) -> int:
-    """When versions that hold rows of an erasure expire, whatever other settings say, in microseconds.
-
-    What follows takes time: readers' grace, twice, and the age at which orphans are swept.
-    """
+    """When versions that hold rows of an erasure expire, whatever other settings say: two graces and a sweep follow."""
     if erasure.hurried_at:
         return erasure.hurried_at
     within = erasure.due_at - erasure.requested_at
@@ -62,10 +56,7 @@ def rewrite_at(erasure: Erasure, settings: DatabaseSettings) -> int:
 
 
 def rewrite_through(context: Context, manifest: Manifest) -> int:
-    """Timestamp of the youngest erasure whose rows are to be rewritten now; 0 if there is none.
-
-    Costs no request for a database without erasures.
-    """
+    """Timestamp of the youngest erasure whose rows are to be rewritten now; 0 if there is none, without a request."""
     listed = erasures_of(manifest, context.segments)
     if not listed:
         return 0
@@ -88,8 +79,7 @@ class ErasureWork:
         tags: names of tags of these versions.
         forgets: the erasures that leave the list; their receipts are written first.
         stale: keys of sections that keep an old entry of a table alive.
-        now_us: the server's clock.
-        listed_us: how long an erasure is held against late drops, in microseconds.
+        listed_us: how long an erasure applies to late drops.
     """
 
     listed: tuple[Erasure, ...] = ()
@@ -102,21 +92,13 @@ class ErasureWork:
     listed_us: int = 0
 
     def moves(self, horizon: int) -> bool:
-        """Whether a commit is needed.
-
-        Args:
-            horizon: the present one.
-        """
         return self.notes or self.forced > horizon or bool(self.tags or self.forgets or self.stale)
-
-    def without_expiry(self) -> ErasureWork:
-        """The same work, but no version expires for it yet."""
-        return replace(self, forced=0, tags=())
 
     def before_fence(self) -> list[Statement]:
         """The statements before the one that moves the fence."""
-        wake: list[Statement] = [WakeTables(self.stale)] if self.stale else []
-        return [*wake, NoteRewritten()] if self.notes or self.stale else wake
+        if self.stale:
+            return [WakeTables(self.stale), NoteRewritten()]
+        return [NoteRewritten()] if self.notes else []
 
     def after_fence(self) -> list[Statement]:
         """The statements after the one that moves the fence."""
@@ -128,11 +110,7 @@ class ErasureWork:
 def erasure_work(
     manifest: Manifest, reader: SegmentReader, settings: DatabaseSettings, now_us: int, horizon: int
 ) -> ErasureWork:
-    """Finds what is to be done. Costs no request for a database without erasures.
-
-    Args:
-        horizon: the horizon that the same commit moves to by the ages of versions.
-    """
+    """Finds what is to be done if the horizon moves to this version. Costs no request without erasures."""
     listed = erasures_of(manifest, reader)
     if not listed and not manifest.leaving:
         return ErasureWork()
@@ -146,22 +124,15 @@ def erasure_work(
     forgets = forgettable(listed[:MOST_FORGOTTEN], until, through=until, now_us=now_us, listed_us=settings.listed_us)
     due = any(rewrite_at(each, settings) <= now_us for each in listed)
     stale = frozenset(section.object for section in stale_sections(manifest.tables.values())) if due else frozenset()
-    return ErasureWork(
-        listed, _notes(manifest, reader, listed), forced, tags, forgets, stale, now_us, settings.listed_us
-    )
+    noted = max((each.through for each in manifest.rewritten), default=0)
+    notes = bool(listed) and listed[-1].ts > noted and rewritten_through(manifest, reader, listed) > noted
+    return ErasureWork(listed, notes, forced, tags, forgets, stale, now_us, settings.listed_us)
 
 
 def rewritten_through(manifest: Manifest, reader: SegmentReader, listed: tuple[Erasure, ...]) -> int:
     """Timestamp of the youngest listed erasure up to which no file of this version holds rows; 0 = of none."""
-    held = least_held(manifest.tables.values(), reader, {erasure.ts for erasure in listed})
-    return max((erasure.ts for erasure in listed if not held or erasure.ts < held), default=0)
-
-
-def _notes(manifest: Manifest, reader: SegmentReader, listed: tuple[Erasure, ...]) -> bool:
-    known = max((each.through for each in manifest.rewritten), default=0)
-    if not listed or listed[-1].ts <= known:
-        return False
-    return rewritten_through(manifest, reader, listed) > known
+    held_rows = least_held(manifest.tables.values(), reader, {erasure.ts for erasure in listed})
+    return max((erasure.ts for erasure in listed if not held_rows or erasure.ts < held_rows), default=0)
 
 
 def _least_version(manifest: Manifest, listed: tuple[Erasure, ...], settings: DatabaseSettings, now_us: int) -> int:
@@ -172,11 +143,7 @@ def _least_version(manifest: Manifest, listed: tuple[Erasure, ...], settings: Da
 
 
 def receipt_of(erasure: Erasure, manifest: Manifest) -> Receipt:
-    """The receipt of an erasure that is just hidden.
-
-    Args:
-        manifest: any version since; it knows the tables' names.
-    """
+    """The receipt of an erasure that is just hidden, with the tables' names by any later manifest."""
     tables = tuple(
         ErasedFrom(
             uuid=each.uuid,
@@ -198,51 +165,35 @@ def receipt_of(erasure: Erasure, manifest: Manifest) -> Receipt:
 
 
 def load_receipt(store: ObjectStore, id_: str) -> Receipt | None:
-    """The receipt of an erasure; None if it is not written yet.
-
-    Raises:
-        CorruptionError: it is damaged.
-    """
-    found = _get(store, receipt_key(id_))
-    return Receipt.decode(found.body, receipt_key(id_)) if found else None
+    """The receipt of an erasure; None if it is not written yet. Raises CorruptionError."""
+    return _load(store, receipt_key(id_))[0]
 
 
 def update_receipt(
     store: ObjectStore, runtime: Runtime, id_: str, change: Callable[[Receipt | None], Receipt]
 ) -> Receipt:
-    """Adds facts to a receipt, safely beside other writers. Nothing is written if it has them.
-
-    Args:
-        change: makes the new receipt of the present one, or of None. It may be called several times.
+    """Changes a receipt, or None, by compare-and-swap; ``change`` may be called several times.
 
     Raises:
-        CorruptionError: the receipt is damaged: it is left as it is.
-        StoreUnavailableError: it cannot be known whether it was written.
+        CorruptionError: the receipt is damaged: it is left unchanged.
+        StoreUnavailableError: it is unknown whether it was written.
     """
     key = receipt_key(id_)
     for _ in attempts(runtime, RECEIPT):
-        found = _get(store, key)
-        before = Receipt.decode(found.body, key) if found else None
+        before, etag = _load(store, key)
         after = change(before)
-        if after == before:
+        if after == before or isinstance(store.put(key, after.encode(), if_match=etag), Stored):
             return after
-        outcome = store.put(key, after.encode(), if_match=found.etag if found else None)
-        if isinstance(outcome, Stored):
-            return after
-    raise StoreUnavailableError(f"cannot write {key!r} in {store.url}: others write it, or no answer comes")
+    raise StoreUnavailableError(f"cannot write {key!r} in {store.url}: others write it, or no response comes")
 
 
 def note_held_files(
     store: ObjectStore,
     runtime: Runtime,
     manifest: Manifest,
-    held: Sequence[tuple[Erasure, Mapping[str, int | None]]],
+    held_rows: Sequence[tuple[Erasure, Mapping[str, int | None]]],
 ) -> None:
-    """Notes which files hold rows of erasures. It must be called before these files may be replaced.
-
-    Args:
-        held: erasures, each with the number of its rows by path of the file; None if they were not counted.
-    """
+    """Notes which files hold how many rows of erasures (None: not counted). Call it before they may be replaced."""
 
     def write(item: tuple[Erasure, Mapping[str, int | None]]) -> None:
         erasure, rows_of = item
@@ -258,16 +209,14 @@ def note_held_files(
         with suppress(CorruptionError):  # the last step of the erasure reports it, and deletes continue
             update_receipt(store, runtime, erasure.id, with_files)
 
-    for _ in runtime.map(write, held):
+    for _ in runtime.map(write, held_rows):
         pass
 
 
 def describe_erasures(context: Context, manifest: Manifest, work: ErasureWork) -> None:
-    """Writes the receipts of erasures that leave the manifest's list, which knows them best, and of lost tags.
+    """Writes the receipts of erasures that leave the manifest's list, and of those that lose tags.
 
-    Args:
-        work: what the next commit of collection does. It is done again until it lands, so all that is noted here
-            becomes true.
+    The next commit does this work, and is tried until it lands, so all that is noted here becomes true.
     """
     notes = sorted(manifest.rewritten, key=lambda note: note.version)
     forgets = {erasure.id for erasure in work.forgets}
@@ -290,8 +239,7 @@ def describe_erasures(context: Context, manifest: Manifest, work: ErasureWork) -
         with suppress(CorruptionError):
             update_receipt(context.store, context.runtime, erasure.id, described)
 
-    wanted = work.listed if work.tags else work.forgets
-    for _ in context.runtime.map(write, wanted):
+    for _ in context.runtime.map(write, work.listed if work.tags else work.forgets):
         pass
     for entry in manifest.leaving if work.tags else ():
         for id_ in entry.ids:
@@ -301,13 +249,13 @@ def describe_erasures(context: Context, manifest: Manifest, work: ErasureWork) -
 
 
 def _with_tags(id_: str, tags: Sequence[str], receipt: Receipt | None) -> Receipt:
-    """A receipt that names these lost tags, too."""
     receipt = receipt or Receipt(format_version=FORMAT_VERSION, id=id_)
     return msgspec.structs.replace(receipt, tags=(*receipt.tags, *(name for name in tags if name not in receipt.tags)))
 
 
-def _get(store: ObjectStore, key: str) -> Object | None:
+def _load(store: ObjectStore, key: str) -> tuple[Receipt | None, str | None]:
     try:
-        return store.get(key)
+        found = store.get(key)
     except ObjectNotFoundError:
-        return None
+        return None, None
+    return Receipt.decode(found.body, key), found.etag

@@ -1,9 +1,4 @@
-"""Tells how far erasures have come: by the newest manifest, and by their receipts. No value of a row is in it.
-
-Checks that a receipt is true: the database holds nothing of what it says is gone. Nothing is changed.
-
-Figures of erasures that are not gone yet, for metrics and alarms.
-"""
+"""How far erasures have come, by the newest manifest and their receipts, and whether a receipt is true."""
 
 from __future__ import annotations
 
@@ -25,6 +20,7 @@ from dolmen.format.receipts import MOST_OUTSIDE, RECEIPT_PREFIX, Outside, Receip
 from dolmen.maintenance.erasures.erasure_work import expire_at, load_receipt, receipt_of, rewrite_at, rewritten_through
 from dolmen.rows.scan.data_objects import data_object
 from dolmen.rows.scan.plan import FactSheet
+from dolmen.transactions.publisher import publisher
 
 
 @dataclass(frozen=True, repr=False)
@@ -50,40 +46,34 @@ class ErasureStatus(FactSheet):
         return self.receipt.id
 
     def facts(self) -> list[tuple[str, str]]:
-        """The lines that ``repr`` shows, as pairs of name and value."""
-        receipt = self.receipt
-        tables = []
+        receipt, tables = self.receipt, []
         for each in receipt.tables:
             details = [*each.columns, count_text(each.keys, "key")] if each.keys else each.columns
             tables.append(f"{each.name or each.uuid} ({', '.join(details)})")
-        counted = f"{count_text(sum(file.rows or 0 for file in receipt.files), 'row')} counted"
-        told = [
+        counted = f"{len(receipt.files):,}, {count_text(sum(file.rows or 0 for file in receipt.files), 'row')} counted"
+        lines = [
             ("erasure", receipt.id),
             ("state", self.state),
             ("asked for", _time(receipt.requested_at)),
             ("due", _time(receipt.due_at)),
             ("tables", "; ".join(tables)),
             ("hidden since", f"version {receipt.version:,}" if receipt.version else ""),
-            (
-                "files with its rows",
-                f"{len(receipt.files):,}, {counted}" if receipt.files else "",
-            ),
+            ("files with its rows", counted if receipt.files else ""),
             ("tags removed", ", ".join(receipt.tags)),
             ("rewritten", f"version {receipt.rewritten_version:,}" if receipt.rewritten_version else ""),
             ("gone", _time(receipt.gone_at)),
             ("kept by the bucket", self._kept_by_the_bucket()),
-            ("outside", "; ".join(map(_place, receipt.outside))),
+            ("outside", "; ".join(map(_outside_text, receipt.outside))),
             ("next", self.next_step + (f", by {_time(self.next_at)}" if self.next_at else "")),
         ]
-        return [(name, value) for name, value in told if value]
+        return [(name, value) for name, value in lines if value]
 
     def _kept_by_the_bucket(self) -> str:
-        receipt = self.receipt
-        if not receipt.gone_at:
+        kept = self.receipt.noncurrent
+        if not self.receipt.gone_at:
             return ""
-        if receipt.noncurrent is None:
+        if kept is None:
             return "not known: see whether the bucket keeps older versions of objects"
-        kept = receipt.noncurrent
         return f"{count_text(kept.objects, 'older version')} of objects, {kept.bytes:,} bytes, when it was gone"
 
     def to_dict(self) -> dict[str, Any]:
@@ -93,11 +83,7 @@ class ErasureStatus(FactSheet):
 
 
 def list_statuses(context: Context, *, gone: bool = False) -> list[ErasureStatus]:
-    """Statuses of all erasures that are not gone yet, oldest first.
-
-    Args:
-        gone: those that are gone, too, before the others; this lists all receipts.
-    """
+    """Statuses of all erasures that are not gone yet, oldest first; with ``gone`` the others before them."""
     manifest = context.head.refresh().manifest
     pending = list(pending_statuses(context, manifest))
     if not gone:
@@ -127,16 +113,11 @@ def status_of(context: Context, id_: str) -> ErasureStatus:
 def pending_statuses(
     context: Context, manifest: Manifest, ids: Container[str] | None = None
 ) -> Iterator[ErasureStatus]:
-    """Yields statuses of erasures that the newest version knows, oldest first: one request for the receipt of each.
-
-    Args:
-        ids: only these.
-    """
-    yield from _leaving(context, manifest, ids)
-    yield from _listed(context, manifest, ids)
-
-
-def _listed(context: Context, manifest: Manifest, ids: Container[str] | None) -> Iterator[ErasureStatus]:
+    """Yields statuses of (these) erasures that the newest version knows, oldest first: one request for each receipt."""
+    for entry in manifest.leaving:
+        for each in entry.ids:
+            if ids is None or each in ids:
+                yield _of_leaving(context, manifest, entry, each)
     listed = erasures_of(manifest, context.segments)
     if not listed:
         return
@@ -171,13 +152,6 @@ def _of_erasure(
     return ErasureStatus(receipt, "rewritten", "it is forgotten, and late drops with it", until)
 
 
-def _leaving(context: Context, manifest: Manifest, ids: Container[str] | None) -> Iterator[ErasureStatus]:
-    for entry in manifest.leaving:
-        for each in entry.ids:
-            if ids is None or each in ids:
-                yield _of_leaving(context, manifest, entry, each)
-
-
 def _of_leaving(context: Context, manifest: Manifest, entry: LeavingErasures, id_: str) -> ErasureStatus:
     receipt = load_receipt(context.store, id_) or Receipt(format_version=FORMAT_VERSION, id=id_)
     if receipt.gone_at:
@@ -189,9 +163,7 @@ def _of_leaving(context: Context, manifest: Manifest, entry: LeavingErasures, id
         tables = ", ".join(map(repr, others))
         step = f"files with the rows ({files:,}) are files of {tables}, too, from which none was erased: erase there"
         return ErasureStatus(receipt, "rewritten", step)
-    from dolmen.iceberg.published_versions import publications_before  # imports fastavro
-
-    if published := publications_before(context, entry.version):
+    if published := publisher().published_before(context, entry.version):
         names = sorted(manifest.name_of(uuid) or uuid for uuid in published)
         step = (
             f"publications of Iceberg from before are deleted ({', '.join(names)}): dolmen gc does that once others "
@@ -208,12 +180,12 @@ def _of_receipt(context: Context, id_: str) -> ErasureStatus:
     return ErasureStatus(receipt, receipt.state)
 
 
-def _place(place: Outside) -> str:
-    if place.objects is None:
-        return f"{place.url} could not be listed"
-    most = "at least " if place.objects == MOST_OUTSIDE else ""
-    since = f" since {_time(place.oldest_at)}" if place.objects else ""
-    return f"{place.url} {most}{count_text(place.objects, 'object')}, {place.bytes:,} bytes{since}"
+def _outside_text(found: Outside) -> str:
+    if found.objects is None:
+        return f"{found.url} could not be listed"
+    least = "at least " if found.objects == MOST_OUTSIDE else ""
+    since = f" since {_time(found.oldest_at)}" if found.objects else ""
+    return f"{found.url} {least}{count_text(found.objects, 'object')}, {found.bytes:,} bytes{since}"
 
 
 def _time(at_us: int) -> str:
@@ -238,7 +210,6 @@ class ReceiptCheck(FactSheet):
         return not self.findings
 
     def facts(self) -> list[tuple[str, str]]:
-        """The lines that ``repr`` shows, as pairs of name and value."""
         return [*self.status.facts(), ("verified", "yes" if self.ok else "; ".join(self.findings))]
 
     def to_dict(self) -> dict[str, Any]:
@@ -256,15 +227,12 @@ def check_receipt(context: Context, id_: str) -> ReceiptCheck:
     status = status_of(context, id_)
     manifest = context.head.refresh().manifest
     with context.reading(manifest.version):
-        if status.state == "gone":
-            findings = tuple(_against_gone(context, manifest, status.receipt))
-        else:
-            findings = tuple(_against_pending(context, manifest, status))
-    return ReceiptCheck(status, findings)
+        against = _against_gone if status.state == "gone" else _against_pending
+        return ReceiptCheck(status, tuple(against(context, manifest, status)))
 
 
-def _against_gone(context: Context, manifest: Manifest, receipt: Receipt) -> Iterator[str]:
-    store, first = context.store, receipt.forgotten_version
+def _against_gone(context: Context, manifest: Manifest, status: ErasureStatus) -> Iterator[str]:
+    store, receipt, first = context.store, status.receipt, status.receipt.forgotten_version
     for file in receipt.files:
         there = data_object(store, file.path)
         try:
@@ -274,8 +242,8 @@ def _against_gone(context: Context, manifest: Manifest, receipt: Receipt) -> Ite
         yield f"{there.label} is there"
     if any(erasure.id == receipt.id for erasure in erasures_of(manifest, context.segments)):
         yield "the erasure is still listed"
-    held = least_held(manifest.tables.values(), context.segments, ())
-    if held and held <= receipt.ts:
+    least_ts = least_held(manifest.tables.values(), context.segments, ())
+    if least_ts and least_ts <= receipt.ts:
         yield f"version {manifest.version:,} may hold its rows"
     if manifest.horizon < first:
         yield f"versions from {manifest.horizon:,} on can be read, not from {first:,} on"
@@ -332,7 +300,7 @@ def figures_of(manifest: Manifest, reader: SegmentReader, now_us: int) -> Erasur
         sum(count for _, _, count in spans),
         max(0, now_us - min(requested_at for requested_at, _, _ in spans)),
         min(due_at for _, due_at, _ in spans) - now_us,
-        sum(count for asked, due, count in spans if is_in_danger(asked, due, now_us)),
+        sum(count for requested, due, count in spans if is_in_danger(requested, due, now_us)),
     )
 
 

@@ -4,45 +4,47 @@ One commit moves the horizon and the fence. Then everything is judged by that co
 An object that this manifest does not name, and that was uploaded before the fence, can no longer be committed. So
 whatever lands afterwards needs no deleted object. Every step may be repeated: after a crash at any point the next run
 goes on.
-
-The result of a collection.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import KW_ONLY, dataclass, field, replace
 from html import escape
 
-from dolmen.base.runtime import FENCE, attempts, cached_property
+from dolmen.base.runtime import FENCE, attempts, cached_property, never
 from dolmen.base.units import count_text
 from dolmen.commit.change import Statement
 from dolmen.commit.context import Context
+from dolmen.commit.head import Head
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import CollectionProgress, MoveFence
 from dolmen.commit.statements.erasures import CloseErasures
+from dolmen.commit.versions import newest_at
 from dolmen.errors import ConflictError
-from dolmen.format.manifest import Manifest
+from dolmen.format.manifest import HistoryEntry, Manifest
 from dolmen.format.properties import DatabaseSettings
-from dolmen.iceberg.published_versions import publications_before, published_tables
-from dolmen.maintenance import never
-from dolmen.maintenance.erasures.erasure_work import describe_erasures, erasure_work
-from dolmen.maintenance.erasures.finishing import ReceiptFinisher
+from dolmen.maintenance.erasures.erasure_work import ErasureWork, describe_erasures, erasure_work
+from dolmen.maintenance.erasures.receipts import ReceiptFinisher
 from dolmen.maintenance.erasures.status import ErasureFigures, figures_of
-from dolmen.maintenance.gc.deletion import Amount, ObjectDeleter, Release
-from dolmen.maintenance.gc.gc_plan import (
-    OPERATION,
-    CollectionPlan,
+from dolmen.maintenance.gc.deletion import (
+    Amount,
+    KeySet,
+    KnownIntent,
+    ObjectDeleter,
+    Sweep,
     clear_intent,
+    dead_jobs,
     finished_intents,
-    last_deletable_version,
-    next_horizon,
-    plan,
+    has_come_of_age,
+    intents,
+    sweepable,
 )
-from dolmen.maintenance.gc.mark import KeySet, Marker, mark
-from dolmen.maintenance.gc.publications import PublicationSweep
-from dolmen.maintenance.gc.sweep import Sweep, sweepable
+from dolmen.maintenance.gc.mark import Marker, Release, mark
+from dolmen.transactions.publisher import publisher
+
+OPERATION = "gc"
+"""The operation of collection's commits in the history. These commits alone are no reason to collect again."""
 
 REASONS: dict[str, str] = {
     "released": "dropped by expired versions",
@@ -100,36 +102,37 @@ class Collected:
     @property
     def facts(self) -> list[tuple[str, str]]:
         """The lines that ``repr`` shows, as pairs of name and value."""
-        lines = [("oldest version kept", f"{max(self.horizon, 1):,}")] if self.version else []
-        if self.versions_expired:
-            lines.append(("versions expired", f"{self.versions_expired:,}"))
-        for reason, words in REASONS.items():
-            if amount := self.deleted.get(reason):
-                lines.append((words, _amount_text(amount)))
-        if self.revoked:
-            lines.append(("dead jobs revoked", f"{len(self.revoked):,}"))
-        if self.waiting and self.waiting.objects:
-            lines.append(("orphans too young to go", _amount_text(self.waiting)))
-        if self.erasures_gone:
-            lines.append(("erasures gone from the disk", f"{self.erasures_gone:,}"))
-        if self.errors:
-            lines.append(
-                ("not deleted", f"{len(self.errors):,}, {min(self.errors)} first: {self.errors[min(self.errors)]}")
-            )
-        if not self.finished:
-            lines.append(("finished", "no: the next run goes on"))
-        return lines
+        waiting, first_error = self.waiting, min(self.errors, default="")
+        deleted = [(words, self.deleted.get(reason)) for reason, words in REASONS.items()]
+        lines = [
+            ("oldest version kept", f"{max(self.horizon, 1):,}" if self.version else ""),
+            ("versions expired", _number(self.versions_expired)),
+            *((words, _amount_text(amount) if amount else "") for words, amount in deleted),
+            ("dead jobs revoked", _number(len(self.revoked))),
+            ("orphans too young to go", _amount_text(waiting) if waiting and waiting.objects else ""),
+            ("erasures gone from the disk", _number(self.erasures_gone)),
+            (
+                "not deleted",
+                f"{len(self.errors):,}, {first_error} first: {self.errors[first_error]}" if self.errors else "",
+            ),
+            ("finished", "" if self.finished else "no: the next run goes on"),
+        ]
+        return [(name, value) for name, value in lines if value]
+
+    def _head(self) -> str:
+        return f"{'would delete' if self.dry_run else 'deleted'} {count_text(self.objects, 'object')}"
 
     def __repr__(self) -> str:
-        head = "would delete" if self.dry_run else "deleted"
         facts = "".join(f", {name} {value}" for name, value in self.facts)
-        return f"<Collected: {head} {count_text(self.objects, 'object')}{facts}>"
+        return f"<Collected: {self._head()}{facts}>"
 
     def _repr_html_(self) -> str:
-        verb = "would delete" if self.dry_run else "deleted"
-        head = f"<b>{verb} {count_text(self.objects, 'object')}</b>"
         rows = "".join(f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in self.facts)
-        return f"<div>{head}<table>{rows}</table></div>"
+        return f"<div><b>{self._head()}</b><table>{rows}</table></div>"
+
+
+def _number(count: int) -> str:
+    return f"{count:,}" if count else ""
 
 
 def _amount_text(amount: Amount) -> str:
@@ -186,12 +189,11 @@ def _move_fence(
         # The fence must not move unless a commit is needed: each commit makes attempts of others lose.
         if dry_run or manifest.version == 0 or not planned.moves:
             return manifest, planned, chosen
-        seen = (manifest.horizon, manifest.orphan_cutoff)
         work = planned.erasures
         # Receipts before the commit, which removes the erasures that they describe from the manifest.
         describe_erasures(context, manifest, work)
         fence = MoveFence(
-            seen,
+            (manifest.horizon, manifest.orphan_cutoff),
             planned.horizon,
             planned.orphan_cutoff,
             planned.revoke,
@@ -209,47 +211,120 @@ def _move_fence(
     raise conflict
 
 
-class _Collection:
-    """The part of a run after the fence.
+@dataclass(frozen=True)
+class CollectionPlan:
+    """The plan of a collection.
 
     Args:
-        manifest: the manifest of the commit that moved the fence, or a later one.
-        own: whether the settings are those of the database.
+        horizon, orphan_cutoff, revoke, applied_before: values for the commit that moves the fence; the present ones if
+            nothing is to move.
+        moves: whether that commit is needed.
+        sweep: whether there may be orphans that are old enough to delete.
+        intents: all intents, by txid.
     """
 
-    def __init__(
-        self,
-        context: Context,
-        settings: DatabaseSettings,
-        manifest: Manifest,
-        planned: CollectionPlan,
-        deadline: Callable[[], bool],
-        marker: Marker,
-        outside: Sequence[str],
-        *,
-        own: bool,
-        dry_run: bool,
-        full: bool,
-    ) -> None:
-        self._own_settings = settings if own else None
-        self._context, self._settings, self._manifest, self._planned = context, settings, manifest, planned
-        self._deadline, self._marker, self._dry_run, self._full = deadline, marker, dry_run, full
-        self._deleter = ObjectDeleter(context.store, dry_run=dry_run)
-        self._now_us = max(planned.now_us, manifest.created_at)
-        self._through = last_deletable_version(manifest, settings, self._now_us)
-        self._freed, self._swept = manifest.freed, manifest.swept
-        self._listed = False
+    now_us: int
+    horizon_before: int
+    horizon: int
+    orphan_cutoff: int
+    revoke: tuple[str, ...]
+    applied_before: int
+    moves: bool
+    sweep: bool
+    erasures: ErasureWork
+    intents: dict[str, KnownIntent]
+
+
+def plan(head: Head, manifest: Manifest, settings: DatabaseSettings, *, full: bool = False) -> CollectionPlan:
+    """Plans a collection on a version that was just read."""
+    now_us = head.server_now(manifest)
+    known = intents(head.store)
+    # Objects of expired versions are deleted first, so that the grace of their readers does not begin again.
+    may_expire = manifest.freed >= manifest.horizon
+    horizon = next_horizon(head, manifest, settings, now_us) if may_expire else manifest.horizon
+    erasures = erasure_work(manifest, head.segments, settings, now_us, horizon)
+    if not may_expire:
+        erasures = replace(erasures, forced=0, tags=())
+    orphan_cutoff = max(manifest.orphan_cutoff, now_us - settings.orphan_age_us)
+    revoke = dead_jobs(known, manifest, now_us - settings.intent_timeout_us)
+    applied_before = now_us - settings.applied_retention_us
+    forgets = any(segment.created_at < applied_before for segment in manifest.segments_of("applied"))
+    before_us = sweepable(orphan_cutoff)
+    holds_erased = any(manifest.swept < each.left_at <= before_us for each in manifest.leaving)
+    sweep = full or holds_erased or has_come_of_age(head, manifest, before_us)
+    ends = any(0 < tag.until <= now_us for tag in manifest.tags.values())
+    moves = horizon > manifest.horizon or bool(revoke) or forgets or sweep or ends or erasures.moves(manifest.horizon)
+    return CollectionPlan(
+        now_us, manifest.horizon, horizon, orphan_cutoff, revoke, applied_before, moves, sweep, erasures, known
+    )
+
+
+def last_deletable_version(manifest: Manifest, settings: DatabaseSettings, now_us: int) -> int:
+    """The version up to which objects may be deleted: the horizon, once readers of older versions had time to end."""
+    over = manifest.horizon_at + settings.reader_grace_us <= now_us
+    return manifest.horizon if over else min(manifest.freed, manifest.horizon)
+
+
+def next_horizon(head: Head, manifest: Manifest, settings: DatabaseSettings, now_us: int) -> int:
+    """The oldest version to keep; the present horizon when moving it is not worth a commit.
+
+    A version is kept if it was the newest at some time within the retention, if it is among the newest
+    ``keep_versions``, or if a cursor still needs it. A tag keeps its version alone.
+    """
+    horizon = manifest.horizon
+    needed_by_cursors = (cursor.version for cursor in manifest.cursors.values() if cursor.holds(now_us))
+    oldest_kept = min([manifest.version - settings.keep_versions + 1, *needed_by_cursors])
+    if oldest_kept > horizon:
+        oldest_kept = min(oldest_kept, newest_at(head, manifest, now_us - settings.retention_us))
+    return oldest_kept if oldest_kept > horizon and _worth_it(head, manifest, horizon, oldest_kept) else horizon
+
+
+def _worth_it(head: Head, manifest: Manifest, horizon: int, oldest_kept: int) -> bool:
+    """Whether more than collection's own commits would expire. Else an idle database would never stop committing."""
+    if any(segment.greatest > horizon and segment.least <= oldest_kept for segment in manifest.segments_of("released")):
+        return True
+    if any(horizon < entry.version <= oldest_kept for entry in manifest.released):
+        return True
+    if any(_expires(entry, horizon, oldest_kept) for entry in manifest.history):
+        return True
+    older = (s for s in manifest.segments_of("history") if s.least < oldest_kept and s.greatest >= horizon)
+    return any(_expires(entry, horizon, oldest_kept) for segment in older for entry in head.segments.history(segment))
+
+
+def _expires(entry: HistoryEntry, horizon: int, oldest_kept: int) -> bool:
+    return horizon <= entry.version < oldest_kept and entry.operation != OPERATION
+
+
+@dataclass
+class _Collection:
+    """The part of a run after the fence, by the manifest of the commit that moved it, or a later one."""
+
+    context: Context
+    settings: DatabaseSettings
+    manifest: Manifest
+    planned: CollectionPlan
+    deadline: Callable[[], bool]
+    marker: Marker
+    outside: Sequence[str]
+    _: KW_ONLY
+    own: bool
+    dry_run: bool
+    full: bool
+
+    def __post_init__(self) -> None:
+        self._deleter = ObjectDeleter(self.context.store, dry_run=self.dry_run)
+        self._now_us = max(self.planned.now_us, self.manifest.created_at)
+        self._through = last_deletable_version(self.manifest, self.settings, self._now_us)
+        self._freed, self._swept, self._listed = self.manifest.freed, self.manifest.swept, False
         self._waiting: Amount | None = None
         self._gone: frozenset[str] = frozenset()
-        self._outside = outside
 
     @cached_property
     def _kept(self) -> KeySet:
         """Keys of the objects to keep: those of the newest version, and of older ones that may still be read."""
-        return self._marker(self._manifest, self._context.segments, self._through)
+        return self.marker(self.manifest, self.context.segments, self._through)
 
     def run(self) -> Collected:
-        """Deletes, records the progress, and lets the next versions expire."""
         finished = (
             # Intents first: they name the objects of dead jobs, which a sweep would find only days later.
             self._clear_intents()
@@ -262,97 +337,80 @@ class _Collection:
         )
         # Also after a deadline: the next run continues from what is recorded. It may let the next versions expire.
         newest = self._record()
-        horizon = max(newest.horizon, self._planned.horizon if self._dry_run else 0)
+        horizon = max(newest.horizon, self.planned.horizon if self.dry_run else 0)
         return Collected(
             version=newest.version,
             horizon=horizon,
-            versions_expired=max(0, horizon - max(self._planned.horizon_before, 1)),
+            versions_expired=max(0, horizon - max(self.planned.horizon_before, 1)),
             deleted=self._deleter.deleted,
-            revoked=self._planned.revoke,
+            revoked=self.planned.revoke,
             waiting=self._waiting,
             errors=self._deleter.errors,
-            erasures=figures_of(newest, self._context.segments, self._now_us),
+            erasures=figures_of(newest, self.context.segments, self._now_us),
             erasures_gone=len(self._gone),
             finished=finished,
-            dry_run=self._dry_run,
+            dry_run=self.dry_run,
         )
 
     def _clear_intents(self) -> bool:
-        for intent in finished_intents(self._planned.intents, self._manifest):
-            if self._deadline():
+        for intent in finished_intents(self.planned.intents, self.manifest):
+            if self.deadline():
                 return False
-            clear_intent(
-                self._context.store, self._deleter, intent, self._manifest, None if intent.done else self._kept
-            )
+            clear_intent(self.context.store, self._deleter, intent, self.manifest, None if intent.done else self._kept)
         return True
 
     def _release(self) -> bool:
-        if self._through <= self._manifest.freed:
+        if self._through <= self.manifest.freed:
             return True
-        if self._deadline():
+        if self.deadline():
             return False
-        context = self._context
-        release = Release(
-            context.store, context.segments, self._deleter, self._manifest, self._kept, self._through, self._deadline
-        )
-        progress = release.run()
-        self._freed, self._listed = progress.freed, progress.complete
-        return progress.complete
+        context = self.context
+        self._freed, self._listed = Release(
+            context.store, context.segments, self._deleter, self.manifest, self._kept, self._through, self.deadline
+        ).run()
+        return self._listed
 
     def _sweep(self) -> bool:
-        if not self._planned.sweep:
+        if not self.planned.sweep:
             return True
-        if self._deadline():
+        if self.deadline():
             return False
-        cutoff = self._planned.orphan_cutoff if self._dry_run else self._manifest.orphan_cutoff
+        cutoff = self.planned.orphan_cutoff if self.dry_run else self.manifest.orphan_cutoff
         kept = self._kept
         if self._freed < self._through:  # a segment on the work list is no orphan: the next run needs it
-            kept = self._marker(self._manifest, self._context.segments, self._freed)
-        sweep = Sweep(
-            self._context.head,
-            self._deleter,
-            self._manifest,
-            kept,
-            sweepable(cutoff),
-            self._deadline,
-            full=self._full,
-        )
-        swept = sweep.run()
+            kept = self.marker(self.manifest, self.context.segments, self._freed)
+        before_us, head = sweepable(cutoff), self.context.head
+        swept = Sweep(head, self._deleter, self.manifest, kept, before_us, self.deadline, full=self.full).run()
         self._swept, self._waiting = swept.swept, swept.waiting
         return swept.complete
 
     def _sweep_publications(self) -> bool:
-        return self._publications().run()
-
-    def _publications(self) -> PublicationSweep:
-        return PublicationSweep(
-            self._context,
-            self._deleter,
-            self._context.head.refresh().manifest if published_tables(self._manifest) else self._manifest,
-            self._settings,
+        finished, problems = publisher().sweep(
+            self.context,
+            self.manifest,
+            self.settings,
             self._now_us,
-            self._deadline,
-            full=self._full or bool(self._manifest.leaving),  # an erasure may have taken the pins of old publications
-            dry_run=self._dry_run,
+            lambda found: bool(self._deleter.erase_listed("publications", found)),
+            self.deadline,
+            full=self.full,
+            dry_run=self.dry_run,
         )
+        self._deleter.errors.update(problems)
+        return finished
 
     def _finish_receipts(self) -> bool:
-        """Writes the receipts of erasures whose rows are all gone."""
-        if self._dry_run:
+        if self.dry_run:
             return True
-        planned = self._planned
-        freed = min(self._freed, self._through)
         finisher = ReceiptFinisher(
-            self._context,
-            self._manifest,
-            planned.intents,
+            self.context,
+            self.manifest,
+            self.planned.intents,
             self._now_us,
-            freed,
+            min(self._freed, self._through),
             self._swept,
-            self._deadline,
-            partial(publications_before, self._context),
+            self.deadline,
             lambda: self._kept,
-            self._outside,
+            self.outside,
         )
         complete = finisher.run()
         self._gone = frozenset(finisher.finished)
@@ -361,8 +419,8 @@ class _Collection:
 
     def _record(self) -> Manifest:
         """Removes finished work from the list. Once the list is empty, moves the horizon forward."""
-        manifest, head = self._manifest, self._context.head
-        if self._dry_run:
+        manifest, head = self.manifest, self.context.head
+        if self.dry_run:
             return manifest
         statements: list[Statement] = []
         if self._freed > manifest.freed or self._swept > manifest.swept:
@@ -370,17 +428,16 @@ class _Collection:
         if self._gone:
             statements.append(CloseErasures(self._gone))
         if self._listed and self._through == manifest.horizon:
-            now_us = self._planned.now_us
-            horizon = next_horizon(head, manifest, self._settings, now_us)
-            work = erasure_work(manifest, self._context.segments, self._settings, now_us, horizon)
+            now_us = self.planned.now_us
+            horizon = next_horizon(head, manifest, self.settings, now_us)
+            work = erasure_work(manifest, self.context.segments, self.settings, now_us, horizon)
             if max(horizon, work.forced) > manifest.horizon:
-                describe_erasures(self._context, manifest, replace(work, forgets=()))
-                seen = (manifest.horizon, manifest.orphan_cutoff)
+                describe_erasures(self.context, manifest, replace(work, forgets=()))
                 fence = MoveFence(
-                    seen,
+                    (manifest.horizon, manifest.orphan_cutoff),
                     horizon,
                     manifest.orphan_cutoff,
-                    settings=self._own_settings,
+                    settings=self.settings if self.own else None,
                     now_us=now_us,
                     forced=work.forced,
                 )
@@ -392,6 +449,6 @@ class _Collection:
 
     def _submit(self, statements: list[Statement]) -> Manifest:
         if not statements:
-            return self._manifest
-        head = self._context.head
+            return self.manifest
+        head = self.context.head
         return submit(head, OPERATION, statements).manifest or head.refresh().manifest

@@ -1,89 +1,27 @@
-"""The mark: finds the objects that any version needs which may still be read, also by readers that have begun.
+"""The mark finds the objects that any version needs which may still be read; ``Release`` deletes what it left out.
 
-The mark in parts that other processes can compute. Together they have exactly the keys of ``gc.mark.mark``.
-
-Keys in the manifest itself are found where the manifest is. All others are in segments, which are immutable. A part
-names some segments, and always yields the same keys for the same manifest.
-
-Sets of millions of keys, in 8 bytes per key.
+A mark can be divided into parts that other processes compute: keys in the manifest are found where the manifest is, and
+all others are in segments, which are immutable, so a part always yields the same keys for the same manifest.
 """
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from hashlib import blake2b
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
-from dolmen.base.runtime import cached_property
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.errors import CorruptionError
-from dolmen.format.layout import SEGMENTS
+from dolmen.format.layout import SEGMENTS, parse_manifest_key
 from dolmen.format.manifest import Manifest, Released, Segment, TableEntry
 from dolmen.format.references import references
-
-Codes = npt.NDArray[np.int64]
-
-
-def stable_code(key: str) -> int:
-    """64 bits of a key that are the same in every process, unlike Python's ``hash`` of a text."""
-    return int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "little", signed=True)
-
-
-def stable_codes(keys: Iterable[str]) -> Codes:
-    """The codes of keys, ascending and without repetitions."""
-    return np.unique(np.fromiter(map(stable_code, keys), np.int64))
-
-
-class KeySet:
-    """A set of keys without false negatives; a false positive has a probability of 2^-64 per key and question.
-
-    It holds sorted 64-bit hashes. On a false positive, collection keeps an object that it could have deleted.
-    """
-
-    def __init__(self, keys: Iterable[str]) -> None:
-        self._codes = array("q", map(hash, keys))
-        self._code: Callable[[str], int] = hash
-
-    @classmethod
-    def of_codes(cls, parts: Sequence[Codes]) -> KeySet:
-        """The union of parts that other processes found with ``stable_codes``."""
-        found = cls(())
-        found._code = stable_code
-        for part in parts:
-            found._codes.frombytes(np.ascontiguousarray(part, np.int64).tobytes())
-        return found
-
-    @cached_property
-    def _sorted(self) -> Codes:
-        codes = np.frombuffer(self._codes, np.int64).copy()
-        self._codes = array("q")
-        codes.sort()
-        return codes
-
-    def __len__(self) -> int:
-        """Number of keys that were given, including repetitions."""
-        return len(self._sorted)
-
-    def holds(self, keys: Sequence[str]) -> npt.NDArray[np.bool_]:
-        """Whether each of ``keys`` is in the set."""
-        wanted = np.fromiter(map(self._code, keys), np.int64, len(keys))
-        ordered = self._sorted
-        if not len(ordered):
-            return np.zeros(len(keys), np.bool_)
-        places = np.minimum(np.searchsorted(ordered, wanted), len(ordered) - 1)
-        held: npt.NDArray[np.bool_] = ordered[places] == wanted
-        return held
-
-    def __contains__(self, key: object) -> bool:
-        return isinstance(key, str) and bool(self.holds([key])[0])
-
+from dolmen.maintenance.gc.deletion import BATCH, KeySet, ObjectDeleter, released_since
+from dolmen.store.base import ObjectInfo, ObjectStore
 
 Marker: TypeAlias = Callable[[Manifest, SegmentReader, int], KeySet]
 """``mark``, or a function with the same result. Objects that it leaves out are deleted."""
@@ -110,21 +48,13 @@ def _keys_of_table(entry: TableEntry, reader: SegmentReader) -> Iterator[str]:
 
 
 def reached_keys(tree: Segment, reader: SegmentReader) -> Iterator[str]:
-    """Keys of all objects that a segment's entries name, without its own key.
-
-    Raises:
-        CorruptionError: the segment cannot be read.
-    """
+    """Keys of all objects that a segment's entries name, without its own key. Raises CorruptionError."""
     match tree.kind:
         case "files":
             for some in reader.files(tree).entries(ids=()):
                 yield from references(some)
-        case "overlays":
-            yield from references(reader.overlays(tree))
-        case "tombstones":
-            yield from references(reader.tombstones(tree))
-        case "erasures":
-            yield from references(reader.erasures(tree))
+        case "overlays" | "tombstones" | "erasures":
+            yield from references(getattr(reader, tree.kind)(tree))
         case "table":
             for entry in reader.tables(tree):
                 yield from references(entry)
@@ -137,8 +67,8 @@ def reached_keys(tree: Segment, reader: SegmentReader) -> Iterator[str]:
 def tree_keys(tree: Segment, reader: SegmentReader) -> Iterator[str]:
     """Keys of a released segment and of all objects that it reaches.
 
-    A missing segment reaches nothing. An earlier run, for which the readers' grace was over by its clock or settings,
-    deleted all that it names, then the segment itself, and ended before it could record that.
+    A missing segment reaches nothing: an earlier run deleted all that it names, then the segment itself, and ended
+    before it could record that.
     """
     yield tree.object
     with _ignoring_missing():
@@ -183,8 +113,8 @@ def tagged_keys(key: str, reader: SegmentReader) -> Iterator[str]:
     """Keys of the manifest of an expired version that a tag keeps, and of all that the version needs.
 
     Raises:
-        CorruptionError: the manifest is missing or damaged, so it is unknown what the tag keeps; or another commit has
-            dropped the tag, and another collection has deleted the manifest.
+        CorruptionError: the manifest is missing or damaged, so it is unknown what the tag keeps; or the tag was dropped
+            meanwhile, and another collection has deleted the manifest.
     """
     yield key
     yield from needed_keys(reader.manifest(key), reader)
@@ -193,8 +123,7 @@ def tagged_keys(key: str, reader: SegmentReader) -> Iterator[str]:
 def manifest_keys(key: str, reader: SegmentReader) -> Iterator[str]:
     """Keys of a manifest that was released with a tag, and of all that its version needs.
 
-    A missing manifest or segment reaches nothing: an earlier run deleted all data that the version needs, then the
-    segments, and then the manifest itself.
+    A missing manifest or segment reaches nothing: an earlier run deleted all that it names before it.
     """
     yield key
     with _ignoring_missing():
@@ -206,21 +135,12 @@ def tagged_manifests(manifest: Manifest) -> list[str]:
     return sorted({tag.manifest for tag in manifest.tags.values() if tag.version < manifest.horizon})
 
 
-def released_since(manifest: Manifest, reader: SegmentReader, after: int) -> Iterator[Released]:
-    """Yields what commits after version ``after`` released, oldest first."""
-    for segment in manifest.segments_of("released"):
-        if segment.greatest > after:
-            yield from (entry for entry in reader.released(segment) if entry.version > after)
-    yield from (entry for entry in manifest.released if entry.version > after)
-
-
 def mark(manifest: Manifest, reader: SegmentReader, after: int) -> KeySet:
     """Keys of all objects to keep: those the newest version needs, and those released after version ``after``.
 
     An older version needs only what the newest one needs, and what was released since. An expired version that a tag
-    keeps is read for what it needs. ``manifest`` must be of a commit
-    that moved the fence, or a later one. An object that it does not name, and that was uploaded before the fence, can
-    no longer be committed. So nothing can land between this mark and the deletes.
+    keeps is read for what it needs. ``manifest`` must be of a commit that moved the fence, or a later one: an object
+    that it does not name, and that was uploaded before the fence, can no longer be committed.
     """
 
     def keys() -> Iterator[str]:
@@ -228,18 +148,21 @@ def mark(manifest: Manifest, reader: SegmentReader, after: int) -> KeySet:
         for key in tagged_manifests(manifest):
             yield from tagged_keys(key, reader)
         for entry in released_since(manifest, reader, after):
-            yield from entry.objects
-            for tree in entry.trees:
-                yield from tree_keys(tree, reader)
-            for key in entry.manifests:
-                yield from manifest_keys(key, reader)
+            yield from _released_keys(entry, reader)
 
     return KeySet(keys())
 
 
+def _released_keys(entry: Released, reader: SegmentReader) -> Iterator[str]:
+    yield from entry.objects
+    for tree in entry.trees:
+        yield from tree_keys(tree, reader)
+    for key in entry.manifests:
+        yield from manifest_keys(key, reader)
+
+
 ENTRIES_TOGETHER = 200_000
 """The approximate number of entries of one part. A segment is never divided."""
-
 
 PartKind: TypeAlias = Literal["files", "tombstones", "erasures", "released", "trees", "manifests", "tagged"]
 
@@ -248,11 +171,10 @@ class MarkPart(msgspec.Struct, frozen=True, omit_defaults=True):
     """Some segments that are read to find objects to keep.
 
     Args:
-        kind: what is read from the segments: a table's live ``files``, its ``tombstones``, the database's
-            ``erasures``, entries that commits have ``released``, everything that released ``trees`` reach, or that
-            ``manifests`` of lost tags need, or those of the present tags (``tagged``), which must be there.
+        kind: what is read: a table's live ``files``, its ``tombstones``, the database's ``erasures``, entries that
+            commits have ``released``, everything that released ``trees`` reach, or that ``manifests`` of lost tags
+            need, or those of the present tags (``tagged``), which must be there.
         table: the table's name; "" for the database.
-        manifests: keys of manifests.
     """
 
     kind: PartKind
@@ -262,7 +184,6 @@ class MarkPart(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def entries(self) -> int:
-        """The number of entries in its segments."""
         return sum(segment.count for segment in self.segments)
 
 
@@ -292,33 +213,21 @@ def split_mark(manifest: Manifest, reader: SegmentReader, after: int) -> tuple[l
 
 
 def keys_of_part(part: MarkPart, manifest: Manifest, reader: SegmentReader, after: int) -> Iterator[str]:
-    """Keys to keep by one part; with repetitions.
-
-    Args:
-        manifest: the manifest that was split.
-        after: the version that was given to ``split_mark``.
-    """
+    """Keys to keep by one part of ``split_mark`` with the same arguments; with repetitions."""
     match part.kind:
         case "files":
             live = LiveFiles.of(manifest.tables[part.table], reader)
             for piece in live.live_segments(part.segments):
                 for file in piece.entries(ids=()):
                     yield from references(file)
-        case "tombstones":
+        case "tombstones" | "erasures":
             for segment in part.segments:
-                yield from references(reader.tombstones(segment))
-        case "erasures":
-            for segment in part.segments:
-                yield from references(reader.erasures(segment))
+                yield from references(getattr(reader, part.kind)(segment))
         case "released":
             for segment in part.segments:
                 for entry in reader.released(segment):
                     if entry.version > after:
-                        yield from entry.objects
-                        for tree in entry.trees:
-                            yield from tree_keys(tree, reader)
-                        for key in entry.manifests:
-                            yield from manifest_keys(key, reader)
+                        yield from _released_keys(entry, reader)
         case "trees":
             for tree in part.segments:
                 yield from tree_keys(tree, reader)
@@ -339,3 +248,146 @@ def _together(kind: PartKind, segments: Sequence[Segment], table: str = "") -> I
             some = []
     if some:
         yield MarkPart(kind, tuple(some), table)
+
+
+@dataclass
+class Release:
+    """Deletes objects that commits up to version ``through`` released, and then the manifests before it.
+
+    Everything may be repeated: after a crash at any point, or beside another collection.
+    """
+
+    store: ObjectStore
+    reader: SegmentReader
+    deleter: ObjectDeleter
+    manifest: Manifest
+    kept: KeySet
+    through: int
+    deadline: Callable[[], bool]
+
+    def __post_init__(self) -> None:
+        self._keys: list[str] = []
+        self._oldest = self._failures = 0
+        self._failed: int | None = None
+        self._last = self._last_holders()
+        self._named: dict[int, list[str]] = defaultdict(list)
+
+    def run(self) -> tuple[int, bool]:
+        """Deletes. Returns the version up to which all that was released is deleted, and whether it came to its end."""
+        done = self.manifest.freed
+        for key, version in self._last.items():
+            self._named[version].append(key)
+        for entry in self._expired():
+            if len(self._keys) >= BATCH or entry.trees or entry.manifests:
+                self._flush()
+                if self.deadline():
+                    return self._progress(done, complete=False)
+            self._free(entry)
+            done = entry.version
+        self._flush()
+        if self.deadline() or not self._manifests():
+            return self._progress(self.through - 1, complete=False)
+        return self._progress(self.through, complete=True)
+
+    def _expired(self) -> Iterator[Released]:
+        for entry in released_since(self.manifest, self.reader, self.manifest.freed):
+            if entry.version > self.through:
+                return
+            yield entry
+
+    def _last_holders(self) -> dict[str, int]:
+        """By key of a segment, the last version that released a tree or a manifest which names data through it.
+
+        Such a segment stays until the data is deleted, even if it was released before: nothing else finds the data.
+        """
+        last: dict[str, int] = {}
+        for entry in self._expired():
+            for tree in entry.trees:
+                last.update(dict.fromkeys(tree_segments(tree, self.reader), entry.version))
+            for manifest in entry.manifests:
+                last.update(dict.fromkeys(manifest_segments(manifest, self.reader), entry.version))
+        return last
+
+    def _progress(self, done: int, *, complete: bool) -> tuple[int, bool]:
+        if self._failed is not None:  # objects that could not be deleted stay on the list
+            done = min(done, self._failed - 1)
+        return max(done, self.manifest.freed), complete
+
+    def _free(self, entry: Released) -> None:
+        """Deletes what a commit released: data that trees and manifests name, then segments, then manifests."""
+        version, before = entry.version, self._failures
+        for tree in entry.trees:
+            self._free_data(version, reached_keys(tree, self.reader))
+        for manifest in entry.manifests:
+            self._free_data(version, self._needed_by(manifest))
+        segments = self._named.pop(version, [])
+        if self._failures > before:  # the next run needs these to find the rest
+            self._last.update(dict.fromkeys(segments, self.through + 1))
+        self._add(version, (*entry.objects, *segments))
+        if entry.manifests:
+            self._flush()
+            if self._failures == before:
+                self._add(version, entry.manifests)
+
+    def _needed_by(self, manifest: str) -> Iterator[str]:
+        yield from needed_keys(self.reader.manifest(manifest), self.reader)
+
+    def _free_data(self, version: int, reached: Iterator[str]) -> None:
+        """Deletes the data and the deletes that a holder names, and no segment."""
+        self._flush()
+        keys: list[str] = []
+        try:
+            for key in reached:
+                if key.startswith(SEGMENTS):
+                    continue
+                keys.append(key)
+                if len(keys) >= BATCH:
+                    self._add(version, keys)
+                    self._flush()
+                    keys = []
+        except CorruptionError as error:
+            if not error.is_missing:
+                raise
+            # an earlier run has deleted all of the data, and then a segment or the holder
+        self._add(version, keys)
+        self._flush()
+
+    def _add(self, version: int, keys: Sequence[str]) -> None:
+        if not self._keys:
+            self._oldest = version
+        is_needed = self.kept.holds(keys)
+        free = (key for key, needed in zip(keys, is_needed.tolist(), strict=True) if not needed)
+        self._keys += [key for key in free if self._last.get(key, 0) <= version]
+
+    def _flush(self) -> None:
+        keys, self._keys = list(dict.fromkeys(self._keys)), []
+        if keys and self.deleter.erase("released", keys):
+            self._failures += 1
+            self._failed = self._oldest if self._failed is None else self._failed
+
+    def _manifests(self) -> bool:
+        """Deletes manifests of expired versions and lost attempts, oldest first. Returns whether it came to the end."""
+        some: list[ObjectInfo] = []
+
+        def erase() -> None:
+            if self.deleter.erase_listed("manifests", some) and self._failed is None:
+                self._failed = self.through
+            some.clear()
+
+        tagged = {tag.manifest for tag in self.manifest.tags.values()}
+        for released in released_since(self.manifest, self.reader, self.manifest.freed):
+            tagged.update(released.manifests)  # those go after what they need, in this run or in a later one
+        for info in self.store.list("manifest/"):
+            parsed = parse_manifest_key(info.key)
+            if parsed is None or info.key in tagged:
+                continue
+            if parsed[0] >= self.through:
+                break
+            some.append(info)
+            if len(some) >= BATCH:
+                erase()
+                if self.deadline():
+                    return False
+        if some:
+            erase()
+        return True

@@ -1,10 +1,6 @@
-"""Sums up the data files of one table by its entries, a segment at a time, in bounded memory.
+"""Figures of a table's data files by its entries alone, a segment at a time, and of pending erasures.
 
-Measures how many files share each place in the range of a sort key, by the ranks of their bounds.
-
-A rank tells the order of a bound among all bounds, and nothing of its value.
-
-Pending erasures: those that are due first, and how many are in danger.
+The overlap in a sort key is measured by ranks of bounds. A rank shows the order of a bound, and nothing of its value.
 """
 
 from __future__ import annotations
@@ -29,7 +25,7 @@ from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import Field
 from dolmen.format.segments import bound_type
 from dolmen.format.types import to_array
-from dolmen.maintenance.erasures.status import ErasureStatus, is_in_danger, pending_statuses
+from dolmen.maintenance.erasures.status import is_in_danger, pending_statuses
 from dolmen.maintenance.health.health import DeleteCost, FileSizes, PendingErasure, SortOverlap
 from dolmen.predicate import Predicate
 from dolmen.predicate.any_of import LOOK_UP_NS, row_cost_ns
@@ -37,20 +33,14 @@ from dolmen.predicate.any_of import LOOK_UP_NS, row_cost_ns
 MOST_PARTS = 120
 """The most parts of the range that are told apart."""
 
-
 MOST_BOUNDS_BYTES = 96 * MIB
 """Bounds that take more memory are not ranked: four million files of integers, or a million of texts."""
-
 
 Ranks = npt.NDArray[np.int64]
 
 
 class BoundsCollector:
-    """Collects the bounds of one column in a table's files.
-
-    Args:
-        field: the column.
-    """
+    """Collects the bounds of one column in a table's files."""
 
     def __init__(self, field: Field) -> None:
         self._field, self._type = field, bound_type(field.arrow_type)
@@ -58,19 +48,17 @@ class BoundsCollector:
         self._bytes = self._known = self._unknown = 0
 
     def add_segment(self, each: LiveSegment, places: npt.NDArray[np.int64]) -> None:
-        """Adds the files at some places of a segment."""
         least, greatest = (each.table.column(f"{end}_{self._field.id}") for end in ("min", "max"))
         if self._type is None or least is None or greatest is None:
             self._unknown += len(places)
             return
-        taken = [end if len(places) == len(end) else end.take(pa.array(places)) for end in (least, greatest)]
+        ends_there = [end if len(places) == len(end) else end.take(pa.array(places)) for end in (least, greatest)]
         try:
-            self._add(*(widen_bounds(end, self._field.arrow_type).cast(self._type) for end in taken))
+            self._add(*(widen_bounds(end, self._field.arrow_type).cast(self._type) for end in ends_there))
         except pa.ArrowException:  # bounds of another type, which only a damaged segment has
             self._unknown += len(places)
 
     def add_files(self, files: Iterable[DataFile]) -> None:
-        """Adds files one by one."""
         known = [column_bounds(file, self._field) for file in files]
         if self._type is None:
             self._unknown += len(known)
@@ -134,31 +122,20 @@ def _parts(depths: npt.NDArray[np.int64]) -> tuple[tuple[float, int], ...]:
 
 _EXPONENTS = 64
 
-
 _FILE_NS, _ROW_NS = 400_000, 20
 """About what a scan takes for a file in a directory, and for a row with few columns: a bucket is farther away."""
-
 
 _TEST_NS = 5_000
 """About what one more delete by predicate takes for each file, however few rows it has."""
 
-
 Mask = npt.NDArray[np.bool_]
-
 
 Numbers = npt.NDArray[np.int64]
 
 
 @dataclass
 class FilesSurvey:
-    """Figures of the live files of a table.
-
-    Args:
-        target_bytes: size of a full file.
-        newest_delete: timestamp of the newest unresolved delete; 0 if there is none.
-        judge: judges which files may hold rows that unresolved deletes hide.
-        bounds: collects bounds of the sort key; None for a table without one.
-    """
+    """Figures of the live files of a table; ``bounds`` is None for a table without a sort key."""
 
     target_bytes: int
     newest_delete: int
@@ -180,12 +157,7 @@ class FilesSurvey:
     def of(
         cls, entry: TableEntry, tombstones: tuple[Tombstone, ...], target_bytes: int, reader: SegmentReader
     ) -> FilesSurvey:
-        """Surveys a table's files: one request for each segment that is not cached.
-
-        Args:
-            entry: the table's whole entry.
-            tombstones: its unresolved deletes.
-        """
+        """Surveys a table's files, by its whole entry: one request for each segment that is not cached."""
         newest = max((tombstone.ts for tombstone in tombstones), default=0)
         sorted_by = entry.schema.by_id[entry.sort_key[0]] if entry.sort_key else None
         bounds = BoundsCollector(sorted_by) if sorted_by is not None else None
@@ -243,26 +215,24 @@ class FilesSurvey:
 
     @property
     def slowdown(self) -> float:
-        """See ``DeleteCost``."""
         read = self.files * _FILE_NS + self.rows * _ROW_NS
         return 1 + (self.deletes_ns + self.suspect_rows * LOOK_UP_NS) / read if read else 1.0
 
     @property
     def sizes(self) -> FileSizes:
-        """The sizes of the files."""
         counts = {int(e): int(self.exponents[e]) for e in np.flatnonzero(self.exponents)}
         return FileSizes(counts, self.target_bytes // 2, self.small_files, self.small_bytes)
 
     @property
     def overlap(self) -> SortOverlap | None:
-        """The overlap of the files in the sort key."""
         return self.bounds.overlap() if self.bounds else None
 
     def delete_cost(self, tombstones: tuple[Tombstone, ...], now_us: int) -> DeleteCost | None:
         """The cost of unresolved deletes for a scan; None if there are none."""
         if not tombstones:
             return None
-        fetched = [tombstone.blob for tombstone in tombstones if not _is_inline(tombstone)]
+        # Of the others the entry has all that a scan needs.
+        fetched = [t.blob for t in tombstones if (t.predicate if isinstance(t, WhereTombstone) else t.values) is None]
         return DeleteCost(
             len(tombstones),
             max(0, now_us - min(tombstone.ts for tombstone in tombstones)),
@@ -274,48 +244,33 @@ class FilesSurvey:
         )
 
 
-def _is_inline(tombstone: Tombstone) -> bool:
-    """Whether a scan needs nothing but the entry."""
-    return (tombstone.predicate if isinstance(tombstone, WhereTombstone) else tombstone.values) is not None
-
-
 MOST_ERASURES = 20
-"""The most erasures that are told of one by one: each costs the request of its receipt."""
+"""The most erasures that are listed: each costs the request of its receipt."""
 
 
-@dataclass(frozen=True)
-class ErasureOverview:
-    """The erasures of a version.
-
-    Args:
-        first: those that are due first.
-        left_out: number of the others.
-        in_danger: number of all of which hardly any time is left, as far as the manifest knows.
-    """
-
-    first: tuple[PendingErasure, ...] = ()
-    left_out: int = 0
-    in_danger: int = 0
-
-
-def pending_erasures(context: Context, manifest: Manifest, now_us: int) -> ErasureOverview:
-    """Finds the erasures of which some object may still hold rows. Costs no request for a database without erasures."""
+def pending_erasures(context: Context, manifest: Manifest, now_us: int) -> tuple[tuple[PendingErasure, ...], int, int]:
+    """The erasures of which some object may still hold rows: the first that are due, the number of the others, and of
+    all with hardly any time left. Costs no request for a database without erasures."""
     spans = {each.id: (each.due_at, each.requested_at) for each in erasures_of(manifest, context.segments)}
     spans |= {id_: (each.due_at, each.requested_at) for each in manifest.leaving for id_ in each.ids}
     if not spans:
-        return ErasureOverview()
+        return (), 0, 0
     first = sorted(spans, key=lambda id_: (spans[id_], id_))[:MOST_ERASURES]
     found = {status.id: status for status in pending_statuses(context, manifest, frozenset(first))}
-    told = [_pending(found[id_], *spans[id_], now_us) for id_ in first if id_ in found]
+    pending = [
+        PendingErasure(
+            id_,
+            status.state,
+            requested_at,
+            due_at,
+            is_in_danger(requested_at, due_at, now_us),
+            tuple(each.name or "a dropped table" for each in status.receipt.tables),
+            status.next_step,
+            status.next_at,
+        )
+        for id_, (due_at, requested_at) in ((id_, spans[id_]) for id_ in first)
+        if (status := found.get(id_)) is not None and status.state != "gone"
+    ]
     others = spans.keys() - set(first)
     endangered = sum(is_in_danger(spans[id_][1], spans[id_][0], now_us) for id_ in others)
-    pending = tuple(each for each in told if each.state != "gone")
-    return ErasureOverview(pending, len(others), endangered + sum(each.in_danger for each in pending))
-
-
-def _pending(status: ErasureStatus, due_at: int, requested_at: int, now_us: int) -> PendingErasure:
-    tables = tuple(each.name or "a dropped table" for each in status.receipt.tables)
-    danger = status.state != "gone" and is_in_danger(requested_at, due_at, now_us)
-    return PendingErasure(
-        status.id, status.state, requested_at, due_at, danger, tables, status.next_step, status.next_at
-    )
+    return tuple(pending), len(others), endangered + sum(each.in_danger for each in pending)

@@ -14,14 +14,7 @@ LEVELS: tuple[Level, ...] = ("danger", "warning", "notice")
 
 @dataclass(frozen=True)
 class Concern:
-    """Something that needs attention.
-
-    Args:
-        level: how urgent it is.
-        title: what it is, in a line.
-        detail: what it means, and what mends it.
-        commands: commands to run, in this order.
-    """
+    """Something that needs attention: what it is, what it means and what mends it, and commands for that, in order."""
 
     level: Level
     title: str
@@ -35,8 +28,7 @@ class FileSizes:
 
     Args:
         counts: number of files by exponent: at ``e`` those of 2**e bytes or more, and less than 2**(e + 1).
-        small_below_bytes: files below this size are small.
-        small_files, small_bytes: number and size of these.
+        small_files, small_bytes: number and size of the files below ``small_below_bytes``.
     """
 
     counts: dict[int, int]
@@ -47,16 +39,16 @@ class FileSizes:
 
 @dataclass(frozen=True)
 class SortOverlap:
-    """How many files share each place in the range of the sort key, by rank: no bound is told.
+    """How many files share each point in the range of the sort key, by rank: it shows no bound.
 
-    The places are the distinct bounds of files in ascending order, and the gaps between neighbours.
+    The points are the distinct bounds of files in ascending order, and the gaps between neighbours.
 
     Args:
         column: name of the sort key's first column, whose bounds these are.
         files: number of files with known bounds.
         unknown: number of files without, which every filter on the column reads.
-        deepest: the most files that share a place.
-        mean: the mean number of files over all places.
+        deepest: the most files that share a point.
+        mean: the mean number of files over all points.
         depths: (mean, greatest) of consecutive parts of the range; at most ``MOST_PARTS``. Empty if not computed.
     """
 
@@ -75,10 +67,8 @@ class DeleteCost:
     Args:
         deletes: number of unresolved deletes.
         oldest_age_us: age of the oldest, in microseconds.
-        files: number of files that may hold rows to hide, so that a scan compares their rows with the deletes.
-        rows: physical rows in these files.
-        objects: number of objects that a scan fetches for deletes whose record is not in the manifest.
-        bytes: size of what it fetches.
+        files, rows: files that may hold rows to hide, whose rows a scan compares with the deletes, and their rows.
+        objects, bytes: objects that a scan fetches for deletes whose record is not in the manifest, and their size.
         slowdown: an estimate of how many times as long a scan of the whole table takes as one without these deletes.
             It goes by the number of files, by the deletes that may hide rows of each, and by the kind of these deletes.
     """
@@ -99,8 +89,7 @@ class PlannedWork:
     Args:
         step: expire, resolve, compact, index, publish or gc.
         table: the table's name; None for the whole database.
-        what: what is to be done, in words.
-        command: the command that does it now.
+        what, command: what is to be done, in words, and the command that does it now.
         due_at: the time before which it is not done; 0 if it is due.
     """
 
@@ -116,11 +105,9 @@ class PastWork:
     """A commit in the recent history.
 
     Args:
-        version: the version that it made.
-        at: its time by the store's clock, in microseconds.
+        version, at: the version that it made, and its time by the store's clock, in microseconds.
         operation: a word for what it did.
-        done: its deeds in words: tables and columns, never values.
-        rows_added, files_added, files_removed: numbers of the commit.
+        done: what it did in words: tables and columns, never values.
         message: its author's message.
         requests: ids of the requests that it applied: the first few.
         upkeep: whether it is background work.
@@ -143,11 +130,9 @@ class TableHealth:
     """The health of one table.
 
     Args:
-        name: the table's name.
         debt: the work that it needs; its figures of files, rows and small files are exact.
         primary_key, sort_key: names of the columns.
         columns: number of columns.
-        sizes: the sizes of its files.
         overlap: the overlap of its files; None for a table without a sort key, or without files.
         deletes: what its unresolved deletes cost; None if it has none.
         publishes: whether maintenance publishes it as Iceberg.
@@ -194,11 +179,9 @@ class KeptVersions:
 
     Args:
         newest: the newest version; 0 if nothing was ever committed.
-        oldest: the oldest version that has not expired.
-        oldest_at: its time, in microseconds; 0 if that is not in the manifest.
+        oldest, oldest_at: the oldest version that has not expired, and its time; 0 if that is not in the manifest.
         retention_us, keep_versions: the settings that decide when versions expire.
-        tags: tags of users, by version.
-        cursors: cursors, by version.
+        tags, cursors: tags of users, and cursors, by version.
         pins: number of versions that are kept because they are published as Iceberg.
         tags_left_out, cursors_left_out: number of those that are not listed here.
     """
@@ -220,9 +203,7 @@ class PendingErasure:
     """An erasure of which some object may still hold rows. Times are in microseconds.
 
     Args:
-        id: the erasure's id.
         state: see ``dolmen.maintenance.erasures.status.ErasureStatus``.
-        requested_at: when it was asked for.
         due_at: when its rows must be gone.
         in_danger: whether hardly any of its time is left.
         tables: names of the tables that it named.
@@ -244,7 +225,6 @@ class RejectsPlace:
     """The place of rejected files.
 
     Args:
-        url: the place.
         waiting: number of rejects that were not put back, by table; "" for files outside of any table's folder.
         retried: number of rejects that were put back.
         newest_at: when the newest of those that wait was rejected, in microseconds; 0 if none waits.
@@ -266,11 +246,9 @@ class QueuePlace:
 
     Args:
         name: what its messages are, in a word: drops, deletes.
-        url: the queue.
         waiting: messages to be delivered.
         under_way: messages that were delivered, and are neither done nor given up.
-        dead: messages that were given up.
-        dead_letters: where those are.
+        dead, dead_letters: messages that were given up, and where those are.
         problem: why it could not be looked at; "" if it could.
     """
 
@@ -285,12 +263,7 @@ class QueuePlace:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """URLs outside the database, which does not know them: the caller names them.
-
-    Args:
-        rejects: the place of rejected files; None if none was named.
-        queues: the queues that were named.
-    """
+    """Rejects and queues outside the database, which does not know their URLs: the caller names them."""
 
     rejects: RejectsPlace | None = None
     queues: tuple[QueuePlace, ...] = ()
@@ -301,19 +274,15 @@ class Health:
     """The health of a database in one version.
 
     Args:
-        url: the database's URL.
         looked_at: the time of the look by the store's clock, in microseconds.
         debts: the work that is left to do, by the manifest alone.
-        versions: the versions that can be read.
         tables: the tables that were looked at, the largest first.
-        tables_left_out: number of further tables.
         erasures: pending erasures, those that are due first at the beginning.
-        erasures_left_out: number of further ones.
         erasures_in_danger: number of all pending ones of which hardly any time is left.
         past: recent commits, newest first.
         planned: work that is due.
-        pipeline: rejects and queues.
         concerns: what needs attention, the most urgent first.
+        tables_left_out, erasures_left_out: number of further ones.
     """
 
     url: str

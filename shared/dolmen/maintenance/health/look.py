@@ -1,21 +1,20 @@
-"""Looks at a database: reads its pointer, its manifest and the segments that this names, and nothing else.
+"""Looks at a database, and judges what needs attention and what the next round of maintenance finds to do.
 
-Requests are 2 for pointer and manifest, 1 for each segment of the tables that are looked at (and of erasures), and 1
-for the receipt of each erasure that is told of. Memory does not grow with the number of files, but for 16 bytes of each
-file in tables with a sort key (more where it is text), as long as their overlap is computed.
-
-The work that the next round of maintenance and the next collection find to do, by metadata alone.
+It reads the pointer, the manifest and the segments that this names: 2 requests, 1 for each segment of the tables that
+it looks at and of erasures, and 1 for the receipt of each erasure that it lists. Memory does not grow with the number
+of files, but for 16 bytes a file in tables with a sort key (more where it is text), while their overlap is computed.
 """
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 
 from dolmen.base import arguments
-from dolmen.base.units import count_text
+from dolmen.base.units import DAY_US, HOUR_US, count_text, duration_text
 from dolmen.commit.context import Context
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.errors import InputError
@@ -25,10 +24,12 @@ from dolmen.format.properties import DatabaseSettings, TableSettings
 from dolmen.maintenance.compact.compaction_plan import CompactionOptions, PlannedGroup, plan_compaction
 from dolmen.maintenance.debt import Debts, TableDebt, debts_of
 from dolmen.maintenance.erasures.erasure_work import rewrite_through
-from dolmen.maintenance.gc.gc_plan import last_deletable_version, next_horizon
-from dolmen.maintenance.health.concerns import concerns_of, size_text
+from dolmen.maintenance.gc.collection import last_deletable_version, next_horizon
+from dolmen.maintenance.health.elements import size_text, time_text
 from dolmen.maintenance.health.file_figures import FilesSurvey, pending_erasures
 from dolmen.maintenance.health.health import (
+    LEVELS,
+    Concern,
     Health,
     KeptCursor,
     KeptTag,
@@ -40,97 +41,48 @@ from dolmen.maintenance.health.health import (
 )
 from dolmen.transactions.unit_of_work import Commit
 
-MOST_PLANNED_FILES = 20_000
-"""Tables with more files are not planned file by file: the plan says what compaction of their small files saves."""
-
-
-def plan_table(context: Context, table: TableHealth, entry: TableEntry, erase_through: int) -> Iterator[PlannedWork]:
-    """Yields the work that a table needs, in the order in which a round does it.
-
-    Args:
-        entry: the table's whole entry.
-        erase_through: see ``plan_compaction``.
-    """
-    debt, name = table.debt, table.name
-    if table.expires:
-        yield PlannedWork(
-            "expire", name, "look for rows that are older than the table's ttl", f"dolmen maintain {name}"
-        )
-    if table.deletes:
-        deletes = count_text(debt.tombstones, "unresolved delete")
-        what = f"{deletes}, {count_text(debt.unresolved_files, 'file')} to look at"
-        yield PlannedWork("resolve", name, what, f"dolmen resolve {name}")
-    yield from _compaction(context, table, entry, erase_through)
-    if table.indexed and debt.index_lag_rows:
-        yield PlannedWork(
-            "index", name, f"at least {debt.index_lag_rows:,} rows to add to the index", f"dolmen maintain {name}"
-        )
-    if table.publishes and (not debt.published_version or debt.publication_lag_us):
-        what = "publish what has changed" if debt.published_version else "publish for the first time"
-        yield PlannedWork("publish", name, what, f"dolmen publish-iceberg --table {name}")
-
-
-def plan_collection(context: Context, manifest: Manifest, now_us: int) -> Iterator[PlannedWork]:
-    """Yields the work of the next collection. Orphans are not counted: that would take a listing."""
-    settings = DatabaseSettings.of(manifest)
-    horizon = max(manifest.horizon, 1)
-    expiring = max(0, next_horizon(context.head, manifest, settings, now_us) - horizon) if manifest.version else 0
-    if expiring:
-        yield PlannedWork("gc", None, f"let {count_text(expiring, 'version')} expire", "dolmen gc")
-    until = last_deletable_version(manifest, settings, now_us)
-    waiting = [entry for entry in manifest.released if manifest.freed < entry.version <= manifest.horizon]
-    objects = sum(len(entry.objects) for entry in waiting)
-    trees = sum(len(entry.trees) for entry in waiting)
-    if objects or trees:
-        what = f"delete {count_text(objects, 'object')} that no kept version needs"
-        what += f", and {count_text(trees, 'segment')} with all that it names" if trees else ""
-        due = 0 if until >= manifest.horizon else manifest.horizon_at + settings.reader_grace_us
-        yield PlannedWork("gc", None, what, "dolmen gc", due)
-
-
-def _compaction(context: Context, table: TableHealth, entry: TableEntry, erase_through: int) -> Iterator[PlannedWork]:
-    debt, command = table.debt, f"dolmen compact {table.name}"
-    if debt.files > MOST_PLANNED_FILES:
-        if debt.files_saved:
-            files = count_text(debt.small_files, "file")
-            what = f"small files: {files}, {size_text(debt.small_bytes)}, become {debt.files_saved:,} fewer"
-            yield PlannedWork("compact", table.name, what, command)
-        return
-    live = LiveFiles.of(entry, context.segments).matching(None, ids=entry.sort_key)
-    plan = plan_compaction(
-        table.name, entry, live, debt.target_file_bytes, CompactionOptions(), erase_through=erase_through
-    )
-    together: dict[str, list[PlannedGroup]] = {}
-    for group in plan.groups:
-        together.setdefault(group.reason, []).append(group)
-    for reason, groups in together.items():
-        sums = Counter[str]()
-        for group in groups:
-            sums.update(
-                files=len(group.inputs), bytes=group.bytes_in, out=group.files_out, requests=group.requests_saved
-            )
-        files = f"{count_text(sums['files'], 'file')}, {size_text(sums['bytes'])}"
-        what = f"{reason}: {files}, become about {sums['out']:,}" if sums["out"] else f"{reason}: {files}, go"
-        saved = f"; saves each scan {count_text(sums['requests'], 'request')}" if sums["requests"] else ""
-        yield PlannedWork("compact", table.name, what + saved, command)
-
-
 MOST_TABLES = 500
 """The most tables that are looked at: those of most bytes."""
 
-
 MOST_COMMITS = 40
-"""The most commits that are told of."""
-
+"""The most commits that are listed."""
 
 MOST_NAMES = 100
-"""The most tags and the most cursors that are told of."""
+"""The most tags and the most cursors that are listed."""
 
+MOST_PLANNED_FILES = 20_000
+"""Tables with more files are not planned file by file: the plan says what compaction of their small files saves."""
 
 _MOST_REQUESTS = 5
 
-
 _UPKEEP = frozenset(("expire", "resolve", "gather", "compact", "index", "merge", "publish", "gc"))
+
+MANY_DELETES = 1_000
+"""Number of unresolved deletes of a table from which scans get slow, however young they are."""
+
+SLOW_SCAN = 2.0
+"""Estimated slowdown of scans from which deletes are a concern, however few and young they are."""
+
+OLD_DELETE_US = DAY_US
+"""Age from which an unresolved delete says that resolution does not run."""
+
+LATE_PUBLICATION_US = 6 * HOUR_US
+"""Lag from which a publication counts as late; also that of the stack's alarm."""
+
+FEW_FILES = 16
+"""Compaction that saves fewer files is not worth a word."""
+
+DEEP_OVERLAP = 8
+"""Mean number of files at one place of the sort key from which filters on it hardly help."""
+
+FULL_MANIFEST = 0.9
+"""Share of its budget from which a manifest counts as full."""
+
+LATE_COLLECTION_US = 3 * DAY_US
+"""Time without a collection from which objects count as waiting for long."""
+
+_CURSOR_PART = 8
+"""A cursor is about to end when less than 1/_CURSOR_PART of its time is left."""
 
 
 def look(context: Context, pipeline: Pipeline | None = None) -> Health:
@@ -140,11 +92,11 @@ def look(context: Context, pipeline: Pipeline | None = None) -> Health:
         pipeline: what lies beside the database, which does not know it.
 
     Raises:
-        InputError: ``pipeline`` is none.
+        InputError: ``pipeline`` is not a Pipeline.
         CorruptionError: pointer, manifest or a segment is damaged or missing.
     """
     if pipeline is not None and not isinstance(pipeline, Pipeline):
-        raise InputError(f"pipeline={arguments.short_repr(pipeline)} is none: look_at_pipeline makes one")
+        raise InputError(f"pipeline={arguments.short_repr(pipeline)} is not a Pipeline: look_at_pipeline makes one")
     manifest = context.head.refresh().manifest
     now_us = max(context.store.clock.now_us, manifest.created_at)
     with context.reading(manifest.version):
@@ -162,7 +114,7 @@ def _look(context: Context, manifest: Manifest, now_us: int, pipeline: Pipeline)
         table = _table(context, debt, entry, manifest, now_us)
         tables.append(table)
         planned += plan_table(context, table, entry, erase_through)
-    erasures = pending_erasures(context, manifest, now_us)
+    erasures, erasures_left_out, erasures_in_danger = pending_erasures(context, manifest, now_us)
     health = Health(
         url=context.store.url,
         looked_at=now_us,
@@ -170,9 +122,9 @@ def _look(context: Context, manifest: Manifest, now_us: int, pipeline: Pipeline)
         versions=_versions(manifest, debts),
         tables=tuple(tables),
         tables_left_out=len(largest) - len(tables),
-        erasures=erasures.first,
-        erasures_left_out=erasures.left_out,
-        erasures_in_danger=erasures.in_danger,
+        erasures=erasures,
+        erasures_left_out=erasures_left_out,
+        erasures_in_danger=erasures_in_danger,
         past=_past(manifest),
         planned=(*planned, *plan_collection(context, manifest, now_us)),
         pipeline=pipeline,
@@ -259,3 +211,251 @@ def _work(entry: HistoryEntry, requests: Sequence[str]) -> PastWork:
         requests=tuple(requests[:_MOST_REQUESTS]),
         upkeep=entry.operation in _UPKEEP,
     )
+
+
+def plan_table(context: Context, table: TableHealth, entry: TableEntry, erase_through: int) -> Iterator[PlannedWork]:
+    """Yields the work that a table needs, in the order in which a round does it. See ``plan_compaction``."""
+    debt, name = table.debt, table.name
+    if table.expires:
+        yield PlannedWork(
+            "expire", name, "look for rows that are older than the table's ttl", f"dolmen maintain {name}"
+        )
+    if table.deletes:
+        deletes = count_text(debt.tombstones, "unresolved delete")
+        what = f"{deletes}, {count_text(debt.unresolved_files, 'file')} to look at"
+        yield PlannedWork("resolve", name, what, f"dolmen resolve {name}")
+    yield from _compaction(context, table, entry, erase_through)
+    if table.indexed and debt.index_lag_rows:
+        yield PlannedWork(
+            "index", name, f"at least {debt.index_lag_rows:,} rows to add to the index", f"dolmen maintain {name}"
+        )
+    if table.publishes and (not debt.published_version or debt.publication_lag_us):
+        what = "publish what has changed" if debt.published_version else "publish for the first time"
+        yield PlannedWork("publish", name, what, f"dolmen publish-iceberg --table {name}")
+
+
+def _compaction(context: Context, table: TableHealth, entry: TableEntry, erase_through: int) -> Iterator[PlannedWork]:
+    debt, command = table.debt, f"dolmen compact {table.name}"
+    if debt.files > MOST_PLANNED_FILES:
+        if debt.files_saved:
+            files = count_text(debt.small_files, "file")
+            what = f"small files: {files}, {size_text(debt.small_bytes)}, become {debt.files_saved:,} fewer"
+            yield PlannedWork("compact", table.name, what, command)
+        return
+    live = LiveFiles.of(entry, context.segments).matching(None, ids=entry.sort_key)
+    plan = plan_compaction(
+        table.name, entry, live, debt.target_file_bytes, CompactionOptions(), erase_through=erase_through
+    )
+    together: dict[str, list[PlannedGroup]] = {}
+    for group in plan.groups:
+        together.setdefault(group.reason, []).append(group)
+    for reason, groups in together.items():
+        sums = Counter[str]()
+        for group in groups:
+            sums.update(
+                files=len(group.inputs), bytes=group.bytes_in, out=group.files_out, requests=group.requests_saved
+            )
+        files = f"{count_text(sums['files'], 'file')}, {size_text(sums['bytes'])}"
+        what = f"{reason}: {files}, become about {sums['out']:,}" if sums["out"] else f"{reason}: {files}, go"
+        saved = f"; saves each scan {count_text(sums['requests'], 'request')}" if sums["requests"] else ""
+        yield PlannedWork("compact", table.name, what + saved, command)
+
+
+def plan_collection(context: Context, manifest: Manifest, now_us: int) -> Iterator[PlannedWork]:
+    """Yields the work of the next collection. Orphans are not counted: that would take a listing."""
+    settings = DatabaseSettings.of(manifest)
+    horizon = max(manifest.horizon, 1)
+    expiring = max(0, next_horizon(context.head, manifest, settings, now_us) - horizon) if manifest.version else 0
+    if expiring:
+        yield PlannedWork("gc", None, f"let {count_text(expiring, 'version')} expire", "dolmen gc")
+    until = last_deletable_version(manifest, settings, now_us)
+    waiting = [entry for entry in manifest.released if manifest.freed < entry.version <= manifest.horizon]
+    objects = sum(len(entry.objects) for entry in waiting)
+    trees = sum(len(entry.trees) for entry in waiting)
+    if objects or trees:
+        what = f"delete {count_text(objects, 'object')} that no kept version needs"
+        what += f", and {count_text(trees, 'segment')} with all that it names" if trees else ""
+        due = 0 if until >= manifest.horizon else manifest.horizon_at + settings.reader_grace_us
+        yield PlannedWork("gc", None, what, "dolmen gc", due)
+
+
+def concerns_of(health: Health) -> tuple[Concern, ...]:
+    """The things that need attention, the most urgent first."""
+    found = [*_erasures(health), *_cursors(health), *_pipeline(health), *_manifest(health), *_collection(health)]
+    for table in health.tables:
+        found += [*_deletes(table), *_publication(table), *_files(table), *_index(table)]
+    return tuple(sorted(found, key=lambda concern: LEVELS.index(concern.level)))
+
+
+def _erasures(health: Health) -> Iterator[Concern]:
+    late = sum(each.due_at < health.looked_at for each in health.erasures)
+    commands = ("dolmen erasures", "dolmen maintain", "dolmen gc")
+    if late:
+        yield Concern(
+            "danger",
+            f"{count_text(late, 'erasure is', 'erasures are')} past the deadline",
+            "Objects of the database may still hold their rows. Rounds of maintenance rewrite the files, and "
+            "collection deletes the old ones.",
+            commands,
+        )
+    if in_danger := health.erasures_in_danger - late:
+        yield Concern(
+            "danger",
+            f"{count_text(in_danger, 'erasure is', 'erasures are')} close to the deadline",
+            "Less than 1/16 of the time is left, and objects of the database may still hold their rows.",
+            commands,
+        )
+
+
+def _cursors(health: Health) -> Iterator[Concern]:
+    for cursor in health.versions.cursors:
+        left = cursor.ends_at - health.looked_at
+        if left < 0:
+            yield Concern(
+                "warning",
+                f"Cursor {cursor.name!r} has ended",
+                f"Its reader has not acknowledged anything since {time_text(cursor.moved_at)}. Versions that it has "
+                "not seen may expire: then it must read the tables again. Remove the cursor if it is not used.",
+            )
+        elif left < (cursor.ends_at - cursor.moved_at) // _CURSOR_PART:
+            yield Concern(
+                "warning",
+                f"Cursor {cursor.name!r} ends in {duration_text(left)}",
+                f"Its reader has not acknowledged anything since {time_text(cursor.moved_at)}. Start it again before "
+                "versions that it has not seen expire.",
+            )
+
+
+def _pipeline(health: Health) -> Iterator[Concern]:
+    if (rejects := health.pipeline.rejects) is not None:
+        command = f"dolmen rejected ls --rejected {shlex.quote(rejects.url)}"
+        if rejects.problem:
+            yield Concern("notice", "The place of rejects could not be looked at", rejects.problem, (command,))
+        if count := sum(rejects.waiting.values()):
+            yield Concern(
+                "warning",
+                f"{'' if rejects.complete else 'At least '}{count_text(count, 'reject waits', 'rejects wait')}",
+                "Files or rows could not be ingested. The listing says why. Their producers correct them, or they are "
+                "put back once the table is right.",
+                (command,),
+            )
+    for queue in health.pipeline.queues:
+        if queue.problem:
+            yield Concern("notice", f"The queue of {queue.name} could not be looked at", queue.problem)
+        if queue.dead:
+            yield Concern(
+                "warning",
+                f"{count_text(queue.dead, 'message')} of {queue.name} {'was' if queue.dead == 1 else 'were'} given up",
+                f"Each is in {queue.dead_letters or 'the dead-letter queue'}, with the reason. Correct it, and send it "
+                "again.",
+            )
+
+
+def _manifest(health: Health) -> Iterator[Concern]:
+    size, budget = health.debts.manifest_bytes, health.debts.manifest_budget
+    if size > FULL_MANIFEST * budget:
+        yield Concern(
+            "warning",
+            f"The manifest takes {100 * size // budget:,} % of its budget",
+            "Every commit uploads it. A round of maintenance merges segments and resolves deletes, so that it shrinks.",
+            ("dolmen maintain",),
+        )
+
+
+def _collection(health: Health) -> Iterator[Concern]:
+    debts = health.debts
+    ages = [age for age in (debts.horizon_age_us, debts.orphan_cutoff_age_us) if age is not None]
+    waiting = [work for work in health.planned if work.step == "gc" and work.due_at == 0]
+    if waiting and (not ages or min(ages) > LATE_COLLECTION_US):
+        last = f"The last collection was {duration_text(min(ages))} ago." if ages else "No collection ever ran."
+        yield Concern(
+            "notice",
+            "Garbage waits for a collection",
+            f"{last} It would {'; '.join(work.what for work in waiting)}. Until then the space is paid for.",
+            ("dolmen gc --dry-run", "dolmen gc"),
+        )
+    if debts.revoked_intents:
+        yield Concern(
+            "notice",
+            f"{count_text(debts.revoked_intents, 'job was', 'jobs were')} taken for dead",
+            "They began to upload files, and did not commit in time. Their log says what ended them.",
+        )
+
+
+def _deletes(table: TableHealth) -> Iterator[Concern]:
+    cost = table.deletes
+    if cost is None:
+        return
+    deletes, command = count_text(cost.deletes, "unresolved delete"), f"dolmen resolve {table.name}"
+    fetched = f", and fetches {count_text(cost.objects, 'more object')}" if cost.objects else ""
+    compared = f"A scan of the table compares the rows of {count_text(cost.files, 'file')} with them{fetched}"
+    if cost.deletes >= MANY_DELETES or cost.oldest_age_us >= OLD_DELETE_US:
+        yield Concern(
+            "warning",
+            f"{deletes} of table {table.name}, the oldest {duration_text(cost.oldest_age_us)} old",
+            f"They are in effect. But resolution does not run, or does not keep up. {compared}.",
+            (command,),
+        )
+    elif cost.slowdown >= SLOW_SCAN:
+        yield Concern(
+            "warning",
+            f"{deletes} of table {table.name} {'makes' if cost.deletes == 1 else 'make'} its scans slow",
+            f"{compared}. By an estimate it takes {cost.slowdown:,.1f} times as long as without them. "
+            "Resolution ends this; so do fewer deletes that each name more rows.",
+            (command,),
+        )
+
+
+def _publication(table: TableHealth) -> Iterator[Concern]:
+    lag, command = table.debt.publication_lag_us or 0, f"dolmen publish-iceberg --table {table.name}"
+    if lag > LATE_PUBLICATION_US:
+        yield Concern(
+            "warning",
+            f"Readers of Iceberg see table {table.name} as it was {duration_text(lag)} ago",
+            "Publication fails, or rounds of maintenance have no time for it.",
+            (command,),
+        )
+    elif table.publishes and not table.debt.published_version:
+        yield Concern(
+            "notice",
+            f"Table {table.name} was not published as Iceberg yet",
+            "Its setting asks for it; the next round of maintenance publishes it.",
+            (command,),
+        )
+
+
+def _files(table: TableHealth) -> Iterator[Concern]:
+    debt, overlap = table.debt, table.overlap
+    command = f"dolmen compact {table.name}"
+    if debt.files_saved >= FEW_FILES and debt.files_saved * 4 > debt.files:
+        yield Concern(
+            "warning",
+            f"Table {table.name} has {debt.small_files:,} small files of {debt.files:,}",
+            f"Each costs a scan a request. Compaction saves up to {debt.files_saved:,} of them.",
+            (f"{command} --dry-run", command),
+        )
+    elif overlap and overlap.mean > DEEP_OVERLAP and debt.files > FEW_FILES:
+        yield Concern(
+            "notice",
+            f"Files of table {table.name} overlap in the sort key: {overlap.mean:,.1f} at a place on average",
+            "A filter on the sort key reads all of them. Compaction sorts them together once that pays.",
+            (f"{command} --dry-run",),
+        )
+    if debt.rows and debt.dead_rows * 2 > debt.rows:
+        yield Concern(
+            "notice",
+            f"{100 * debt.dead_rows // debt.rows} % of the rows in files of table {table.name} are deleted",
+            "They take space until compaction rewrites their files.",
+            (command,),
+        )
+
+
+def _index(table: TableHealth) -> Iterator[Concern]:
+    lag, rows = table.debt.index_lag_rows, table.debt.rows
+    if table.indexed and lag * 10 > rows:
+        yield Concern(
+            "notice",
+            f"The index of table {table.name} lacks at least {lag:,} of {rows:,} rows",
+            "Look-ups by key fall back on the files that it does not know.",
+            (f"dolmen maintain {table.name}",),
+        )

@@ -1,7 +1,4 @@
-"""Checks the pointer, the manifests, and the chain of versions.
-
-Checks the contents of older kept versions, as far as the checked version does not have them; each object once.
-"""
+"""Checks the pointer, the manifests, and the chain of versions, with what only older kept versions need."""
 
 from __future__ import annotations
 
@@ -23,11 +20,10 @@ from dolmen.errors import (
 from dolmen.format.entries import DataFile, Vector
 from dolmen.format.layout import POINTER, Pointer, manifest_key, parse_manifest_key
 from dolmen.format.manifest import HistoryEntry, Manifest, TableEntry
-from dolmen.maintenance.verify.verify_data import DataCheck
-from dolmen.maintenance.verify.verify_deletes import DeleteObjects, check_deletes
-from dolmen.maintenance.verify.verify_objects import References
-from dolmen.maintenance.verify.verify_report import FindingLog
-from dolmen.maintenance.verify.verify_segments import TableContents, read_segment
+from dolmen.maintenance.verify.contents import DataCheck, DeleteObjects, check_deletes
+from dolmen.maintenance.verify.entries import TableContents, read_segment
+from dolmen.maintenance.verify.findings import FindingLog
+from dolmen.maintenance.verify.objects import References
 
 SAMPLED_VERSIONS = 64
 """The most manifests of older versions that are read, evenly spread and including the oldest, unless all are read."""
@@ -103,41 +99,30 @@ def last_listed(context: Context) -> str:
 
 
 def check_chain(
-    context: Context,
-    newest: Manifest,
-    log: FindingLog,
-    references: References,
-    *,
-    every: bool,
-    each: Callable[[Manifest], None],
+    context: Context, newest: Manifest, log: FindingLog, references: References, each: Callable[[Manifest], None] | None
 ) -> dict[int, HistoryEntry]:
-    """Checks the versions from the newest back to the horizon.
+    """Checks the versions from the newest back to the horizon. Returns their history entries.
 
     Args:
-        references: receives the manifests of all kept versions.
-        every: read all manifests instead of a sample.
-        each: called with every manifest that was read, except the newest.
-
-    Returns:
-        the history's entries of kept versions, by version.
+        each: called with every manifest but the newest; None: only a sample of the manifests is read.
     """
     _check_fences(newest, newest, log)
     oldest = max(newest.horizon, 1)
-    told: dict[int, HistoryEntry] = {}
+    kept: dict[int, HistoryEntry] = {}
     following: HistoryEntry | None = None
     for entry in _kept_history(context, newest, oldest):
         if following is not None:
             _check_order(entry, following, log)
-        told[entry.version] = following = entry
+        kept[entry.version] = following = entry
         references.add(entry.manifest, (entry.version, entry.version))
-    if min(told) > oldest:
-        log.add("history-short", newest.key, f"it ends with version {min(told)}, and {oldest} is the oldest kept")
-    versions = sorted(set(told) - {newest.version})
-    chosen = versions if every else _spread(versions, SAMPLED_VERSIONS)
+    if min(kept) > oldest:
+        log.add("history-short", newest.key, f"it ends with version {min(kept)}, and {oldest} is the oldest kept")
+    versions = sorted(set(kept) - {newest.version})
+    chosen = versions if each is not None else _spread(versions, SAMPLED_VERSIONS)
 
     def read(version: int) -> tuple[HistoryEntry, Manifest | None, FindingLog]:
         own = FindingLog()  # findings are added in the order of versions
-        return told[version], read_manifest(context, told[version].manifest, version, own), own
+        return kept[version], read_manifest(context, kept[version].manifest, version, own), own
 
     for entry, manifest, own in context.runtime.map(read, chosen):
         log.count("manifests", total=len(chosen) + 1)
@@ -145,9 +130,10 @@ def check_chain(
             if finding.kind != "manifest-missing":  # the listing finds those
                 log.add(finding.kind, finding.object, finding.reason, versions=finding.versions)
         if manifest is not None:
-            _check_manifest(manifest, entry, told, newest, log)
-            each(manifest)
-    return told
+            _check_manifest(manifest, entry, kept, newest, log)
+            if each is not None:
+                each(manifest)
+    return kept
 
 
 def _kept_history(context: Context, newest: Manifest, oldest: int) -> Iterator[HistoryEntry]:
@@ -162,45 +148,43 @@ def _kept_history(context: Context, newest: Manifest, oldest: int) -> Iterator[H
 
 
 def _check_order(entry: HistoryEntry, following: HistoryEntry, log: FindingLog) -> None:
-    versions = (entry.version, following.version)
-    if entry.version != following.version - 1:
-        log.add(
+    checks = (
+        (
+            entry.version != following.version - 1,
             "chain-broken",
-            following.manifest,
             f"the version before {following.version} is {entry.version} in its history",
-            versions=versions,
-        )
-    if entry.commit_ts >= following.commit_ts:
-        log.add(
+        ),
+        (
+            entry.commit_ts >= following.commit_ts,
             "commit-ts-order",
-            following.manifest,
             f"commit_ts {following.commit_ts}, and {entry.commit_ts} of the version before",
-            versions=versions,
-        )
-    if entry.created_at > following.created_at:
-        log.add(
+        ),
+        (
+            entry.created_at > following.created_at,
             "created-at-order",
-            following.manifest,
             f"created_at {following.created_at}, and {entry.created_at} of the version before",
-            versions=versions,
-        )
+        ),
+    )
+    for is_wrong, kind, reason in checks:
+        if is_wrong:
+            log.add(kind, following.manifest, reason, versions=(entry.version, following.version))
 
 
 def _check_manifest(
-    manifest: Manifest, entry: HistoryEntry, told: dict[int, HistoryEntry], newest: Manifest, log: FindingLog
+    manifest: Manifest, entry: HistoryEntry, kept: dict[int, HistoryEntry], newest: Manifest, log: FindingLog
 ) -> None:
     """Compares a kept version with the history of the newest version and of those before."""
     own = (manifest.version, manifest.version)
     if not manifest.as_history().is_same_commit(entry):
-        log.add("history-differs", manifest.key, "later versions tell otherwise of this one", versions=own)
+        log.add("history-differs", manifest.key, "later versions differ about this one", versions=own)
     if manifest.previous is not None:
-        before = told.get(manifest.version - 1)
+        before = kept.get(manifest.version - 1)
         if before is not None and before.manifest != manifest.previous:
-            reason = f"its previous is {manifest.previous}, and the history tells of {before.manifest}"
+            reason = f"its previous is {manifest.previous}, and in the history it is {before.manifest}"
             log.add("chain-broken", manifest.key, reason, versions=own)
         elif (parsed := parse_manifest_key(manifest.previous)) and parsed[0] != manifest.version - 1:
             log.add("chain-broken", manifest.key, f"its previous is {manifest.previous}", versions=own)
-    differ = [each.version for each in manifest.history if not told.get(each.version, each).is_same_commit(each)]
+    differ = [each.version for each in manifest.history if not kept.get(each.version, each).is_same_commit(each)]
     if differ:
         reason = f"its history of version {differ[-1]} is not that of version {newest.version}"
         log.add("history-differs", manifest.key, reason, versions=own)
@@ -210,16 +194,17 @@ def _check_manifest(
 
 
 def _check_fences(manifest: Manifest, newest: Manifest, log: FindingLog) -> None:
+    reasons = []
     for name in ("horizon", "orphan_cutoff", "freed", "swept"):
         before, now = getattr(manifest, name), getattr(newest, name)
         if before > now:
-            reason = f"{name} {before} in version {manifest.version} is {now} in version {newest.version}"
-            log.add("fence-order", manifest.key, reason)
+            reasons.append(f"{name} {before} in version {manifest.version} is {now} in version {newest.version}")
     if manifest.horizon > manifest.version or manifest.freed > manifest.horizon:
-        reason = f"version {manifest.version}, horizon {manifest.horizon}, freed through {manifest.freed}"
-        log.add("fence-order", manifest.key, reason)
+        reasons.append(f"version {manifest.version}, horizon {manifest.horizon}, freed through {manifest.freed}")
     if manifest.orphan_cutoff > manifest.created_at or manifest.swept > manifest.orphan_cutoff:
-        reason = f"created at {manifest.created_at}, orphan_cutoff {manifest.orphan_cutoff}, swept {manifest.swept}"
+        fences = f"orphan_cutoff {manifest.orphan_cutoff}, swept {manifest.swept}"
+        reasons.append(f"created at {manifest.created_at}, {fences}")
+    for reason in reasons:
         log.add("fence-order", manifest.key, reason)
 
 
@@ -231,11 +216,7 @@ def _spread(versions: list[int], most: int) -> list[int]:
 
 @dataclass
 class KeptContents:
-    """Collects data files, deletes and segments of older versions, and checks them.
-
-    Args:
-        seen: data files, blobs and segments that were added, or are checked with the checked version.
-    """
+    """Collects data files, deletes and segments of older versions, and checks them, each object once."""
 
     seen: set[tuple[str, int]] = field(default_factory=set)
     _files: list[tuple[str, TableEntry, list[DataFile]]] = field(default_factory=list)
@@ -250,11 +231,7 @@ class KeptContents:
         self.seen.update((tombstone.blob.object, tombstone.blob.offset) for tombstone in view.tombstones)
 
     def take(self, view: TableContents, new: Collection[str]) -> None:
-        """Adds what one table of one version needs.
-
-        Args:
-            new: keys of its segments that no earlier version had.
-        """
+        """Adds what one table of one version needs; ``new`` are segments that no earlier version had."""
         entry = view.entry
         if entry is None:
             return
@@ -266,9 +243,8 @@ class KeptContents:
                 self._take_vector(file.vector, file.uuid, file.rows, view, entry)
         if files:
             self._files.append((view.name, entry, files))
-        for uuid, overlay in view.overlays.items():
-            if overlay.vector and uuid not in view.removed:
-                self._take_vector(overlay.vector, uuid, sys.maxsize, view, entry)
+        for uuid, vector in view.overlaid():
+            self._take_vector(vector, uuid, sys.maxsize, view, entry)
         for tombstone in view.tombstones:
             if self._is_new(tombstone.blob.object, tombstone.blob.offset):
                 self._deletes.add_tombstone(tombstone, view.name, entry)
@@ -280,7 +256,6 @@ class KeptContents:
                 read_segment(context, segment, log)
 
     def check(self, context: Context, log: FindingLog, skip: set[str]) -> None:
-        """Reads everything that was added, except the objects in ``skip``."""
         objects = [one for key, one in self._deletes.by_key.items() if key not in skip]
         check_deletes(context, objects, len(objects), log)
         for name, entry, files in self._files:
@@ -298,7 +273,6 @@ class KeptContents:
 
 
 def check_intents(context: Context, log: FindingLog) -> None:
-    """Reads all heartbeats of jobs."""
     store = context.store
     for info in store.list(INTENT_PREFIX):
         parsed = parse_intent_key(info.key)

@@ -7,7 +7,7 @@ It checks, in this order:
 3. that all objects exist with their sizes, by one listing merged with all references;
 4. tombstones and deletion vectors: each ``.del`` object is read once;
 5. footers of a sample of the data files; with ``deep`` all bytes of all data files;
-6. erasures and their receipts, and publications as Iceberg.
+6. erasures and their receipts, and publications.
 
 Others may go on using the database.
 """
@@ -17,8 +17,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -37,6 +36,8 @@ from dolmen.errors import (
 from dolmen.format.entries import DataFile, Overlay, Tombstone, Vector
 from dolmen.format.layout import POINTER, file_label
 from dolmen.format.manifest import HistoryEntry, Manifest, Segment, SegmentKind, TableEntry
+from dolmen.format.references import references
+from dolmen.maintenance.erasures.receipts import check_erasures
 from dolmen.maintenance.gc.mark import manifest_keys
 from dolmen.maintenance.verify.chain import (
     KeptContents,
@@ -46,20 +47,19 @@ from dolmen.maintenance.verify.chain import (
     newest_manifest,
     read_manifest,
 )
-from dolmen.maintenance.verify.verify_data import DataCheck
-from dolmen.maintenance.verify.verify_deletes import DeleteObjects, check_deletes
-from dolmen.maintenance.verify.verify_entries import TableCheck, check_applied, check_erasures, check_manifest
-from dolmen.maintenance.verify.verify_objects import (
-    Missing,
-    Need,
-    References,
-    check_objects,
-    check_publications,
-    check_repeated,
+from dolmen.maintenance.verify.contents import DataCheck, DeleteObjects, check_deletes
+from dolmen.maintenance.verify.entries import (
+    TableCheck,
+    TableContents,
+    check_applied,
+    check_dated,
+    check_manifest,
+    read_segment,
 )
-from dolmen.maintenance.verify.verify_report import FindingLog, Progress, Unreferenced, VerifyReport
-from dolmen.maintenance.verify.verify_segments import TableContents, check_dated, read_segment
+from dolmen.maintenance.verify.findings import FindingLog, Progress, Unreferenced, VerifyReport
+from dolmen.maintenance.verify.objects import Missing, Need, References, check_objects, check_repeated
 from dolmen.store.cache import ObjectCache
+from dolmen.transactions.publisher import publisher
 
 SAMPLED_FOOTERS = 256
 """The number of data files per table that are opened, evenly spread, unless all are read."""
@@ -70,6 +70,9 @@ CACHE_BYTES = 64 * MIB
 _UNREADABLE_KINDS = frozenset(("file-size", "file-entry", "delete-short"))
 """An object with such a finding is not read: its bytes would only lead to a second finding."""
 
+_CheckedTable: TypeAlias = tuple[TableContents, TableEntry, list[DataFile]]
+"""A table whose entries are checked, and the files to open."""
+
 
 def verify(
     context: Context,
@@ -79,7 +82,7 @@ def verify(
     all_versions: bool = False,
     progress: Progress | None = None,
 ) -> VerifyReport:
-    """Checks a database, and reports faults, their cost and what to do. Changes nothing.
+    """Checks a database, and reports problems, their cost and what to do. Changes nothing.
 
     Args:
         version: the version whose contents are checked; the newest by default.
@@ -125,9 +128,9 @@ class _Verification:
         if self._deep and self._all and version in (None, newest.version):
             for name, root in newest.tables.items():
                 self._kept.leave(TableContents(context, name, root, newest, FindingLog()))
-        told = check_chain(context, newest, log, self._references, every=self._all, each=self._older)
+        kept = check_chain(context, newest, log, self._references, self._add_kept if self._all else None)
         self._check_tagged(newest)
-        manifest = newest if version in (None, newest.version) else self._read_version(newest, told, version or 0)
+        manifest = newest if version in (None, newest.version) else self._read_version(newest, kept, version or 0)
         if manifest is None:
             self._check_kept(version or 0, newest)
             return self._report(version or 0, [], {})
@@ -140,15 +143,17 @@ class _Verification:
         self._check_released(newest)
         check_repeated(self._references, log)
         missing, orphans = check_objects(context.store, context.runtime, self._references, log, newest)
-        skip = {one.key for one in missing} | {
-            found.object for found in log.findings if found.kind in _UNREADABLE_KINDS
-        }
+        skip = {one.key for one in missing}
+        skip |= {found.object for found in log.findings if found.kind in _UNREADABLE_KINDS}
         self._check_contents(tables, skip)
         if self._deep:
             self._kept.check(context, log, skip)
             check_intents(context, log)
         check_erasures(context, newest, log, deep=self._deep)
-        check_publications(context, newest, log)
+        for problems in publisher().check(context, newest):
+            log.count("publications")
+            for problem in problems:
+                log.add(problem.kind, problem.key, problem.reason, table=problem.table)
         now = self._check_kept(manifest.version, newest)
         return self._report(manifest.version, [one for one in missing if now.is_kept(one.versions[1])], orphans)
 
@@ -169,19 +174,19 @@ class _Verification:
         url = self._context.store.url
         return VerifyReport(url, version, tuple(log.findings), dict(log.counts), dict(log.checked), orphans, self._deep)
 
-    def _read_version(self, newest: Manifest, told: dict[int, HistoryEntry], version: int) -> Manifest | None:
+    def _read_version(self, newest: Manifest, kept: dict[int, HistoryEntry], version: int) -> Manifest | None:
         if not 1 <= version <= newest.version:
             raise VersionNotFoundError(f"no version {version}: the newest is {newest.version}")
         if key := newest.tagged(version):
             return read_manifest(self._context, key, version, self._log)
         if version < newest.horizon:
             raise VersionExpiredError(f"version {version} has expired: the oldest kept is {newest.horizon}")
-        entry = told.get(version)
+        entry = kept.get(version)
         return read_manifest(self._context, entry.manifest, version, self._log) if entry else None
 
     # ---- entries
 
-    def _check_entries(self, manifest: Manifest) -> list[_Checked]:
+    def _check_entries(self, manifest: Manifest) -> list[_CheckedTable]:
         """Checks the version's entries, and collects references to all that it needs. Each entry is looked at once."""
         log = self._log
         check_manifest(manifest, log)
@@ -197,7 +202,7 @@ class _Verification:
                 tables.append(self._check_table(view, view.entry))
         return tables
 
-    def _check_table(self, view: TableContents, entry: TableEntry) -> _Checked:
+    def _check_table(self, view: TableContents, entry: TableEntry) -> _CheckedTable:
         check = TableCheck(view.name, entry, view.manifest, view.holder, self._log)
         check.check_schema()
         check.check_tombstones(view.tombstones)
@@ -206,15 +211,15 @@ class _Verification:
         total = view.count()
         step = 1 if self._deep else max(1, -(-total // SAMPLED_FOOTERS))
         sample = []
-        for place, file in enumerate(view.checked_files()):
+        for index, file in enumerate(view.checked_files()):
             self._log.count("data files", total=total)
             check.check_file(file)
             self._reference_file(file, view, "needed")
             self._deletes.add_vector(file, view.name, entry)
-            if place % step == 0 and not self._deep:
+            if index % step == 0 and not self._deep:
                 sample.append(file)
         view.check_index(deep=self._deep)
-        return _Checked(view, entry, sample)
+        return view, entry, sample
 
     def _own(self, manifest: Manifest, kind: SegmentKind, log: FindingLog) -> Iterator[Any]:
         """The database's own entries of a kind, oldest first. Checks the segments that hold them."""
@@ -237,30 +242,28 @@ class _Verification:
         self, view: TableContents, need: Need, *, files: bool = True, new: Collection[str] | None = None
     ) -> None:
         """Adds references to what a table needs. If ``new`` is given, only those segments are read for their files."""
-        versions = (view.manifest.version, view.manifest.version)
         for segment in view.segments:
             if new is None or segment.object in new:
                 self._references.add(
-                    segment.object, versions, need=need, table=view.name, size=segment.size, rows=segment.rows
+                    segment.object, view.versions, need=need, table=view.name, size=segment.size, rows=segment.rows
                 )
         for tombstone in view.tombstones:
             end = tombstone.blob.offset + tombstone.blob.length
-            self._references.add(tombstone.blob.object, versions, need=need, table=view.name, end=end)
+            self._references.add(tombstone.blob.object, view.versions, need=need, table=view.name, end=end)
         for file in view.files(new) if files else ():
             self._reference_file(file, view, need)
-        for vector in view.overlaid() if new is not None else ():
+        for _, vector in view.overlaid() if new is not None else ():
             self._reference_vector(vector, view, need)
 
     def _reference_file(self, file: DataFile, view: TableContents, need: Need) -> None:
-        versions = (view.manifest.version, view.manifest.version)
-        self._references.add(file.path, versions, need=need, table=view.name, size=file.size, rows=file.rows)
+        self._references.add(file.path, view.versions, need=need, table=view.name, size=file.size, rows=file.rows)
         if file.vector:
             self._reference_vector(file.vector, view, need)
 
     def _reference_vector(self, vector: Vector, view: TableContents, need: Need) -> None:
-        versions, end = (view.manifest.version, view.manifest.version), vector.offset + vector.length
+        end = vector.offset + vector.length
         rows = vector.cardinality
-        self._references.add(vector.object, versions, need=need, table=view.name, end=end, rows=rows)
+        self._references.add(vector.object, view.versions, need=need, table=view.name, end=end, rows=rows)
 
     def _check_tagged(self, newest: Manifest) -> None:
         """Adds references to expired versions that tags keep, since nothing else tells what they need."""
@@ -270,11 +273,6 @@ class _Verification:
                 if (manifest := read_manifest(self._context, key, version, self._log)) is not None:
                     self._log.count("manifests")
                     self._add_kept(manifest)
-
-    def _older(self, manifest: Manifest) -> None:
-        """Adds references to what a kept version needs, if all versions are checked."""
-        if self._all:
-            self._add_kept(manifest)
 
     def _add_kept(self, manifest: Manifest) -> None:
         """Adds references to what a kept version needs, unless an earlier version had the same entries."""
@@ -311,57 +309,36 @@ class _Verification:
             for tree in released.trees:
                 self._references.add(tree.object, versions, need=need, size=tree.size)
                 self._reference_tree(tree, versions)
-            for key in released.manifests:
-                self._reference_released_manifest(key, versions)
+            for key in released.manifests:  # of expired versions that have lost their tags
+                try:
+                    for needed in manifest_keys(key, self._context.segments):
+                        self._references.add(needed, versions, need="known")
+                except CorruptionError as error:
+                    log.add("manifest-damaged", key, f"{error.reason}, and collection must read it", versions=versions)
         if any(released.version <= newest.freed for released in newest.released):
             reason = f"what version {newest.released[0].version} released is listed, freed is all up to {newest.freed}"
             log.add("released-untrimmed", newest.key, reason)
 
-    def _reference_released_manifest(self, key: str, versions: tuple[int, int]) -> None:
-        """Adds references to what an expired version needs that has lost its tag; some may have been deleted before."""
-        try:
-            for needed in manifest_keys(key, self._context.segments):
-                self._references.add(needed, versions, need="known")
-        except CorruptionError as error:
-            self._log.add("manifest-damaged", key, f"{error.reason}, and collection must read it", versions=versions)
-
     def _reference_tree(self, tree: Segment, versions: tuple[int, int]) -> None:
         """Adds references to objects that a released segment names; some may have been deleted before."""
         for entry in _entries(self._context, tree, self._log):
-            objects: set[str] = set()
             if isinstance(entry, TableEntry):
-                objects = entry.objects()
                 for segment in entry.segments:
                     self._reference_tree(segment, versions)
-            elif isinstance(entry, DataFile | Overlay):
-                objects = {entry.vector.object} if entry.vector else set()
-                if isinstance(entry, DataFile):
-                    objects.add(entry.path)
-            elif isinstance(entry, Tombstone):
-                objects = {entry.blob.object}
-            for key in objects:
+            for key in references(entry) if isinstance(entry, TableEntry | DataFile | Overlay | Tombstone) else ():
                 self._references.add(key, versions, need="known")
 
     # ---- contents
 
-    def _check_contents(self, tables: list[_Checked], skip: set[str]) -> None:
+    def _check_contents(self, tables: list[_CheckedTable], skip: set[str]) -> None:
         objects = [one for key, one in self._deletes.by_key.items() if key not in skip]
         check_deletes(self._context, objects, len(objects), self._log)
-        for one in tables:
-            data = DataCheck(self._context, one.view.name, one.entry, self._log, skip)
+        for view, entry, sample in tables:
+            data = DataCheck(self._context, view.name, entry, self._log, skip)
             if self._deep:
-                data.check_data(one.view.files(), one.view.count())
+                data.check_data(view.files(), view.count())
             else:
-                data.check_footers(iter(one.sample), len(one.sample))
-
-
-@dataclass(frozen=True)
-class _Checked:
-    """A table whose entries are checked, and the files to open."""
-
-    view: TableContents
-    entry: TableEntry
-    sample: list[DataFile]
+                data.check_footers(iter(sample), len(sample))
 
 
 def _entries(context: Context, segment: Segment, log: FindingLog) -> Iterator[Any]:

@@ -1,11 +1,7 @@
-"""Checks that all objects exist, by one listing merged with the sorted references of all versions.
-
-Checks publications: that their objects are there, and that they show the rows of the version they name.
-"""
+"""Checks that all objects exist, by one listing merged with the sorted references of all versions."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import chain, groupby
 from operator import itemgetter
@@ -13,43 +9,28 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
-from pyroaring import BitMap
 
-from dolmen.base.runtime import PUBLICATION_CHECK, Runtime, attempts
-from dolmen.commit.context import Context
-from dolmen.commit.versions import manifest_at_version
-from dolmen.errors import CorruptionError, NotFoundError, ObjectNotFoundError
+from dolmen.base.runtime import Runtime
+from dolmen.errors import CorruptionError, ObjectNotFoundError
 from dolmen.format.layout import parse_manifest_key
 from dolmen.format.manifest import Manifest
-from dolmen.iceberg.delete_files import vector_in
-from dolmen.iceberg.file_groups import FileGroups
-from dolmen.iceberg.manifests import FileEntry, ManifestBody, decode_manifest_list
-from dolmen.iceberg.metadata import TableMetadata
-from dolmen.iceberg.publication_directory import Newest, PublicationDirectory
-from dolmen.iceberg.published_versions import published_tables
-from dolmen.maintenance.verify.verify_report import FindingLog, Unreferenced
+from dolmen.maintenance.verify.findings import FindingLog, Unreferenced
 from dolmen.rows.scan.data_objects import data_object
 from dolmen.store.base import ObjectInfo, ObjectStore
 
 PREFIXES = ("data/", "index/", "manifest/", "segment/", "tombstone/")
 """The prefixes of a database's objects, in the order of keys. No version references an intent."""
 
-
 _CHUNK = 1 << 16
-
 
 Need: TypeAlias = Literal["known", "released", "kept", "needed"]
 """known: was in use until recently, or is in use by another version, and may be gone; released: kept versions before
 the newest need it, by the newest version's list; kept: a kept version that was read needs it; needed: the checked
 version needs it."""
 
-
 _NEEDS: tuple[Need, ...] = ("known", "released", "kept", "needed")
 
-
 _NEEDED = len(_NEEDS) - 1
-
 
 _MISSING = {
     "data/": "file-missing",
@@ -58,9 +39,7 @@ _MISSING = {
     "tombstone/": "delete-missing",
 }
 
-
 _SIZE = {"data/": "file-size", "segment/": "segment-size", "tombstone/": "delete-short"}
-
 
 _SCHEMA = pa.schema(
     [
@@ -85,7 +64,6 @@ class Reference(NamedTuple):
         end: the least size that the object must have.
         rows: rows that would be lost with it.
         table: index of the table's name in ``References.tables``.
-        oldest, newest: the kept versions that need it.
     """
 
     key: str
@@ -118,12 +96,11 @@ class References:
         end: int = 0,
         rows: int = 0,
     ) -> None:
-        """Adds a reference. An object may have many."""
-        place = self._places.get(table)
-        if place is None:
-            place = self._places[table] = len(self.tables)
+        index = self._places.get(table)
+        if index is None:
+            index = self._places[table] = len(self.tables)
             self.tables.append(table)
-        self._rows.append(Reference(key, _NEEDS.index(need), size, end, rows, place, *versions))
+        self._rows.append(Reference(key, _NEEDS.index(need), size, end, rows, index, *versions))
         if len(self._rows) >= _CHUNK:
             self._pack()
 
@@ -190,11 +167,7 @@ def check_objects(
 ) -> tuple[list[Missing], dict[str, Unreferenced]]:
     """Lists the database once, and compares the listing with the references.
 
-    Args:
-        newest: shows up to when orphans are deleted, and which versions have expired but wait for deletion.
-
-    Returns:
-        missing objects, each confirmed by a request of its own, and the orphans by prefix.
+    Returns missing objects, each confirmed by a request of its own, and the orphans by prefix.
     """
     missing: list[Missing] = []
     orphans: dict[str, Unreferenced] = {}
@@ -236,7 +209,6 @@ def _listing(store: ObjectStore, log: FindingLog) -> Iterator[ObjectInfo]:
 
 
 def check_repeated(references: References, log: FindingLog) -> None:
-    """Finds data files that are referenced twice."""
     for one in references.repeated_files():
         table, versions = references.tables[one.table], (one.oldest, one.newest)
         log.add("file-twice", one.key, "it is referenced twice", table=table, rows=one.rows, versions=versions)
@@ -246,11 +218,11 @@ def _check_size(there: ObjectInfo, some: list[Reference], references: References
     log.count("objects referenced")
     for one in some:
         if one.need and (one.size not in (-1, there.size) or one.end > there.size):
-            wanted = f"the {one.size:,}" if one.size != -1 else f"at least {one.end:,}"
+            expected = f"the {one.size:,}" if one.size != -1 else f"at least {one.end:,}"
             log.add(
                 _SIZE.get(_prefix(there.key), "file-size"),
                 there.key,
-                f"{there.size:,} bytes, not {wanted} that its entry tells of",
+                f"{there.size:,} bytes, not {expected} that its entry has",
                 table=references.tables[one.table],
                 rows=one.rows,
                 versions=(one.oldest, one.newest),
@@ -284,108 +256,3 @@ def _confirm_missing(store: ObjectStore, runtime: Runtime, missing: Iterable[Mis
 
 def _prefix(key: str) -> str:
     return key.partition("/")[0] + "/"
-
-
-def check_publications(context: Context, newest: Manifest, log: FindingLog) -> None:
-    """Checks the newest publication of each table that has one. Makes no request where nothing is published.
-
-    Others may publish, drop and collect during the check, so a finding counts only if the publication is still the
-    newest.
-
-    Args:
-        newest: the newest version.
-    """
-    for uuid in sorted(published_tables(newest)):
-        manifest = newest
-        directory = PublicationDirectory(context.store, context.runtime, uuid)
-        for _ in attempts(context.runtime, PUBLICATION_CHECK):
-            name = manifest.name_of(uuid)
-            if name is None:
-                break  # dropped: the next collection deletes the publication
-            found, own = directory.newest(thorough=True), FindingLog()
-            if found.number:  # else a publisher stopped before its first publication
-                _check_newest(context, manifest, name, directory, found, own)
-            is_newest = not own.findings or directory.newest(thorough=True).number == found.number
-            if own.findings:
-                manifest = context.head.refresh().manifest
-            if is_newest and manifest.name_of(uuid) is not None:
-                log.count("publications", int(found.number > 0))
-                log.merge(own)
-                break
-
-
-def _check_newest(
-    context: Context, newest: Manifest, name: str, directory: PublicationDirectory, found: Newest, log: FindingLog
-) -> None:
-    key, metadata = directory.key(directory.metadata_path(found.number)), found.metadata
-    if metadata is None or metadata.location != directory.location:
-        log.add("publication-foreign", key, "it is not as dolmen wrote it for this place", table=name)
-        return
-    if found.hint != found.number:
-        log.add("publication-hint", directory.hint_key, f"it does not name v{found.number}.metadata.json", table=name)
-    if metadata.current.version > newest.version:  # it was published after this check began
-        newest = context.head.refresh().manifest
-    try:
-        _check(context, newest, name, directory, metadata, log)
-    except CorruptionError as error:
-        log.add("publication-damaged", error.key, error.reason, table=name)
-    except NotFoundError as error:
-        log.add("publication-differs", key, f"its version cannot be read: {error}", table=name)
-
-
-def _check(
-    context: Context,
-    newest: Manifest,
-    name: str,
-    directory: PublicationDirectory,
-    metadata: TableMetadata,
-    log: FindingLog,
-) -> None:
-    current = metadata.current
-    manifest = manifest_at_version(context.head, newest, current.version)
-    then = manifest.name_of(metadata.table_uuid)
-    if then is None or manifest.commit_id != current.commit_id:
-        reason = f"version {current.version} is of another commit, or has no such table"
-        log.add("publication-differs", directory.key(current.manifest_list), reason, table=name)
-        return
-    groups = FileGroups.of(context, then, manifest, context.segments.whole(manifest.table(then)))
-    files = list[str]()
-    deletes = list[FileEntry]()
-    list_key = directory.key(current.manifest_list)
-    for each in decode_manifest_list(directory.read(current.manifest_list), list_key):
-        body = ManifestBody.decode(directory.read(each.path), directory.key(each.path))
-        if each.content == "deletes":
-            deletes += body.entries
-        else:
-            files += [entry.path for entry in body.entries]
-    shown = {file.uuid: directory.path(file.path) for group in groups.groups for file in groups.files(group, ())}
-    if sorted(files) != sorted(shown.values()):
-        reason = f"it has {len(files):,} data files, which are not the {len(shown):,} of version {current.version}"
-        log.add("publication-differs", list_key, reason, table=name)
-    hidden = _positions(directory, deletes)
-    for group in groups.groups:
-        for file, positions in groups.positions(group, group.deleted.keys()):
-            if hidden.pop(directory.path(file.path), BitMap()) != positions:
-                log.add("publication-differs", list_key, f"it hides other rows of {file.path!r}", table=name)
-    for path in hidden.keys() & set(files):
-        log.add("publication-differs", list_key, f"it hides rows of {directory.key(path)!r}", table=name)
-
-
-def _positions(directory: PublicationDirectory, deletes: Iterable[FileEntry]) -> dict[str, BitMap]:
-    """The positions that delete files hide, by the path of their data file. Raises CorruptionError."""
-    found: dict[str, BitMap] = defaultdict(BitMap)
-    for entry in deletes:
-        body = directory.read(entry.path)
-        if len(body) != entry.size:
-            raise CorruptionError(directory.key(entry.path), f"it has {len(body)} bytes, not {entry.size}")
-        try:
-            if entry.data_file is not None and entry.blob is not None:
-                found[entry.data_file] |= vector_in(body, *entry.blob)
-                continue
-            rows = pq.ParquetFile(pa.BufferReader(body)).read(use_threads=False)
-            table = rows.group_by("file_path", use_threads=False).aggregate([("pos", "list")])
-        except (ValueError, pa.ArrowException, OSError) as error:
-            raise CorruptionError(directory.key(entry.path), f"not a delete file: {error}") from error
-        for path, positions in zip(table["file_path"].to_pylist(), table["pos_list"], strict=True):
-            found[path] |= BitMap(positions.values.to_numpy())
-    return found

@@ -1,46 +1,56 @@
-"""The sections about the whole database: versions, erasures, the pipeline, background work, and what is not known."""
+"""The sections about the whole database: versions, erasures, the pipeline, background work, and what is unknown."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from dolmen.base.units import count_text, duration_text
-from dolmen.maintenance.health.concerns import ago_text, time_text
-from dolmen.maintenance.health.health import Health, PendingErasure, Pipeline, QueuePlace, RejectsPlace
-from dolmen.maintenance.health.page.charts import GridColumn, Html, element, grid, join, meter, version_strip
+from dolmen.maintenance.health.elements import (
+    WIDTH,
+    Html,
+    ago_text,
+    element,
+    grid,
+    join,
+    key_legend,
+    meter,
+    small_print,
+    time_text,
+)
+from dolmen.maintenance.health.health import (
+    Health,
+    KeptVersions,
+    PendingErasure,
+    Pipeline,
+    QueuePlace,
+    RejectsPlace,
+)
 
 
 def versions(health: Health) -> Html | None:
-    """The kept versions, tags and cursors."""
     kept = health.versions
     if not kept.newest:
         return None
     since = f", since {time_text(kept.oldest_at)}" if kept.oldest_at else ""
-    told = (
+    text = (
         f"Versions {kept.oldest:,} to {kept.newest:,} can be read{since}. A version expires when it is older than "
         f"{duration_text(kept.retention_us)} and not among the newest {kept.keep_versions:,}, unless a tag or a cursor "
         "keeps it."
     )
-    pins = (
-        element(
-            "p", f"{kept.pins:,} more kept for readers of tables that are published as Iceberg.", class_="small-print"
-        )
-        if kept.pins
-        else None
-    )
-    legend = element(
-        "div",
-        element("span", element("span", class_="key tag-key", aria_hidden="true"), f"tags: {len(kept.tags):,}, above"),
-        element(
-            "span",
-            element("span", class_="key cursor-key", aria_hidden="true"),
-            f"cursors: {len(kept.cursors):,}, below",
-        ),
-        class_="legend",
+    pins = f"{kept.pins:,} more kept for readers of tables that are published as Iceberg."
+    legend = key_legend(
+        ("tag-key", f"tags: {len(kept.tags):,}, above"), ("cursor-key", f"cursors: {len(kept.cursors):,}, below")
     )
     return _section(
         "Versions",
-        element("div", element("p", told), version_strip(kept), legend, pins, class_="card"),
+        element(
+            "div",
+            element("p", text),
+            version_strip(kept),
+            legend,
+            small_print(pins) if kept.pins else None,
+            class_="card",
+        ),
         _tags(health),
         _cursors(health),
     )
@@ -48,12 +58,7 @@ def versions(health: Health) -> Html | None:
 
 def _tags(health: Health) -> Html | None:
     kept = health.versions
-    columns = (
-        GridColumn("tag"),
-        GridColumn("version", "number"),
-        GridColumn("of", "time"),
-        GridColumn("kept until", "time"),
-    )
+    columns = {"tag": "", "version": "number", "of": "time", "kept until": "time"}
     rows = [
         (tag.name, f"{tag.version:,}", time_text(tag.created_at), time_text(tag.until) or "no end") for tag in kept.tags
     ]
@@ -62,13 +67,7 @@ def _tags(health: Health) -> Html | None:
 
 def _cursors(health: Health) -> Html | None:
     kept = health.versions
-    columns = (
-        GridColumn("cursor"),
-        GridColumn("version", "number"),
-        GridColumn("versions behind", "number"),
-        GridColumn("moved", "time"),
-        GridColumn("ends", "time"),
-    )
+    columns = {"cursor": "", "version": "number", "versions behind": "number", "moved": "time", "ends": "time"}
     rows = [
         (
             cursor.name,
@@ -79,25 +78,14 @@ def _cursors(health: Health) -> Html | None:
         )
         for cursor in kept.cursors
     ]
-    return (
-        grid(_with_rest("Cursors: places of readers of changes", kept.cursors_left_out), columns, rows)
-        if rows
-        else None
-    )
+    caption = _with_rest("Cursors: positions of readers of changes", kept.cursors_left_out)
+    return grid(caption, columns, rows) if rows else None
 
 
 def erasures(health: Health) -> Html:
-    """Pending erasures and their deadlines."""
     if not health.erasures:
         return _section("Erasures", element("p", "No erasure is pending: what was erased is gone from the disk."))
-    columns = (
-        GridColumn("erasure", "id"),
-        GridColumn("deadline", "time"),
-        GridColumn("time used"),
-        GridColumn("state"),
-        GridColumn("tables", "words"),
-        GridColumn("next", "words"),
-    )
+    columns = {"erasure": "id", "deadline": "time", "time used": "", "state": "", "tables": "words", "next": "words"}
     rows = [_erasure(each, health.looked_at) for each in health.erasures]
     caption = _with_rest("Erasures of which some object may still hold rows, by deadline", health.erasures_left_out)
     return _section("Erasures", grid(caption, columns, rows))
@@ -122,11 +110,10 @@ def _erasure(each: PendingErasure, now_us: int) -> tuple[object, ...]:
 
 def pipeline(health: Health) -> Html:
     """Rejects and queues, as far as they were named."""
-    beside = health.pipeline
-    return _section("Rejects and dead letters", *_places(beside, health.looked_at))
+    return _section("Rejects and dead letters", *_pipeline_parts(health.pipeline, health.looked_at))
 
 
-def _places(beside: Pipeline, now_us: int) -> Iterator[Html]:
+def _pipeline_parts(beside: Pipeline, now_us: int) -> Iterator[Html]:
     if beside.rejects is None:
         yield element(
             "p",
@@ -144,28 +131,22 @@ def _places(beside: Pipeline, now_us: int) -> Iterator[Html]:
             " count waiting messages and dead letters.",
         )
     else:
-        columns = (
-            GridColumn("queue"),
-            GridColumn("waiting", "number"),
-            GridColumn("under way", "number"),
-            GridColumn("given up", "number"),
-            GridColumn("place", "words"),
-        )
+        columns = {"queue": "", "waiting": "number", "under way": "number", "given up": "number", "place": "words"}
         yield grid("Queues: approximate numbers of messages", columns, [_queue(each) for each in beside.queues])
 
 
-def _rejects(place: RejectsPlace, now_us: int) -> Html:
-    where = element("p", "Place: ", element("code", place.url), class_="small-print")
-    if place.problem:
-        return element("div", element("p", f"It could not be looked at: {place.problem}"), where, class_="card")
-    retried = f" {place.retried:,} more were put back." if place.retried else ""
-    if not place.waiting:
+def _rejects(rejects: RejectsPlace, now_us: int) -> Html:
+    where = small_print("Place: ", element("code", rejects.url))
+    if rejects.problem:
+        return element("div", element("p", f"It could not be looked at: {rejects.problem}"), where, class_="card")
+    retried = f" {rejects.retried:,} more were put back." if rejects.retried else ""
+    if not rejects.waiting:
         return element("div", element("p", f"No reject waits.{retried}"), where, class_="card")
-    rows = [(table or "(no table)", f"{count:,}") for table, count in place.waiting.items()]
-    newest = f"The newest was rejected {ago_text(place.newest_at, now_us)}.{retried}"
-    least = "" if place.complete else " There are more: counting stopped."
-    counted = grid("Rejects that wait, by table", (GridColumn("table"), GridColumn("rejects", "number")), rows)
-    return join((counted, element("p", newest + least, class_="small-print"), where))
+    rows = [(table or "(no table)", f"{count:,}") for table, count in rejects.waiting.items()]
+    newest = f"The newest was rejected {ago_text(rejects.newest_at, now_us)}.{retried}"
+    least = "" if rejects.complete else " There are more: counting stopped."
+    counted = grid("Rejects that wait, by table", {"table": "", "rejects": "number"}, rows)
+    return join((counted, small_print(newest + least), where))
 
 
 def _queue(queue: QueuePlace) -> tuple[object, ...]:
@@ -177,14 +158,13 @@ def _queue(queue: QueuePlace) -> tuple[object, ...]:
 
 
 def background(health: Health) -> Html:
-    """The work that is due, and recent commits."""
     return _section("Background work", _planned(health), _last_runs(health), _past(health))
 
 
 def _planned(health: Health) -> Html:
     if not health.planned:
         return element("p", "Nothing is due: a round of maintenance, or a collection, would find nothing to do.")
-    columns = (GridColumn("step"), GridColumn("table"), GridColumn("work", "words"), GridColumn("command", "words"))
+    columns = {"step": "", "table": "", "work": "words", "command": "words"}
     rows = [
         (
             work.step,
@@ -205,24 +185,24 @@ def _last_runs(health: Health) -> Html | None:
         if work.upkeep:
             last.setdefault(work.operation, work.at)
     if not last:
-        told = f"None of the last {count_text(len(health.past), 'commit')} is background work."
+        text = f"None of the last {count_text(len(health.past), 'commit')} is background work."
     else:
         runs = ", ".join(f"{operation} {ago_text(at, health.looked_at)}" for operation, at in last.items())
-        told = f"Last commits of background work: {runs}. A round that finds nothing to do makes no commit."
-    return element("p", told, class_="small-print")
+        text = f"Last commits of background work: {runs}. A round that finds nothing to do makes no commit."
+    return small_print(text)
 
 
 def _past(health: Health) -> Html | None:
     if not health.past:
         return None
-    columns = (
-        GridColumn("version", "number"),
-        GridColumn("time", "time"),
-        GridColumn("did", "words"),
-        GridColumn("rows added", "number"),
-        GridColumn("files", "number"),
-        GridColumn("message and requests", "words"),
-    )
+    columns = {
+        "version": "number",
+        "time": "time",
+        "did": "words",
+        "rows added": "number",
+        "files": "number",
+        "message and requests": "words",
+    }
     rows = [
         (
             f"{work.version:,}",
@@ -243,20 +223,17 @@ def _files(added: int, removed: int) -> str:
 
 def unknown(health: Health) -> Html:
     """A list of things that the page does not know, so that its silence is not taken for good news."""
-    told: list[tuple[str, str]] = [
+    unknowns: list[tuple[str, str]] = [
         ("Whether every object is there and intact: ", "dolmen verify"),
         ("Uploads that no commit names (orphans), which take space until a collection: ", "dolmen gc --dry-run"),
         ("How many rows unresolved deletes hide. Figures of rows count them: ", "dolmen scan TABLE --count"),
         ("Older versions of objects that the bucket itself keeps, and what else lies in it.", ""),
-        (
-            "Rounds of maintenance that failed or found nothing: they leave no commit. The log of the functions tells.",
-            "",
-        ),
+        ("Rounds of maintenance that failed or found nothing: they make no commit. The functions' log has them.", ""),
         ("Who reads the database, and what that costs.", ""),
     ]
     if health.pipeline.rejects is None or not health.pipeline.queues:
-        told.append(("Rejected files and dead letters of places that were not named: see above.", ""))
-    items = [element("li", text, element("code", command) if command else None) for text, command in told]
+        unknowns.append(("Rejected files and dead letters of places that were not named: see above.", ""))
+    items = [element("li", text, element("code", command) if command else None) for text, command in unknowns]
     return _section("What this page does not know", element("ul", *items, class_="unknown"))
 
 
@@ -267,3 +244,42 @@ def _section(title: str, *content: object) -> Html:
 
 def _with_rest(caption: str, left_out: int) -> str:
     return f"{caption}; {left_out:,} more are not shown" if left_out else caption
+
+
+def version_strip(versions: KeptVersions) -> Html:
+    """The kept versions as a bar, with marks of tags above and of cursors below."""
+    marks = [*(tag.version for tag in versions.tags), *(cursor.version for cursor in versions.cursors)]
+    first = min([max(versions.oldest, 1), *(max(version, 1) for version in marks)])
+    span = max(versions.newest - first, 1)
+
+    def x(version: int) -> float:
+        return round((max(version, first) - first) / span * (WIDTH - 8), 1)
+
+    begin = x(versions.oldest)
+    kept = element("rect", class_="fill", x=begin, y=12, width=WIDTH - begin, height=12)
+    ticks = [
+        element("rect", class_=f"tick {kind}-tick", x=x(mark.version), y=y, width=6, height=18)
+        for kind, marks, y in (("tag", versions.tags, 2), ("cursor", versions.cursors, 16))
+        for mark in marks
+    ]
+    description = (
+        f"Versions {versions.oldest:,} to {versions.newest:,} are kept, {len(versions.tags):,} tags and "
+        f"{len(versions.cursors):,} cursors are marked."
+    )
+    drawing = element(
+        "svg",
+        element("title", "Kept versions", id="versions-title"),
+        element("desc", description, id="versions-desc"),
+        element("rect", class_="track", y=12, width=WIDTH, height=12),
+        kept,
+        *ticks,
+        class_="strip",
+        viewBox=f"0 0 {WIDTH} 36",
+        preserveAspectRatio="none",
+        role="img",
+        aria_labelledby="versions-title versions-desc",
+    )
+    ends = element(
+        "div", element("span", f"version {first:,}"), element("span", f"version {versions.newest:,}"), class_="ends"
+    )
+    return join((drawing, ends))

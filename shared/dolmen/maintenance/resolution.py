@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 
 from pyroaring import BitMap
 
-from dolmen.base.units import GIB
+from dolmen.base.runtime import never
+from dolmen.base.units import GIB, KIB, MIB
 from dolmen.commit.context import Context
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import Resolve
@@ -25,9 +26,8 @@ from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.entries.segments.segment_reader import erasures_of
 from dolmen.format.entries import DataFile, Tombstone
 from dolmen.format.manifest import Erasure, Manifest, TableEntry
-from dolmen.maintenance import never
 from dolmen.maintenance.erasures.erasure_work import note_held_files
-from dolmen.maintenance.resolve.unresolved import ErasureMatches, Unresolved, gather_vectors
+from dolmen.maintenance.unresolved import ErasureMatches, Unresolved
 from dolmen.rows.scan.data_objects import local_path
 from dolmen.rows.scan.key_access import FilterChoice, IndexedDeletes
 from dolmen.rows.scan.plan import FactSheet, FilePlan
@@ -36,6 +36,12 @@ from dolmen.rows.scan.row_groups import OpenFile, RowGroup, row_groups
 
 BUDGET_BYTES = 64 * GIB
 """A call stops after reading about this many bytes, whatever its deadline."""
+
+MOST_OBJECTS = 32
+"""Vectors are gathered when they are spread over more ``.del`` objects than this."""
+
+SMALL_BYTES = 64 * KIB
+"""A vector larger than this, in bytes, stays where it is: it is worth a request of its own."""
 
 BATCH_FILES = 1_000
 _BATCH_ROWS = 1 << 28
@@ -77,7 +83,6 @@ class Resolved(FactSheet):
     indexed: int = 0
 
     def facts(self) -> list[tuple[str, str]]:
-        """The lines that ``repr`` shows, as pairs of name and value."""
         return [
             ("resolved", f"{self.table}{'' if self.finished else ', as far as time and budget allowed'}"),
             ("tombstones", f"{self.dropped:,} of {self.tombstones:,} are done with"),
@@ -163,7 +168,6 @@ class _Resolution:
     """Segments all of whose files are resolved, for the next commit."""
 
     def all_files(self) -> None:
-        """Resolves batch after batch, and commits each."""
         batch: list[tuple[DataFile, str | None]] = []
         rows = 0
         segment: str | None = None
@@ -193,11 +197,7 @@ class _Resolution:
                 yield file, None
 
     def _resolve_batch(self, files: list[tuple[DataFile, str | None]], following: str | None) -> None:
-        """Resolves these files and commits the result.
-
-        Args:
-            following: the segment of the next file; all other segments are complete with this batch.
-        """
+        """Resolves these files and commits the result. All segments but that of the next file are complete with it."""
         behind = [(file, own) for file, own in files if file.applied_through < self.unresolved.greatest_ts]
         to_read: list[FilePlan] = []
         # Statistics decide about most files.
@@ -322,7 +322,7 @@ class _Resolution:
         note_held_files(context.store, context.runtime, self.manifest, by_erasure)
         # A file with rows of several erasures is due by the earliest.
         erasing = {path: ts for ts, rows in sorted(self.erased_rows.items(), reverse=True) for path in rows}
-        statement = Resolve(
+        statement = Resolve.of(
             self.name,
             entry.uuid,
             entry.epoch,
@@ -340,3 +340,42 @@ class _Resolution:
         newest = head.cached.manifest.tables.get(self.name) if head.cached else None
         if newest is None or (newest.uuid, newest.epoch) != (entry.uuid, entry.epoch):
             self.stopped = True
+
+
+_BATCH_BYTES = 16 * MIB
+
+
+def gather_vectors(context: Context, name: str, *, deadline: Callable[[], bool] = never) -> int:
+    """Moves a table's small vectors into few objects, if they are in many. Returns the number of vectors moved.
+
+    Every delete by position leaves a ``.del`` object of its own, and a scan fetches vectors that are side by side in
+    one request. Nothing must be left to resolve: a moved vector needs a greater pair, so its file's
+    ``applied_through`` becomes that of the snapshot.
+    """
+    manifest = (context.head.cached or context.head.refresh()).manifest  # it need not be the newest
+    entry = context.segments.whole(manifest.table(name))
+    if entry.tombstones or entry.segments_of("tombstones"):
+        return 0
+    scattered = _scattered_files(LiveFiles.of(entry, context.segments))
+    moved = 0
+    while scattered and not deadline():
+        batch, size = list[DataFile](), 0
+        while scattered and len(batch) < BATCH_FILES and size < _BATCH_BYTES:
+            file = scattered.pop()
+            batch.append(file)
+            size += file.vector.length if file.vector else 0
+        positions = {file.path: BitMap() for file in batch}
+        statement = Resolve.of(
+            name, entry.uuid, entry.epoch, manifest.commit_ts, positions, gather=frozenset(positions)
+        )
+        if submit(context.head, "gather", [statement]).manifest is None:
+            break
+        moved += len(batch)
+    return moved
+
+
+def _scattered_files(live: LiveFiles) -> list[DataFile]:
+    """Files with small vectors, if these are in too many objects; otherwise none."""
+    small = [file for file in live if file.vector and file.vector.length <= SMALL_BYTES]
+    objects = {file.vector.object for file in small if file.vector}
+    return small if len(objects) > MOST_OBJECTS else []

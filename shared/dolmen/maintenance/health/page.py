@@ -1,16 +1,12 @@
-"""The whole page: its head, and its sections in the order of what matters most.
-
-The style sheet of the page: light and dark by the reader's settings, from a phone to paper.
-"""
+"""The whole page: its style, its head, and its sections in the order of what matters most."""
 
 from __future__ import annotations
 
 from dolmen.base.units import count_text, duration_text
-from dolmen.maintenance.health.concerns import ago_text, share_text, size_text, time_text
+from dolmen.maintenance.health.elements import Html, ago_text, element, share_text, size_text, small_print, time_text
 from dolmen.maintenance.health.health import Concern, Health, Level
-from dolmen.maintenance.health.page.charts import Html, element
-from dolmen.maintenance.health.page.sections import background, erasures, pipeline, unknown, versions
-from dolmen.maintenance.health.page.table_sections import table_overview, table_panels
+from dolmen.maintenance.health.sections import background, erasures, pipeline, unknown, versions
+from dolmen.maintenance.health.table_sections import table_overview, table_panels
 
 STYLE = """
 :root {
@@ -186,10 +182,8 @@ footer { margin-top: 40px; }
 }
 """
 
-
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 """The page's content security policy: no script runs in it, and nothing is loaded from anywhere."""
-
 
 _SIGNS: dict[Level, tuple[str, str]] = {
     "danger": ("✖", "Danger"),
@@ -202,7 +196,7 @@ def draw_page(health: Health, *, link_to_itself: bool = False) -> str:
     """The page of a health: one HTML document that needs nothing else, and holds names and numbers only.
 
     Args:
-        link_to_itself: whether it has a link that reloads the page, because a server answers it.
+        link_to_itself: whether it has a link that reloads the page, because a server serves it.
     """
     head = element(
         "head",
@@ -259,16 +253,15 @@ def _header(health: Health, link_to_itself: bool) -> Html:
 
 
 def _status(health: Health) -> Html:
-    worst, count = health.worst, len(health.concerns)
-    if worst is None:
-        sign, told = "✔", "Nothing needs attention"
-    else:
-        sign = _SIGNS[worst][0]
-        told = count_text(count, "thing needs attention", "things need attention")
+    worst = health.worst
+    sign, text = "✔", "Nothing needs attention"
+    if worst is not None:
+        sign, _ = _SIGNS[worst]
+        text = count_text(len(health.concerns), "thing needs attention", "things need attention")
     return element(
         "div",
         element("span", sign, class_="sign", aria_hidden="true"),
-        element("span", told),
+        element("span", text),
         class_=f"status {worst or 'well'}",
         role="status",
     )
@@ -278,14 +271,12 @@ def _concerns(health: Health) -> Html | None:
     if not health.concerns:
         return None
     items = [_concern(concern) for concern in health.concerns]
-    note = element(
-        "p",
+    note = small_print(
         "Commands take the database from the option ",
         element("code", "-d", class_="whole"),
         ", or from the variable ",
         element("code", "DOLMEN_DATABASE"),
         ".",
-        class_="small-print",
     )
     return element(
         "section",
@@ -316,7 +307,7 @@ def _figures(health: Health) -> Html:
     debts, kept = health.debts, health.versions
     files, rows, dead = health.total("files"), health.total("rows"), health.total("dead_rows")
     deletes = health.total("tombstones")
-    figures: list[tuple[str, str, str]] = [
+    figures = [
         ("Data files", size_text(health.total("bytes")), count_text(files, "file")),
         ("Rows in files", f"{rows:,}", f"{dead:,} of them deleted" if dead else "none of them known to be deleted"),
         ("Tables", f"{len(health.tables) + health.tables_left_out:,}", ""),
@@ -328,28 +319,19 @@ def _figures(health: Health) -> Html:
             f"{size_text(debts.manifest_bytes)} of {size_text(debts.manifest_budget)}",
         ),
     ]
-    return element(
-        "dl",
-        *(
-            element(
-                "div",
-                element("dt", name),
-                element("dd", value, element("span", note, class_="note") if note else None),
-            )
-            for name, value, note in figures
-        ),
-        class_="figures",
-    )
+    parts = []
+    for name, value, note in figures:
+        value_with_note = element("dd", value, element("span", note, class_="note") if note else None)
+        parts.append(element("div", element("dt", name), value_with_note))
+    return element("dl", *parts, class_="figures")
 
 
 def _footer(health: Health) -> Html:
     left_out = f" Of {health.tables_left_out:,} smaller tables nothing is shown." if health.tables_left_out else ""
     return element(
         "footer",
-        element(
-            "p",
+        small_print(
             "All figures come from the metadata of the newest version. No data file was read, and no value of a row "
-            f"is on this page.{left_out}",
-            class_="small-print",
+            f"is on this page.{left_out}"
         ),
     )

@@ -1,16 +1,19 @@
-"""Checks segments against their entries in the manifest, and reads a table's entries inside and outside of them."""
+"""Checks the entries of a version, in its manifest and in segments, against each other."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
+import pyarrow as pa
 
 from dolmen.base.runtime import cached_property
 from dolmen.commit.context import Context
 from dolmen.entries.index.table_index import IndexReader
+from dolmen.entries.segments.live import pair_of
 from dolmen.entries.segments.segment_reader import FileTable
 from dolmen.errors import (
     AccessDeniedError,
@@ -21,30 +24,21 @@ from dolmen.errors import (
     SchemaError,
     UnsupportedFormatError,
 )
-from dolmen.format.entries import ColumnStats, DataFile, Overlay, Tombstone, Vector, bounds
-from dolmen.format.manifest import Manifest, Segment, SegmentKind, TableEntry
-from dolmen.format.schema import is_nested
-from dolmen.maintenance.verify.verify_report import FindingLog
+from dolmen.format.entries import Bounds, ColumnStats, DataFile, Overlay, Tombstone, Vector, bounds
+from dolmen.format.manifest import AppliedId, Manifest, Segment, SegmentKind, TableEntry
+from dolmen.format.schema import Field, is_nested
+from dolmen.maintenance.verify.findings import FindingLog
 
 T = TypeVar("T")
 
 
 def read_segment(context: Context, segment: Segment, log: FindingLog, table: str = "") -> Any:
     """The contents of a segment; None, with a finding, if it cannot be read. Missing segments are found elsewhere."""
-    reader = context.segments
-    read: dict[SegmentKind, Callable[[Segment], Any]] = {
-        "files": reader.files,
-        "overlays": reader.overlays,
-        "removed": reader.removed,
-        "tombstones": reader.tombstones,
-        "applied": reader.applied,
-        "released": reader.released,
-        "history": reader.history,
-        "table": reader.tables,
-        "erasures": reader.erasures,
-        "index": IndexReader(context.store, context.runtime, context.cache).open,
-    }
-    return readable(context, segment, lambda: read[segment.kind](segment), log, table)
+    if segment.kind == "index":
+        read = IndexReader(context.store, context.runtime, context.cache).open
+    else:
+        read = getattr(context.segments, "tables" if segment.kind == "table" else segment.kind)
+    return readable(context, segment, lambda: read(segment), log, table)
 
 
 def readable(context: Context, segment: Segment, read: Callable[[], T], log: FindingLog, table: str = "") -> T | None:
@@ -77,7 +71,6 @@ class TableContents:
     """One table of one version with all its entries, inline or in segments.
 
     Args:
-        name: the table's name.
         root: the table's entry in the manifest.
         log: receives what cannot be read, and, from ``checked_files``, what is wrong.
     """
@@ -85,6 +78,11 @@ class TableContents:
     def __init__(self, context: Context, name: str, root: TableEntry, manifest: Manifest, log: FindingLog) -> None:
         self._context, self.name, self._root, self.manifest, self._log = context, name, root, manifest, log
         self._unreadable: set[str] = set()
+
+    @property
+    def versions(self) -> tuple[int, int]:
+        """Its version, as the oldest and newest that need an object."""
+        return self.manifest.version, self.manifest.version
 
     @property
     def holder(self) -> str:
@@ -102,13 +100,11 @@ class TableContents:
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """All segments, including the section of the entry itself."""
         own = (self._root.section,) if self._root.section else ()
         return (*own, *(self.entry.segments if self.entry else ()))
 
     @cached_property
     def tombstones(self) -> tuple[Tombstone, ...]:
-        """All tombstones, spilled ones first."""
         return (*self._spilled_entries("tombstones"), *self._inline.tombstones)
 
     @cached_property
@@ -117,21 +113,16 @@ class TableContents:
         newest: dict[str, Overlay] = {}
         for overlay in (*self._spilled_entries("overlays"), *self._inline.overlays):
             known = newest.get(overlay.file)
-            if known is None or _pair(overlay) > _pair(known):
+            if known is None or pair_of(overlay) > pair_of(known):
                 newest[overlay.file] = overlay
         return newest
 
     @cached_property
     def removed(self) -> frozenset[str]:
-        """Uuids of spilled files that were removed."""
         return frozenset((*self._spilled_entries("removed"), *self._inline.removed))
 
     def files(self, segments: Collection[str] | None = None) -> Iterator[DataFile]:
-        """Live data files with their effective pairs, oldest first.
-
-        Args:
-            segments: keys of the segments to read, beside files in the manifest; all by default.
-        """
+        """Live data files with effective pairs, oldest first: of the manifest, and of these segments (None: all)."""
         for segment in self._inline.segments_of("files"):
             if segments is not None and segment.object not in segments:
                 continue
@@ -140,11 +131,11 @@ class TableContents:
                     yield self._effective(file, segment)
         yield from self._inline.files
 
-    def overlaid(self) -> Iterator[Vector]:
-        """Vectors of effective overlays."""
+    def overlaid(self) -> Iterator[tuple[str, Vector]]:
+        """Vectors of effective overlays, with the uuids of their files."""
         for uuid, overlay in self.overlays.items():
             if overlay.vector and uuid not in self.removed:
-                yield overlay.vector
+                yield uuid, overlay.vector
 
     def count(self) -> int:
         """Number of data files, including those in ``removed``."""
@@ -235,10 +226,9 @@ class _FileSegment:
         self._rows = self._bytes = self._deleted = 0
         self._wrong: dict[str, str] = {}
         self._nulls: dict[int, int | None] = dict.fromkeys(segment.stats, 0)
-        self._nans: dict[int, int | None] = dict.fromkeys(segment.stats, 0)
+        self._nans = self._nulls.copy()
 
     def add(self, file: DataFile) -> None:
-        """Adds an entry of the segment."""
         segment = self._segment
         self._rows += file.rows
         self._bytes += file.size
@@ -263,15 +253,15 @@ class _FileSegment:
         if arrow_type is None or is_nested(arrow_type):
             return True
         try:
-            own, told = bounds(raw, arrow_type), bounds(claimed, arrow_type)
+            own, bound = bounds(raw, arrow_type), bounds(claimed, arrow_type)
         except SchemaError:
             return False
         self._nulls[id_] = _plus(self._nulls[id_], own.nulls)
         self._nans[id_] = _plus(self._nans[id_], own.nans)
         if own.nulls is not None and own.nans is not None and own.nulls + own.nans >= file.rows:
             return True  # there is no value that could be outside
-        low: Any = told.min
-        high: Any = told.max
+        low: Any = bound.min
+        high: Any = bound.max
         least: Any = own.min
         greatest: Any = own.max
         return (low is None or (least is not None and low <= least)) and (
@@ -283,10 +273,9 @@ class _FileSegment:
         segment = self._segment
         for what, uuid in self._wrong.items():
             yield "segment-bounds", f"{what} in the manifest: not true of file {uuid}"
-        found = (self._rows, self._bytes, self._deleted)
-        told = (segment.rows, segment.bytes, segment.deleted)
-        if found != told:
-            yield "segment-bounds", f"rows, bytes and deleted rows are {found}, in the manifest {told}"
+        found, claims = (self._rows, self._bytes, self._deleted), (segment.rows, segment.bytes, segment.deleted)
+        if found != claims:
+            yield "segment-bounds", f"rows, bytes and deleted rows are {found}, in the manifest {claims}"
         for id_, claimed in segment.stats.items():
             counts, own = (claimed.nulls, claimed.nans), (self._nulls[id_], self._nans[id_])
             if any(count not in (None, sure) for count, sure in zip(counts, own, strict=True)):
@@ -295,9 +284,140 @@ class _FileSegment:
             yield "segment-bounds", f"resolved through {segment.resolved_through}, newest is {manifest.commit_ts}"
 
 
-def _pair(overlay: Overlay) -> tuple[int, int]:
-    return overlay.applied_through, overlay.vector.cardinality if overlay.vector else 0
-
-
 def _plus(a: int | None, b: int | None) -> int | None:
     return None if a is None or b is None else a + b
+
+
+def check_manifest(manifest: Manifest, log: FindingLog) -> None:
+    """Checks the database's own part: uuids of tables, epochs, and timestamps of deletes."""
+    uuids = Counter(entry.uuid for entry in manifest.tables.values())
+    for name, entry in manifest.tables.items():
+        log.count("tables")
+        if uuids[entry.uuid] > 1:
+            log.add("table-uuid", manifest.key, f"{uuids[entry.uuid]} tables have uuid {entry.uuid}", table=name)
+        if not 1 <= entry.epoch <= manifest.version:
+            reason = f"epoch {entry.epoch} in version {manifest.version}"
+            log.add("table-epoch", manifest.key, reason, table=name)
+        if not 0 <= entry.unseen_delete_ts <= entry.last_delete_ts <= manifest.commit_ts:
+            reason = (
+                f"unseen_delete_ts {entry.unseen_delete_ts}, last_delete_ts {entry.last_delete_ts}, "
+                f"commit_ts {manifest.commit_ts}"
+            )
+            log.add("delete-timestamps", manifest.key, reason, table=name)
+
+
+def check_applied(entries: Iterator[AppliedId], manifest: Manifest, log: FindingLog) -> None:
+    """Checks that each request id was applied once, by an existing version."""
+    seen: set[str] = set()
+    for applied in entries:
+        log.count("applied ids")
+        if applied.id in seen:
+            log.add("applied-twice", manifest.key, f"id {applied.id!r} is there twice")
+        seen.add(applied.id)
+        if not 1 <= applied.version <= manifest.version:
+            reason = f"id {applied.id!r} was applied by version {applied.version}, the newest is {manifest.version}"
+            log.add("applied-version", manifest.key, reason)
+
+
+class TableCheck:
+    """Checks the entries of one table of one version; ``holder`` is the key of the object that has its whole entry."""
+
+    def __init__(self, name: str, entry: TableEntry, manifest: Manifest, holder: str, log: FindingLog) -> None:
+        self.name, self.entry, self.manifest, self._holder, self._log = name, entry, manifest, holder, log
+
+    @cached_property
+    def types(self) -> dict[int, pa.DataType]:
+        return {id_: field.arrow_type for id_, field in self.entry.schema.by_id.items()}
+
+    def check_schema(self) -> None:
+        """Checks that column ids are given out once and below ``next_id``, and that keys name existing columns."""
+        schema = self.entry.schema
+        try:
+            ids = [id_ for field in (*schema.dropped, *schema.fields) for id_ in _ids(field)]
+            _ = self.types
+        except SchemaError as error:
+            self._add_finding("schema-ids", str(error))
+            return
+        twice = sorted(id_ for id_, count in Counter(ids).items() if count > 1)
+        late = sorted(id_ for id_ in ids if not 1 <= id_ < schema.next_id)
+        there = {field.id for field in schema.fields}
+        gone = sorted({*self.entry.primary_key, *self.entry.sort_key} - there)
+        if twice or late:
+            reason = "twice" if twice else f"with next_id {schema.next_id}"
+            self._add_finding("schema-ids", f"ids {twice or late} {reason}")
+        if gone:
+            self._add_finding("schema-ids", f"the primary or sort key names columns {gone}, which there are not")
+
+    def check_tombstones(self, tombstones: Sequence[Tombstone]) -> None:
+        """Checks that tombstones name existing columns, and that their timestamps are in order."""
+        before = 1
+        seen: set[tuple[str, int, int]] = set()
+        for tombstone in tombstones:
+            self._log.count("tombstones")
+            place = f"tombstone of {tombstone.blob.object} at byte {tombstone.blob.offset}, T {tombstone.ts}"
+            if missing := sorted(set(tombstone.columns) - self.types.keys()):
+                self._add_finding("tombstone-column", f"{place}, names columns {missing}")
+            if not before <= tombstone.ts <= self.manifest.commit_ts:
+                self._add_finding("tombstone-order", f"{place}, between {before} and {self.manifest.commit_ts}?")
+            elif tombstone.ts > self.entry.last_delete_ts:
+                self._add_finding("delete-timestamps", f"{place}, is after last_delete_ts {self.entry.last_delete_ts}")
+            key = (tombstone.blob.object, tombstone.blob.offset, tombstone.ts)
+            if key in seen:
+                self._add_finding("tombstone-twice", place)
+            seen.add(key)
+            before = max(before, tombstone.ts)
+
+    def check_file(self, file: DataFile) -> None:
+        newest = self.manifest.commit_ts
+        least, greatest = file.row_ts_bounds or (0, 0)
+        if file.row_ts is not None:
+            least = greatest = file.row_ts
+        if not 1 <= least <= greatest <= file.applied_through <= newest:
+            rows = f"row_ts {least}" if least == greatest else f"row_ts {least} to {greatest}"
+            self._file("file-timestamps", file, f"{rows}, applied_through {file.applied_through}, commit_ts {newest}")
+        offset, length, _ = file.footer
+        if file.rows < 1 or file.size < 12:
+            self._file("file-entry", file, f"{file.rows:,} rows in {file.size:,} bytes")
+        elif offset < 4 or length < 8 or offset + length != file.size:
+            self._file("file-entry", file, f"a footer of {length:,} bytes at {offset:,} in {file.size:,}")
+        vector = file.vector
+        if vector and not 1 <= vector.cardinality <= file.rows:
+            self._file("vector-entry", file, f"a vector of {vector.cardinality:,} positions for {file.rows:,} rows")
+        try:
+            for id_ in file.stats:
+                self._check_stats(file, id_)
+        except SchemaError as error:
+            self._file("stats-entry", file, str(error))
+
+    def _check_stats(self, file: DataFile, id_: int) -> None:
+        arrow_type, raw = self.types.get(id_), file.stats[id_]
+        if arrow_type is None:
+            self._file("stats-entry", file, f"of column {id_}, which there is not")
+            return
+        name = self.entry.schema.by_id[id_].name
+        if is_nested(arrow_type):
+            known = Bounds(nulls=raw.nulls, nans=raw.nans)
+            if raw.min is not None or raw.max is not None:
+                self._file("stats-entry", file, f"bounds of the nested column {name!r}")
+        else:
+            known = bounds(raw, arrow_type)
+        counts = (known.nulls or 0, known.nans or 0)
+        if min(counts) < 0 or sum(counts) > file.rows:
+            self._file("stats-entry", file, f"column {name!r}: {counts[0]:,} NULL, {counts[1]:,} NaN of {file.rows:,}")
+        if known.min is not None and known.max is not None and not known.min <= known.max:  # type: ignore[operator]
+            self._file("stats-entry", file, f"column {name!r}: least {known.min!r}, greatest {known.max!r}")
+
+    def _file(self, kind: str, file: DataFile, reason: str) -> None:
+        self._log.add(kind, file.path, reason, table=self.name, rows=file.rows)
+
+    def _add_finding(self, kind: str, reason: str) -> None:
+        self._log.add(kind, self._holder, reason, table=self.name)
+
+
+def _ids(field: Field) -> Iterator[int]:
+    """The ids of a column and of everything nested in it."""
+    yield field.id
+    if isinstance(field.type, dict):
+        for inner in field.type.values():
+            for child in inner if isinstance(inner, list) else [inner]:
+                yield from _ids(child if isinstance(child, Field) else Field(**child))

@@ -1,25 +1,19 @@
-"""The unresolved deletes of a snapshot, prepared once and applied to any of its files; and the vectors they become."""
+"""The unresolved deletes of a snapshot, prepared once to be applied to any of its files."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 
 import numpy as np
-from pyroaring import BitMap
 
-from dolmen.base.units import KIB, MIB
 from dolmen.commit.context import Context
-from dolmen.commit.loop import submit
-from dolmen.commit.statements.background import Resolve
-from dolmen.entries.segments.live import LiveFiles
 from dolmen.entries.segments.row_bounds import RowBounds, undecided
 from dolmen.entries.segments.tombstone_judge import FileTombstones, TombstoneJudge
 from dolmen.format.entries import Blob, DataFile, KeysTombstone, Tombstone, WhereTombstone
 from dolmen.format.manifest import TableEntry
 from dolmen.format.types import to_boolean_array, to_mask
-from dolmen.maintenance import never
 from dolmen.predicate import StatsVerdict, matches
 from dolmen.rows.scan.keys_lookup import KeysLookup, Tuples
 from dolmen.rows.scan.plan import FilePlan
@@ -27,24 +21,11 @@ from dolmen.rows.scan.reading import RowGroupColumns
 from dolmen.rows.scan.row_groups import Deletes, OpenFile, RowGroup, as_bound
 from dolmen.rows.scan.scan_deletes import BlobReader, load_deletes
 
-MOST_OBJECTS = 32
-"""Vectors are gathered when they are spread over more ``.del`` objects than this."""
-
-SMALL_BYTES = 64 * KIB
-"""A vector larger than this, in bytes, stays where it is: it is worth a request of its own."""
-
-_BATCH_FILES = 1_000
-_BATCH_BYTES = 16 * MIB
-
 
 class Unresolved:
     """Finds the tombstones that may hide rows of a file, by statistics.
 
     Keys tombstones over the same columns are tested together: one look-up covers ten thousand of them.
-
-    Args:
-        entry: the table's entry in the snapshot.
-        tombstones: all of the table's tombstones.
     """
 
     def __init__(self, context: Context, entry: TableEntry, tombstones: Sequence[Tombstone]) -> None:
@@ -56,7 +37,6 @@ class Unresolved:
         self._ids = {id_ for tombstone in tombstones for id_ in tombstone.columns}
 
     def hides_all_of(self, file: DataFile) -> bool:
-        """Whether all rows of a file are certainly hidden."""
         return self.plan(file) is None
 
     def plan(self, file: DataFile) -> FilePlan | None:
@@ -80,12 +60,7 @@ def _load(context: Context, entry: TableEntry, tombstones: Sequence[Tombstone]) 
 class ErasureMatches:
     """Matches rows with the deletes of a table's erasures, each by itself, hidden rows included.
 
-    Hidden rows are still on the disk. So a file in which an erasure matches any row has to be rewritten in time, and a
-    file in which none matches need not be.
-
-    Args:
-        entry: the table's entry in the snapshot.
-        tombstones: those of its unresolved tombstones that are of erasures.
+    Hidden rows are still on the disk, so a file in which an erasure matches any row has to be rewritten in time.
     """
 
     def __init__(self, context: Context, entry: TableEntry, tombstones: Sequence[Tombstone]) -> None:
@@ -101,11 +76,7 @@ class ErasureMatches:
         return self._judge.that_may_hide(RowBounds.of(file, self._entry.schema, self.ids))
 
     def row_groups(self, file: OpenFile, to_read: Sequence[RowGroup]) -> list[RowGroup]:
-        """All row groups of a file in which the tombstones may match, in their order.
-
-        Args:
-            to_read: the row groups that have to be read in any case. The others are returned without tests.
-        """
+        """All row groups of a file in which the tombstones may match, in order; ``to_read`` are among them anyway."""
         there = {group.index: group for group in to_read}
         found: list[RowGroup] = []
         for index, first in enumerate(file.footer.firsts):
@@ -149,44 +120,3 @@ class ErasureMatches:
             alone = _load(self._context, self._entry, [tombstone])
             self._alone[tombstone.blob] = alone.lookups[tombstone.columns]
         return self._alone[tombstone.blob]
-
-
-def gather_vectors(context: Context, name: str, *, deadline: Callable[[], bool] = never) -> int:
-    """Moves a table's small vectors into few objects, if they are in many. Returns the number of vectors moved.
-
-    Every delete by position leaves a ``.del`` object of its own. A scan fetches vectors that are side by side in one
-    request. Vectors are gathered only in a table without unresolved deletes: a moved vector needs a greater pair than
-    before, so its file's ``applied_through`` becomes that of the snapshot, which is correct only if nothing is left to
-    resolve.
-
-    Args:
-        deadline: asked before each commit of at most a thousand vectors.
-
-    Raises:
-        TableNotFoundError: no such table.
-    """
-    manifest = (context.head.cached or context.head.refresh()).manifest  # it need not be the newest
-    entry = context.segments.whole(manifest.table(name))
-    if entry.tombstones or entry.segments_of("tombstones"):
-        return 0
-    scattered = _scattered_files(LiveFiles.of(entry, context.segments))
-    moved = 0
-    while scattered and not deadline():
-        batch, size = list[DataFile](), 0
-        while scattered and len(batch) < _BATCH_FILES and size < _BATCH_BYTES:
-            file = scattered.pop()
-            batch.append(file)
-            size += file.vector.length if file.vector else 0
-        positions = {file.path: BitMap() for file in batch}
-        statement = Resolve(name, entry.uuid, entry.epoch, manifest.commit_ts, positions, gather=frozenset(positions))
-        if submit(context.head, "gather", [statement]).manifest is None:
-            break
-        moved += len(batch)
-    return moved
-
-
-def _scattered_files(live: LiveFiles) -> list[DataFile]:
-    """Files with small vectors, if these are in too many objects; otherwise none."""
-    small = [file for file in live if file.vector and file.vector.length <= SMALL_BYTES]
-    objects = {file.vector.object for file in small if file.vector}
-    return small if len(objects) > MOST_OBJECTS else []

@@ -1,0 +1,231 @@
+"""Writes the manifests and delete files of a snapshot, and carries over those of the last one that are the same.
+
+Hidden rows of a data file only become more, so its path and their number say which they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyroaring import BitMap
+
+from dolmen.base.runtime import Runtime
+from dolmen.format.entries import DataFile
+from dolmen.iceberg.file_groups import (
+    BLOB_OFFSET,
+    FILE_PATH_ID,
+    FileGroup,
+    FileGroups,
+    position_delete_file,
+    puffin_file,
+    vector_blob,
+)
+from dolmen.iceberg.manifests import (
+    POSITION_DELETES,
+    Content,
+    FileEntry,
+    ManifestBody,
+    ManifestFile,
+    Metrics,
+    encode_manifest,
+)
+from dolmen.iceberg.metadata import FormatVersion
+from dolmen.iceberg.publication_directory import PublicationDirectory
+
+_NAME = re.compile(r".*/(?:data|deletes)-([0-9a-f]{16})-[0-9a-f]{32}\.avro")
+
+
+class BaseManifests:
+    """The manifests of the snapshot that was published last, as far as they can be carried over."""
+
+    def __init__(self, directory: PublicationDirectory, manifests: Sequence[ManifestFile]) -> None:
+        self._directory = directory
+        self._by_identity: dict[tuple[Content, str], ManifestFile] = {}
+        for each in manifests:
+            if match := _NAME.fullmatch(each.path):
+                self._by_identity[each.content, match[1]] = each
+        self._kept: set[tuple[Content, str]] = set()
+        self._bodies: dict[Content, list[ManifestBody]] = {}
+        self._data_files: dict[str, FileEntry] | None = None
+
+    def keep(self, content: Content, identities: Iterable[str]) -> None:
+        """Notes which manifests the next snapshot carries over, so that they are not read."""
+        self._kept.update((content, identity) for identity in identities)
+
+    def carry_over(self, content: Content, identity: str) -> ManifestFile | None:
+        """The manifest with this identity; None if there is none."""
+        return self._by_identity.get((content, identity))
+
+    def replaced(self, content: Content) -> list[ManifestBody]:
+        """The content of the manifests that are not carried over, one GET each."""
+        if content not in self._bodies:
+            dropped = [each for key, each in self._by_identity.items() if key[0] == content and key not in self._kept]
+            self._bodies[content] = [
+                ManifestBody.decode(self._directory.read(each.path), self._directory.key(each.path)) for each in dropped
+            ]
+        return self._bodies[content]
+
+    def data_file(self, path: str) -> FileEntry | None:
+        """The entry of a data file in a manifest that is not carried over; None if there is none."""
+        if self._data_files is None:
+            self._data_files = {entry.path: entry for body in self.replaced("data") for entry in body.entries}
+        return self._data_files.get(path)
+
+
+@dataclass
+class ManifestWriter:
+    """Writes manifests under names that tell their content."""
+
+    directory: PublicationDirectory
+    format_version: FormatVersion
+    schema: dict[str, Any]
+    snapshot: int
+    sequence: int
+
+    def write(
+        self, content: Content, identity: str, entries: Iterable[FileEntry], coverage: Mapping[str, int] | None = None
+    ) -> ManifestFile:
+        """Creates a manifest whose name has these 16 digits. For ``coverage``, see ``ManifestBody``."""
+        file = ManifestFile(content, self.sequence, self.snapshot, self.sequence)
+        counted = file.count(entries)
+        data = encode_manifest(counted, self.format_version, content, self.schema, self.snapshot, coverage)
+        file.path, file.size = self.directory.write(f"{content}-{identity}", "avro", data), len(data)
+        return file
+
+
+MOST_DELETE_FILES = 8
+"""Position-delete files are rewritten as one when there would be more of them than this."""
+
+_POSITIONS_PER_FILE = 1 << 24
+
+
+@dataclass
+class DeletesWriter:
+    """Writes the manifests of delete files; ``added`` are uuids of data files that no earlier snapshot has."""
+
+    directory: PublicationDirectory
+    runtime: Runtime
+    base: BaseManifests
+    writer: ManifestWriter
+    groups: FileGroups
+    epoch: int
+    added: Collection[str]
+
+    def write(self) -> tuple[ManifestFile, ...]:
+        """Writes the delete files of a snapshot in the writer's format, and their manifests."""
+        return tuple(self._position_deletes() if self.writer.format_version == 2 else self._vectors())
+
+    def _position_deletes(self) -> Iterator[ManifestFile]:
+        """The one manifest of a v2 snapshot's position deletes; none if no rows are hidden."""
+        deleted = {uuid: count for group in self.groups.groups for uuid, count in group.deleted.items()}
+        if not deleted:
+            return
+        whole = FileGroup(None, self.groups.groups[0].places[:0], deleted)
+        identity = whole.deletes_identity(self.epoch)
+        if (previous := self.base.carry_over("deletes", identity)) is not None:
+            yield previous
+            return
+        covered, entries = self._known_position_deletes(deleted)
+        changed = {uuid for uuid, count in deleted.items() if covered.get(uuid) != count}
+        if len(entries) >= MOST_DELETE_FILES:
+            changed, entries = set(deleted), []
+        entries += self._position_delete_files(changed)
+        yield self.writer.write("deletes", identity, entries, deleted)
+
+    def _vectors(self) -> Iterator[ManifestFile]:
+        """One manifest of deletion vectors for each group of a v3 snapshot that has hidden rows."""
+        identities = [group.deletes_identity(self.epoch) for group in self.groups.groups]
+        self.base.keep("deletes", identities)
+        for group, identity in zip(self.groups.groups, identities, strict=True):
+            if not group.deleted:
+                continue
+            if (previous := self.base.carry_over("deletes", identity)) is not None:
+                yield previous
+                continue
+            entries = self._vector_entries(group)
+            yield self.writer.write("deletes", identity, entries)
+
+    def _known_position_deletes(self, deleted: dict[str, int]) -> tuple[dict[str, int], list[FileEntry]]:
+        """Position-delete files of the base, and the number of rows that they hide, by data file.
+
+        Nothing is known if most of it is about files that are gone.
+        """
+        coverage: dict[str, int] = {}
+        entries: list[FileEntry] = []
+        for body in self.base.replaced("deletes"):
+            coverage.update(body.coverage)
+            entries += body.entries
+        there = {uuid: count for uuid, count in coverage.items() if uuid in deleted and uuid not in self.added}
+        if len(coverage) > 2 * len(there) or any(count > deleted[uuid] for uuid, count in there.items()):
+            return {}, []
+        return there, entries
+
+    def _position_delete_files(self, changed: Collection[str]) -> Iterator[FileEntry]:
+        batch: dict[str, BitMap] = {}
+        size = 0
+        for file, positions in self._positions(changed):
+            batch[self.directory.path(file.path)] = positions
+            size += len(positions)
+            if size >= _POSITIONS_PER_FILE:
+                yield self._position_delete_file(batch)
+                batch, size = {}, 0
+        if batch:
+            yield self._position_delete_file(batch)
+
+    def _position_delete_file(self, positions: dict[str, BitMap]) -> FileEntry:
+        body = position_delete_file(positions)
+        path = self.directory.write("positions", "parquet", body)
+        bounds = Metrics(lower={FILE_PATH_ID: min(positions).encode()}, upper={FILE_PATH_ID: max(positions).encode()})
+        return FileEntry(
+            path,
+            "PARQUET",
+            sum(map(len, positions.values())),
+            len(body),
+            self.writer.snapshot,
+            self.writer.sequence,
+            POSITION_DELETES,
+            bounds,
+        )
+
+    def _vector_entries(self, group: FileGroup) -> list[FileEntry]:
+        previous: dict[str, FileEntry] = {
+            entry.data_file: entry
+            for body in self.base.replaced("deletes")
+            for entry in body.entries
+            if entry.data_file is not None
+        }
+        entries: list[FileEntry] = []
+        carried: set[str] = set()
+        for file in self.groups.files(group, ()) if previous else ():
+            entry = previous.get(self.directory.path(file.path))
+            if entry is not None and file.uuid not in self.added and group.deleted.get(file.uuid) == entry.rows:
+                entries.append(entry)
+                carried.add(file.uuid)
+        changed = self.groups.positions(group, group.deleted.keys() - carried)
+        entries += self.runtime.map(self._vector_entry, changed)
+        return entries
+
+    def _vector_entry(self, item: tuple[DataFile, BitMap]) -> FileEntry:
+        file, positions = item
+        data_file, blob = self.directory.path(file.path), vector_blob(positions)
+        body = puffin_file(blob, data_file, len(positions))
+        path = self.directory.write("vector", "puffin", body)
+        return FileEntry(
+            path,
+            "PUFFIN",
+            len(positions),
+            len(body),
+            self.writer.snapshot,
+            self.writer.sequence,
+            POSITION_DELETES,
+            data_file=data_file,
+            blob=(BLOB_OFFSET, len(blob)),
+        )
+
+    def _positions(self, changed: Collection[str]) -> Iterator[tuple[DataFile, BitMap]]:
+        for group in self.groups.groups:
+            if own := group.deleted.keys() & changed:
+                yield from self.groups.positions(group, own)

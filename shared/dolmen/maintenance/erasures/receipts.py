@@ -1,0 +1,331 @@
+"""The last step of an erasure, which writes its receipt, and the checks that erasures and receipts are true.
+
+The receipt is written after the objects were deleted, and before the manifest forgets the erasure. So after a crash at
+any point no receipt says "gone" too early, and none is missing. It also counts objects that collection does not reach:
+older versions that the bucket keeps of deleted objects, and objects outside the database, such as rejected files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+
+import msgspec
+
+from dolmen.base.runtime import Runtime
+from dolmen.commit.context import Context
+from dolmen.entries.segments.erasures_in_force import SUBJECT, tables_of
+from dolmen.entries.segments.live import LiveFiles, tombstones_of
+from dolmen.entries.segments.segment_reader import erasures_of
+from dolmen.errors import AccessDeniedError, CorruptionError, Error, ObjectNotFoundError
+from dolmen.format.layout import FORMAT_VERSION, is_adopted, parse_manifest_key, uuid_of
+from dolmen.format.manifest import ErasedTable, Erasure, LeavingErasures, Manifest, TableEntry
+from dolmen.format.receipts import (
+    MOST_OUTSIDE,
+    RECEIPT_PREFIX,
+    ErasedFile,
+    Outside,
+    Receipt,
+    Remains,
+    parse_receipt_key,
+    receipt_key,
+)
+from dolmen.maintenance.erasures.erasure_work import load_receipt, update_receipt
+from dolmen.maintenance.gc.deletion import KeySet, KnownIntent, released_since
+from dolmen.maintenance.unresolved import ErasureMatches
+from dolmen.maintenance.verify.findings import FindingLog
+from dolmen.rows.scan.data_objects import data_object
+from dolmen.store import open_store
+from dolmen.store.base import ObjectInfo, ObjectStore, VersionedStore, scheme_of
+from dolmen.transactions.publisher import publisher
+
+_PREFIXES = ("data/", "iceberg/", "manifest/", "segment/", "tombstone/")
+"""Prefixes of all objects that may hold values. There are always manifests."""
+
+
+def noncurrent_remains(store: ObjectStore) -> Remains | None:
+    """The older versions of the database's objects, if its store may keep any; None if it can't be found out.
+
+    A server that knows of no versions may refuse to list them, or list nothing, not even the newest ones.
+    """
+    scheme = scheme_of(store.url)
+    if scheme is None or not scheme.may_keep_versions:
+        return Remains()
+    if not isinstance(store, VersionedStore):
+        return None
+    has_newest = False
+
+    def noncurrent() -> Iterator[ObjectInfo]:
+        nonlocal has_newest
+        for prefix in _PREFIXES:
+            for info, is_newest in store.all_versions(prefix):
+                if is_newest:
+                    has_newest = True
+                else:
+                    yield info
+
+    try:
+        found = _sum(noncurrent())
+    except Error:  # whatever it is: the receipt says that it is not known, and hinders nothing
+        return None
+    return found if has_newest else None
+
+
+def outside_remains(urls: Sequence[str], before_us: int, runtime: Runtime) -> tuple[Outside, ...]:
+    """Counts the objects at URLs outside the database that are older than a time. Reports one that can't be listed."""
+
+    def at(url: str) -> Outside:
+        try:
+            listed = open_store(url, runtime).list("")
+            found = _sum(islice((info for info in listed if info.last_modified_us < before_us), MOST_OUTSIDE))
+        except Error:
+            return Outside(url)
+        return Outside(url, found.objects, found.bytes, found.oldest_at)
+
+    return tuple(map(at, urls))
+
+
+def _sum(infos: Iterable[ObjectInfo]) -> Remains:
+    objects = size = oldest = 0
+    for info in infos:
+        objects, size = objects + 1, size + info.size
+        oldest = min(oldest or info.last_modified_us, info.last_modified_us)
+    return Remains(objects, size, oldest)
+
+
+@dataclass
+class ReceiptFinisher:
+    """Writes the receipts that may say "gone" now.
+
+    Args:
+        freed: all that was released up to this version is deleted.
+        swept: orphans last modified before this time are deleted.
+        kept: finds the objects that versions which can be read need.
+        outside: URLs outside the database, whose objects the receipts count.
+    """
+
+    context: Context
+    manifest: Manifest
+    intents: dict[str, KnownIntent]
+    now_us: int
+    freed: int
+    swept: int
+    deadline: Callable[[], bool]
+    kept: Callable[[], KeySet]
+    outside: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        self._noncurrent: Remains | None = None
+        self.finished: list[str] = []
+        self.errors: dict[str, str] = {}
+
+    def run(self) -> bool:
+        """Writes receipts, oldest erasures first. Returns False if it stopped at its deadline."""
+        ready = [entry for entry in self.manifest.leaving if self._is_gone(entry)]
+        if ready:
+            self._noncurrent = noncurrent_remains(self.context.store)
+        for entry in ready:
+            for id_ in entry.ids:
+                if self.deadline():
+                    return False
+                self._finish(entry, id_)
+        return True
+
+    def _is_gone(self, entry: LeavingErasures) -> bool:
+        """True once every orphan, and every object that only versions before ``entry.version`` need, is deleted."""
+        manifest = self.manifest
+        # Released objects and orphans: both up to the first version without the erasure.
+        if min(manifest.horizon, self.freed) < entry.version or self.swept < entry.left_at:
+            return False
+        # A tag may keep an older version, and so may one that was dropped whose objects are still to be deleted.
+        if any(tag.version < entry.version for tag in manifest.tags.values()):
+            return False
+        for released in released_since(manifest, self.context.segments, self.freed):
+            for key in released.manifests:
+                if (parse_manifest_key(key) or (0, ""))[0] < entry.version:
+                    return False
+        # A job that began earlier may still upload files with the rows of an older version, if only as orphans.
+        if any(not intent.done and intent.first_us <= entry.left_at for intent in self.intents.values()):
+            return False
+        # Publications last: finding them reads each one's metadata.
+        published = publisher().published_before(self.context, entry.version)
+        for uuid, is_newest in published.items():
+            name = manifest.name_of(uuid)
+            if is_newest and name and publisher().is_asked_for(self.context, manifest, manifest.tables[name]):
+                key = f"{publisher().prefix}{uuid}/"
+                self.errors[key] = f"it holds rows of an erasure until table {name!r} is published again"
+        return not published
+
+    def _finish(self, entry: LeavingErasures, id_: str) -> None:
+        """Writes one receipt, once none of the files that contained rows is left."""
+        store = self.context.store
+        try:
+            receipt = load_receipt(store, id_)
+            # The files are looked for before the receipt is written: what it says must be true at that time.
+            there: list[ErasedFile] = []
+            if receipt is not None and not receipt.gone_at:
+                there = [file for file in receipt.files if not self._is_absent(file)]
+            if receipt is not None and there and not self._is_none_left(receipt, there):
+                return
+            paths = frozenset(file.path for file in there)
+            add_gone = partial(self._with_gone, entry=entry, id_=id_, there=paths)
+            update_receipt(store, self.context.runtime, id_, add_gone)
+        except CorruptionError as error:
+            self.errors[receipt_key(id_)] = error.reason
+            return
+        self.finished.append(id_)
+
+    def _is_none_left(self, receipt: Receipt, there: list[ErasedFile]) -> bool:
+        """Whether none of the files that are still there holds rows of the erasure; notes whose files they are."""
+        shared = self._shared(receipt, there)
+        if any(file.shared != shared.get(file.path, ()) for file in there):
+            note = partial(_with_shared, receipt=receipt, shared=shared)
+            update_receipt(self.context.store, self.context.runtime, receipt.id, note)
+        if shared:
+            return False
+        # If all rows of a file were deleted, they were not counted, and its bounds alone put it on the list. If a
+        # restore brought it back, its rows were tested then, and none of them is an erased one.
+        remaining = [file.path for file in there if file.rows is not None or is_adopted(file.path)]
+        for path in remaining:
+            if is_adopted(path):
+                label = data_object(self.context.store, path).label
+                self.errors[label] = f"it was adopted, and may hold rows of erasure {receipt.id}: delete it yourself"
+            elif not self.kept().holds([path])[0]:
+                self.errors[path] = f"it holds rows of erasure {receipt.id}, and was not deleted"
+        return not remaining
+
+    def _shared(self, receipt: Receipt, there: list[ErasedFile]) -> dict[str, tuple[str, ...]]:
+        """By path, uuids of the tables that have a file and that the erasure does not reach."""
+        paths = {uuid_of(file.path): file for file in there}
+        found: dict[str, tuple[str, ...]] = {}
+        named = {table.uuid for table in receipt.tables}
+        for entry in self.manifest.tables.values():
+            if not named.isdisjoint(entry.lineage):
+                continue
+            for uuid in LiveFiles.of(entry, self.context.segments).find(paths.keys()):
+                file = paths[uuid]
+                # A restored table with a subject is reached by the erasure: its subject was forgotten there too.
+                if file.rows is not None or SUBJECT not in entry.properties:
+                    found[file.path] = tuple(sorted({*found.get(file.path, ()), entry.uuid}))
+        return found
+
+    def _is_absent(self, file: ErasedFile) -> bool:
+        there = data_object(self.context.store, file.path)
+        try:
+            there.store.head(there.key)
+        except ObjectNotFoundError:
+            return True
+        except AccessDeniedError:
+            if there.adopted is None:
+                raise
+        return False
+
+    def _with_gone(self, receipt: Receipt | None, entry: LeavingErasures, id_: str, there: frozenset[str]) -> Receipt:
+        receipt = receipt or Receipt(format_version=FORMAT_VERSION, id=id_)
+        if receipt.gone_at:
+            return receipt
+        gone = (file for file in receipt.files if file.path not in there)
+        files = tuple(msgspec.structs.replace(file, absent_at=self.now_us, shared=()) for file in gone)
+        return msgspec.structs.replace(
+            receipt,
+            files=files,
+            forgotten_version=entry.version,
+            gone_version=self.manifest.version,
+            gone_at=self.now_us,
+            noncurrent=self._noncurrent,
+            outside=outside_remains(self.outside, entry.left_at, self.context.runtime),
+        )
+
+
+def _with_shared(now: Receipt | None, receipt: Receipt, shared: Mapping[str, tuple[str, ...]]) -> Receipt:
+    now = now or receipt
+    files = tuple(msgspec.structs.replace(file, shared=shared.get(file.path, ())) for file in now.files)
+    return now if now.gone_at else msgspec.structs.replace(now, files=files)
+
+
+def check_erasures(context: Context, newest: Manifest, log: FindingLog, *, deep: bool) -> None:
+    """Checks the erasures of the newest version; with ``deep`` also the receipts of those that are gone."""
+    try:
+        listed = erasures_of(newest, context.segments)
+        right = []
+        for erasure in listed:
+            log.count("erasures")
+            if reason := _entry_problem(erasure, newest):
+                log.add("erasure-entry", newest.key, f"erasure {erasure.id}: {reason}")
+            else:
+                right.append(erasure)
+        _check_hidden(context, newest, right, log)
+    except CorruptionError:
+        return  # the checks of segments and deletes name the object
+    by_id = {erasure.id: erasure for erasure in listed}
+    ids = {*by_id, *(id_ for entry in newest.leaving for id_ in entry.ids)}
+    if deep:
+        ids |= {id_ for info in context.store.list(RECEIPT_PREFIX) if (id_ := parse_receipt_key(info.key)) is not None}
+    for id_ in sorted(ids):
+        try:
+            receipt = load_receipt(context.store, id_)
+        except CorruptionError as error:
+            log.add("receipt-damaged", error.key, error.reason)
+            continue
+        if receipt is not None and id_ in by_id and (reason := _receipt_problem(receipt, by_id[id_])):
+            log.add("receipt-differs", receipt_key(id_), reason)
+
+
+def _entry_problem(erasure: Erasure, newest: Manifest) -> str:
+    if not re.fullmatch(r"[0-9a-f]{32}", erasure.id):
+        return "its id is not 32 hexadecimal digits"
+    if not 0 < erasure.version <= newest.version or not 0 < erasure.ts <= newest.commit_ts:
+        return "its version or timestamp is later than the newest version's"
+    if erasure.due_at < erasure.requested_at:
+        return "it was due before it was asked for"
+    if any(table.tombstone.ts != erasure.ts for table in erasure.tables):
+        return "a delete has another timestamp than its erasure"
+    return ""
+
+
+def _check_hidden(context: Context, newest: Manifest, listed: Sequence[Erasure], log: FindingLog) -> None:
+    if not listed:
+        return
+    for name, root in newest.tables.items():
+        if not any(tables_of(erasure, root) for erasure in listed):
+            continue
+        entry = context.segments.whole(root)
+        there = {tombstone.ts for tombstone in tombstones_of(entry, context.segments)}
+        for erasure in listed:
+            for erased in tables_of(erasure, entry) if erasure.ts not in there else ():
+                if (path := _may_show(context, entry, erased)) is not None:
+                    reason = f"rows of erasure {erasure.id} may be seen: its delete is gone"
+                    log.add("erasure-undone", path, reason, table=name)
+
+
+def _may_show(context: Context, entry: TableEntry, erased: ErasedTable) -> str | None:
+    """A file that may hold rows of a delete which the table does not have; None if there is none."""
+    known = entry.schema.by_id
+    if any(field.id not in known or known[field.id].added_ts != field.added_ts for field in erased.columns):
+        return None  # columns that this table never had, or has no more
+    ts = erased.tombstone.ts
+    files = LiveFiles.of(entry, context.segments)
+    behind = [
+        file
+        for segment in files.segments
+        if segment.applied_through < ts
+        for file in files.of_segment(segment.object)
+        if file.applied_through < ts
+    ]
+    behind += [file for file in entry.files if file.applied_through < ts]
+    if not behind:
+        return None
+    matches = ErasureMatches(context, entry, [erased.tombstone])
+    return next((file.path for file in behind if matches.tombstones_for(file)), None)
+
+
+def _receipt_problem(receipt: Receipt, erasure: Erasure) -> str:
+    if receipt.gone_at:
+        return "it says that an erasure is gone which the newest version lists"
+    requested = (receipt.ts, receipt.version, receipt.requested_at, receipt.due_at)
+    if requested != (erasure.ts, erasure.version, erasure.requested_at, erasure.due_at):
+        return "its timestamp, version or times are others than the newest version's"
+    return ""
