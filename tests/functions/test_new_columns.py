@@ -16,7 +16,8 @@ import pytest
 
 from dolmen import Database
 from dolmen.base.runtime import Runtime
-from dolmen.ingest.announcements import read_drops, read_messages
+from dolmen.ingest.announcements import read_drops
+from dolmen.ingest.batch import read_messages
 from dolmen.ingest.drops.ingest_drops import ingest_drops
 from dolmen.service.functions.function_settings import FunctionSettings
 from dolmen.store import open_store

@@ -18,18 +18,18 @@ from dolmen.cli.options import Json, app
 from dolmen.cli.output import console, print_json, print_rows, print_text, printable
 from dolmen.errors import InputError, ObjectChangedError, ObjectNotFoundError
 from dolmen.ingest.formats.formats import ReadOptions, SourceFile, detect
-from dolmen.ingest.rejects.reject import ROWS_SUFFIX
-from dolmen.ingest.rejects.reject_listing import (
-    BadRows,
+from dolmen.ingest.reject_listing import (
     RejectEntry,
     find_reject_key,
     list_rejects,
     open_reject,
+    read_bad_rows,
     read_report,
     read_reports,
 )
-from dolmen.ingest.rejects.reject_listing import earlier_retries as retries
-from dolmen.ingest.rejects.reject_listing import retry as put_back
+from dolmen.ingest.reject_listing import earlier_retries as retries
+from dolmen.ingest.reject_listing import retry as put_back
+from dolmen.ingest.rejects import ROWS_SUFFIX
 from dolmen.store import open_store
 from dolmen.store.base import ObjectStore
 
@@ -165,7 +165,7 @@ def _line(one: RejectEntry, report: dict[str, Any]) -> str:
 def _head(store: ObjectStore, key: str, report: dict[str, Any]) -> Iterator[str]:
     """The first lines of a text file, or the rows that were kept."""
     if key.endswith(ROWS_SUFFIX):
-        for row in BadRows(store, key):
+        for row in read_bad_rows(store, key):
             place = ", ".join(f"{name} {row[name]}" for name in ("line", "row") if row.get(name) is not None)
             yield f"{place}: {_line_text(row['text'] or b'')}"
         return
