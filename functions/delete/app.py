@@ -2,7 +2,7 @@
 
 It takes SQS batches of requests, and reports partial batch failures. It also takes one request without a queue, and
 then raises when it fails, so that Lambda tries again. The messages are described in
-``dolmen.ingest.deletes.delete_requests``, the settings in ``dolmen.service.functions.function_settings``; the work is
+``dolmen.ingest.delete_requests``, the settings in ``dolmen.service.functions.function_settings``; the work is
 in ``dolmen.service.functions.delete_function``.
 """
 

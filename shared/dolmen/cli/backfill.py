@@ -23,8 +23,7 @@ from dolmen.errors import InputError
 from dolmen.ingest.announcements import Drop
 from dolmen.ingest.drops.announce_files import MAX_RECORDS, Announcement, DropSource, announce, group_drops
 from dolmen.ingest.drops.ingest_drops import ingest_with_retries
-from dolmen.ingest.queues.queue import Queue
-from dolmen.ingest.queues.sqs import MAX_SQS_BATCH, open_queue
+from dolmen.ingest.queues import MAX_SQS_BATCH, Queue, open_queue
 from dolmen.service.functions.function_settings import FunctionSettings
 
 HERE_FILES, HERE_BYTES = 100, GIB

@@ -37,8 +37,7 @@ from dolmen.format.ingest_properties import INGEST_PROPERTIES
 from dolmen.format.manifest import TableEntry
 from dolmen.format.property import value_of
 from dolmen.format.types import to_array
-from dolmen.ingest.formats.reader_options import ReadOptions
-from dolmen.ingest.formats.source_file import Format, SourceFile
+from dolmen.ingest.formats.source_file import Format, ReadOptions, SourceFile
 from dolmen.predicate.constants import from_text
 from dolmen.store.base import split_object_url
 from dolmen.store.url import open_store

@@ -18,8 +18,7 @@ from dolmen.cli.options import Json, app
 from dolmen.cli.output import console, print_json, print_rows, print_text, printable
 from dolmen.errors import InputError, ObjectChangedError, ObjectNotFoundError
 from dolmen.ingest.formats.formats import ReadOptions, SourceFile, detect
-from dolmen.ingest.rejects.reject import ROWS_SUFFIX
-from dolmen.ingest.rejects.reject_listing import (
+from dolmen.ingest.reject_listing import (
     BadRows,
     RejectEntry,
     find_reject_key,
@@ -28,8 +27,9 @@ from dolmen.ingest.rejects.reject_listing import (
     read_report,
     read_reports,
 )
-from dolmen.ingest.rejects.reject_listing import earlier_retries as retries
-from dolmen.ingest.rejects.reject_listing import retry as put_back
+from dolmen.ingest.reject_listing import earlier_retries as retries
+from dolmen.ingest.reject_listing import retry as put_back
+from dolmen.ingest.rejects import ROWS_SUFFIX
 from dolmen.store.base import ObjectStore
 from dolmen.store.url import open_store
 

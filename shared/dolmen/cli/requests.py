@@ -15,10 +15,9 @@ from dolmen.cli.options import DatabaseUrl, InputForm, Json, app, open_existing
 from dolmen.cli.output import console, errors, print_json, print_rows
 from dolmen.commit.context import context_of
 from dolmen.errors import InputError, RetryableError
-from dolmen.ingest.deletes.delete_requests import parse_request
-from dolmen.ingest.deletes.tracking import RequestStatus, check, check_size, compose, status_of
-from dolmen.ingest.queues.queue import Queue, QueueDepth
-from dolmen.ingest.queues.sqs import open_queue
+from dolmen.ingest.delete_requests import parse_request
+from dolmen.ingest.queues import Queue, QueueDepth, open_queue
+from dolmen.ingest.request_tracking import RequestStatus, check, check_size, compose, status_of
 
 DeleteQueue = Annotated[
     str,

@@ -61,8 +61,6 @@ FAILURES_ATTRIBUTE = "dolmen.failures"
 WAITS_ATTRIBUTE = "dolmen.waits"
 CRASHES_ATTRIBUTE = "dolmen.crashes"
 """Attributes of a message that was sent again."""
-
-
 _UNKNOWN_TIME = "unknown"
 _FIRST_DROPPED = re.compile(rf"-retry-[0-9]+-of-([0-9]{{1,18}}|{_UNKNOWN_TIME})(?:\.[^/]*)?$")
 

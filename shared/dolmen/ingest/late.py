@@ -32,7 +32,7 @@ from dolmen.format.ingest_properties import IngestSettings
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field, Schema
 from dolmen.ingest.formats.formats import SourceFile, read
-from dolmen.ingest.formats.reader_options import BadRow, OnBadRow, RowNumbers
+from dolmen.ingest.formats.source_file import BadRow, OnBadRow, RowNumbers
 from dolmen.ingest.new_columns import find_columns
 from dolmen.rows.scan.erased_rows import ErasureMatcher
 from dolmen.transactions.transaction import Transaction, unit_of
@@ -112,17 +112,11 @@ def _columns_by_name(schema: Schema, around: Iterable[Names], dropped_us: int | 
 
 RowIds: TypeAlias = npt.NDArray[np.int64]
 """Numbers of rows in their file, from 1."""
-
-
 _NONE: RowIds = np.zeros(0, np.int64)
-
-
 _UNDECIDED = (
     "rows were erased after this file was dropped, and columns were renamed or dropped since: under one of their names "
     "this is an erased row, so it is not ingested; if it is none, drop it again in a new file"
 )
-
-
 ReadColumns: TypeAlias = Callable[[Sequence[Field], OnBadRow], Iterator[tuple[Mapping[int, pa.Array], RowIds]]]
 """Reads a file by the names that some fields have: yields columns by id, with the numbers of their rows."""
 

@@ -22,8 +22,8 @@ from dolmen.format.column_history import narrowing
 from dolmen.format.evolution import AddColumn, WidenColumn
 from dolmen.format.ingest_properties import IngestSettings
 from dolmen.format.schema import Schema, own_names
-from dolmen.ingest.formats.columnar.typed_batches import without_nulls
 from dolmen.ingest.formats.formats import SourceFile, survey
+from dolmen.ingest.formats.typed_batches import without_nulls
 from dolmen.transactions.transaction import Transaction, unit_of
 
 MAX_COLUMNS = 1_000

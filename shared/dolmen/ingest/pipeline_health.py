@@ -6,9 +6,9 @@ from collections import Counter
 
 from dolmen.base.runtime import Runtime
 from dolmen.errors import Error
-from dolmen.ingest.queues.sqs import open_queue
-from dolmen.ingest.rejects.reject import ERROR_SUFFIX
-from dolmen.ingest.rejects.reject_listing import RETRIED_SUFFIX
+from dolmen.ingest.queues import open_queue
+from dolmen.ingest.reject_listing import RETRIED_SUFFIX
+from dolmen.ingest.rejects import ERROR_SUFFIX
 from dolmen.maintenance.health.health import Pipeline, QueuePlace, RejectsPlace
 from dolmen.store.url import open_store
 

@@ -17,7 +17,7 @@ from dolmen.ingest.announcements import Drop, Message, isolate, read_drops
 from dolmen.ingest.drops.drop_outcomes import DropOutcome
 from dolmen.ingest.drops.ingest_drops import ingest_drops
 from dolmen.ingest.landing import PREFIX, REJECTED
-from dolmen.ingest.rejects.reject import ERROR_SUFFIX, reject_key
+from dolmen.ingest.rejects import ERROR_SUFFIX, reject_key
 from dolmen.transactions.results import Commit
 from dolmen_simulator.actors.batches import Answer, serve
 from dolmen_simulator.actors.writers import PLAIN, Actor, arrow

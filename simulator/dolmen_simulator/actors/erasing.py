@@ -12,7 +12,7 @@ from dolmen.api.database import Database
 from dolmen.format.erasures import erasure_id
 from dolmen.iceberg.erased_tables import publish_erasures
 from dolmen.ingest.announcements import Message, isolate
-from dolmen.ingest.deletes.delete_requests import DeleteRequest, apply_deletes, parse_request
+from dolmen.ingest.delete_requests import DeleteRequest, apply_deletes, parse_request
 from dolmen.ingest.redaction import MessageError
 from dolmen.transactions.results import Commit
 from dolmen_simulator.actors.batches import Answer, serve

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from dolmen.errors import InputError, RowError, SchemaError
-from dolmen.ingest.formats.csv import quoting
+from dolmen.ingest.formats import csv_reader
 from dolmen.ingest.formats.formats import SourceFile, detect, read
 
 UTC = dt.UTC
@@ -158,7 +158,7 @@ def test_tabs_separate_in_tsv() -> None:
 
 
 def test_a_record_longer_than_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dolmen.ingest.formats.text.text_blocks.MAX_RECORD_BYTES", 1000)
+    monkeypatch.setattr("dolmen.ingest.formats.text_blocks.MAX_RECORD_BYTES", 1000)
     with pytest.raises(RowError, match="quote") as caught:
         _read(b'a,b\n1,2\n3,"' + b"x\n" * 1000, block_bytes=100)
     assert caught.value.line == 3
@@ -193,7 +193,7 @@ def test_parsing_at_once_and_from_text_agree(word: str, target: pa.DataType, mon
             return str(error)
 
     at_once = outcome()
-    monkeypatch.setattr(quoting, "_is_parsed_natively", lambda target: False)
+    monkeypatch.setattr(csv_reader, "NATIVE", dict.fromkeys(csv_reader.NATIVE, False))
     assert outcome() == at_once
 
 

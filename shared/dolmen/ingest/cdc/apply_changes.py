@@ -25,14 +25,13 @@ from dolmen.format.arrow_arrays import one_array
 from dolmen.format.ingest_properties import CdcSettings, IngestSettings
 from dolmen.format.schema import Field
 from dolmen.format.types import Plain, to_array, to_plain
-from dolmen.ingest.cdc.change_order import PORTION_BYTES, PORTION_ROWS, cut_portions
 from dolmen.ingest.cdc.changes import DELETED, ROW, ChangeFaults, ChangeTables, last_of_each, unavailable_columns
 from dolmen.ingest.cdc.deleted_keys import KEPT_COLUMN, KEPT_SINCE, LIVE, SEQUENCE, TS, DeleteMemory, latest_sequences
 from dolmen.ingest.cdc.envelopes import DELETED_FIELD, envelope, find_forms
 from dolmen.ingest.cdc.placeholders import MarkedText, UnavailableValue
-from dolmen.ingest.cdc.previous import PreviousValues
+from dolmen.ingest.cdc.previous import PORTION_BYTES, PORTION_ROWS, PreviousValues, cut_portions
 from dolmen.ingest.formats.formats import FileKind, SourceFile, read
-from dolmen.ingest.formats.reader_options import OnBadRow
+from dolmen.ingest.formats.source_file import OnBadRow
 from dolmen.ingest.late import ErasedRows, RowIds
 from dolmen.transactions.transaction import Transaction, unit_of
 

@@ -22,10 +22,10 @@ from pyarrow import types as t
 
 from dolmen.errors import SchemaError
 from dolmen.format.ingest_properties import CdcSettings
-from dolmen.ingest.formats.avro.avro_types import CONNECT_TIMES
-from dolmen.ingest.formats.avro.container import survey_with_times
+from dolmen.ingest.formats.avro_reader import survey_with_times
+from dolmen.ingest.formats.avro_types import CONNECT_TIMES
 from dolmen.ingest.formats.formats import SourceFile, survey
-from dolmen.ingest.formats.json.lines import line_blocks
+from dolmen.ingest.formats.text_blocks import line_blocks
 
 _PLAIN: dict[str, pa.DataType] = {
     "int8": pa.int8(),
@@ -108,7 +108,7 @@ def _schemas(source: SourceFile) -> Iterator[Any]:
     """Yields the schemas in a file's lines, but not that of a line that begins as one before it, schema included."""
     heads: tuple[bytes, ...] = ()
     with source.text() as stream:
-        for block in line_blocks(stream, source.name, source.block_bytes):
+        for block in line_blocks(stream.read, source.name, source.block_bytes):
             for line in block.data.split(b"\n"):
                 if line.startswith(heads) or _SCHEMA not in line:
                     continue

@@ -19,7 +19,7 @@ from dolmen.errors import RowError
 from dolmen.format.arrow_arrays import to_mask
 from dolmen.format.schema import Field
 from dolmen.ingest.cdc.envelopes import DELETE, SKIP, UNKNOWN, UPSERT, ChangeBatch, Envelope
-from dolmen.ingest.formats.reader_options import BadRow, OnBadRow, RowNumbers
+from dolmen.ingest.formats.source_file import BadRow, OnBadRow, RowNumbers
 
 DELETED, ROW, UNAVAILABLE, CREATED = "delete", "row", "unavailable", "created"
 

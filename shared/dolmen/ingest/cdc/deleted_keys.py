@@ -35,20 +35,12 @@ from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.transaction_table import TransactionTable
 
 LIVE, SEQUENCE, TS, KNOWN = "live", "sequence", "ts", "known"
-
-
 KEPT_COLUMN, KEPT_SINCE = "kept_column", "kept_since"
 """Columns of a memory (``memory``)."""
-
-
 LIST = 1000
 """A condition lists at most this many values; more are asked for as a range."""
-
-
 INDEXED_LIST = 10_000
 """But so many where a table has an index of them, which finds listed keys wherever they are."""
-
-
 _FOLD_ROWS = 1_000_000
 
 

@@ -51,20 +51,12 @@ from dolmen.format.ingest_properties import CdcSettings
 from dolmen.format.schema import Field, own_names
 from dolmen.ingest.cdc.placeholders import UnavailableValue
 from dolmen.ingest.formats.formats import SourceFile, infer
-from dolmen.ingest.formats.reader_options import CLOSED, ReadOptions, mark_name
+from dolmen.ingest.formats.source_file import CLOSED, ReadOptions, mark_name
 
 Form: TypeAlias = Literal["number", "text"]
-
-
 _LOOKED_AT_BYTES = MIB
-
-
 _PIECE_BYTES = 1 << 16
-
-
 _LSN = r"^(?P<high>[0-9A-Fa-f]{1,8})/(?P<low>[0-9A-Fa-f]{1,8})$"
-
-
 _DIGITS = r"^[0-9]{1,18}$"
 
 
@@ -148,28 +140,14 @@ def plain_text(text: pa.Array) -> pa.Array:
 
 
 DIGITS = 20
-
-
 _NUMBERS = frozenset({"lsn", "pos", "row", "ts_ms", "ts_us", "ts_ns", "txId", "total_order", "data_collection_order"})
 """Fields of Debezium's ``source`` and ``transaction`` that are numbers: asked for as such, they are parsed fast."""
-
-
 _OWN = frozenset({"op", "databaseName", "before", "after", "payload", "schema"})
-
-
 DELETED_FIELD = "__deleted"
 """The field that Debezium adds to rows without an envelope, if deletes are kept among them."""
-
-
 _FLAT_UPSERTS = (None, "i", "u", "c", "r", "insert", "update", "false")
-
-
 _FLAT_DELETES = ("d", "delete", "true")
-
-
 _Tree: TypeAlias = "dict[str, _Tree | pa.Field]"
-
-
 UPSERT, DELETE, SKIP, UNKNOWN = 0, 1, 2, 3
 """Kinds of rows in a file."""
 

@@ -40,9 +40,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as t
 
-from dolmen.ingest.formats.reader_options import BadRow, mark_name
-from dolmen.ingest.formats.source_file import ByteStream, SourceFile
-from dolmen.ingest.formats.text.text_blocks import MAX_RECORD_BYTES
+from dolmen.ingest.formats.source_file import BadRow, ByteStream, SourceFile, mark_name
+from dolmen.ingest.formats.text_blocks import MAX_RECORD_BYTES
 
 HEX = "hex:"
 """Begins a placeholder whose octets are given as hexadecimal digits, as PostgreSQL's connector reads it."""
@@ -148,8 +147,6 @@ def _json(value: object) -> str:
 
 
 _MARK = mark_name("")
-
-
 _MARKED = re.compile(rb'null,"%b(?:[^"\\]|\\.)*":([0-9]+)' % _MARK.encode())
 
 

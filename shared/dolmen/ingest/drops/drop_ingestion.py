@@ -31,19 +31,17 @@ from dolmen.ingest.announcements import Drop
 from dolmen.ingest.batch import Decision, RequestOutcome
 from dolmen.ingest.drops.drop_outcomes import NO_ROWS, DropOutcome, RowCounts
 from dolmen.ingest.formats.formats import SourceFile, detect, infer, read
-from dolmen.ingest.formats.reader_options import OnBadRow, ReadOptions, RowNumbers
+from dolmen.ingest.formats.source_file import OnBadRow, ReadOptions, RowNumbers
 from dolmen.ingest.landing import Landing, LandingPath
 from dolmen.ingest.late import ErasedRows, expect_erasures
 from dolmen.ingest.new_columns import NO_NEW_COLUMNS, NewColumns, ingest_with_new_columns
 from dolmen.ingest.redaction import UnforeseenError
-from dolmen.ingest.rejects.reject import Quarantine, Reject, find_reject, header_of, reject_drop
+from dolmen.ingest.rejects import Quarantine, Reject, find_reject, header_of, reject_drop
 from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.transaction_table import TransactionTable
 from dolmen.transactions.unit_of_work import leaves_out_erased
 
 UPSERT_ROWS = 1_000_000
-
-
 UPSERT_BYTES = 128 * MIB
 """The most bytes of one upsert, which holds its rows in memory, twice for a moment.
 
@@ -109,8 +107,6 @@ class _BoundedBatches:
 
 COPIED_A_SECOND = 30_000_000
 """The least speed at which a reject is copied, bytes per second."""
-
-
 KEPT_SECONDS = 30
 """Time that is kept free for the other reports when a reject is copied."""
 

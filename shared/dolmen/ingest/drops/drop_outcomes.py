@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dolmen.ingest.announcements import Drop
-from dolmen.ingest.rejects.reject import Reject
+from dolmen.ingest.rejects import Reject
 from dolmen.transactions.results import Commit
 
 DropStatus = Literal[

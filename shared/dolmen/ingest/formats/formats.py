@@ -1,23 +1,24 @@
-"""Finds the format of a file by its name, and reads its rows as record batches that fit a table.
+"""Picks the reader of a file by its name, and reads its rows as record batches that fit a table.
 
 ==============================  =========  ==========================================================================
 name ends in                    kind       documented in
 ==============================  =========  ==========================================================================
-``.csv``, ``.tsv``              csv, tsv   ``delimited``: what NULL is, quoting, how rows are counted
+``.csv``, ``.tsv``              csv, tsv   ``csv_reader``: what NULL is, quoting, how rows are counted
 ``.jsonl .ndjson .json``        jsonl      ``jsonl``: one object per line
-``.parquet``                    parquet    ``parquet``
+``.parquet``                    parquet    ``parquet_reader``
 ``.arrow .arrows .feather``     arrow      ``arrow``: IPC files and streams
 ``.ipc``
-``.avro``                       avro       ``avro``: object container files
+``.avro``                       avro       ``avro_reader``: object container files
 ==============================  =========  ==========================================================================
 
 Each plain, or followed by ``.gz`` (gzip), ``.zst`` (Zstandard) or ``.bz2`` (bzip2); upper and lower case are one. How
-text becomes values of a declared type is documented in ``text`` and ``times``, how types are inferred in ``infer``.
+text becomes values of a declared type is documented in ``cells``, how types are inferred in ``infer``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
@@ -25,12 +26,9 @@ import pyarrow as pa
 from dolmen.errors import InputError
 from dolmen.format.file_formats import COMPRESSIONS, ENDINGS, FileKind
 from dolmen.format.schema import storable
-from dolmen.ingest.formats.avro import container as avro
-from dolmen.ingest.formats.columnar import arrow, parquet_reader
-from dolmen.ingest.formats.csv import delimited as csv
-from dolmen.ingest.formats.json import jsonl
-from dolmen.ingest.formats.reader_options import BadRow, OnBadRow, ReadOptions
-from dolmen.ingest.formats.source_file import Format, SourceFile
+from dolmen.ingest.formats import arrow, avro_reader, csv_reader, json_types, jsonl, parquet_reader
+from dolmen.ingest.formats.source_file import BadRow, Format, OnBadRow, ReadOptions, SourceFile
+from dolmen.ingest.formats.typed_batches import stored_schema, surveyed_schema
 
 __all__ = [
     "READERS",
@@ -47,38 +45,57 @@ __all__ = [
 ]
 
 
-class FormatReader(Protocol):
-    """A module that reads files of one format."""
-
-    def infer(self, source: SourceFile) -> pa.Schema:
-        """The stored types that hold every row of a file."""
-
-    def survey(self, source: SourceFile, *, skip_bad_rows: bool = False) -> pa.Schema:
-        """The file's columns, with type null for one that holds nothing."""
-
-    def read(self, source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None) -> Iterator[pa.RecordBatch]:
-        """The rows of a file as batches of ``schema``."""
+class _Survey(Protocol):
+    def __call__(self, source: SourceFile, *, skip_bad_rows: bool = False) -> pa.Schema: ...
 
 
+@dataclass(frozen=True)
+class FormatReader:
+    """Reads files of one format; see the functions of these names."""
+
+    infer: Callable[[SourceFile], pa.Schema]
+    survey: _Survey
+    read: Callable[[SourceFile, pa.Schema, OnBadRow | None], Iterator[pa.RecordBatch]]
+
+
+class _TypedFormat(Protocol):
+    """A module that reads files which know the types of their columns."""
+
+    def own_schema(self, source: SourceFile) -> pa.Schema: ...
+
+    def read(self, source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None) -> Iterator[pa.RecordBatch]: ...
+
+
+def _typed_reader(module: _TypedFormat) -> FormatReader:
+    def infer(source: SourceFile) -> pa.Schema:
+        return stored_schema(module.own_schema(source), source.name)
+
+    def survey(source: SourceFile, *, skip_bad_rows: bool = False) -> pa.Schema:
+        return surveyed_schema(module.own_schema(source), source.name)
+
+    return FormatReader(infer, survey, module.read)
+
+
+_CSV = FormatReader(csv_reader.infer, csv_reader.survey, csv_reader.read)
 READERS: dict[FileKind, FormatReader] = {
-    "csv": csv,
-    "tsv": csv,
-    "jsonl": jsonl,
-    "parquet": parquet_reader,
-    "arrow": arrow,
-    "avro": avro,
+    "csv": _CSV,
+    "tsv": _CSV,
+    "jsonl": FormatReader(json_types.infer, json_types.survey, jsonl.read),
+    "parquet": _typed_reader(parquet_reader),
+    "arrow": _typed_reader(arrow),
+    "avro": _typed_reader(avro_reader),
 }
-"""The module that reads files of each format."""
+"""The reader of each format."""
 
 
 def detect(name: str, kind: FileKind | None = None) -> Format:
     """The format of a file of this name; folders before it do not matter.
 
     Args:
-        kind: what the content is, whatever the name says; the name still tells how it is compressed.
+        kind: what the content is, whatever the name says; the name still says how it is compressed.
 
     Raises:
-        InputError: the name says none of the supported formats.
+        InputError: the name has the ending of no supported format.
     """
     stem, compression = name.lower(), None
     for ending, codec in COMPRESSIONS.items():
@@ -111,8 +128,7 @@ def infer(source: SourceFile) -> pa.Schema:
 def survey(source: SourceFile, *, skip_bad_rows: bool = False) -> pa.Schema:
     """The columns of a file for a table that may get them, with the types that ``infer`` finds.
 
-    A column that says no type has type null: one of text without a single value. A file of CSV without a header has
-    no names, so no columns.
+    A column of text without a single value has type null. A file of CSV without a header has no names, so no columns.
 
     Args:
         skip_bad_rows: leave out malformed rows, which are errors otherwise.
@@ -126,14 +142,14 @@ def survey(source: SourceFile, *, skip_bad_rows: bool = False) -> pa.Schema:
 def read(source: SourceFile, schema: pa.Schema | None, *, on_bad_row: OnBadRow | None = None) -> pa.RecordBatchReader:
     """The rows of a file as a stream of batches of exactly ``schema``, in bounded memory, in the file's order.
 
-    Nothing is opened before the first batch is asked for, but with no ``schema``: then the file is read twice, and
+    Nothing is opened before the first batch is asked for, unless there is no ``schema``: then the file is read twice,
     the first time now, to infer the types from all of it.
 
     Args:
         schema: the table's columns, of stored types; None to infer them.
-        on_bad_row: called with each row that is malformed or does not fit; the rest is read on. Faults that are
-            not of one row are still errors: a damaged file, columns that are not the table's, a record without an
-            end. With no ``schema``, a malformed row is one too: types are inferred from all rows.
+        on_bad_row: called with each row that is malformed or does not fit; the rest is read on. What is not wrong with
+            one row alone is still an error: a damaged file, columns that are not the table's, a record without an
+            end. So is a malformed row where there is no ``schema``: types are inferred from all rows.
 
     Raises:
         SchemaError: the file's columns are not the table's, or a declared type cannot be stored.

@@ -23,7 +23,7 @@ from dolmen.commit.context import context_of
 from dolmen.format.erasures import erasure_id
 from dolmen.ingest.announcements import Message
 from dolmen.ingest.batch import RequestOutcome
-from dolmen.ingest.deletes.delete_requests import (
+from dolmen.ingest.delete_requests import (
     DeleteRequest,
     apply_deletes,
     parse_request,

@@ -44,8 +44,7 @@ from dolmen.ingest.announcements import (
     Message,
     isolate,
 )
-from dolmen.ingest.queues.queue import OutgoingMessage
-from dolmen.ingest.queues.sqs import EXPEDITED_SECONDS, MAX_SQS_BATCH, MAX_SQS_BYTES, SqsQueue, open_queue
+from dolmen.ingest.queues import EXPEDITED_SECONDS, MAX_SQS_BATCH, MAX_SQS_BYTES, OutgoingMessage, SqsQueue, open_queue
 from dolmen.ingest.redaction import error_fields
 
 if TYPE_CHECKING:  # it imports all of maintenance

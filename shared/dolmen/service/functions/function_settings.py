@@ -33,8 +33,7 @@ from dolmen.base.runtime import Runtime
 from dolmen.commit.context import context_of
 from dolmen.errors import InputError
 from dolmen.ingest.landing import PREFIX, Landing
-from dolmen.ingest.queues.queue import Queue
-from dolmen.ingest.queues.sqs import open_queue
+from dolmen.ingest.queues import Queue, open_queue
 from dolmen.service.functions.deliveries import DeliveryQueues, FunctionLogger, open_queues
 from dolmen.service.handover.emr_serverless import EmrServerless, JobSettings
 from dolmen.store.url import open_store

@@ -12,7 +12,7 @@ from dolmen.base.runtime import Runtime
 from dolmen.errors import Error, ObjectNotFoundError
 from dolmen.ingest.announcements import DIRECTORY_BUCKET, Drop, write_notification, write_record
 from dolmen.ingest.landing import is_temporary
-from dolmen.ingest.queues.directory_queue import FileWatch, Letter, Stamp, letter_id, list_files, write_whole
+from dolmen.ingest.queues import FileWatch, Letter, Stamp, letter_id, list_files, write_whole
 from dolmen.store.local_store import LocalStore
 
 

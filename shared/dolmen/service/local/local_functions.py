@@ -24,7 +24,7 @@ from typing import Any, Protocol, Self
 
 from dolmen.base.runtime import Runtime
 from dolmen.errors import Error, InputError
-from dolmen.ingest.queues.directory_queue import Letter
+from dolmen.ingest.queues import Letter
 
 TIMEOUT_SECONDS = 900
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from dolmen.base.runtime import Runtime, shared_runtime
 from dolmen.errors import InputError
-from dolmen.ingest.queues.directory_queue import DirectoryQueue, Letter, write_whole
+from dolmen.ingest.queues import DirectoryQueue, Letter, write_whole
 from dolmen.service.local.layout import LandingDirectory, LocalLayout
 from dolmen.service.local.local_functions import LocalFunction, Schedule, functions_directory
 from dolmen.service.local.page_server import LocalHealthPage, PageServer

@@ -35,7 +35,7 @@ from dolmen.ingest.drops.announce_files import group_drops
 from dolmen.ingest.drops.drop_ingestion import DropIngestion
 from dolmen.ingest.drops.drop_outcomes import DropOutcome, RowCounts
 from dolmen.ingest.drops.ingest_drops import ingest_drops
-from dolmen.ingest.formats.reader_options import ReadOptions
+from dolmen.ingest.formats.source_file import ReadOptions
 from dolmen.ingest.landing import Landing
 from dolmen.ingest.late import ErasedRows, expect_erasures
 from dolmen.spark.checks import worker_url

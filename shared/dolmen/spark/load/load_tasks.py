@@ -36,7 +36,7 @@ from dolmen.format.manifest import TableEntry
 from dolmen.format.types import integer_form
 from dolmen.ingest.announcements import Drop
 from dolmen.ingest.formats.formats import SourceFile, detect, read
-from dolmen.ingest.formats.reader_options import ReadOptions
+from dolmen.ingest.formats.source_file import ReadOptions
 from dolmen.ingest.landing import Landing
 from dolmen.rows.write.encodings import WriteOptions
 from dolmen.rows.write.runs import cut, sort_columns

@@ -58,28 +58,14 @@ from dolmen.transactions.row_statements import Mode
 from dolmen.transactions.transaction import Transaction, unit_of
 
 MAX_BODY_BYTES = 64 * MIB
-
-
 MAX_TABLES = 100
-
-
 MAX_ID_LENGTH = 256
-
-
 MAX_NESTING = 8
 """How deep lists and objects may be nested; a valid request needs six levels."""
-
-
 MAX_DIGITS = 400
 """The most digits of a number: more than any column holds."""
-
-
 _OF_ONE = frozenset({"table", "where", "keys", "on", "mode"})
-
-
 _OF_ALL = frozenset({"tables", "request_id"})
-
-
 _OF_ERASURE = frozenset({"table", "where", "keys", "on"})
 
 

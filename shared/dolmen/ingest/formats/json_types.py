@@ -1,29 +1,29 @@
-"""The types that hold every value of a file of JSON lines.
+"""Infers the types that hold every value of a file of JSON lines.
 
-Types of JSON values as far as they are known: shapes (see ``infer``), and lists and objects of them.
-
-Like shapes, they join in any order and grouping. Strings, numbers, bools, lists and objects are kinds apart: a column
-in which they meet, at whatever depth, is ``MIXED`` and ends as string, each value as its JSON text.
+Types are known as shapes (see ``infer``), and lists and objects of them. Like shapes, they join in any order and
+grouping. Strings, numbers, bools, lists and objects are kinds apart: a column in which they meet, at whatever depth, is
+``MIXED`` and ends as string, each value as its JSON text.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import chain
 from typing import Any, Literal, TypeAlias
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as t
 
-from dolmen.errors import InputError
-from dolmen.ingest.formats.json.json_values import has_changing_floats, has_floats, has_negative_zero, parse_objects
-from dolmen.ingest.formats.json.lines import Lines, check_utf8, has_many_keys, line_blocks, too_many_keys, without_nulls
-from dolmen.ingest.formats.json.slow_rows import count_objects, may_be_too_deep
-from dolmen.ingest.formats.source_file import SourceFile
-from dolmen.ingest.formats.text.infer import (
+from dolmen.errors import InputError, LimitError
+from dolmen.format.checksums import prepare
+from dolmen.ingest.formats.cells import NUMBER, TimeFormat, changes_digits, holds
+from dolmen.ingest.formats.infer import (
     MAX_EXACT_FLOAT,
     NOTHING,
     TEXT,
@@ -32,8 +32,22 @@ from dolmen.ingest.formats.text.infer import (
     shape_of_numbers,
     shape_of_strings,
 )
-from dolmen.ingest.formats.text.text_blocks import Block
-from dolmen.ingest.formats.text.times import TimeFormat
+from dolmen.ingest.formats.json_values import Lines, check_utf8, count_objects, may_be_too_deep, parse_objects
+from dolmen.ingest.formats.source_file import SourceFile
+from dolmen.ingest.formats.text_blocks import Block, line_blocks, skip_nulls
+
+MANY_KEYS = 1_000
+"""More different keys than this in a block are slower to parse at once than line by line."""
+_SAMPLED, _LONGEST = 56, 8
+_SURE_BYTES = 15
+"""Numbers without an exponent that are not longer keep their digits in a double."""
+_NEGATIVE_ZERO = re.compile(rb"-0(?<=[:,\[\s]-0)[,\]}\s]")
+_IN_NUMBER = np.zeros(256, bool)
+_IN_NUMBER[list(b"0123456789+-.eE")] = True
+_QUOTE, _LF, _LOWER_CASE = ord('"'), ord("\n"), 0x20
+
+prepare(dict[str, Any])
+_DECODER = msgspec.json.Decoder(dict[str, Any])
 
 
 class _Mixed(Enum):
@@ -52,7 +66,7 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """Objects; of each name all values that stand under it, in the order of first appearance."""
+    """Objects, with the shape of all values under each name, in the order of first appearance."""
 
     by_name: dict[str, Node] = field(default_factory=dict)
 
@@ -61,7 +75,7 @@ Node: TypeAlias = TextShape | Items | Fields | Literal[_Mixed.MIXED]
 
 
 class Unsure(Exception):  # noqa: N818 - a question, not a failure
-    """An array does not tell enough of the JSON it came from: look at the rows."""
+    """An array does not tell enough of the JSON that it came from: look at the rows."""
 
 
 def join(one: Node, other: Node) -> Node:
@@ -78,20 +92,18 @@ def join(one: Node, other: Node) -> Node:
     return MIXED
 
 
-def join_alike(fields: Fields) -> Fields:
+def join_alike(node: Node) -> Node:
     """Joins the keys that differ in case only, at any depth, under the spelling that was there first."""
+    if isinstance(node, Items):
+        return Items(join_alike(node.item))
+    if not isinstance(node, Fields):
+        return node
     names: dict[str, str] = {}
     joined: dict[str, Node] = {}
-    for name, node in fields.by_name.items():
+    for name, child in node.by_name.items():
         own = names.setdefault(name.lower(), name)
-        joined[own] = join(joined.get(own, NOTHING), node)
-    return Fields({name: _join_alike(node) for name, node in joined.items()})
-
-
-def _join_alike(node: Node) -> Node:
-    if isinstance(node, Items):
-        return Items(_join_alike(node.item))
-    return join_alike(node) if isinstance(node, Fields) else node
+        joined[own] = join(joined.get(own, NOTHING), child)
+    return Fields({name: join_alike(child) for name, child in joined.items()})
 
 
 def _json_kind(shape: TextShape) -> str:
@@ -118,7 +130,7 @@ def _type_of(node: Node) -> pa.DataType | None:
 
 
 def surveyed_type(node: Node) -> pa.DataType:
-    """The type of a column in which ``node`` was seen; null where nothing was, also in the fields of objects."""
+    """As ``type_of``, but null where there was nothing, also in the fields of objects."""
     if node == NOTHING:
         return pa.null()
     if isinstance(node, Fields) and node.by_name:
@@ -153,7 +165,7 @@ def node_of_array(array: pa.Array, times: TimeFormat | None = None) -> Node:
 
 
 def node_of_values(values: list[Any], times: TimeFormat | None = None) -> Node:
-    """The shape of JSON values, as ``json.rows`` parsed them."""
+    """The shape of JSON values, as ``parse_line`` returns them."""
     texts = [value for value in values if isinstance(value, str)]
     numbers = [bytes(value).decode() for value in values if isinstance(value, msgspec.Raw)]
     lists = [value for value in values if isinstance(value, list)]
@@ -185,13 +197,10 @@ def infer(source: SourceFile) -> pa.Schema:
         InputError: no line holds a single key.
         LimitError: more different keys than there may be columns.
     """
-    inference = _Inference(source)
-    with source.text() as stream:
-        for block in line_blocks(stream, source.name, source.block_bytes):
-            inference.look_at(block)
-    if not inference.seen.by_name:
+    nodes = _Inference(source).columns()
+    if not nodes:
         raise InputError(f"file {source.name!r} has no rows to infer columns from: declare a schema")
-    return pa.schema([(column, type_of(node)) for column, node in join_alike(inference.seen).by_name.items()])
+    return pa.schema([(column, type_of(node)) for column, node in nodes.items()])
 
 
 def survey(source: SourceFile, *, skip_bad_rows: bool = False) -> pa.Schema:
@@ -204,11 +213,8 @@ def survey(source: SourceFile, *, skip_bad_rows: bool = False) -> pa.Schema:
         RowError: a malformed line.
         LimitError: more different keys than there may be columns.
     """
-    inference = _Inference(source, skip_bad_rows=skip_bad_rows)
-    with source.text() as stream:
-        for block in line_blocks(stream, source.name, source.block_bytes):
-            inference.look_at(without_nulls(block) if source.options.null_lines == "skip" else block)
-    return pa.schema([(column, surveyed_type(node)) for column, node in join_alike(inference.seen).by_name.items()])
+    nodes = _Inference(source, skip_bad_rows).columns()
+    return pa.schema([(column, surveyed_type(node)) for column, node in nodes.items()])
 
 
 def _count_keys(node: Node) -> int:
@@ -220,54 +226,101 @@ def _count_keys(node: Node) -> int:
 class _Inference:
     """The shapes of a file's columns so far."""
 
-    def __init__(self, source: SourceFile, *, skip_bad_rows: bool = False) -> None:
-        self.seen = Fields()
-        self._skip_bad_rows = skip_bad_rows
-        self._name, self._times, self._most = source.name, source.options.times, source.options.max_columns
+    def __init__(self, source: SourceFile, skip_bad_rows: bool = False) -> None:
+        self._source, self._skip_bad_rows = source, skip_bad_rows
+        self._times, self._max_keys = TimeFormat.of(source.options.timestamp_format), source.options.max_columns
+        self._seen: Node = Fields()
         self._row = 1
         self._strings: pa.Schema | None = None
 
-    def look_at(self, block: Block) -> None:
-        """Joins what a block tells to what is known."""
+    def columns(self) -> dict[str, Node]:
+        """Reads the file; returns the shapes of its columns, by name."""
+        source = self._source
+        with source.text() as stream:
+            for block in line_blocks(stream.read, source.name, source.block_bytes):
+                self._add(skip_nulls(block) if source.options.null_lines == "skip" else block)
+        joined = join_alike(self._seen)
+        assert isinstance(joined, Fields)
+        return joined.by_name
+
+    def _add(self, block: Block) -> None:
         objects = count_objects(block.data)
         if objects == 0:
             return
         try:
-            if objects is None or may_be_too_deep(block.data) or has_many_keys(block.data, self._most, self._name):
+            if objects is None or may_be_too_deep(block.data) or self._has_many_keys(block.data):
                 raise Unsure
             check_utf8(block.data)
-            seen = self._at_once(block.data, objects)
+            node = self._at_once(block.data, objects)
         except (pa.ArrowInvalid, UnicodeDecodeError, Unsure):
-            lines = Lines(block, self._row, self._name)
+            lines = Lines(block, self._row, self._source.name)
             rows, malformed = (lines.parse_good(), None) if self._skip_bad_rows else lines.parse()
             if malformed:
                 raise malformed from None
-            objects, seen = len(rows), node_of_values(list(rows), self._times)
+            objects, node = len(rows), node_of_values(list(rows), self._times)
         self._row += objects
-        joined = join(self.seen, seen)
-        assert isinstance(joined, Fields)
-        self.seen = joined
-        if _count_keys(joined) > self._most:
-            raise too_many_keys(self._most, self._name)
+        self._seen = join(self._seen, node)
+        if _count_keys(self._seen) > self._max_keys:
+            raise _too_many_keys(self._max_keys, self._source.name)
 
     def _at_once(self, data: bytes, rows: int) -> Node:
         table = parse_objects(data, self._strings, "infer")
-        if _has_times(pa.struct(list(table.schema))):
+        if holds(pa.struct(list(table.schema)), t.is_temporal):
             table = parse_objects(data, pa.schema([(f.name, _times_as_strings(f.type)) for f in table.schema]), "infer")
         strings = {field.name: _strings_alone(field.type) for field in table.schema}
         self._strings = pa.schema([(name, kind) for name, kind in strings.items() if kind is not None])
-        if table.num_rows != rows or has_negative_zero(data):
+        if table.num_rows != rows or _NEGATIVE_ZERO.search(data):  # parsers take -0 for the integer 0
             raise Unsure
-        if has_floats(pa.struct(list(table.schema))) and has_changing_floats(data):
+        if holds(pa.struct(list(table.schema)), t.is_floating) and _has_changing_floats(data):
             raise Unsure
         columns = {column: table[column].combine_chunks() for column in table.column_names}
         return Fields({column: node_of_array(values, self._times) for column, values in columns.items()})
 
+    def _has_many_keys(self, lines: bytes) -> bool:
+        """Whether a block has more than ``MANY_KEYS`` different keys, those inside included: some of its lines tell.
 
-def _has_times(kind: pa.DataType) -> bool:
-    if t.is_nested(kind):
-        return any(_has_times(kind.field(place).type) for place in range(kind.num_fields))
-    return bool(t.is_temporal(kind))
+        pyarrow gives all rows of a block a value for each key in it, which takes seconds for thousands of keys, and
+        minutes for tens of thousands.
+
+        Raises:
+            LimitError: it has more than there may be columns.
+        """
+        sample, widest = _KeyCount(self._max_keys, self._source.name), 0
+        for line in _sample_lines(lines):
+            before = sample.keys
+            sample.add([line])
+            widest = max(widest, line.count(b":"))
+            if sample.keys - before > MANY_KEYS:
+                break
+        if sample.keys <= min(MANY_KEYS, max(_SAMPLED, 4 * widest)):
+            return False
+        whole = _KeyCount(self._max_keys, self._source.name)
+        whole.add(lines.split(b"\n"))
+        return whole.keys > MANY_KEYS
+
+
+def _has_changing_floats(data: bytes) -> bool:
+    """Whether a number that is not an integer may have other digits as a double. Numbers in strings may count, too."""
+    array = np.frombuffer(data, np.uint8)
+    edges = np.flatnonzero(np.diff(_IN_NUMBER[array], prepend=False, append=False))
+    starts, ends = edges[::2], edges[1::2]
+    doubtful = ends - starts > _SURE_BYTES
+    exponents = np.flatnonzero((array[1:] == ord("-")) & (array[:-1] | _LOWER_CASE == ord("e")))
+    doubtful[np.searchsorted(starts, exponents, "right") - 1] = True
+    doubtful &= array[np.maximum(starts, 1) - 1] != _QUOTE
+    text = _slices(array, starts[doubtful], ends[doubtful])
+    text = text.filter(pc.and_(pc.match_substring_regex(text, NUMBER), pc.match_substring_regex(text, "[.eE]")))
+    return changes_digits(text, text.cast(pa.float64()))
+
+
+def _slices(array: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> pa.Array:
+    """Parts of ASCII text."""
+    sizes = ends - starts
+    offsets = np.concatenate(([0], np.cumsum(sizes)))
+    characters = array[np.repeat(starts - offsets[:-1], sizes) + np.arange(offsets[-1])]
+    return pa.StringArray.from_buffers(
+        len(sizes), pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(characters.tobytes())
+    )
 
 
 def _times_as_strings(kind: pa.DataType) -> pa.DataType:
@@ -288,3 +341,50 @@ def _strings_alone(kind: pa.DataType) -> pa.DataType | None:
         kept = [(field.name, inner) for field in kind if (inner := _strings_alone(field.type)) is not None]
         return pa.struct(kept) if kept else None
     return kind if t.is_string(kind) else None
+
+
+def _too_many_keys(max_keys: int, name: str) -> LimitError:
+    return LimitError(
+        f"file {name!r} has more than {max_keys:,} different keys: are some of them data? For a table the setting "
+        "ingest_max_columns allows more"
+    )
+
+
+class _KeyCount:
+    """Counts the different keys in lines, at most ``max_keys``."""
+
+    def __init__(self, max_keys: int, name: str) -> None:
+        self.keys = 0
+        self._seen: dict[str, Any] = {}  # the keys of objects, each with those of the objects under it
+        self._max_keys, self._name = max_keys, name
+
+    def add(self, lines: list[bytes]) -> None:
+        """Adds the keys of the lines that are objects."""
+        for line in lines:
+            try:
+                left: list[tuple[Any, dict[str, Any]]] = [(_DECODER.decode(line), self._seen)]
+            except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+                continue
+            while left:
+                value, seen = left.pop()
+                if isinstance(value, list):
+                    left += [(item, seen) for item in value if isinstance(item, dict | list)]
+                    continue
+                for key, inner in value.items():
+                    below = seen.get(key)
+                    if below is None:
+                        below = seen[key] = {}
+                        self.keys += 1
+                        if self.keys > self._max_keys:
+                            raise _too_many_keys(self._max_keys, self._name)
+                    if isinstance(inner, dict | list):
+                        left.append((inner, below))
+
+
+def _sample_lines(lines: bytes) -> list[bytes]:
+    """Some lines of a block: the longest, and others from all of it."""
+    ends = np.append(np.flatnonzero(np.frombuffer(lines, np.uint8) == _LF), len(lines))
+    starts = np.concatenate(([0], ends[:-1] + 1))
+    longest = np.argsort(starts - ends, kind="stable")[:_LONGEST]
+    chosen = np.union1d(longest, np.linspace(0, len(ends) - 1, min(_SAMPLED, len(ends))).astype(np.int64))
+    return [lines[starts[index] : ends[index]] for index in chosen]

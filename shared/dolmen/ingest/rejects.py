@@ -46,30 +46,19 @@ from dolmen.base.runtime import Runtime
 from dolmen.base.units import MIB, utc
 from dolmen.errors import CorruptionError, Error, InputError, ObjectChangedError, RowError, StoreUnavailableError
 from dolmen.ingest.announcements import Drop
-from dolmen.ingest.formats.csv.quoting import Records, last_record_end
-from dolmen.ingest.formats.reader_options import BadRow
-from dolmen.ingest.formats.source_file import ByteStream, Format, SourceFile
-from dolmen.ingest.formats.text.text_blocks import blocks
+from dolmen.ingest.formats.csv_records import Records, last_record_end
+from dolmen.ingest.formats.source_file import BadRow, ByteStream, Format, SourceFile
+from dolmen.ingest.formats.text_blocks import blocks
 from dolmen.ingest.landing import Landing, LandingPath, etag_of_drop, exists
 from dolmen.store.base import MAX_KEY_BYTES, ObjectStore, Unknown
 
 ERROR_SUFFIX = ".error.json"
-
-
 _COPY_BYTES = MIB
-
-
 _ROOM_BYTES = 200
 """Bytes of a key that are kept free for the prefix of the rejects, and for suffixes."""
-
-
 _UNFIT = re.compile(r"[\\\0]")
 """Characters that S3 takes in a key, and a directory does not."""
-
-
 _DIGEST_IN_NAME = re.compile(r"-[0-9a-f]{8}(?=\.|$)(?!.*-[0-9a-f]{8}(?:\.|$))")
-
-
 _ENDING = re.compile(r"(\.[A-Za-z0-9]{1,10})?(\.(gz|zst|bz2|xz|lz4|zip))?$", re.IGNORECASE)
 
 
@@ -223,18 +212,10 @@ def copy_once(source: ByteStream, store: ObjectStore, key: str) -> None:
 
 
 ROWS_SUFFIX = ".rows.jsonl"
-
-
 MAX_BYTES = 256 * MIB
 """The most bytes of the bad rows of one file, as JSON. A file with more is rejected as a whole."""
-
-
 _MEMORY_BYTES = MIB
-
-
 _FIRST = 10
-
-
 _HEADER_BYTES = 1 << 16
 
 
@@ -343,7 +324,7 @@ def header_of(source: SourceFile) -> bytes | None:
         return None
     find_end = partial(last_record_end, delimiter=source.delimiter)
     with source.text() as stream:
-        for block in blocks(stream, find_end, source.name, _HEADER_BYTES):
+        for block in blocks(stream.read, find_end, source.name, _HEADER_BYTES):
             records = Records.of(block.data, source.delimiter, blank_lines_count=False)
             if len(records.starts):
                 return block.data[int(records.starts[0]) : int(records.ends[0])].rstrip(b"\r\n")

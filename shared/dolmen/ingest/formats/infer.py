@@ -43,8 +43,7 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dolmen.ingest.formats.text.cells import parse_text
-from dolmen.ingest.formats.text.times import NUMBER, TimeFormat
+from dolmen.ingest.formats.cells import NUMBER, TimeFormat, changes_digits, parse_text
 from dolmen.rows.write.casts import Misfit
 
 Kind = Literal["nothing", "bool", "integer", "special", "float", "date", "timestamp", "zoned", "text"]
@@ -52,8 +51,6 @@ Kind = Literal["nothing", "bool", "integer", "special", "float", "date", "timest
 MAX_EXACT_FLOAT = 2**53
 _BOOLS = re.compile("(?i:true|false)")
 _SPECIAL = "^(?i:nan|-?inf|-?infinity)$"
-_SURE_DIGITS = 15
-"""As many significant digits of a decimal number as every double holds."""
 _VARIOUS = -1
 _DECIMAL = pa.decimal128(38, 0)
 _MAX_DECIMAL = 10**38 - 1
@@ -224,20 +221,6 @@ def _shape_of_floats(text: pa.Array, floats: pa.Array) -> TextShape:
         low = pc.min_max(rest)["min"].as_py() if len(rest) else 0
         return shape.join(shape_of_integers(low, 0))
     return TextShape("float", shape.low, shape.high)
-
-
-def changes_digits(text: pa.Array, floats: pa.Array) -> bool:
-    """Whether a double has other digits, in its shortest notation, than the number in the text that it was made of."""
-    doubtful = pc.or_(pc.greater(pc.binary_length(text), _SURE_DIGITS), pc.match_substring(text, "e", ignore_case=True))
-    text, shortest = text.filter(doubtful), floats.filter(doubtful).cast(pa.string())
-    others = pc.not_equal(text, shortest)  # few: most are written in their shortest notation
-    text, shortest = text.filter(others), shortest.filter(others)
-    return pc.all(pc.equal(_significant_digits(text), _significant_digits(shortest))).as_py() is False
-
-
-def _significant_digits(text: pa.Array) -> pa.Array:
-    """The digits of numbers, without zeros before and after them. Of one double, they differ if the numbers do."""
-    return pc.ascii_trim(pc.replace_substring_regex(text, r"^-|\.|[eE].*$", ""), "0")
 
 
 def _with_places(shape: TextShape, text: pa.Array) -> TextShape:

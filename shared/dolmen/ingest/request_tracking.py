@@ -11,9 +11,8 @@ import pyarrow as pa
 
 from dolmen.api.database import Database
 from dolmen.errors import AppliedIdError, InputError, LimitError
-from dolmen.ingest.deletes.delete_requests import DeleteRequest, add_request, parse_request
-from dolmen.ingest.queues.directory_queue import DirectoryQueue
-from dolmen.ingest.queues.queue import Queue
+from dolmen.ingest.delete_requests import DeleteRequest, add_request, parse_request
+from dolmen.ingest.queues import DirectoryQueue, Queue
 from dolmen.transactions.transaction import unit_of
 
 RequestState = Literal["applied", "waiting", "failed", "unknown"]

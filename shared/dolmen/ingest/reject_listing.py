@@ -25,13 +25,11 @@ from dolmen.errors import CorruptionError, InputError, NotFoundError, ObjectNotF
 from dolmen.format.file_formats import FORMATS, FileKind
 from dolmen.ingest.announcements import retry_name
 from dolmen.ingest.landing import etag_in, exists
-from dolmen.ingest.rejects.reject import ERROR_SUFFIX, ROWS_SUFFIX, copy_once, dropped_name, split_name
+from dolmen.ingest.rejects import ERROR_SUFFIX, ROWS_SUFFIX, copy_once, dropped_name, split_name
 from dolmen.store.base import ObjectOutput, ObjectStore, PreconditionFailed, Stored
 from dolmen.store.url import open_store
 
 RETRIED_SUFFIX = ".retried.json"
-
-
 _DIGEST = re.compile(r"[0-9a-f]{8}")
 
 
