@@ -15,7 +15,7 @@ from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
-from dolmen.ingest.announcements import read_messages
+from dolmen.ingest.batch import read_messages
 from dolmen.service.functions.function_settings import FunctionResources, FunctionSettings, Invocation
 from dolmen.service.functions.ingest_function import ingest_event
 

@@ -16,7 +16,8 @@ import pytest
 
 from dolmen import Database
 from dolmen.base.runtime import Runtime
-from dolmen.ingest.announcements import read_drops, read_messages
+from dolmen.ingest.announcements import read_drops
+from dolmen.ingest.batch import read_messages
 from dolmen.ingest.drops.ingest_drops import ingest_drops
 from dolmen.service.functions.function_settings import FunctionSettings
 from dolmen.store.counting import CountingStore
@@ -346,7 +347,7 @@ def test_new_columns_cost_no_request_of_the_database(world: World) -> None:
                 record = world.drop(f"{name}/{number}.csv", f"{HEAD}\n{number},1,x\n")
             [message] = read_messages(sqs_event([notification(record)]))
             counted.reset()
-            [outcome] = ingest_drops(database, landing, read_drops(message)[0]).outcomes
+            [outcome] = ingest_drops(database, landing, read_drops(message.body)[0]).outcomes
             assert outcome.status == "ingested"
             costs.setdefault(setting, []).append((counted.puts, counted.gets, counted.heads, counted.lists))
         assert len(world.database.table(name).schema.names) == (6 if setting == "add" else 3)

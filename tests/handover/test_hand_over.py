@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from dolmen.ingest.announcements import Drop, read_drops, read_messages
+from dolmen.ingest.announcements import Drop, read_drops
+from dolmen.ingest.batch import read_messages
 from dolmen.service.functions.function_settings import FunctionResources, FunctionSettings
 from dolmen.service.handover.handover_records import HandoverRecords
 from handover.conftest import LARGE_BYTES, Handing
@@ -360,7 +361,7 @@ def test_a_schedule_that_dies_at_any_request_starts_one_job_in_the_end(handing: 
 def announced(handing: Handing, name: str, first: int) -> list[Drop]:
     record = handing.world.drop(f"events/{name}", large(1000 * first))
     [message] = read_messages(notification(record))
-    return read_drops(message)[0]
+    return read_drops(message.body)[0]
 
 
 # ---- on S3 ----------------------------------------------------------------------------------------------------------

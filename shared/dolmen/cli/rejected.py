@@ -19,11 +19,11 @@ from dolmen.cli.output import console, print_json, print_rows, print_text, print
 from dolmen.errors import InputError, ObjectChangedError, ObjectNotFoundError
 from dolmen.ingest.formats.formats import ReadOptions, SourceFile, detect
 from dolmen.ingest.reject_listing import (
-    BadRows,
     RejectEntry,
     find_reject_key,
     list_rejects,
     open_reject,
+    read_bad_rows,
     read_report,
     read_reports,
 )
@@ -165,7 +165,7 @@ def _line(one: RejectEntry, report: dict[str, Any]) -> str:
 def _head(store: ObjectStore, key: str, report: dict[str, Any]) -> Iterator[str]:
     """The first lines of a text file, or the rows that were kept."""
     if key.endswith(ROWS_SUFFIX):
-        for row in BadRows(store, key):
+        for row in read_bad_rows(store, key):
             place = ", ".join(f"{name} {row[name]}" for name in ("line", "row") if row.get(name) is not None)
             yield f"{place}: {_line_text(row['text'] or b'')}"
         return

@@ -1,10 +1,14 @@
-"""Applies a batch of requests in one commit. Each is applied once, and one that fails does not stop the others."""
+"""A batch of messages of a queue: reads them, and applies their requests in one commit.
+
+Each request is applied once, and one that fails does not stop the others.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from dolmen.api.database import Database
 from dolmen.base.retry import INGEST_BATCH, attempts
@@ -17,12 +21,144 @@ from dolmen.errors import (
     StaleWriterError,
     TableNotFoundError,
 )
+from dolmen.ingest.redaction import MessageError
 from dolmen.transactions.results import Commit
 from dolmen.transactions.transaction import Transaction, unit_of
+
+MAX_TRIES_TOGETHER = 2
+"""A message that was delivered more often than this is handled alone."""
+MAX_TABLE_TRIES = 4
+"""Deliveries of a drop. If its table does not exist at the last of them, the drop becomes a reject.
+
+Less than the ``maxReceiveCount`` of the queue (template.yaml) and the tries of the local pipeline, so that the last try
+is made before the message would be given up."""
+ID_ATTRIBUTE = "dolmen.id"
+SENT_ATTRIBUTE = "dolmen.sent"
+FAILURES_ATTRIBUTE = "dolmen.failures"
+WAITS_ATTRIBUTE = "dolmen.waits"
+CRASHES_ATTRIBUTE = "dolmen.crashes"
+"""Attributes of a message that was sent again."""
+_COUNT = re.compile(r"[0-9]{1,17}")
+_ATTRIBUTE = re.compile(r"[0-9A-Za-z_-]{1,100}")
 
 Decision = Literal["apply", "reject", "finish"]
 """The decision on a request: apply its statements, reject it permanently, or finish it without a commit."""
 RequestOutcomeStatus = Literal["applied", "duplicate", "rejected", "finished", "refused", "postponed", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message of a queue, or an event without one: acknowledged or delivered again as a whole.
+
+    A message that was sent again (``deliveries``) keeps its id, its time and its counts in attributes: SQS gives the
+    copy an id of its own, and counts from 1.
+
+    Args:
+        id: the SQS message id under which it was sent first; None for an event that came without a queue.
+        body: the text of an SQS record, or the event itself; None for a record that has none.
+        tries: how often it was delivered by now without having been postponed, from 1.
+        delivery: the SQS message id of this copy, which the answer names; None where it is ``id``.
+        failures: how often it was sent again because it failed.
+        waits: how often it was sent again because the table of one of its drops did not exist.
+        crashes: how often it was delivered without a response, because the function died.
+        sent_us: when it was sent first, microseconds since the epoch, if that is known.
+        receipt: identifies this delivery at the queue.
+    """
+
+    id: str | None
+    body: str | Mapping[str, Any] | None
+    tries: int = 1
+    delivery: str | None = None
+    failures: int = 0
+    crashes: int = 0
+    sent_us: int | None = None
+    receipt: str | None = None
+    waits: int = 0
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether its drops may wait for their tables: it will be delivered again, and this is not the last try.
+
+        An event without a queue does not wait: nothing counts its deliveries.
+        """
+        return self.id is not None and self.tries + self.waits < MAX_TABLE_TRIES
+
+    @property
+    def answer_id(self) -> str | None:
+        """The id by which the response to Lambda names it."""
+        return self.id if self.delivery is None else self.delivery
+
+
+def read_messages(event: Any) -> list[Message]:
+    """Reads the messages of an invocation: the records of an SQS event, else the event itself as the only one.
+
+    A malformed record of an SQS event becomes a message without a body. It alone fails, when its drops are read.
+
+    Raises:
+        InputError: the event is not a JSON object.
+    """
+    if not isinstance(event, Mapping):
+        raise MessageError(f"an event is a JSON object, not {type(event).__name__}")
+    records = event.get("Records")
+    if not isinstance(records, list) or not any(_is_sqs(record) for record in records):
+        return [Message(None, event)]
+    return [_sqs_message(record) for record in records]
+
+
+def isolate(batch: list[Message]) -> Iterator[list[Message]]:
+    """Splits a batch into groups that are handled one after the other.
+
+    An ordinary failure affects one message. A message that kills the process (by its size, say) fails its whole batch,
+    until the queue gives up all of it. So messages that were delivered several times before are handled after the
+    others, each in a group of its own.
+    """
+    fresh = [message for message in batch if message.tries <= MAX_TRIES_TOGETHER]
+    if fresh:
+        yield fresh
+    for message in batch:
+        if message.tries > MAX_TRIES_TOGETHER:
+            yield [message]
+
+
+def _is_sqs(record: Any) -> bool:
+    return isinstance(record, Mapping) and record.get("eventSource") == "aws:sqs"
+
+
+def _sqs_message(record: Any) -> Message:
+    if not isinstance(record, Mapping):
+        return Message(None, None)
+    id_, body, receipt = record.get("messageId"), record.get("body"), record.get("receiptHandle")
+    delivery = id_ if isinstance(id_, str) and id_ else None
+    sound = _is_sqs(record) and isinstance(body, str)
+    unanswered = max(0, _number(record, "attributes", "ApproximateReceiveCount", 1) - 1)
+    failures = _number(record, "messageAttributes", FAILURES_ATTRIBUTE)
+    crashes = _number(record, "messageAttributes", CRASHES_ATTRIBUTE) + unanswered
+    sent_ms = _number(record, "attributes", "SentTimestamp")
+    return Message(
+        _attribute(record, "messageAttributes", ID_ATTRIBUTE) or delivery,
+        body if sound else None,
+        1 + failures + crashes,
+        delivery,
+        failures,
+        crashes,
+        _number(record, "messageAttributes", SENT_ATTRIBUTE) or sent_ms * 1000 or None,
+        receipt if isinstance(receipt, str) and receipt else None,
+        _number(record, "messageAttributes", WAITS_ATTRIBUTE),
+    )
+
+
+def _attribute(record: Mapping[str, Any], kind: str, name: str) -> str:
+    """An attribute of a record, one of SQS or of the sender; empty if there is none."""
+    attributes = record.get(kind)
+    value = attributes.get(name) if isinstance(attributes, Mapping) else None
+    if isinstance(value, Mapping):
+        value = value.get("stringValue")
+    return value if isinstance(value, str) and _ATTRIBUTE.fullmatch(value) else ""
+
+
+def _number(record: Mapping[str, Any], kind: str, name: str, default: int = 0) -> int:
+    text = _attribute(record, kind, name)
+    return int(text) if _COUNT.fullmatch(text) else default
 
 
 @dataclass(frozen=True, slots=True)

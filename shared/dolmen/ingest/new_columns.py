@@ -22,7 +22,7 @@ from dolmen.format.column_history import narrowing
 from dolmen.format.evolution import AddColumn, WidenColumn
 from dolmen.format.ingest_properties import IngestSettings
 from dolmen.format.schema import Schema, own_names
-from dolmen.ingest.formats.formats import SourceFile, survey
+from dolmen.ingest.formats.formats import SourceFile
 from dolmen.ingest.formats.typed_batches import without_nulls
 from dolmen.transactions.transaction import Transaction, unit_of
 
@@ -94,6 +94,8 @@ def ingest_with_new_columns(
     new = NO_NEW_COLUMNS
     if (fault := find_fault(new)) is None:
         return new
+    from dolmen.ingest.cdc.change_columns import find_columns  # only for files that do not fit
+
     schema = unit_of(transaction).entry(table).schema
     found = _spell(find_columns(source, settings), schema)
     new = select_new(found, {field.name for field in schema.fields}, source.name)
@@ -112,16 +114,6 @@ def ingest_with_new_columns(
             raise fault
         ingest(settings, new)
     return new
-
-
-def find_columns(source: SourceFile, settings: IngestSettings) -> list[pa.Field]:
-    """Finds the columns of a file's rows, with the types that hold all of it. Raises InputError."""
-    skip_bad_rows = settings.on_bad_row == "quarantine"
-    if settings.cdc is not None:
-        from dolmen.ingest.cdc.change_columns import image_columns  # only for those who have such tables
-
-        return image_columns(source, settings.cdc, skip_bad_rows=skip_bad_rows)
-    return list(survey(source, skip_bad_rows=skip_bad_rows))
 
 
 def _spell(found: list[pa.Field], schema: Schema) -> list[pa.Field]:

@@ -1,7 +1,14 @@
-"""Queues of SQS, and the queue that a URL names.
+"""Queues of messages: of SQS, or a directory on one machine in which each message is a file.
 
 A queue of SQS takes messages of up to a megabyte, ten at a time and a megabyte together
-(docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_SendMessageBatch.html).
+(docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_SendMessageBatch.html). A directory has::
+
+    queue/<name>.json           messages that wait, those of users among them
+    queue/.claimed/<id>.<name>  messages that were delivered, until they are done
+    dead-letters/*.json         beside the queue: messages that the local pipeline gave up
+
+A message may arrive twice, and one whose sending seemed to fail may arrive all the same: readers apply each once, by an
+id inside.
 """
 
 from __future__ import annotations
@@ -90,8 +97,7 @@ class Queue(Protocol):
         """
 
 
-def check_sizes(sizes: list[int], max_bytes: int) -> list[int]:
-    """Returns the sizes of messages in bytes. Raises LimitError: one is larger than ``max_bytes``."""
+def _check_sizes(sizes: list[int], max_bytes: int) -> list[int]:
     if sizes and max(sizes) > max_bytes:
         raise LimitError(f"a message of {max(sizes):,} bytes, where {max_bytes:,} are allowed")
     return sizes
@@ -123,7 +129,7 @@ class Letter:
 
 
 class FileWatch:
-    """Finds the files that are complete: those that have the same stamp in two listings."""
+    """Finds complete files: those that have the same stamp in two listings."""
 
     def __init__(self) -> None:
         self._last: dict[str, Stamp] = {}
@@ -151,12 +157,9 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def list_files(root: Path, *, below: bool = True) -> Iterator[tuple[str, Stamp]]:
-    """Lists the files under ``root``: the path relative to it, with ``/``, and the stamp.
+    """Lists the files under ``root``, and in its directories if ``below``: relative paths, with ``/``, and stamps.
 
     Names that are not Unicode text are left out, because no event can contain them.
-
-    Args:
-        below: also those in its directories.
     """
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(name for name in folders if below and not name.startswith("."))
@@ -181,13 +184,7 @@ class DirectoryQueue:
     """A queue whose messages are the ``*.json`` files of a directory. Anyone may put one there, by any name.
 
     A file is claimed when it is delivered: it is renamed into ``.claimed``, so another file of its name is another
-    message.
-
-    Args:
-        root: the directory.
-
-    Raises:
-        NotFoundError: there is no such directory.
+    message. Raises NotFoundError if there is no such directory.
     """
 
     max_bytes = MAX_FILE_BYTES
@@ -209,7 +206,7 @@ class DirectoryQueue:
         return self.root.absolute().parent / "dead-letters"
 
     def send(self, bodies: Sequence[str]) -> None:
-        check_sizes([len(body.encode()) for body in bodies], self.max_bytes)
+        _check_sizes([len(body.encode()) for body in bodies], self.max_bytes)
         for body in bodies:
             name = f"{self._runtime.clock_us():017d}-{self._runtime.uuid()[:12]}.json"
             write_whole(self.root / name, body)
@@ -250,7 +247,7 @@ class DirectoryQueue:
         )
 
     def find_messages(self) -> Iterator[dict[str, Any]]:
-        """Reads the messages that wait or are being handled, as JSON objects; empty for one that is not an object."""
+        """Reads the messages that wait or are being handled, as JSON objects; empty for any other."""
         for path in (*self.root.glob("[!.]*.json"), *self._claimed.glob("*.json")):
             yield _read_object(path)
 
@@ -270,7 +267,6 @@ def _read_letter(claimed: Path) -> Letter:
 
 
 def _read_object(path: Path) -> dict[str, Any]:
-    """Reads the JSON object in a file; an empty one if there is none that can be read."""
     try:
         if path.stat().st_size > 2 * MAX_FILE_BYTES:
             return {}
@@ -285,13 +281,9 @@ MAX_SQS_BYTES = MIB
 MAX_SQS_BATCH = 10
 """The most messages in one request."""
 EXPEDITED_SECONDS = 5
-"""An expedited request to SQS takes at most 2 seconds to connect, and 3 for its answer."""
+"""An expedited request to SQS takes at most 2 seconds to connect, and 3 for its response."""
 
-_PATIENT = {
-    "connect_timeout": 5,
-    "read_timeout": 20,
-    "retries": {"mode": "standard", "total_max_attempts": 3},
-}
+_PATIENT = {"connect_timeout": 5, "read_timeout": 20, "retries": {"mode": "standard", "total_max_attempts": 3}}
 _EXPEDITED = {"connect_timeout": 2, "read_timeout": 3, "retries": {"total_max_attempts": 1}}
 
 
@@ -329,8 +321,8 @@ class SqsQueue:
             refused: dict[str, Any] = {}
             for _ in attempts(self._runtime, RetryPolicy(2) if self._expedited else REQUEST):
                 entries = [_entry(number, message) for number, message in left.items()]
-                answer = self._ask("send_message_batch", Entries=entries)
-                refused = {entry["Id"]: entry for entry in answer.get("Failed", ())}
+                response = self._ask("send_message_batch", Entries=entries)
+                refused = {entry["Id"]: entry for entry in response.get("Failed", ())}
                 if bad := next((entry for entry in refused.values() if entry.get("SenderFault")), None):
                     raise InputError(f"{self.url} refuses a message: {bad.get('Code')}: {bad.get('Message')}")
                 left = {number: left[number] for number in refused}
@@ -356,26 +348,18 @@ class SqsQueue:
         return QueueDepth(waiting, under_way, int(dead), url)
 
     def hide(self, receipts: Sequence[str], seconds: int) -> None:
-        """Hides messages that were delivered from other receivers, for ``seconds`` from now.
-
-        Raises:
-            InputError, NotFoundError, AccessDeniedError, StoreUnavailableError: some may not be hidden.
-        """
-        self._ask_about("change_message_visibility_batch", receipts, VisibilityTimeout=seconds)
+        """Hides messages that were delivered from other receivers, for ``seconds`` from now. Raises as ``send``."""
+        self._change("change_message_visibility_batch", receipts, VisibilityTimeout=seconds)
 
     def remove(self, receipts: Sequence[str]) -> None:
-        """Removes messages that were delivered.
-
-        Raises:
-            InputError, NotFoundError, AccessDeniedError, StoreUnavailableError: some may come again.
-        """
-        self._ask_about("delete_message_batch", receipts)
+        """Removes messages that were delivered. Raises as ``send``: some may come again."""
+        self._change("delete_message_batch", receipts)
 
     def waiting(self) -> int:
         name = "ApproximateNumberOfMessages"
         return int(self._ask("get_queue_attributes", AttributeNames=[name])["Attributes"][name])
 
-    def _ask_about(self, operation: str, receipts: Sequence[str], **each: Any) -> None:
+    def _change(self, operation: str, receipts: Sequence[str], **each: Any) -> None:
         for start in range(0, len(receipts), MAX_SQS_BATCH):
             part = receipts[start : start + MAX_SQS_BATCH]
             entries = [{"Id": str(number), "ReceiptHandle": receipt, **each} for number, receipt in enumerate(part)]
@@ -407,7 +391,7 @@ def _entry(number: str, message: OutgoingMessage) -> dict[str, Any]:
 def _batches(messages: Sequence[OutgoingMessage], max_bytes: int) -> Iterator[list[OutgoingMessage]]:
     batch: list[OutgoingMessage] = []
     total = 0
-    for message, size in zip(messages, check_sizes([each.size for each in messages], max_bytes), strict=True):
+    for message, size in zip(messages, _check_sizes([each.size for each in messages], max_bytes), strict=True):
         if batch and (len(batch) == MAX_SQS_BATCH or total + size > max_bytes):
             yield batch
             batch, total = [], 0
@@ -432,10 +416,8 @@ def open_queue(url: str | os.PathLike[str], runtime: Runtime | None = None, *, e
     """
     text, runtime = os.fspath(url), runtime or shared_runtime()
     scheme, separator, rest = text.partition("://")
-    if not separator:
-        return DirectoryQueue(Path(text).expanduser(), runtime)
-    if scheme == "file":
-        return DirectoryQueue(Path(rest), runtime)
+    if not separator or scheme == "file":
+        return DirectoryQueue(Path(rest) if separator else Path(text).expanduser(), runtime)
     parts = urlsplit(text)
     if scheme not in ("https", "http") or not parts.hostname or not parts.path.strip("/"):
         raise InputError(f"{text!r} is no queue: give the URL of one (https://sqs...), or a directory")

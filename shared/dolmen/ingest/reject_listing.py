@@ -1,9 +1,7 @@
-"""Lists rejects, reads their reports, and opens them.
+"""Lists rejects, reads their reports, opens them, and puts them back into the landing place under a new name.
 
-Beside the copy and the report of a reject (see ``rejects`` and ``quarantine``) ``<copy>.retried.json`` says that it was
-put back, when and under which name.
-
-Puts rejects back into the landing place under a new name, so that the ordinary pipeline ingests them.
+Beside the copy and the report of a reject (see ``rejects``) ``<copy>.retried.json`` says when it was put back, and
+under which name. The ordinary pipeline then ingests it.
 """
 
 from __future__ import annotations
@@ -25,8 +23,8 @@ from dolmen.errors import CorruptionError, InputError, NotFoundError, ObjectNotF
 from dolmen.format.file_formats import FORMATS, FileKind
 from dolmen.ingest.announcements import retry_name
 from dolmen.ingest.landing import etag_in, exists
-from dolmen.ingest.rejects import ERROR_SUFFIX, ROWS_SUFFIX, copy_once, dropped_name, split_name
-from dolmen.store.base import ObjectOutput, ObjectStore, PreconditionFailed, Stored
+from dolmen.ingest.rejects import ERROR_SUFFIX, ROWS_SUFFIX, commit_once, copy_once, dropped_name, split_name
+from dolmen.store.base import ObjectStore, PreconditionFailed, Stored
 from dolmen.store.url import open_store
 
 RETRIED_SUFFIX = ".retried.json"
@@ -77,27 +75,27 @@ def list_rejects(store: ObjectStore, table: str | None = None, *, retried: bool 
             put_back.add(info.key.removesuffix(RETRIED_SUFFIX))
         else:
             copies[info.key] = info.size
-    found = [RejectEntry(key, copies.get(key), at, key in put_back) for key, at in reports.items()]
-    wanted = [one for one in found if retried or not one.retried]
-    return sorted(wanted, key=lambda one: (-one.rejected_us, one.key))
+    entries = [RejectEntry(key, copies.get(key), at, key in put_back) for key, at in reports.items()]
+    shown = [entry for entry in entries if retried or not entry.retried]
+    return sorted(shown, key=lambda entry: (-entry.rejected_us, entry.key))
 
 
 def find_reject_key(store: ObjectStore, name: str) -> str:
-    """Finds the key of a reject by any name that logs and listings give: its key or URL, the key or URL of its report,
-    the 8 digits in it, or the key or URL of the file that was dropped.
+    """Finds a reject's key by any name in logs and listings: its key or URL, or that of its report, the 8 digits in it,
+    or the key or URL of the dropped file.
 
     Raises:
         NotFoundError: there is none.
         InputError: there are several of this name.
     """
-    wanted = name.removesuffix(ERROR_SUFFIX)
-    key = wanted.removeprefix(f"{store.url}/")
+    copy = name.removesuffix(ERROR_SUFFIX)
+    key = copy.removeprefix(f"{store.url}/")
     if not _DIGEST.fullmatch(name) and "://" not in key and exists(store, key + ERROR_SUFFIX):
         return key
     rejects = list_rejects(store, retried=True)
     found = [one.key for one in rejects if name in re.split(r"[-/.]", one.key)]
-    found = found or [one.key for one in rejects if _ends_with(wanted, one.key)]
-    found = found or [one.key for one in rejects if _ends_with(wanted, dropped_name(one.key))]
+    found = found or [one.key for one in rejects if _ends_with(copy, one.key)]
+    found = found or [one.key for one in rejects if _ends_with(copy, dropped_name(one.key))]
     if len(found) > 1:
         raise InputError(f"{len(found)} rejects are of the name {name!r}: name one of {', '.join(found)}")
     if not found:
@@ -153,35 +151,29 @@ def open_reject(store: ObjectStore, key: str, report: dict[str, Any], runtime: R
         return store.open_input(key)
     root, file, version, etag = (report.get(name) for name in ("landing", "file", "version", "etag"))
     if not (isinstance(root, str) and isinstance(file, str) and (version or etag)):
-        raise CorruptionError(key + ERROR_SUFFIX, "it says of no copy, and not where the file is")
+        raise CorruptionError(key + ERROR_SUFFIX, "it names no copy, and not where the file is")
     landing = open_store(root, runtime)
     if version:
         return landing.open_input(file, version=str(version))
     return landing.open_input(file, etag=etag_in(landing, str(etag)))
 
 
-@dataclass(frozen=True, slots=True)
-class BadRows:
-    """The rows that are kept in a ``.rows.jsonl``. Iterating gives the facts of each, with ``text`` as bytes."""
-
-    store: ObjectStore
-    key: str
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        with BufferedReader(cast(Any, self.store.open_input(self.key)), MIB) as file:
-            for number, line in enumerate(file, 1):
-                try:
-                    row = json.loads(line)
-                    yield {**row, "text": text_of(row)}
-                except (ValueError, TypeError) as error:
-                    raise CorruptionError(self.key, f"line {number} is no row: {error}") from error
+def read_bad_rows(store: ObjectStore, key: str) -> Iterator[dict[str, Any]]:
+    """The rows in a ``.rows.jsonl``, with ``text`` as bytes."""
+    with BufferedReader(cast(Any, store.open_input(key)), MIB) as file:
+        for number, line in enumerate(file, 1):
+            try:
+                row = json.loads(line)
+                yield {**row, "text": text_of(row)}
+            except (ValueError, TypeError) as error:
+                raise CorruptionError(key, f"line {number} is not a row: {error}") from error
 
 
-def text_of(kept: dict[str, Any]) -> bytes | None:
-    """The bytes of a text that a report or a row keeps."""
-    if (encoded := kept.get("text_base64")) is not None:
+def text_of(members: dict[str, Any]) -> bytes | None:
+    """The bytes of a text in a report or a row."""
+    if (encoded := members.get("text_base64")) is not None:
         return b64decode(encoded)
-    text = kept.get("text")
+    text = members.get("text")
     return None if text is None else str(text).encode("utf-8", "surrogatepass")
 
 
@@ -246,7 +238,7 @@ def retry(
         InputError: it was put back before; or it was dropped for no table; or nothing of it can be put back.
         NotFoundError: there is no such reject.
         ObjectNotFoundError, ObjectChangedError: it was not copied, and the drop is gone, or was overwritten.
-        CorruptionError: its report is none, or its rows, or what was noted when it was put back before.
+        CorruptionError: its report, its rows or the note of earlier retries cannot be read.
     """
     report, before = read_report(store, key), earlier_retries(store, key)
     if before and not force:
@@ -302,7 +294,7 @@ def _write_rows(
         nonlocal left, rows
         if isinstance(header, dict) and (text := text_of(header)) is not None:
             yield text
-        for row in BadRows(store, key):
+        for row in read_bad_rows(store, key):
             text = row["text"]
             if text is None or (quoted and text.count(b'"') % 2):
                 left += 1  # an open quote would swallow the rows after it
@@ -317,16 +309,8 @@ def _write_rows(
         if not rows:
             raise InputError(f"none of the {left} rows of {key} can be put back as it stands: {_where(report)}")
         if not there:
-            _commit(output, target, name)
+            commit_once(output, target, name)
     return rows, left
-
-
-def _commit(output: ObjectOutput, target: ObjectStore, name: str) -> None:
-    try:
-        output.commit()
-    except CorruptionError:
-        if not exists(target, name):
-            raise
 
 
 def _where(report: dict[str, Any]) -> str:

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dolmen.api.database import Database
-from dolmen.ingest.announcements import Drop, Message, isolate, read_drops
+from dolmen.ingest.announcements import Drop, read_drops
+from dolmen.ingest.batch import Message, isolate
 from dolmen.ingest.drops.drop_outcomes import DropOutcome
 from dolmen.ingest.drops.ingest_drops import ingest_drops
 from dolmen.ingest.landing import PREFIX, REJECTED
@@ -60,7 +61,7 @@ class Ingester(Actor):
 
     def _handle(self, process: Process, drops: DropQueue, batch: Sequence[DroppedFile], *, create: bool) -> set[str]:
         messages = [Message(dropped.id, dropped.message, drops.deliveries(dropped)) for dropped in batch]
-        announced = [(drop, message.may_wait) for message in messages for drop in read_drops(message)[0]]
+        announced = [(drop, message.may_wait) for message in messages for drop in read_drops(message.body)[0]]
         by_id = {dropped.id: dropped for dropped in batch}
 
         def effects(id_: str) -> Iterable[Effect]:

@@ -11,7 +11,7 @@ from typing import Any
 from dolmen.api.database import Database
 from dolmen.format.erasures import erasure_id
 from dolmen.iceberg.erased_tables import publish_erasures
-from dolmen.ingest.announcements import Message, isolate
+from dolmen.ingest.batch import Message, isolate
 from dolmen.ingest.delete_requests import DeleteRequest, apply_deletes, parse_request
 from dolmen.ingest.redaction import MessageError
 from dolmen.transactions.results import Commit

@@ -25,11 +25,30 @@ from dolmen.format.arrow_arrays import one_array
 from dolmen.format.ingest_properties import CdcSettings, IngestSettings
 from dolmen.format.schema import Field
 from dolmen.format.types import Plain, to_array, to_plain
-from dolmen.ingest.cdc.changes import DELETED, ROW, ChangeFaults, ChangeTables, last_of_each, unavailable_columns
-from dolmen.ingest.cdc.deleted_keys import KEPT_COLUMN, KEPT_SINCE, LIVE, SEQUENCE, TS, DeleteMemory, latest_sequences
-from dolmen.ingest.cdc.envelopes import DELETED_FIELD, envelope, find_forms
+from dolmen.ingest.cdc.change_columns import find_columns, find_text_positions
+from dolmen.ingest.cdc.changes import (
+    DELETED,
+    PORTION_BYTES,
+    PORTION_ROWS,
+    ROW,
+    ChangeFaults,
+    ChangeTables,
+    cut_portions,
+    unavailable_columns,
+)
+from dolmen.ingest.cdc.deleted_keys import (
+    KEPT_COLUMN,
+    KEPT_SINCE,
+    LIVE,
+    SEQUENCE,
+    TS,
+    DeleteMemory,
+    last_of_each,
+    latest_sequences,
+)
+from dolmen.ingest.cdc.envelopes import DELETED_FIELD, envelope
 from dolmen.ingest.cdc.placeholders import MarkedText, UnavailableValue
-from dolmen.ingest.cdc.previous import PORTION_BYTES, PORTION_ROWS, PreviousValues, cut_portions
+from dolmen.ingest.cdc.previous import PreviousValues
 from dolmen.ingest.formats.formats import FileKind, SourceFile, read
 from dolmen.ingest.formats.source_file import OnBadRow
 from dolmen.ingest.late import ErasedRows, RowIds
@@ -91,7 +110,7 @@ def ingest_changes(
     if transaction.has_applied(request):
         return ChangeCounts()
     target = _Target.of(transaction, table, settings, request, ChangeFaults(source.name, on_bad_row))
-    in_envelope, words = target.settings.envelope == "debezium", target.unavailable.words
+    words = UnavailableValue.of(target.settings.unavailable_value).words
     marked = target.marked_columns(source.format.kind)
     if target.settings.envelope == "flat" and (source.options.header or source.format.kind not in ("csv", "tsv")):
         unused = [name for name in dict.fromkeys([*unused, DELETED_FIELD]) if name not in target.names]
@@ -101,7 +120,7 @@ def ingest_changes(
         target.sequence,
         target.settings,
         reject_extra=settings.new_columns != "ignore",
-        forms=find_forms(source, target.settings.sequence_from) if in_envelope else {},
+        text_positions=find_text_positions(source, target.settings),
         unused=unused,
         marked=marked,
     )
@@ -113,7 +132,7 @@ def ingest_changes(
     made = ChangeTables(target.fields, target.keys, target.sequence, opened, faults)
     tables = made.tables(reader)
     if erased is not None:
-        erased.read_names(source, settings, partial(_read_images, source, target))
+        erased.read_names(source, partial(find_columns, source, settings), partial(_read_images, source, target))
         tables = _without_erased(tables, target.fields, erased, faults)
     counts, first_ts = ChangeCounts(), unit_of(transaction).next_ts
     for changes in cut_portions(tables, str(target.sequence.id), portion_rows, portion_bytes):
@@ -144,8 +163,7 @@ def _read_images(
     keys = [next(field for field in fields if field.id == key.id) for key in target.keys]
     sequence = next(field for field in fields if field.id == target.sequence.id)
     cdc = target.settings
-    forms = find_forms(source, cdc.sequence_from) if cdc.envelope == "debezium" else {}
-    opened = envelope(fields, keys, sequence, cdc, reject_extra=False, forms=forms)
+    opened = envelope(fields, keys, sequence, cdc, reject_extra=False, text_positions=find_text_positions(source, cdc))
     faults = ChangeFaults(source.name, on_bad_row)
     options = opened.options(replace(source.options, extra="ignore"))
     reader = read(replace(source, options=options), opened.schema, on_bad_row=faults.add_unread)
@@ -188,11 +206,6 @@ class _Target:
     def names(self) -> list[str]:
         """Names of the table's columns."""
         return [field.name for field in self.fields]
-
-    @property
-    def unavailable(self) -> UnavailableValue:
-        """The placeholder of values that the source left out."""
-        return UnavailableValue.of(self.settings.unavailable_value)
 
     def marked_columns(self, kind: FileKind) -> list[Field]:
         """The columns in which a file of text may have placeholders that are no values of their types.

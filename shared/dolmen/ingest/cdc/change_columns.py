@@ -1,4 +1,4 @@
-"""Finds the columns that the rows of a file of changes have, with their types, for a table that may get them.
+"""Surveys a file of changes: the columns of its rows, for a table that may get them, and how it writes positions.
 
 Debezium's events in JSON may bring their schema (Kafka Connect's JsonConverter with ``schemas.enable``)::
 
@@ -13,18 +13,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import types as t
 
-from dolmen.errors import SchemaError
-from dolmen.format.ingest_properties import CdcSettings
+from dolmen.base.units import MIB
+from dolmen.errors import InputError, SchemaError
+from dolmen.format.ingest_properties import CdcSettings, IngestSettings
 from dolmen.ingest.formats.avro_reader import survey_with_times
 from dolmen.ingest.formats.avro_types import CONNECT_TIMES
-from dolmen.ingest.formats.formats import SourceFile, survey
+from dolmen.ingest.formats.formats import SourceFile, infer, survey
 from dolmen.ingest.formats.text_blocks import line_blocks
 
 _PLAIN: dict[str, pa.DataType] = {
@@ -48,12 +49,22 @@ _DECIMALS = frozenset({"org.apache.kafka.connect.data.Decimal", "io.debezium.dat
 _SCHEMA = b'"schema"'
 _SCHEMA_FIRST = re.compile(r'\s*\{\s*"schema"\s*:\s*')
 _DECODER = json.JSONDecoder()
+_LOOKED_AT_BYTES = MIB
+_PIECE_BYTES = 1 << 16
 _HEADS = 16
 """Files have few different schemas: those seen last are known again without being parsed."""
 
 
+def find_columns(source: SourceFile, settings: IngestSettings) -> list[pa.Field]:
+    """Finds the columns of a file's rows, whatever its table's mode, with the types that hold all of it."""
+    skip_bad_rows = settings.on_bad_row == "quarantine"
+    if settings.cdc is not None:
+        return image_columns(source, settings.cdc, skip_bad_rows=skip_bad_rows)
+    return list(survey(source, skip_bad_rows=skip_bad_rows))
+
+
 def image_columns(source: SourceFile, settings: CdcSettings, *, skip_bad_rows: bool) -> list[pa.Field]:
-    """The columns of a file's rows, without those about the change. They have type null where nothing tells their type.
+    """The columns of a file's rows, without those about the change; of type null where the file does not say the type.
 
     Raises:
         InputError: the file can't be read.
@@ -68,21 +79,24 @@ def image_columns(source: SourceFile, settings: CdcSettings, *, skip_bad_rows: b
     else:
         found = survey(source, skip_bad_rows=skip_bad_rows)
     whole = pa.struct(list(found))
-    columns = {**_members(whole, "after"), **_members(whole, "payload", "after")}
+    images = (_type_at(whole, path) for path in (["after"], ["payload", "after"]))
+    columns = {
+        field.name: field.type for image in images if image is not None and t.is_struct(image) for field in image
+    }
     if source.format.kind == "jsonl" and whole.get_field_index("schema") >= 0:
         declared = _declared_columns(source)
         columns = {name: declared.get(name, kind) for name, kind in columns.items()}
     return [pa.field(name, kind) for name, kind in columns.items()]
 
 
-def _members(kind: pa.DataType, *path: str) -> dict[str, pa.DataType]:
-    """The fields of the struct at a path; none if there is no such struct."""
+def _type_at(kind: pa.DataType, path: Iterable[str]) -> pa.DataType | None:
+    """The type of the field at a path; None if there is no such field."""
     for name in path:
-        place = kind.get_field_index(name) if t.is_struct(kind) else -1
-        if place < 0:
-            return {}
-        kind = kind.field(place).type
-    return {field.name: field.type for field in kind} if t.is_struct(kind) else {}
+        index = kind.get_field_index(name) if t.is_struct(kind) else -1
+        if index < 0:
+            return None
+        kind = kind.field(index).type
+    return kind
 
 
 def _declared_columns(source: SourceFile) -> dict[str, pa.DataType]:
@@ -99,7 +113,7 @@ def _declared_columns(source: SourceFile) -> dict[str, pa.DataType]:
                 columns[name] = _wider(columns.get(name, kind), kind)
         except (KeyError, TypeError, RecursionError) as error:
             raise SchemaError(
-                f"file {source.name!r}: the schema in an event is none of Kafka Connect: {error!r}"
+                f"file {source.name!r}: the schema in an event is not one of Kafka Connect: {error!r}"
             ) from None
     return columns
 
@@ -181,3 +195,59 @@ def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:
         if same(one) and same(other):
             return one if one.bit_width >= other.bit_width else other
     return pa.string()
+
+
+def find_text_positions(source: SourceFile, settings: CdcSettings) -> dict[str, bool]:
+    """Finds whether a file of events has text, not numbers, at the paths of the sequence: by its first event or schema.
+
+    One connector writes ``lsn`` as a number, another as ``"24023128"`` or PostgreSQL's own ``"0/16E9458"``; ``scn``
+    (Oracle) and ``commit_lsn`` (SQL Server) are text, ``pos`` (MySQL) is a number.
+
+    A path that does not occur in the first megabyte of the file is left out. So is a file that cannot be read: the
+    reader reports why.
+    """
+    if settings.envelope != "debezium":
+        return {}
+    paths = {path: path.split(".") for path in settings.sequence_from}
+    try:
+        if source.format.kind == "jsonl":
+            return _text_positions_in_json(source, paths)
+        whole = pa.struct(list(infer(source)))
+    except InputError:
+        return {}
+    found: dict[str, bool] = {}
+    for path, names in paths.items():
+        for kind in (_type_at(whole, names), _type_at(whole, ["payload", *names])):
+            if kind is not None and (t.is_string(kind) or t.is_integer(kind)):
+                found[path] = t.is_string(kind)
+    return found
+
+
+def _text_positions_in_json(source: SourceFile, paths: dict[str, list[str]]) -> dict[str, bool]:
+    found: dict[str, bool] = {}
+    with source.text() as stream:
+        rest, size = b"", 0
+        while size < _LOOKED_AT_BYTES and (data := stream.read(_PIECE_BYTES)):
+            size += len(data)
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                _note_positions(line, paths, found)
+            if len(found) == len(paths):
+                return found
+        _note_positions(rest, paths, found)
+    return found
+
+
+def _note_positions(line: bytes, paths: dict[str, list[str]], found: dict[str, bool]) -> None:
+    try:
+        event = json.loads(line, parse_int=float, parse_float=float)
+    except (ValueError, RecursionError):  # not whole, or a bad row, which is reported when it is read
+        return
+    if isinstance(event, dict) and isinstance(event.get("payload"), dict):
+        event = event["payload"]
+    for path, names in paths.items():
+        value: Any = event
+        for each in names:
+            value = value.get(each) if isinstance(value, dict) else None
+        if path not in found and isinstance(value, str | float):
+            found[path] = isinstance(value, str)

@@ -7,7 +7,7 @@ concerned, and ``created``, whether the change created its row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dolmen.base.units import MIB
 from dolmen.errors import RowError
 from dolmen.format.arrow_arrays import to_mask
 from dolmen.format.schema import Field
@@ -22,6 +23,9 @@ from dolmen.ingest.cdc.envelopes import DELETE, SKIP, UNKNOWN, UPSERT, ChangeBat
 from dolmen.ingest.formats.source_file import BadRow, OnBadRow, RowNumbers
 
 DELETED, ROW, UNAVAILABLE, CREATED = "delete", "row", "unavailable", "created"
+PORTION_ROWS = 500_000
+PORTION_BYTES = 128 * MIB
+"""The most bytes that are applied at once; they are held in memory, twice for a moment."""
 
 _NOT_NAMED = "the placeholder of an unavailable value (cdc_unavailable_value) names no row"
 
@@ -140,12 +144,12 @@ class ChangeTables:
         """Selects the upserts that have changed their key; None if none has."""
         if opened.old_keys is None:
             return None
-        told, differs = good, pa.array(np.zeros(len(good), bool))
+        has_old_key, differs = good, pa.array(np.zeros(len(good), bool))
         for key in self.keys:
             old = opened.old_keys[key.id]
-            told = pc.and_(told, pc.is_valid(old))
+            has_old_key = pc.and_(has_old_key, pc.is_valid(old))
             differs = pc.or_(differs, pc.fill_null(pc.not_equal(old, opened.images[key.id]), False))
-        moved = pc.and_(pc.and_(told, differs), pc.equal(opened.kinds, UPSERT))
+        moved = pc.and_(pc.and_(has_old_key, differs), pc.equal(opened.kinds, UPSERT))
         return moved if pc.any(moved).as_py() else None
 
     def _delete_old_keys(self, rows: pa.Table, opened: ChangeBatch, moved: pa.Array) -> pa.Table:
@@ -184,17 +188,45 @@ def unavailable_columns(changes: pa.Table) -> list[int]:
     return found
 
 
-def last_of_each(rows: pa.Table, keys: Sequence[str], order: Sequence[str]) -> pa.Table:
-    """Keeps the last row of each key by ``order``; the result is in ``order``."""
-    if rows.num_rows < 2:
-        return rows
-    sorted_ = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in order])
-    ranks = np.empty(rows.num_rows, np.int64)
-    ranks[sorted_.to_numpy()] = np.arange(rows.num_rows)
-    last = (
-        rows.select(keys)
-        .append_column("rank", pa.array(ranks))
-        .group_by(list(keys), use_threads=False)
-        .aggregate([("rank", "max")])["rank_max"]
-    )
-    return rows.take(pc.take(sorted_, np.sort(last.to_numpy())))
+def cut_portions(tables: Iterator[pa.Table], sequence: str, max_rows: int, max_bytes: int) -> Iterator[pa.Table]:
+    """Cuts changes into portions, but not within a change of a key, even if it is two rows of the file."""
+    held: list[pa.Table] = []
+    rows = size = 0
+    for changes in tables:
+        for part in _parts(changes, sequence, max_rows):
+            if held and (rows + part.num_rows > max_rows or size + part.nbytes > max_bytes):
+                *whole, last = held
+                border = pa.concat_tables([last.slice(last.num_rows - 1), part.slice(0, 1)], promote_options="default")
+                held, rows, size = [], 0, 0
+                if _joins(border, sequence)[0]:
+                    held, last = [border.slice(0, 1)], last.slice(0, last.num_rows - 1)
+                if whole or last.num_rows:
+                    yield pa.concat_tables([*whole, last], promote_options="default")
+            held.append(part)
+            rows, size = rows + part.num_rows, size + part.nbytes
+    if held:
+        yield pa.concat_tables(held, promote_options="default")
+
+
+def _parts(changes: pa.Table, sequence: str, max_rows: int) -> Iterator[pa.Table]:
+    if changes.num_rows <= max_rows:
+        yield changes
+        return
+    start, joins = 0, _joins(changes, sequence)
+    while start < changes.num_rows:
+        stop = start + max_rows
+        while stop < changes.num_rows and joins[stop - 1]:
+            stop += 1
+        yield changes.slice(start, stop - start)
+        start = stop
+
+
+def _joins(changes: pa.Table, sequence: str) -> npt.NDArray[np.bool_]:
+    """The changes, all but the last, that may delete the old key of a row that the next one gives another key."""
+    rows, deletes = changes[ROW].to_numpy(), changes[DELETED].to_numpy()
+    same: npt.NDArray[np.bool_] = np.diff(rows) == 0
+    if CREATED in changes.column_names:
+        created = pc.fill_null(changes[CREATED], False).to_numpy()
+        equal = pc.equal(changes[sequence][1:], changes[sequence][:-1])
+        same |= deletes[:-1] & created[1:] & equal.to_numpy()
+    return same

@@ -13,7 +13,7 @@ Looks up the latest sequence of some keys in a table and in its memory of delete
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,6 @@ from dolmen.format.layout import check_table_name, memory_name
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import COMMIT_TS, Field
 from dolmen.format.types import Json, from_json, to_plain
-from dolmen.ingest.cdc.changes import last_of_each
 from dolmen.predicate import Predicate
 from dolmen.predicate.bind import compare, conjunction, one_of
 from dolmen.predicate.constants import Value, domain_of
@@ -84,6 +83,22 @@ def latest_sequences(
     alive = rows.group_by(names, use_threads=False).aggregate([(LIVE, "max")]).rename_columns([*names, LIVE])
     latest = latest.select([*names, SEQUENCE, TS]).join(alive, names, join_type="inner", use_threads=False)
     return LatestSequences(latest, _older_values(found[-1], latest, names))
+
+
+def last_of_each(rows: pa.Table, keys: Sequence[str], order: Sequence[str]) -> pa.Table:
+    """Keeps the last row of each key by ``order``; the result is in ``order``."""
+    if rows.num_rows < 2:
+        return rows
+    sorted_ = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in order])
+    ranks = np.empty(rows.num_rows, np.int64)
+    ranks[sorted_.to_numpy()] = np.arange(rows.num_rows)
+    last = (
+        rows.select(keys)
+        .append_column("rank", pa.array(ranks))
+        .group_by(list(keys), use_threads=False)
+        .aggregate([("rank", "max")])["rank_max"]
+    )
+    return rows.take(pc.take(sorted_, np.sort(last.to_numpy())))
 
 
 def _older_values(remembered: pa.Table, latest: pa.Table, names: list[str]) -> pa.Table:

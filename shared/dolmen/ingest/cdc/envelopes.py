@@ -36,85 +36,22 @@ One connector writes ``lsn`` as a number, another as ``"24023128"`` or PostgreSQ
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as t
 
-from dolmen.base.units import MIB
-from dolmen.errors import InputError, SchemaError
+from dolmen.errors import SchemaError
 from dolmen.format.ingest_properties import CdcSettings
 from dolmen.format.schema import Field, own_names
 from dolmen.ingest.cdc.placeholders import UnavailableValue
-from dolmen.ingest.formats.formats import SourceFile, infer
 from dolmen.ingest.formats.source_file import CLOSED, ReadOptions, mark_name
 
-Form: TypeAlias = Literal["number", "text"]
-_LOOKED_AT_BYTES = MIB
-_PIECE_BYTES = 1 << 16
 _LSN = r"^(?P<high>[0-9A-Fa-f]{1,8})/(?P<low>[0-9A-Fa-f]{1,8})$"
 _DIGITS = r"^[0-9]{1,18}$"
-
-
-def find_forms(source: SourceFile, paths: Iterable[str]) -> dict[str, Form]:
-    """How a file writes what stands at these paths: by its first event that has it, or by its schema.
-
-    A path that does not occur in the first megabyte of the file is left out. So is a file that cannot be read: the
-    reader reports why.
-    """
-    wanted = {path: path.split(".") for path in paths}
-    try:
-        if source.format.kind == "jsonl":
-            return _forms_in_json(source, wanted)
-        schema = infer(source)
-    except InputError:
-        return {}
-    whole = pa.struct(list(schema))
-    found = {path: form for path, names in wanted.items() if (form := _form_of_type(whole, names))}
-    return found | {path: form for path, names in wanted.items() if (form := _form_of_type(whole, ["payload", *names]))}
-
-
-def _forms_in_json(source: SourceFile, wanted: dict[str, list[str]]) -> dict[str, Form]:
-    found: dict[str, Form] = {}
-    with source.text() as stream:
-        rest, size = b"", 0
-        while size < _LOOKED_AT_BYTES and (data := stream.read(_PIECE_BYTES)):
-            size += len(data)
-            *lines, rest = (rest + data).split(b"\n")
-            for line in lines:
-                _note_forms(line, wanted, found)
-            if len(found) == len(wanted):
-                return found
-        _note_forms(rest, wanted, found)
-    return found
-
-
-def _note_forms(line: bytes, wanted: dict[str, list[str]], found: dict[str, Form]) -> None:
-    try:
-        event = json.loads(line, parse_int=float, parse_float=float)
-    except (ValueError, RecursionError):  # not whole, or a bad row, which is told when it is read
-        return
-    if isinstance(event, dict) and isinstance(event.get("payload"), dict):
-        event = event["payload"]
-    for path, names in wanted.items():
-        value: Any = event
-        for each in names:
-            value = value.get(each) if isinstance(value, dict) else None
-        if path not in found and isinstance(value, str | float):
-            found[path] = "text" if isinstance(value, str) else "number"
-
-
-def _form_of_type(kind: pa.DataType, names: list[str]) -> Form | None:
-    for each in names:
-        place = kind.get_field_index(each) if t.is_struct(kind) else -1
-        if place < 0:
-            return None
-        kind = kind.field(place).type
-    return "text" if t.is_string(kind) else "number" if t.is_integer(kind) else None
 
 
 def parse_position(text: pa.Array) -> pa.Array:
@@ -261,7 +198,7 @@ class DebeziumEnvelope:
     sequence: Field
     settings: CdcSettings
     reject_extra: bool
-    forms: Mapping[str, Form]
+    text_positions: Mapping[str, bool]
     unused: tuple[str, ...] = ()
     marked: tuple[Field, ...] = ()
 
@@ -293,8 +230,8 @@ class DebeziumEnvelope:
         kind = self.sequence.arrow_type
         if not (t.is_string(kind) or t.is_integer(kind)):
             return kind
-        if path in self.forms:
-            return pa.string() if self.forms[path] == "text" else kind if t.is_integer(kind) else pa.int64()
+        if path in self.text_positions:
+            return pa.string() if self.text_positions[path] else kind if t.is_integer(kind) else pa.int64()
         return pa.int64() if t.is_string(kind) and path.rpartition(".")[2] in _NUMBERS else kind
 
     def options(self, options: ReadOptions) -> ReadOptions:
@@ -342,7 +279,7 @@ def envelope(
     settings: CdcSettings,
     *,
     reject_extra: bool,
-    forms: Mapping[str, Form],
+    text_positions: Mapping[str, bool],
     unused: Sequence[str] = (),
     marked: Sequence[Field] = (),
 ) -> Envelope:
@@ -352,12 +289,12 @@ def envelope(
         fields: the table's columns.
         reject_extra: whether a row with a column that the table does not have is bad.
         unused: columns of the file's rows that are read and left out.
-        forms: how the file writes what stands at the sequence's paths in the envelope (``positions``).
+        text_positions: whether the file has text at the sequence's paths in the envelope, by path.
         marked: columns for which the file is asked to mark unavailable values (``mark_name``).
     """
     known, left_out, marks = tuple(fields), tuple(unused), tuple(marked)
     if settings.envelope == "debezium":
-        return DebeziumEnvelope(known, tuple(keys), sequence, settings, reject_extra, forms, left_out, marks)
+        return DebeziumEnvelope(known, tuple(keys), sequence, settings, reject_extra, text_positions, left_out, marks)
     return ColumnEnvelope(known, sequence, settings, left_out, marks)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -412,8 +413,10 @@ class DropIngestion:
         numbers = RowNumbers(on_bad_row)
         rows = new.leave_out(read(source, new.extend(schema), on_bad_row=numbers.for_reader), schema)
         if erased is not None:
+            from dolmen.ingest.cdc.change_columns import find_columns  # only for files older than an erasure
+
             assert self.settings is not None
-            erased.read_names(source, self.settings)
+            erased.read_names(source, partial(find_columns, source, self.settings))
             rows = erased.leave_out(rows, numbers, self.path.path, on_bad_row)
         return _CountedRows(rows, context_of(self.database).runtime)
 

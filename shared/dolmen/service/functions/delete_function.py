@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from dolmen.commit.context import context_of
 from dolmen.format.erasures import erasure_id
-from dolmen.ingest.announcements import Message
-from dolmen.ingest.batch import RequestOutcome
+from dolmen.ingest.batch import Message, RequestOutcome
 from dolmen.ingest.delete_requests import (
     DeleteRequest,
     apply_deletes,

@@ -35,7 +35,7 @@ from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
 from dolmen.commit.context import context_of
 from dolmen.errors import Error
-from dolmen.ingest.announcements import (
+from dolmen.ingest.batch import (
     CRASHES_ATTRIBUTE,
     FAILURES_ATTRIBUTE,
     ID_ATTRIBUTE,

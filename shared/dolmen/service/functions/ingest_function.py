@@ -31,7 +31,8 @@ from typing import TYPE_CHECKING, Any
 
 from dolmen.commit.context import context_of
 from dolmen.errors import Error
-from dolmen.ingest.announcements import MAX_TABLE_TRIES, Drop, Message, read_drops
+from dolmen.ingest.announcements import Drop, read_drops
+from dolmen.ingest.batch import MAX_TABLE_TRIES, Message
 from dolmen.ingest.drops.drop_outcomes import DropOutcome
 from dolmen.ingest.drops.ingest_drops import ingest_drops
 from dolmen.ingest.redaction import error_fields
@@ -134,7 +135,7 @@ class _IngestEvent:
         drops: list[Drop] = []
         announced_by: list[Message] = []
         for message in group:
-            found, error = read_drops(message)
+            found, error = read_drops(message.body)
             drops += found
             announced_by += [message] * len(found)
             if error is not None:
