@@ -1,4 +1,4 @@
-"""S3's announcements of dropped files: read from events of S3, EventBridge and SQS, and written as S3 writes them.
+"""S3's announcements of dropped files: read from events of S3 and EventBridge, and written as S3 writes them.
 
 These are read, each directly or as the body of an SQS record (and there also inside an SNS notification):
 
@@ -6,15 +6,11 @@ These are read, each directly or as the body of an SQS record (and there also in
   (docs.aws.amazon.com/AmazonS3/latest/userguide/notification-content-structure.html).
 * EventBridge's "Object Created" events of ``aws.s3``. Their keys are NOT encoded
   (docs.aws.amazon.com/AmazonS3/latest/userguide/ev-events.html).
-* ``s3:TestEvent``, which S3 sends once when notifications are switched on: announces nothing.
 
-Events other than the creation of an object announce nothing either. ``write_record`` and ``write_notification`` write
-the first form, for files that were there before (``backfill``) and files of this machine (``dolmen.service.local``).
-Pure: this module makes no request.
+``s3:TestEvent``, which S3 sends once when notifications are switched on, and other events announce nothing.
 
 Events are not trusted. A bucket's name must be a valid one, a key must be Unicode text that S3 would take, and ETag,
-version and sequencer must be short printable ASCII, because the drop's id is made of them, with ``#`` between. Keys are
-not used as paths here: ``landing`` checks the name of the table.
+version and sequencer must be short printable ASCII, because the drop's id is made of them, with ``#`` between.
 """
 
 from __future__ import annotations
@@ -50,11 +46,9 @@ _FIRST_DROPPED = re.compile(rf"-retry-[0-9]+-of-([0-9]{{1,18}}|{_UNKNOWN_TIME})(
 
 
 def retry_name(stem: str, ending: str, time: int, dropped_us: int | None) -> str:
-    """The name under which a reject is put back: the same for the same retry.
+    """The name under which a reject is put back: the same for the same retry, which is counted from 1.
 
-    Args:
-        time: which retry it is, from 1.
-        dropped_us: when it was dropped first; ``Drop.dropped_us`` finds it again.
+    ``Drop.dropped_us`` finds the time of the first drop in it.
     """
     return f"{stem}-retry-{time}-of-{_UNKNOWN_TIME if dropped_us is None else dropped_us}{ending}"
 
@@ -100,10 +94,7 @@ class Drop:
 
     @property
     def dropped_us(self) -> int | None:
-        """When its rows were dropped first, if that is known: a reject that was put back is older than its file.
-
-        The new name of a reject contains the time, as ``retry_name`` writes it.
-        """
+        """When its rows were dropped first, if that is known. The name of a reject that was put back has the time."""
         found = _FIRST_DROPPED.search(self.key)
         if found is None:
             return self.created_us
@@ -113,7 +104,7 @@ class Drop:
     def rejection_id(self) -> str | None:
         """The id under which the rejection of its event is committed: instead of ``id``, never in addition to it.
 
-        None for a drop that was found by listing. It has no event, and every listing is a new try.
+        None for a drop that was found by listing: it has no event, and every listing is a new try.
         """
         return f"{self.id}#{self.sequencer}#rejected" if self.sequencer else None
 
@@ -157,10 +148,7 @@ def write_notification(records: Iterable[str]) -> str:
 
 
 def write_record(drop: Drop) -> str:
-    """The record of a notification by which S3 announces a drop, as JSON text; ``read_drops`` reads the same drop.
-
-    docs.aws.amazon.com/AmazonS3/latest/userguide/notification-content-structure.html
-    """
+    """The record of a notification by which S3 announces a drop, as JSON text; ``read_drops`` reads the same drop."""
     described: dict[str, object] = {"key": quote_plus(drop.key, safe="/"), "size": drop.size, "eTag": drop.etag}
     if drop.version is not None:
         described["versionId"] = drop.version

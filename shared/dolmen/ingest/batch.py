@@ -57,8 +57,7 @@ class Message:
         id: the SQS message id under which it was sent first; None for an event that came without a queue.
         body: the text of an SQS record, or the event itself; None for a record that has none.
         tries: how often it was delivered by now without having been postponed, from 1.
-        delivery: the SQS message id of this copy, which the answer names; None where it is ``id``.
-        failures: how often it was sent again because it failed.
+        delivery: the SQS message id of this copy, which the response names; None where it is ``id``.
         waits: how often it was sent again because the table of one of its drops did not exist.
         crashes: how often it was delivered without a response, because the function died.
         sent_us: when it was sent first, microseconds since the epoch, if that is known.
@@ -77,10 +76,7 @@ class Message:
 
     @property
     def may_wait(self) -> bool:
-        """Whether its drops may wait for their tables: it will be delivered again, and this is not the last try.
-
-        An event without a queue does not wait: nothing counts its deliveries.
-        """
+        """Whether its drops may wait for their tables: a queue will deliver it again, and this is not the last try."""
         return self.id is not None and self.tries + self.waits < MAX_TABLE_TRIES
 
     @property
@@ -92,10 +88,8 @@ class Message:
 def read_messages(event: Any) -> list[Message]:
     """Reads the messages of an invocation: the records of an SQS event, else the event itself as the only one.
 
-    A malformed record of an SQS event becomes a message without a body. It alone fails, when its drops are read.
-
-    Raises:
-        InputError: the event is not a JSON object.
+    A malformed record becomes a message without a body, which fails when its drops are read.
+    Raises InputError if the event is not a JSON object.
     """
     if not isinstance(event, Mapping):
         raise MessageError(f"an event is a JSON object, not {type(event).__name__}")
@@ -112,12 +106,9 @@ def isolate(batch: list[Message]) -> Iterator[list[Message]]:
     until the queue gives up all of it. So messages that were delivered several times before are handled after the
     others, each in a group of its own.
     """
-    fresh = [message for message in batch if message.tries <= MAX_TRIES_TOGETHER]
-    if fresh:
+    if fresh := [message for message in batch if message.tries <= MAX_TRIES_TOGETHER]:
         yield fresh
-    for message in batch:
-        if message.tries > MAX_TRIES_TOGETHER:
-            yield [message]
+    yield from ([message] for message in batch if message.tries > MAX_TRIES_TOGETHER)
 
 
 def _is_sqs(record: Any) -> bool:
@@ -129,14 +120,14 @@ def _sqs_message(record: Any) -> Message:
         return Message(None, None)
     id_, body, receipt = record.get("messageId"), record.get("body"), record.get("receiptHandle")
     delivery = id_ if isinstance(id_, str) and id_ else None
-    sound = _is_sqs(record) and isinstance(body, str)
+    is_valid = _is_sqs(record) and isinstance(body, str)
     unanswered = max(0, _number(record, "attributes", "ApproximateReceiveCount", 1) - 1)
     failures = _number(record, "messageAttributes", FAILURES_ATTRIBUTE)
     crashes = _number(record, "messageAttributes", CRASHES_ATTRIBUTE) + unanswered
     sent_ms = _number(record, "attributes", "SentTimestamp")
     return Message(
         _attribute(record, "messageAttributes", ID_ATTRIBUTE) or delivery,
-        body if sound else None,
+        body if is_valid else None,
         1 + failures + crashes,
         delivery,
         failures,
@@ -163,10 +154,9 @@ def _number(record: Mapping[str, Any], kind: str, name: str, default: int = 0) -
 
 @dataclass(frozen=True, slots=True)
 class BatchRequest:
-    """One request of a batch.
+    """One request of a batch, which is applied exactly once under its id.
 
     Args:
-        id: under which it is applied exactly once.
         digest: of its content.
         add_to: adds its statements to a transaction, bound to ``id``, and returns the decision. An exception fails
             this request alone. Called again if the batch is built again.
@@ -248,7 +238,7 @@ def apply_together(
             if add_all is None:
                 added = _add_requests(transaction, fresh, outcomes, deadline)
             else:
-                added = _add_together(transaction, fresh, outcomes, add_all)
+                added = _add_at_once(transaction, fresh, outcomes, add_all)
             if added:
                 commit = transaction.commit()
         except Exception as error:  # noqa: BLE001 - reported with every request of the commit
@@ -288,7 +278,7 @@ def _finish_applied(
     return fresh
 
 
-def _add_together(
+def _add_at_once(
     transaction: Transaction, fresh: Sequence[BatchRequest], outcomes: dict[str, RequestOutcome], add_all: AddAll
 ) -> dict[str, Decision]:
     """Adds requests to a transaction at once; finishes those that are not to be committed."""
@@ -333,10 +323,9 @@ def _add_requests(
 
 def _bind(transaction: Transaction, request: BatchRequest, decision: Decision) -> None:
     """Binds the transaction to one of the request's ids, so that it excludes the other."""
-    bound, other = request.id, request.rejection_id
-    if decision == "reject":
-        assert other is not None
-        bound, other = other, bound
+    ids = [request.id, request.rejection_id]
+    bound, other = reversed(ids) if decision == "reject" else ids
+    assert bound is not None
     transaction.bind(bound, request.digest)
     if other is not None:
         transaction.exclude(other)

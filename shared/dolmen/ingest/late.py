@@ -113,12 +113,7 @@ ReadColumns: TypeAlias = Callable[[Sequence[Field], OnBadRow], Iterator[tuple[Ma
 
 @dataclass(frozen=True)
 class _Matches:
-    """The rows of a file that match under some names, by their numbers.
-
-    Args:
-        unread: rows with a value that does not fit the column.
-        every: whether all rows match, because the file has none of these columns.
-    """
+    """The numbers of the rows of a file that match under some names, and of those that cannot be read by them."""
 
     erased: RowIds
     unread: RowIds
@@ -255,8 +250,7 @@ class ErasedRows:
     ) -> _Matches | None:
         """The rows of a file that match under some names; None if these are the present names.
 
-        Args:
-            source: None if these may not be the file's names: then a value that does not fit does not match.
+        If these may not be the file's names, ``source`` is None, and a value that does not fit does not match.
         """
         if names == self._names.now:
             return None

@@ -36,12 +36,9 @@ _IMAGES = ("after", "payload", None)
 
 @dataclass(frozen=True, slots=True)
 class NewColumns:
-    """The columns of a file that its table lacks.
+    """The columns of a file that its table lacks, and gets (``added``, all nullable) or not (``empty``).
 
-    Args:
-        added: those that the table gets; all may be NULL.
-        empty: names of those that hold nothing, which it does not get.
-        widened: names of columns of the table that get the file's wider type.
+    ``widened`` columns of the table get the file's wider type.
     """
 
     added: tuple[pa.Field, ...] = ()
@@ -49,11 +46,11 @@ class NewColumns:
     widened: tuple[str, ...] = ()
 
     def extend(self, schema: pa.Schema) -> pa.Schema:
-        """The columns to read the file with: those of the table, and those that hold nothing."""
+        """The columns to read the file with: those of the table, and those that are empty."""
         return pa.schema([*schema, *(pa.field(name, pa.string()) for name in self.empty)]) if self.empty else schema
 
     def leave_out(self, rows: pa.RecordBatchReader, schema: pa.Schema) -> pa.RecordBatchReader:
-        """Takes columns that hold nothing out of rows."""
+        """Takes empty columns out of rows."""
         if not self.empty:
             return rows
         return pa.RecordBatchReader.from_batches(schema, (batch.select(schema.names) for batch in rows))
@@ -123,11 +120,7 @@ def _spell(found: list[pa.Field], schema: Schema) -> list[pa.Field]:
 
 
 def select_new(found: Collection[pa.Field], known: Collection[str], file: str) -> NewColumns:
-    """Selects those of a file's columns that are not known.
-
-    Raises:
-        SchemaError: none is known: the file is of another table, or has no header.
-    """
+    """Selects those of a file's columns that are not known. Raises SchemaError if none is known."""
     new = [field for field in found if field.name not in known]
     if new and len(new) == len(found):
         raise SchemaError(f"file {file!r}: no column is one of the table's; there are: {', '.join(known)}")

@@ -58,11 +58,7 @@ def look_at_rejects(url: str, runtime: Runtime) -> RejectsPlace:
 
 
 def look_at_queue(name: str, url: str, runtime: Runtime) -> QueuePlace:
-    """Counts the messages of a queue: one or two requests.
-
-    Args:
-        name: what its messages are.
-    """
+    """Counts the messages of a queue: one or two requests. ``name`` says what its messages are."""
     try:
         depth = open_queue(url, runtime, expedited=True).depth()
     except (Error, OSError) as error:

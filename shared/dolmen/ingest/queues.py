@@ -34,12 +34,7 @@ from dolmen.store.s3.aws_service import AwsService
 
 @dataclass(frozen=True, slots=True)
 class OutgoingMessage:
-    """A message to be sent.
-
-    Args:
-        attributes: beside the body, by name: printable text.
-        delay_seconds: how long the queue holds it back; at most 900.
-    """
+    """A message to be sent, with printable attributes; the queue holds it back for at most 900 seconds."""
 
     body: str
     attributes: Mapping[str, str] = field(default_factory=dict)
@@ -55,13 +50,9 @@ class OutgoingMessage:
 
 @dataclass(frozen=True, slots=True)
 class QueueDepth:
-    """The approximate numbers of messages in a queue.
+    """The approximate numbers of messages in a queue: to be delivered, delivered but not done, and given up.
 
-    Args:
-        waiting: messages to be delivered.
-        under_way: messages that were delivered, and are neither done nor given up.
-        dead: messages that were given up; None if that is not known.
-        dead_letters: where those are.
+    ``dead`` is None if that is not known; ``dead_letters`` is where those are.
     """
 
     waiting: int
@@ -90,11 +81,7 @@ class Queue(Protocol):
         """Counts the messages: one or two requests."""
 
     def waiting(self) -> int:
-        """The approximate number of messages to be delivered: one request.
-
-        Raises:
-            NotFoundError, AccessDeniedError, StoreUnavailableError: the number is not known.
-        """
+        """The approximate number of messages to be delivered: one request. Raises as ``send``."""
 
 
 def _check_sizes(sizes: list[int], max_bytes: int) -> list[int]:
@@ -110,14 +97,9 @@ Stamp = tuple[int, int, int]
 
 @dataclass(slots=True)
 class Letter:
-    """A message of this machine.
+    """A message of this machine, with an id that is the same after a restart, and the name of its file, for people.
 
-    Args:
-        id: the same after a restart.
-        name: name of its file, for people.
-        body: text of the message.
-        tries: how often it was delivered.
-        due: when to deliver it (again), in seconds of the runtime's monotonic clock.
+    It is ``due`` (again) at that second of the runtime's monotonic clock.
     """
 
     id: str

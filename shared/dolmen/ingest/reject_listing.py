@@ -36,8 +36,7 @@ class RejectEntry:
     """A reject as a listing shows it.
 
     Args:
-        key: key of the copy; for a drop that was not copied, the key of its report without the ending.
-        size: bytes of the copy; None if there is none, and the drop is still where it was.
+        key: key of the copy, or of the report without its ending if the drop was not copied; then ``size`` is None.
         rejected_us: when its report was written, by the store's clock.
         retried: whether it was put back into the landing place.
     """
@@ -59,11 +58,9 @@ class RejectEntry:
 
 
 def list_rejects(store: ObjectStore, table: str | None = None, *, retried: bool = False) -> list[RejectEntry]:
-    """The rejects, newest first: one request for every thousand objects.
+    """The rejects, newest first, of all tables or of one: one request for every thousand objects.
 
-    Args:
-        table: only those that were dropped for this table.
-        retried: also those that were put back already.
+    ``retried`` lists also those that were put back already.
     """
     copies: dict[str, int] = {}
     reports: dict[str, int] = {}
@@ -109,12 +106,7 @@ def _ends_with(url: str, path: str) -> bool:
 
 
 def read_report(store: ObjectStore, key: str) -> dict[str, Any]:
-    """The report of a reject.
-
-    Raises:
-        NotFoundError: there is no such reject.
-        CorruptionError: the report cannot be read.
-    """
+    """The report of a reject. Raises NotFoundError if there is none, CorruptionError if it cannot be read."""
     try:
         body = store.get(key + ERROR_SUFFIX).body
     except ObjectNotFoundError:
@@ -143,9 +135,7 @@ def read_reports(store: ObjectStore, keys: Iterable[str], runtime: Runtime) -> I
 def open_reject(store: ObjectStore, key: str, report: dict[str, Any], runtime: Runtime) -> BinaryIO:
     """Opens a rejected file: the copy or, if none was made, the drop itself.
 
-    Raises:
-        ObjectNotFoundError, ObjectChangedError: the drop is gone, or was overwritten.
-        CorruptionError: the report does not say where it is.
+    Raises ObjectNotFoundError or ObjectChangedError if the drop was deleted or overwritten; CorruptionError.
     """
     if report.get("copy", key) is not None:
         return store.open_input(key)
@@ -179,13 +169,9 @@ def text_of(members: dict[str, Any]) -> bytes | None:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """A reject that was put back.
+    """A reject that was put back as the file at ``url``, whole or with a number of ``rows``.
 
-    Args:
-        key: key of the reject.
-        url: URL of the file in the landing place.
-        rows: number of rows in it; None for a whole file.
-        left: number of rows that are not in it: they have no text, or a quote that is never closed.
+    ``left`` rows are not in it: they have no text, or a quote that is never closed.
     """
 
     key: str

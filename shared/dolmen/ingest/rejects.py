@@ -1,28 +1,21 @@
 """Rejects: files that cannot be read, or rows of a file whose others are ingested, with a report of what is wrong.
 
-A drop ``landing/<table>/<path>/<name>.csv`` becomes, under the URL for rejects::
+A drop ``landing/<table>/<path>/<name>.csv`` becomes, under the URL for rejects, the first two objects, and one whose
+good rows are ingested the other two; reports are written last::
 
     <table>/<path>/<name>-<digest8>.csv               the dropped bytes, unchanged
-    <table>/<path>/<name>-<digest8>.csv.error.json    file, line, row, column, reason; written last
-
-The digest is of the drop, so that the same event delivered again meets its own reject, and another file of the same
-name does not. A reject is final for its event: to try again, drop the file again, as ``dolmen rejected retry`` does.
-
-A file that is too large to be copied in the time that is left stays where it was dropped: there is a report alone, with
-``"copy": null``, which names its bucket, key and version.
-
-Of a drop whose good rows are ingested there is::
+    <table>/<path>/<name>-<digest8>.csv.error.json    file, line, row, column, reason
 
     <table>/<path>/<name>-<digest8>.rows.jsonl               a JSON object for each row: row, line, column, reason, text
-    <table>/<path>/<name>-<digest8>.rows.jsonl.error.json    how many they are, the first positions; written last
+    <table>/<path>/<name>-<digest8>.rows.jsonl.error.json    how many they are, the first positions
 
-``text`` is the row's bytes in the file (``text_base64`` where they are not UTF-8), or a JSON object if the file is not
-text. If rows have no text, the whole file is copied too, to ``<name>-<digest8>.rows.csv``.
+The digest is of the drop, and of the bad rows, so that the same event delivered again meets its own reject, and another
+file of the same name does not. If the table changes between two deliveries of one event, other rows may be bad, and
+then there are two copies. Rows are written BEFORE the commit of the good ones, so that nothing is lost in between.
 
-Both are written BEFORE the commit of the good rows: whatever happens in between, nothing is lost, and the event comes
-again. The digest is of the drop and of these rows, so that the same event leaves one copy. If the table changes between
-two deliveries of one event, other rows may be bad, and then there are two copies. Each report names the version of the
-database by which its rows were judged.
+A file that is too large to be copied in the time that is left stays where it was dropped: its report has
+``"copy": null``. ``text`` is a row's bytes in the file (``text_base64`` where they are not UTF-8), or a JSON object if
+the file is not text. If rows have no text, the whole file is copied too, to ``<name>-<digest8>.rows.csv``.
 """
 
 from __future__ import annotations
@@ -44,7 +37,7 @@ from dolmen.ingest.announcements import Drop
 from dolmen.ingest.formats.csv_records import Records, last_record_end
 from dolmen.ingest.formats.source_file import BadRow, ByteStream, Format, SourceFile
 from dolmen.ingest.formats.text_blocks import blocks
-from dolmen.ingest.landing import Landing, LandingPath, etag_of_drop, exists
+from dolmen.ingest.landing import Landing, LandingPath, etag_in, exists
 from dolmen.store.base import MAX_KEY_BYTES, ObjectOutput, ObjectStore, Unknown
 
 ERROR_SUFFIX = ".error.json"
@@ -171,7 +164,7 @@ def _check_unchanged(landing: Landing, drop: Drop) -> None:
     """Raises ObjectNotFoundError, ObjectChangedError: the drop is gone, or was overwritten."""
     store = landing.store(drop)
     found = store.head(drop.key, version=drop.version)
-    if drop.version is None and found.etag != etag_of_drop(store, drop):
+    if drop.version is None and found.etag != etag_in(store, drop.etag):
         raise ObjectChangedError(drop.key)
 
 

@@ -1,6 +1,6 @@
 """Change data capture: files of inserts, updates and deletes, each applied once, in whatever order they arrive.
 
-Changes are ordered by a sequence, a column of the table. Of each key the change with the greatest sequence holds; of
+Changes are ordered by a sequence, a column of the table. Of each key the change with the greatest sequence wins; of
 equal ones in a file the later, of equal ones in two files the one that was applied first.
 
 A file whose sequences all lie above what the table has come to is applied without a look at the rows, as an upsert is.
@@ -12,8 +12,9 @@ that was deleted since: it is a bad row. Large files are taken in portions, whic
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import partial
+from operator import add
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,7 +32,7 @@ from dolmen.ingest.cdc.changes import (
     PORTION_BYTES,
     PORTION_ROWS,
     ROW,
-    ChangeFaults,
+    BadChanges,
     ChangeTables,
     cut_portions,
     unavailable_columns,
@@ -57,14 +58,7 @@ from dolmen.transactions.transaction import Transaction, unit_of
 
 @dataclass(frozen=True, slots=True)
 class ChangeCounts:
-    """Counts of the changes of a file, by their effect.
-
-    Args:
-        upserted: rows that are there now.
-        deleted: deletes that were applied, whether or not there was a row.
-        unchanged: changes without effect, because a newer one of their key is in the file or the table.
-        ddl: messages about the source's columns, which change nothing.
-    """
+    """The changes of a file by their effect; ``ddl`` are messages about the source's columns, which change nothing."""
 
     upserted: int = 0
     deleted: int = 0
@@ -72,12 +66,7 @@ class ChangeCounts:
     ddl: int = 0
 
     def __add__(self, other: ChangeCounts) -> ChangeCounts:
-        return ChangeCounts(
-            self.upserted + other.upserted,
-            self.deleted + other.deleted,
-            self.unchanged + other.unchanged,
-            self.ddl + other.ddl,
-        )
+        return ChangeCounts(*map(add, astuple(self), astuple(other)))
 
 
 def ingest_changes(
@@ -109,11 +98,12 @@ def ingest_changes(
     """
     if transaction.has_applied(request):
         return ChangeCounts()
-    target = _Target.of(transaction, table, settings, request, ChangeFaults(source.name, on_bad_row))
+    target = _Target.of(transaction, table, settings, request, BadChanges(source.name, on_bad_row))
     words = UnavailableValue.of(target.settings.unavailable_value).words
     marked = target.marked_columns(source.format.kind)
+    target_names = {field.name for field in target.fields}
     if target.settings.envelope == "flat" and (source.options.header or source.format.kind not in ("csv", "tsv")):
-        unused = [name for name in dict.fromkeys([*unused, DELETED_FIELD]) if name not in target.names]
+        unused = [name for name in dict.fromkeys([*unused, DELETED_FIELD]) if name not in target_names]
     opened = envelope(
         target.fields,
         target.keys,
@@ -124,16 +114,16 @@ def ingest_changes(
         unused=unused,
         marked=marked,
     )
-    source, faults = replace(source, options=replace(opened.options(source.options), placeholders=words)), target.faults
+    source, bad = replace(source, options=replace(opened.options(source.options), placeholders=words)), target.bad
     marks = MarkedText(words, [field.name for field in marked])
     if marked and source.format.kind == "jsonl":
         source = marks.source(source)
-    reader = read(source, opened.schema, on_bad_row=lambda bad: faults.add_unread(marks.restore(bad)))
-    made = ChangeTables(target.fields, target.keys, target.sequence, opened, faults)
+    reader = read(source, opened.schema, on_bad_row=lambda row: bad.add_unread(marks.restore(row)))
+    made = ChangeTables(target.fields, target.keys, target.sequence, opened, bad)
     tables = made.tables(reader)
     if erased is not None:
         erased.read_names(source, partial(find_columns, source, settings), partial(_read_images, source, target))
-        tables = _without_erased(tables, target.fields, erased, faults)
+        tables = _without_erased(tables, target.fields, erased, bad)
     counts, first_ts = ChangeCounts(), unit_of(transaction).next_ts
     for changes in cut_portions(tables, str(target.sequence.id), portion_rows, portion_bytes):
         counts += target.apply(changes, first_ts)
@@ -141,14 +131,14 @@ def ingest_changes(
 
 
 def _without_erased(
-    tables: Iterator[pa.Table], fields: tuple[Field, ...], erased: ErasedRows, faults: ChangeFaults
+    tables: Iterator[pa.Table], fields: tuple[Field, ...], erased: ErasedRows, bad: BadChanges
 ) -> Iterator[pa.Table]:
-    """The changes but those that would bring erased rows back. A delete of an erased row takes nothing but itself."""
-    on_bad_row = None if faults.on_bad_row is None else faults.report
+    """The changes without those that would bring erased rows back. Deletes pass."""
+    on_bad_row = None if bad.on_bad_row is None else bad.report
     for changes in tables:
         deletes, upserts = changes.filter(changes[DELETED]), changes.filter(pc.invert(changes[DELETED]))
         columns, numbers = _images(upserts, fields)
-        kept = pa.concat_tables([upserts.filter(erased.keep(columns, numbers, faults.name, on_bad_row)), deletes])
+        kept = pa.concat_tables([upserts.filter(erased.keep(columns, numbers, bad.name, on_bad_row)), deletes])
         if kept.num_rows:
             yield kept
 
@@ -164,10 +154,10 @@ def _read_images(
     sequence = next(field for field in fields if field.id == target.sequence.id)
     cdc = target.settings
     opened = envelope(fields, keys, sequence, cdc, reject_extra=False, text_positions=find_text_positions(source, cdc))
-    faults = ChangeFaults(source.name, on_bad_row)
+    bad = BadChanges(source.name, on_bad_row)
     options = opened.options(replace(source.options, extra="ignore"))
-    reader = read(replace(source, options=options), opened.schema, on_bad_row=faults.add_unread)
-    for changes in ChangeTables(fields, tuple(keys), sequence, opened, faults).tables(reader):
+    reader = read(replace(source, options=options), opened.schema, on_bad_row=bad.add_unread)
+    for changes in ChangeTables(fields, tuple(keys), sequence, opened, bad).tables(reader):
         yield _images(changes.filter(pc.invert(changes[DELETED])), tuple(renamed))
 
 
@@ -187,11 +177,11 @@ class _Target:
     sequence: Field
     settings: CdcSettings
     request: str
-    faults: ChangeFaults
+    bad: BadChanges
 
     @classmethod
     def of(
-        cls, transaction: Transaction, name: str, settings: IngestSettings, request: str, faults: ChangeFaults
+        cls, transaction: Transaction, name: str, settings: IngestSettings, request: str, bad: BadChanges
     ) -> _Target:
         """Raises InputError: the table can't be fed with changes."""
         entry = unit_of(transaction).entry(name)
@@ -200,17 +190,12 @@ class _Target:
             raise InputError(f"table {name!r} takes no changes: its ingest_mode is {settings.mode}")
         keys = tuple(entry.schema.by_id[id_] for id_ in entry.primary_key)
         sequence = entry.schema.field(settings.cdc.sequence)
-        return cls(transaction, name, entry.schema.fields, keys, sequence, settings.cdc, request, faults)
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the table's columns."""
-        return [field.name for field in self.fields]
+        return cls(transaction, name, entry.schema.fields, keys, sequence, settings.cdc, request, bad)
 
     def marked_columns(self, kind: FileKind) -> list[Field]:
         """The columns in which a file of text may have placeholders that are no values of their types.
 
-        In JSON, numbers and Booleans are not among them: no source leaves these out, and marks make reading slower.
+        In JSON, not numbers and Booleans: no source leaves these out, and marks make reading slower.
         """
         if kind not in ("jsonl", "csv", "tsv"):
             return []
@@ -223,16 +208,12 @@ class _Target:
 
     @property
     def key_names(self) -> list[str]:
-        """The key's columns, as tables of changes call them."""
+        """The names of the key's columns in tables of changes."""
         return [str(field.id) for field in self.keys]
 
     def apply(self, changes: pa.Table, first_ts: int) -> ChangeCounts:
-        """Adds one portion of a file.
-
-        Args:
-            first_ts: rows from this commit timestamp on are of portions of the same file.
-        """
-        sequence, known_bad = str(self.sequence.id), self.faults.count
+        """Adds one portion of a file, whose earlier portions have the commit timestamp ``first_ts`` or a later one."""
+        sequence, known_bad = str(self.sequence.id), self.bad.count
         last = last_of_each(changes, self.key_names, [sequence, ROW])
         least, _ = self._least_and_greatest(last)
         entry = unit_of(self.transaction).entry(self.name)
@@ -254,7 +235,7 @@ class _Target:
             if last.num_rows:
                 self._add(last, live, memory, above=None, previous=previous)
         deleted = pc.sum(last[DELETED]).as_py() or 0
-        bad = self.faults.count - known_bad
+        bad = self.bad.count - known_bad
         return ChangeCounts(last.num_rows - deleted, deleted, changes.num_rows - last.num_rows - bad)
 
     def _least_and_greatest(self, changes: pa.Table) -> list[Plain]:
@@ -282,9 +263,9 @@ class _Target:
         return last.filter(newer), last.filter(pc.and_(newer, pc.fill_null(beside[LIVE], False)))
 
     def _report_stragglers(self, late: pa.Table) -> None:
-        """Reports stragglers: their keys are unknown, and may have been deleted so long ago that it is forgotten."""
+        """Reports changes of unknown keys, which may have been deleted so long ago that it is forgotten."""
         for row in sorted(late[ROW].to_pylist()):
-            self.faults.add(
+            self.bad.add(
                 f"straggler: a change whose {self.sequence.name} is older than deletes are remembered (cdc_memory); "
                 "whether its row was deleted since is not known",
                 row,
@@ -292,10 +273,10 @@ class _Target:
             )
 
     def _report_lost(self, previous: PreviousValues) -> None:
-        """Reports changes without a value that the source left out, and that nothing else has."""
+        """Reports changes without a value that has no source."""
         names = {field.id: field.name for field in self.fields}
         for row, column in previous.lost:
-            self.faults.add(
+            self.bad.add(
                 "the source left this value out (cdc_unavailable_value), and neither the table nor an earlier change "
                 "has it: first apply the file that has it, then drop this one again",
                 row,

@@ -136,11 +136,7 @@ def _schemas(source: SourceFile) -> Iterator[Any]:
 
 
 def _split_schema(line: str) -> tuple[str, Any]:
-    """A line up to the end of its schema, and the schema. The former is empty if the line does not begin with it.
-
-    Raises:
-        ValueError, KeyError, TypeError, RecursionError: there is none.
-    """
+    """A line up to the end of its schema ("" if it does not begin with it), and the schema. Raises if there is none."""
     if begin := _SCHEMA_FIRST.match(line):
         schema, end = _DECODER.raw_decode(line, begin.end())
         return line[:end], schema
@@ -148,12 +144,9 @@ def _split_schema(line: str) -> tuple[str, Any]:
 
 
 def _declared_type(field: dict[str, Any], source: SourceFile) -> pa.DataType:
-    """The type of a column by its field in Kafka Connect's schema.
+    """The type of a column by its field in Kafka Connect's schema. Raises SchemaError.
 
     Times that are numbers stay numbers unless ``ingest_timestamp_format`` is the one that reads them.
-
-    Raises:
-        SchemaError: decimals in bytes, or a type that is not known.
     """
     logical, unit = field.get("name"), source.options.timestamp_format
     if logical in _DECIMALS:
@@ -177,11 +170,7 @@ def _declared_type(field: dict[str, Any], source: SourceFile) -> pa.DataType:
 
 
 def _time_type(named: pa.DataType, timestamp_format: str | None) -> pa.DataType | None:
-    """The type of a column of times that Kafka Connect names; None if they stay numbers.
-
-    Args:
-        timestamp_format: the table's ``ingest_timestamp_format``.
-    """
+    """The type of a column of times that Kafka Connect names; None if they stay numbers."""
     if t.is_date(named):
         return None if timestamp_format is None else named
     return pa.timestamp("us", named.tz) if named.tz or _FORMATS[named.unit] == timestamp_format else None

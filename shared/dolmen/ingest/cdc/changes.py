@@ -31,14 +31,8 @@ _NOT_NAMED = "the placeholder of an unavailable value (cdc_unavailable_value) na
 
 
 @dataclass
-class ChangeFaults:
-    """Reports bad rows, and numbers the good ones between them.
-
-    Args:
-        name: of the file.
-        on_bad_row: None: the first bad row is an error.
-        count: bad rows so far.
-    """
+class BadChanges:
+    """Reports bad rows (None: the first one is an error), counts them, and numbers the good ones between them."""
 
     name: str
     on_bad_row: OnBadRow | None
@@ -57,7 +51,7 @@ class ChangeFaults:
         self.report(BadRow(reason, row, None, column, None))
 
     def report(self, bad: BadRow) -> None:
-        """Counts a bad row, and hands it on. Raises RowError if bad rows are errors."""
+        """Counts and reports a bad row. Raises RowError if bad rows are errors."""
         if self.on_bad_row is None:
             raise RowError(bad.reason, file=self.name, line=bad.line, row=bad.row, column=bad.column)
         self.count += 1
@@ -70,20 +64,16 @@ class ChangeFaults:
 
 @dataclass(frozen=True, slots=True)
 class ChangeTables:
-    """Makes tables of changes of the batches of a file.
+    """Makes tables of changes from the batches of a file.
 
-    Args:
-        fields: the table's columns.
-        keys: those of its primary key.
-        sequence: the one that orders changes.
-        ddl: messages about the source's columns, of each batch so far.
+    ``ddl`` has the number of messages about the source's columns, of each batch so far.
     """
 
     fields: tuple[Field, ...]
     keys: tuple[Field, ...]
     sequence: Field
     envelope: Envelope
-    faults: ChangeFaults
+    bad: BadChanges
     ddl: list[int] = field(default_factory=list)
 
     def tables(self, batches: Iterator[pa.RecordBatch] | pa.RecordBatchReader) -> Iterator[pa.Table]:
@@ -91,7 +81,7 @@ class ChangeTables:
         for batch in batches:
             opened = self.envelope.open(batch)
             self.ddl.append(opened.ddl)
-            changes = self._changes(opened, self.faults.next_numbers(batch.num_rows))
+            changes = self._changes(opened, self.bad.next_numbers(batch.num_rows))
             if changes.num_rows:
                 yield changes
 
@@ -114,31 +104,31 @@ class ChangeTables:
     def _select_good(self, opened: ChangeBatch, numbers: pa.Array) -> pa.Array:
         """Selects the rows that hold a change; reports those that should and do not."""
         upserts = pc.equal(opened.kinds, UPSERT)
-        faults: list[tuple[pa.Array, str, str | None]] = [
+        problems: list[tuple[pa.Array, str, str | None]] = [
             (pc.equal(opened.kinds, UNKNOWN), "no operation that is known, or none with the row it needs", None),
             (pc.is_null(opened.sequences), "no sequence: nothing tells when this change was made", self.sequence.name),
         ]
         for column in self.fields:
             unavailable = opened.unavailable.get(column.id)
             if unavailable is not None and (column in self.keys or column == self.sequence):
-                faults.append((unavailable, _NOT_NAMED, column.name))
+                problems.append((unavailable, _NOT_NAMED, column.name))
             if column in self.keys:
                 nulls = pc.is_null(opened.images[column.id])
-                faults.append((nulls, "NULL in a key: it equals nothing", column.name))
+                problems.append((nulls, "NULL in a key: it equals nothing", column.name))
             elif not column.nullable and column != self.sequence:
                 nulls = pc.and_(upserts, pc.is_null(opened.images[column.id]))
                 nulls = nulls if unavailable is None else pc.and_not(nulls, unavailable)
-                faults.append((nulls, "NULL in a column that is not nullable", column.name))
-        wanted = pc.not_equal(opened.kinds, SKIP)
-        bad = pa.array(np.zeros(len(wanted), bool))
-        for mask, _, _ in faults:
+                problems.append((nulls, "NULL in a column that is not nullable", column.name))
+        is_change = pc.not_equal(opened.kinds, SKIP)
+        bad = pa.array(np.zeros(len(is_change), bool))
+        for mask, _, _ in problems:
             bad = pc.or_(bad, mask)
-        bad = pc.and_(bad, wanted)
+        bad = pc.and_(bad, is_change)
         if pc.any(bad).as_py():
-            for place in np.flatnonzero(to_mask(bad)):
-                reason, name = next((why, name) for mask, why, name in faults if mask[place].as_py())
-                self.faults.add(reason, numbers[place].as_py(), name)
-        return pc.and_not(wanted, bad)
+            for index in np.flatnonzero(to_mask(bad)):
+                reason, name = next((why, name) for mask, why, name in problems if mask[index].as_py())
+                self.bad.add(reason, numbers[index].as_py(), name)
+        return pc.and_not(is_change, bad)
 
     def _select_moved(self, opened: ChangeBatch, good: pa.Array) -> pa.Array | None:
         """Selects the upserts that have changed their key; None if none has."""
@@ -189,23 +179,23 @@ def unavailable_columns(changes: pa.Table) -> list[int]:
 
 
 def cut_portions(tables: Iterator[pa.Table], sequence: str, max_rows: int, max_bytes: int) -> Iterator[pa.Table]:
-    """Cuts changes into portions, but not within a change of a key, even if it is two rows of the file."""
-    held: list[pa.Table] = []
+    """Cuts changes into portions that are applied at once, but not within a change of a key, even of two rows."""
+    buffered: list[pa.Table] = []
     rows = size = 0
     for changes in tables:
         for part in _parts(changes, sequence, max_rows):
-            if held and (rows + part.num_rows > max_rows or size + part.nbytes > max_bytes):
-                *whole, last = held
+            if buffered and (rows + part.num_rows > max_rows or size + part.nbytes > max_bytes):
+                *whole, last = buffered
                 border = pa.concat_tables([last.slice(last.num_rows - 1), part.slice(0, 1)], promote_options="default")
-                held, rows, size = [], 0, 0
+                buffered, rows, size = [], 0, 0
                 if _joins(border, sequence)[0]:
-                    held, last = [border.slice(0, 1)], last.slice(0, last.num_rows - 1)
+                    buffered, last = [border.slice(0, 1)], last.slice(0, last.num_rows - 1)
                 if whole or last.num_rows:
                     yield pa.concat_tables([*whole, last], promote_options="default")
-            held.append(part)
+            buffered.append(part)
             rows, size = rows + part.num_rows, size + part.nbytes
-    if held:
-        yield pa.concat_tables(held, promote_options="default")
+    if buffered:
+        yield pa.concat_tables(buffered, promote_options="default")
 
 
 def _parts(changes: pa.Table, sequence: str, max_rows: int) -> Iterator[pa.Table]:

@@ -1,8 +1,6 @@
-"""Finds the placeholder that Debezium writes for a value that the source's log does not hold.
+"""Finds the placeholder that Debezium writes for a value that the source's log does not hold (docs/cdc.md).
 
-PostgreSQL leaves unchanged TOAST values out of its log, Oracle unchanged LOBs, SQL Server unchanged ``max`` columns,
-and MySQL unchanged BLOBs (``binlog_row_image=NOBLOB``). The connector then writes ``unavailable.value.placeholder``
-in a form that fits the column::
+It has a form that fits the column::
 
     text                  __debezium_unavailable_value
     bytes                 its bytes; as text in base64 or hexadecimal digits, by binary.handling.mode
@@ -11,15 +9,8 @@ in a form that fits the column::
     lists of integers     a list of its bytes, which are signed; of dates too, in days
     maps (hstore)         the placeholder as the only key; also as JSON text
 
-Marks placeholders in JSON lines where no value of the column's type can say them.
-
-Debezium writes the placeholder as plain text into columns of any type that may be stored out of line: bytes in base64,
-decimals as text, arrays, composites. The text becomes NULL, and a field beside it says so::
-
-    {"id": 1, "photo": "__debezium_unavailable_value"}
-    {"id": 1, "photo": null, "\ue000photo": 0}
-
-The number is the form that stood there, so that a bad row can be kept as it was.
+In JSON lines it may be plain text in columns of any type. There the text becomes NULL, and a field beside it marks it,
+with the number of the form that was there, so that a bad row can be reported as it was.
 """
 
 from __future__ import annotations
@@ -53,8 +44,8 @@ class UnavailableValue:
 
     Args:
         words: the placeholder as text, and its bytes in base64 and in hexadecimal digits.
-        texts: all that a text says in its place.
-        octets: all that a value of bytes holds in its place.
+        texts: all texts that stand for it.
+        octets: all values of bytes that stand for it.
         items: the only items of lists of texts, and the only keys of maps.
         numbers: of each spelling, the items of lists of numbers.
     """
@@ -151,12 +142,7 @@ _MARKED = re.compile(rb'null,"%b(?:[^"\\]|\\.)*":([0-9]+)' % _MARK.encode())
 
 
 class MarkedText:
-    """Marks the placeholders of some columns in a file of JSON lines.
-
-    Args:
-        texts: what stands in a placeholder's place, as text.
-        columns: their names.
-    """
+    """Marks the placeholders (``texts``) of some columns in a file of JSON lines."""
 
     def __init__(self, texts: Sequence[str], columns: Sequence[str]) -> None:
         words = [json.dumps(text, ensure_ascii=False).encode() for text in texts]

@@ -1,10 +1,16 @@
 """Gives changes the values that the source left out: each is what its row had before the change.
 
-It comes from the last change before it that has the value, in the same portion of the file, or from the row in the
+The changes of a key are in the order of their sequences, and of their rows in the file. What is known of the key comes
+after the changes that are not newer. A change that gives a row another key goes on from the row of the old key. The old
+key is deleted by the same row of the file, or by the row before it, if the file says so in two (Debezium: ``d``, then
+``c``, at one position in the source's log).
+
+A value comes from the last change before it that has the value, in the same portion of the file, or from the row in the
 table. Stored rows are read one batch after the other, as they may hold more than fits into memory.
 
-A value that is kept is older than its row. That is remembered (``memory``), because a change that comes late may be
-between the two: it has the value that should have been kept. Then it is put into the row, whose sequence stays.
+The memory of deletes (``deleted_keys``) records which values are older than their rows, because a change that comes
+late may be between the two: it has the value that should have been kept. Then it is put into the row, whose sequence
+stays.
 """
 
 from __future__ import annotations
@@ -30,7 +36,7 @@ from dolmen.ingest.cdc.deleted_keys import (
 )
 from dolmen.transactions.transaction import Transaction, unit_of
 
-Places = npt.NDArray[np.int64]
+Indices = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 NOWHERE = int(np.iinfo(np.int64).min)
 """The source of a value that nothing has."""
@@ -39,27 +45,26 @@ _LAST = 1 << 62
 
 @dataclass(frozen=True, eq=False)
 class ChangeOrder:
-    """Some changes, and what is known of their keys. The former are counted first, then the latter.
+    """The order of some changes, which are counted first, and of the known keys, which are counted after them.
 
     Args:
         keys: a number for each key.
         ranks: of the sequences; -1 for a stored row without one.
         sequences: by rank.
         kept: of columns of known keys, by id, the rank of the sequence that their value is from, where that is older.
-        rows: of the changes: their rows in the file.
-        deletes: which changes are deletes.
-        old_keys: for each change that gives its row another key the place of the delete of the old one; -1 for others.
+        rows: the changes' rows in the file.
+        old_keys: for each change that gives its row another key the index of the delete of the old one; -1 for others.
         live: which of the known keys have a row.
         same_file: which of the known keys came to their sequence by the same file.
     """
 
-    keys: Places
-    ranks: Places
+    keys: Indices
+    ranks: Indices
     sequences: pa.Array
-    kept: dict[int, Places]
-    rows: Places
+    kept: dict[int, Indices]
+    rows: Indices
     deletes: Mask
-    old_keys: Places
+    old_keys: Indices
     live: Mask
     same_file: Mask
 
@@ -67,12 +72,7 @@ class ChangeOrder:
     def of(
         cls, changes: pa.Table, latest: LatestSequences, keys: Sequence[str], sequence: str, first_ts: int
     ) -> ChangeOrder:
-        """The order of all changes of some keys.
-
-        Args:
-            latest: what is known of these keys.
-            first_ts: what has this commit timestamp, or a later one, is of the same file.
-        """
+        """The order of all changes of some keys. Rows from the timestamp ``first_ts`` on are of the same file."""
         known = latest.rows
         ranks, sequences = _ranks(_joined(changes[sequence], known[SEQUENCE], latest.kept[KEPT_SINCE]))
         ranks, since = np.split(ranks, [changes.num_rows + known.num_rows])
@@ -112,14 +112,11 @@ class ChangeOrder:
         np.maximum.at(last, keys[~some], places[~some])
         return some & (places > last[keys])
 
-    def find_sources(self, column: int, missing: Mask) -> tuple[Places, Places]:
-        """Finds where the values of a column come from.
-
-        Args:
-            missing: the changes that do not have the value.
+    def find_sources(self, column: int, missing: Mask) -> tuple[Indices, Indices]:
+        """Finds where the values of a column come from, which the ``missing`` changes do not have.
 
         Returns:
-            For each change, and for each known key, the place of the change that has the value, or the place of the
+            For each change, and for each known key, the index of the change that has the value, or the index of the
             known key whose row has it, counted down from -1, or ``NOWHERE``.
         """
         count, known = len(self.rows), len(self.live)
@@ -127,7 +124,7 @@ class ChangeOrder:
         deletes = self.old_keys[moved]
         ends = count + np.arange(known)
         since = self.kept.get(column, self.ranks[count:])
-        # A value is where it comes from, maybe before changes that came late. The end of a row is where the row is.
+        # A value has the position of its source, maybe before changes that came late; the end of a row that of the row.
         # A change of a key looks at its old key as it is before the delete.
         keys = np.concatenate((self.keys, self.keys[deletes], self.keys[ends]))
         ranks = np.concatenate((self.ranks[:count], since, self.ranks[moved], self.ranks[ends]))
@@ -163,8 +160,8 @@ class ChangeOrder:
         return live[self.keys[: len(self.rows)]]
 
 
-def _find_old_keys(changes: pa.Table, rows: Places, deletes: Mask, ranks: Places) -> Places:
-    """The place of the delete of each change's old key, or -1."""
+def _find_old_keys(changes: pa.Table, rows: Indices, deletes: Mask, ranks: Indices) -> Indices:
+    """The index of the delete of each change's old key, or -1."""
     found = np.full(len(rows), -1)
     order = np.lexsort((~deletes, rows))  # a row that changes its key: first the delete of the old one
     after, before = order[1:], order[:-1]
@@ -181,7 +178,7 @@ def _joined(*columns: pa.ChunkedArray) -> pa.Array:
     return pa.chunked_array([chunk for column in columns for chunk in column.chunks], columns[0].type).combine_chunks()
 
 
-def _key_numbers(columns: Sequence[pa.Array]) -> Places:
+def _key_numbers(columns: Sequence[pa.Array]) -> Indices:
     """A number for each key: equal ones for equal keys."""
     numbers = np.zeros(len(columns[0]), np.int64)
     for column in columns:
@@ -190,13 +187,13 @@ def _key_numbers(columns: Sequence[pa.Array]) -> Places:
     return numbers
 
 
-def _ranks(values: pa.Array) -> tuple[Places, pa.Array]:
+def _ranks(values: pa.Array) -> tuple[Indices, pa.Array]:
     """The rank of each value among the distinct ones, from 0 on, -1 for NULL; and the distinct ones in order."""
     encoded = values.dictionary_encode()
     order = pc.sort_indices(encoded.dictionary)
     ranks = np.full(len(order) + 1, -1)
     ranks[order.to_numpy()] = np.arange(len(order))
-    places: Places = pc.fill_null(encoded.indices, -1).to_numpy()
+    places: Indices = pc.fill_null(encoded.indices, -1).to_numpy()
     return ranks[places], encoded.dictionary.take(order)
 
 
@@ -205,12 +202,12 @@ PLACE, STORED = "place", "stored"
 
 @dataclass(frozen=True, eq=False)
 class PreviousValues:
-    """Changes, and where the values come from that they do not have.
+    """Changes, and the sources of the values that they do not have.
 
     Args:
         changes: those that can be applied, with their ``place`` among all.
         amended: stored rows into which values of late changes are put, as upserts.
-        lost: row in the file and column of each change that nothing has a value for.
+        lost: row in the file and column of each value without a source.
         kept: which values are older than their changes: ``place``, ``kept_column``, ``kept_since``.
         every: all changes, and then a row for each known key.
         known: the keys, in the order in which sources count them.
@@ -223,24 +220,18 @@ class PreviousValues:
     kept: pa.Table
     every: pa.Table
     known: pa.Table
-    sources: Mapping[int, Places]
+    sources: Mapping[int, Indices]
 
     @classmethod
     def of(
         cls, changes: pa.Table, latest: LatestSequences, keys: Sequence[str], sequence: Field, first_ts: int
     ) -> PreviousValues:
-        """Finds where values come from.
-
-        Args:
-            changes: all changes of some keys.
-            latest: what is known of these keys.
-            first_ts: what has this commit timestamp, or a later one, is of the same file.
-        """
+        """Finds the sources of all changes of some keys; see ``ChangeOrder.of``."""
         order_by = str(sequence.id)
         order = ChangeOrder.of(changes, latest, keys, order_by, first_ts)
         count, known = changes.num_rows, latest.rows
         newer, lost_column = order.select_newer(), np.full(count, -1)
-        sources: dict[int, Places] = {}
+        sources: dict[int, Indices] = {}
         amended = np.zeros(known.num_rows, bool)
         there = {column for column in order.kept if str(column) in changes.column_names}  # others were dropped
         for column in sorted({*unavailable_columns(changes), *there}):
@@ -282,10 +273,7 @@ class PreviousValues:
     def fill(
         self, upserts: pa.Table, transaction: Transaction, table: str, keys: tuple[Field, ...]
     ) -> Iterator[pa.Table]:
-        """Yields some of the changes, or amended rows, with all values.
-
-        What is read is claimed: the transaction is valid only if it is still right when it commits.
-        """
+        """Yields some of the changes, or amended rows, with all values; the transaction depends on what it reads."""
         places = upserts[PLACE].to_numpy()
         stored = np.full(len(places), -1)
         for column, sources in self.sources.items():
@@ -296,24 +284,24 @@ class PreviousValues:
         if (stored < 0).all():
             return
         waiting = upserts.append_column(STORED, pa.array(stored)).filter(pa.array(stored >= 0))
-        wanted = {id_: of[waiting[PLACE].to_numpy()] < 0 for id_, of in self.sources.items()}
-        wanted = {id_: takes for id_, takes in wanted.items() if takes.any()}
-        for rows in self._stored_rows(waiting[STORED], list(wanted), transaction, table, keys):
+        is_stored = {id_: of[waiting[PLACE].to_numpy()] < 0 for id_, of in self.sources.items()}
+        is_stored = {id_: which for id_, which in is_stored.items() if which.any()}
+        for rows in self._stored_rows(waiting[STORED], list(is_stored), transaction, table, keys):
             at = pc.index_in(waiting[STORED], rows[STORED].combine_chunks())
             found = pc.is_valid(at).to_numpy()
             part, at = waiting.filter(pa.array(found)), at.drop_null().to_numpy()
-            for column, takes in wanted.items():
-                part = _replace(part, str(column), rows[str(column)], at, takes[found])
+            for column, which in is_stored.items():
+                part = _replace(part, str(column), rows[str(column)], at, which[found])
             yield part
 
     def _stored_rows(
-        self, places: pa.ChunkedArray, wanted: list[int], transaction: Transaction, table: str, keys: tuple[Field, ...]
+        self, places: pa.ChunkedArray, columns: list[int], transaction: Transaction, table: str, keys: tuple[Field, ...]
     ) -> Iterator[pa.Table]:
-        """Yields columns of rows in the table with their places among ``known``. Of rows with one key, it takes one."""
+        """Yields columns of rows in the table with their index among ``known``: one row for each key."""
         schema, names = unit_of(transaction).entry(table).schema, self.known.column_names
         left = pc.unique(places)
         sought = self.known.take(left).append_column(STORED, left)
-        ids = [*names, *map(str, wanted)]
+        ids = [*names, *map(str, columns)]
         scan = transaction.table(table).scan(
             [schema.by_id[int(id_)].name for id_ in ids], condition_on_keys(transaction, table, keys, sought)
         )
@@ -337,7 +325,7 @@ def _with_rows(changes: pa.Table, known: pa.Table, keys: Sequence[str], sequence
     return every.append_column(PLACE, pa.array(np.arange(every.num_rows)))
 
 
-def _older_values(order: ChangeOrder, sources: Mapping[int, Places]) -> pa.Table:
+def _older_values(order: ChangeOrder, sources: Mapping[int, Indices]) -> pa.Table:
     """The values that are older than their rows. A value of another key counts as the change's own."""
     places, columns, ranks = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     count = len(order.rows)
@@ -357,11 +345,11 @@ def _older_values(order: ChangeOrder, sources: Mapping[int, Places]) -> pa.Table
     return pa.table([pa.array(np.concatenate(places)), pa.array(np.concatenate(columns)), values], names)
 
 
-def _replace(rows: pa.Table, column: str, others: pa.ChunkedArray, places: Places, which: Mask) -> pa.Table:
-    """Rows with values of a column taken from places among others, where ``which`` says so."""
+def _replace(rows: pa.Table, column: str, others: pa.ChunkedArray, indices: Indices, which: Mask) -> pa.Table:
+    """Rows with values of a column taken from others by their indices, where ``which`` says so."""
     own = rows[column]
     if not which.any():
         return rows
     both = pa.chunked_array([*own.chunks, *others.chunks], own.type)
-    values = both.take(pa.array(np.where(which, places + len(own), np.arange(len(own)))))
+    values = both.take(pa.array(np.where(which, indices + len(own), np.arange(len(own)))))
     return rows.set_column(rows.schema.get_field_index(column), rows.schema.field(column), values)

@@ -36,16 +36,7 @@ def own_schema(source: SourceFile) -> pa.Schema:
 
 
 def read(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None = None) -> Iterator[pa.RecordBatch]:
-    """The rows as batches of ``schema``.
-
-    Args:
-        on_bad_row: called with each row that does not fit; None raises an error for the first.
-
-    Raises:
-        SchemaError: the columns do not match, or are of another kind.
-        RowError: a value does not fit its column.
-        InputError: the file is damaged, not whole, or not Arrow IPC.
-    """
+    """The rows as batches of ``schema``. Raises as ``formats.read`` does."""
     with _open(source) as (own, batches):
         yield from conform_file(_check(batches, source), own, source, schema, on_bad_row)
 

@@ -49,16 +49,7 @@ def survey_with_times(source: SourceFile, find: FindTime) -> pa.Schema:
 
 
 def read(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None = None) -> Iterator[pa.RecordBatch]:
-    """The rows as batches of ``schema``.
-
-    Args:
-        on_bad_row: called with each row that does not fit; None raises an error for the first.
-
-    Raises:
-        SchemaError: the columns do not match, or are of another kind.
-        RowError: a value does not fit its column.
-        InputError: the file is damaged, ends early, or is not Avro.
-    """
+    """The rows as batches of ``schema``. Raises as ``formats.read`` does."""
     with _open(source) as (container, types):
         connect = _connect_types(container, source)
         own = with_named_times(types.arrow, connect, _time_of_column, schema)

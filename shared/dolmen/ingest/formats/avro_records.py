@@ -39,15 +39,7 @@ _XZ_BYTES = 256 * MIB
 
 
 class Container:
-    """A container file whose header has been read.
-
-    Args:
-        stream: the file from its beginning.
-        name: what errors call it.
-
-    Raises:
-        InputError: it is no Avro file, or damaged.
-    """
+    """A container file whose header has been read. Raises InputError if it is not an Avro file, or damaged."""
 
     def __init__(self, stream: ByteStream, name: str) -> None:
         self._stream, self._name = stream, name
@@ -190,11 +182,7 @@ class _BadValue(Exception):  # noqa: N818 - turned into an InputError
 
 
 def _find_problem(plain: Any, data: memoryview, records: int, max_values: int = sys.maxsize) -> tuple[int, str] | None:
-    """Walks through records; returns the number of the first that cannot be decoded, from 1, and its problem.
-
-    Args:
-        plain: their schema, as ``AvroTypes.plain`` has it.
-    """
+    """Walks through records; returns the number of the first that cannot be decoded, from 1, and its problem."""
     walk = _Walk(data, max_values)
     for number in range(1, records + 1):
         try:
@@ -298,12 +286,7 @@ def decoded_records(
 ) -> Iterator[tuple[list[Record], int]]:
     """The records of all blocks, at most ``max_records`` of one block at a time, with the bytes that they took.
 
-    Args:
-        plain: the schema to decode them by, ``AvroTypes.plain``.
-        name: of the file, for errors.
-
-    Raises:
-        InputError: a block is damaged, or holds other records than it says.
+    Raises InputError where a block is damaged, or holds other records than it says.
     """
     for number, block in enumerate(_blocks(container, plain), 1):
         data = block.bytes_.getvalue()
@@ -335,13 +318,7 @@ _DECODE_ERRORS = (EOFError, ValueError, LookupError, TypeError, OverflowError)
 
 
 def _error_of_undecodable(block: Any, plain: Any, name: str, number: int, record: int) -> InputError:
-    """The error about the first record that cannot be decoded.
-
-    Args:
-        block: at the first of some records, one of which it is.
-        number: the block's number in the file, from 1.
-        record: the records of the block before those.
-    """
+    """The error about the first record of a block that cannot be decoded, after ``record`` others."""
     bytes_, records = block.bytes_, iter(block)
     while True:
         start = bytes_.tell()

@@ -3,16 +3,14 @@
 =======================================  ==============================================================================
 Avro                                     Arrow
 =======================================  ==============================================================================
-boolean, int, long, float, double        bool, int32, int64, float32, float64
 string, enum, uuid in text               string
 bytes, fixed                             binary, fixed size binary
-decimal                                  decimal of its precision and scale
-date                                     date32
 time-millis, time-micros                 time32, time64
 timestamp-millis, -micros, -nanos        timestamp with zone UTC
 local-timestamp-millis, ...              timestamp without a zone
 record, array, map                       struct, list, map
 union of null and one type               that type, nullable
+all others                               the type of the same name
 =======================================  ==============================================================================
 
 Unknown logical types count as the type they stand on. Kafka Connect, and so Debezium, names its own types of times in
@@ -58,15 +56,7 @@ _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class _Known(NamedTuple):
-    """A type of the schema.
-
-    Args:
-        plain: its schema for the decoder.
-        arrow: None while its own fields are read.
-        nullable: whether values may be NULL.
-        leaves: the number of columns without children that it is made of.
-        height: how many levels it nests.
-    """
+    """A type of the schema; ``arrow`` is None while its fields are read. ``leaves`` are columns without children."""
 
     plain: Any
     arrow: pa.DataType | None
@@ -76,24 +66,17 @@ class _Known(NamedTuple):
 
 
 class AvroTypes:
-    """The types in a file's schema.
+    """The types in a file's parsed schema.
 
     A record may be named any number of times, so a short schema can have more columns than memory holds: they are
     counted before they are made.
 
     Args:
-        schema: the parsed JSON of it.
         connect: whether times that ``connect.name`` says have their type, and not that of a number or text.
-        max_columns: the most columns without children that it may have.
 
     Attributes:
         plain: the schema without logical types, and names of its own: so the decoder gives the very numbers and bytes.
         arrow: the columns.
-
-    Raises:
-        SchemaError: rows of this schema have no columns, or a column has no Arrow type.
-        InputError: it is no Avro schema.
-        LimitError: it has too many columns.
     """
 
     def __init__(self, schema: Any, *, connect: bool = False, max_columns: int = MAX_COLUMNS) -> None:
@@ -257,25 +240,24 @@ def _logical(schema: Any, kind: str, where: str) -> pa.DataType | None:
     return pa.decimal128(precision, scale) if precision <= 38 else pa.decimal256(precision, scale)
 
 
-def with_named_times(own: pa.Schema, connect: pa.Schema, find: FindTime, wanted: pa.Schema | None = None) -> pa.Schema:
-    """A file's columns with the types of times that ``connect.name`` says, where these are found.
+def with_named_times(own: pa.Schema, connect: pa.Schema, find: FindTime, target: pa.Schema | None = None) -> pa.Schema:
+    """A file's columns with the types of times that ``connect.name`` says, where ``find`` finds them.
 
     Args:
-        own: ``AvroTypes.arrow``.
-        connect: the same with all of these types.
-        wanted: the columns that values go to.
+        connect: the columns with all of these types.
+        target: the columns that values go to.
     """
     if own == connect:
         return own
-    target = None if wanted is None else pa.struct(list(wanted))
-    return pa.schema(list(_named_times(pa.struct(list(own)), pa.struct(list(connect)), find, target)))
+    row = None if target is None else pa.struct(list(target))
+    return pa.schema(list(_named_times(pa.struct(list(own)), pa.struct(list(connect)), find, row)))
 
 
-def _named_times(own: pa.DataType, connect: pa.DataType, find: FindTime, wanted: pa.DataType | None) -> pa.DataType:
+def _named_times(own: pa.DataType, connect: pa.DataType, find: FindTime, target: pa.DataType | None) -> pa.DataType:
     if own == connect:
         return own
     if t.is_struct(own):
-        inner = {field.name: field.type for field in wanted} if wanted is not None and t.is_struct(wanted) else {}
+        inner = {field.name: field.type for field in target} if target is not None and t.is_struct(target) else {}
         names = own_names([field.name for field in own], inner)
         return pa.struct(
             [
@@ -284,13 +266,13 @@ def _named_times(own: pa.DataType, connect: pa.DataType, find: FindTime, wanted:
             ]
         )
     if t.is_list(own):
-        item = wanted.value_type if wanted is not None and t.is_list(wanted) else None
+        item = target.value_type if target is not None and t.is_list(target) else None
         return pa.list_(own.value_field.with_type(_named_times(own.value_type, connect.value_type, find, item)))
     if t.is_map(own):
-        item = wanted.item_type if wanted is not None and t.is_map(wanted) else None
+        item = target.item_type if target is not None and t.is_map(target) else None
         value = own.item_field.with_type(_named_times(own.item_type, connect.item_type, find, item))
         return pa.map_(own.key_type, value)
-    return find(connect, wanted) or own
+    return find(connect, target) or own
 
 
 def decoded_type(kind: pa.DataType) -> pa.DataType:

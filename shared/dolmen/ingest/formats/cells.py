@@ -1,40 +1,14 @@
-"""Parses cells: text as values of a declared type, as CSV cells and JSON strings have it.
+"""Parses cells: text of CSV and JSON strings as values of a declared type (docs/ingest.md, Values in text).
 
-====================  ==============================================================================================
-type                  text
-====================  ==============================================================================================
-string                itself, spaces and leading zeros included
-bool                  ``true`` or ``false`` in any case, ``1`` or ``0``
-integers              decimal digits; also any decimal number of exactly that value: ``12.0``, ``1.2e1``, ``+12``
-float32, float64      a decimal number, rounded to the nearest; ``nan``, ``inf``, ``infinity`` in any case and sign
-decimal128            a decimal number that needs no rounding
-date32                ``2024-02-29``
-timestamp             ``2024-02-29``, then ``T`` or a space, ``13:45``, ``13:45:10`` or with up to 6 digits ``.123456``
-                      (or more, if all zero); a date alone is its midnight
-timestamp with zone   the same with a time and its offset: ``Z``, ``+02``, ``+0200`` or ``+02:00``; stored as UTC
-time64                ``13:45``, ``13:45:10`` or ``13:45:10.123456``
-binary, fixed size    base64 (RFC 4648, padded), as in dolmen's own JSON
-====================  ==============================================================================================
-
-Spaces around anything but a string do not count. Dates and timestamps lie within the years 1 to 9999 (UTC), exponents
-of integers and decimals within -1000 to 1000. Arrow's parsers take more than this in places: ``nan(1)``, an hour
-without minutes, the year 0; that is refused here. Its casts and parsers of decimals wrap around where rescaling a
+Spaces around anything but a string do not count. Arrow's parsers take more than the rules in places: ``nan(1)``, an
+hour without minutes, the year 0; that is refused here. Its casts and parsers of decimals wrap around where rescaling a
 number takes more than 128 bits, and give zero for one with too small an exponent, without an error: so they only get
 text for which that cannot happen.
 
-Times may also be written in one of these ways; text that is no such number, or does not match the pattern, is read as
-ISO 8601:
-
-``epoch_s``, ``epoch_ms``, ``epoch_us``
-    Timestamps are numbers of seconds, milliseconds or microseconds since 1970-01-01T00:00:00 UTC (in a column without
-    a zone: in no zone), and may have decimal places as far as microseconds reach. Dates are numbers of days since
-    then, times of day are numbers of these units since midnight: that is what Debezium writes.
-
-a pattern, such as ``%d/%m/%Y %H:%M:%S`` (``ingest_properties.parse_time_pattern``)
-    Anything else stands for itself, and white space for any of it. A pattern with date and time of day is that of
-    timestamps; one without time of day that of dates, and of timestamps, which are their midnights; one without a
-    date that of times of day. All other columns hold ISO 8601. Without ``%z``, a column with a zone is in UTC; with it,
-    values fit no column without a zone.
+Where times have another format (``TimeFormat``), text that is no such number, or does not match the pattern, is read as
+ISO 8601. With a unit, timestamps may have decimal places as far as microseconds reach. A pattern with date and time of
+day is that of timestamps; one without time of day that of dates, and of timestamps, which are their midnights; one
+without a date that of times of day. All other columns hold ISO 8601.
 """
 
 from __future__ import annotations
@@ -72,8 +46,7 @@ _SURE_DIGITS = 15
 def native_decimal(target: pa.DataType) -> pa.DataType | None:
     """The type to ask a parser for instead of a decimal one; None: there is none, ask for text.
 
-    It has so few digits that numbers cannot overflow on being brought to the scale. Those with more are refused by the
-    parser, and so read as text.
+    It has so few digits that numbers cannot overflow when they are brought to the scale.
     """
     digits = min(target.precision, _DIGITS - target.scale)
     return pa.decimal128(digits, target.scale) if digits > 0 else None
@@ -108,11 +81,7 @@ def _write_out(found: re.Match[bytes]) -> bytes:
 
 
 def parse_decimal(text: pa.Array, target: pa.DataType) -> pa.Array:
-    """Trimmed text as decimals; NULL stays NULL.
-
-    Raises:
-        Misfit: some text is no number, or needs rounding or more digits.
-    """
+    """Trimmed text as decimals; NULL stays NULL. Raises Misfit."""
     if pc.all(pc.match_substring_regex(text, _NUMBER)).as_py() is False:
         text = _without_exponents(text)
     parts = pc.extract_regex(text, _PLAIN)
@@ -209,8 +178,7 @@ def precision_check(target: pa.DataType) -> Cast | None:
 def parse_text(text: pa.Array, target: pa.DataType) -> pa.Array:
     """Trimmed text as values of a type without children; NULL stays NULL.
 
-    Raises:
-        Misfit: some text is no value of this type; the reason is right for an array of one.
+    Raises Misfit if some text is no value of this type; the reason is right for an array of one.
     """
     column_type = type_of(target)
     assert column_type is not None, target
@@ -303,11 +271,7 @@ _BASE64[ord("=")] = _PADDING
 
 
 def decode_base64(text: pa.Array) -> pa.Array:
-    """Binary values of base64 strings (RFC 4648, section 4, padded), all at once.
-
-    Raises:
-        Misfit: some string is not base64.
-    """
+    """Binary values of base64 strings (RFC 4648, section 4, padded), all at once. Raises Misfit."""
     filled = pc.fill_null(text, "")
     _, offset_buffer, data_buffer = filled.buffers()
     bounds = np.frombuffer(offset_buffer, np.int32)[filled.offset : filled.offset + len(filled) + 1]

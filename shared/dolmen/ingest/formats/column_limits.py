@@ -58,11 +58,7 @@ def count_columns(schema: pa.Schema, most: int) -> int:
 
 
 def rows_at_once(schema: pa.Schema, name: str, most: int = BATCH_ROWS) -> int:
-    """How many rows of a file are held at once, if all of them may be NULL: fewer if there are many columns.
-
-    Raises:
-        LimitError: a row would take more than may be held at once.
-    """
+    """How many rows of a file are held at once, if all may be NULL: fewer if there are many columns."""
     widths = [width(field.type) for field in schema]
     if sum(widths) > BYTES_AT_ONCE:
         widest = schema.field(widths.index(max(widths)))
@@ -90,10 +86,7 @@ def check_lists(size: int, stored: int, rows: int, what: str) -> None:
         size: the bytes of memory that they take.
         stored: those that they take in the file.
         rows: how many rows these lists are in.
-        what: the file, the place in it, and the column.
-
-    Raises:
-        LimitError: they take too much.
+        what: the file, the position in it, and the column.
     """
     most = max(min(MAX_LIST_BYTES * rows, MAX_GROUP_LIST_BYTES), UNPACKING * stored)
     if size > most:

@@ -61,15 +61,7 @@ _PAYLOAD = re.compile(rb"[nN]\(")
 
 
 def read(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None = None) -> Iterator[pa.RecordBatch]:
-    """The rows of a delimited file as batches of ``schema``, one per block of text that has any.
-
-    Args:
-        on_bad_row: called with each bad row; None raises an error for the first.
-
-    Raises:
-        SchemaError: the header does not match the schema.
-        RowError: a malformed record, or a cell that does not fit its column.
-    """
+    """The rows as batches of ``schema``, one per block of text that has any. Raises as ``formats.read`` does."""
     with source.text() as stream:
         columns = [name for name in schema.names if not is_mark(name)]
         file = DelimitedFile.open(stream, source, columns, go_on=on_bad_row is not None)
@@ -84,11 +76,7 @@ def infer(source: SourceFile) -> pa.Schema:
 
 
 def survey(source: SourceFile, *, skip_bad_rows: bool = False) -> pa.Schema:
-    """The types that hold every cell, by the header's names; null for a column without any. None without a header.
-
-    Args:
-        skip_bad_rows: leave out malformed records, which are errors otherwise.
-    """
+    """The types that hold every cell, by the header's names; null for a column without any. None without a header."""
     if not source.options.header:
         return pa.schema([])
     shapes = _shapes(source, (lambda _: None) if skip_bad_rows else None)
@@ -111,11 +99,9 @@ def _shapes(source: SourceFile, on_bad_row: OnBadRow | None = None) -> dict[str,
 
 @dataclass(frozen=True)
 class DelimitedFile:
-    """An open file whose columns are known.
+    """An open file whose columns are known; the name of one that is ignored is None.
 
-    Args:
-        names: of all columns; None for one that is ignored.
-        said_by: what says how many fields a record has.
+    ``said_by`` is what says how many fields a record has.
     """
 
     name: str
@@ -129,14 +115,11 @@ class DelimitedFile:
     def open(
         cls, stream: ByteStream, source: SourceFile, table: list[str] | None, *, go_on: bool
     ) -> DelimitedFile | None:
-        """Reads as far as the columns are known.
+        """Reads as far as the columns are known; returns None for a file without a record, if it needs none.
 
         Args:
             table: the table's columns; None to infer them.
             go_on: whether broken records are blocks of their own (see ``blocks``).
-
-        Returns:
-            None for a file without a record, if it needs none.
         """
         name, options, delimiter = source.name, source.options, source.delimiter
         ignore_others = options.ignore_extra and table is not None
@@ -264,11 +247,7 @@ def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
 
 
 class _DelimitedConverter:
-    """Converts blocks of a file to batches of a schema.
-
-    Args:
-        on_bad_row: called with each bad row; None raises an error for the first.
-    """
+    """Converts blocks of a file to batches of a schema; without ``on_bad_row``, the first bad row is an error."""
 
     def __init__(
         self, file: DelimitedFile, schema: pa.Schema, options: ReadOptions, on_bad_row: OnBadRow | None
@@ -309,11 +288,7 @@ class _DelimitedConverter:
         return self._plans[doubts]
 
     def convert(self, block: Block, row: int) -> tuple[pa.RecordBatch, int]:
-        """The block's good rows, and the number of all its rows.
-
-        Raises:
-            RowError: a row is malformed or does not fit, and there is no ``on_bad_row``.
-        """
+        """The block's good rows, and the number of all its rows. Raises RowError if there is no ``on_bad_row``."""
         if self._on_bad_row is not None and block.problem is not None:
             line = block.line_at(block.problem.offset)
             self._on_bad_row(BadRow(block.problem.reason, row, line, None, block.data.rstrip(b"\r\n")))

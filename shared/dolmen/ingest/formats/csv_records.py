@@ -45,8 +45,7 @@ class _QuotedRanges:
 def last_record_end(data: bytes, last: bool, delimiter: str) -> int:
     """The end of the last whole record in ``data``, which begins with a record (see ``text_blocks.FindEnd``).
 
-    Raises:
-        Broken: the first record has text after a closing quote, or in a file's last bytes a quote is never closed.
+    Raises Broken where text follows a closing quote, or in a file's last bytes a quote is never closed.
     """
     lone_returns = count_lone_returns(data)
     if b'"' not in data and not lone_returns:
@@ -176,17 +175,11 @@ def _find_quoted_one_by_one(
 def columns_by_name(
     header: Block, delimiter: str, name: str, table: list[str] | None, ignore_others: bool, max_columns: int
 ) -> list[str | None]:
-    """The columns that a header names; None for one that is ignored.
+    """The columns that a header names; None for one that is ignored. Raises LimitError, RowError, SchemaError.
 
     Args:
         name: of the file, for errors.
         table: the table's columns, which are found in any case; None to infer them.
-        ignore_others: whether other columns are ignored.
-
-    Raises:
-        LimitError: there are more than ``max_columns``.
-        RowError: the header is not UTF-8.
-        SchemaError: a column has no name or occurs twice, or there is none of the table's.
     """
     where = f"file {name!r}, line {header.line}"
     try:
@@ -226,8 +219,7 @@ def columns_by_name(
 def columns_by_position(fields: int, table: list[str] | None) -> tuple[Sequence[str | None], str]:
     """The columns of a file whose first record has ``fields`` fields, and the words for what sets that number.
 
-    Args:
-        table: the table's columns, where others are ignored; None to make names up.
+    ``table`` has the table's columns, where others are ignored; None makes names up.
     """
     if table is None:
         return [f"column_{number}" for number in range(1, fields + 1)], "the first line"

@@ -1,18 +1,9 @@
-"""Rows written as files and streams that ``formats.read`` reads back equal: each value of each type, or a refusal.
+"""Writes rows as files and streams that ``formats.read`` reads back equal, or refuses what a format does not hold.
 
-A column that a format cannot hold is refused before anything is written; a value that it cannot (a time of the year
-12000 in text) when it comes, and then no file is left behind: a file gets its name when it is whole. Rows stream
-through in bounded memory.
-
-==========  ==========================================================================================================
-kind        refused
-==========  ==========================================================================================================
-parquet     -
-arrow       -
-csv, tsv    maps; times outside of the years 1 to 9999
-jsonl       maps; times outside of the years 1 to 9999
-avro        all: it is read only
-==========  ==========================================================================================================
+A column that a format cannot hold (maps in text; anything in Avro, which is read only) is refused before anything is
+written; a value that it cannot (a time outside of the years 1 to 9999 in text) when it comes, and then no file is left
+behind: a file gets its name when it is whole. docs/cli.md has the forms of values in text. Rows stream through in
+bounded memory.
 """
 
 from __future__ import annotations
@@ -49,15 +40,10 @@ _NON_FINITE = '"NaN"', '"Infinity"', '"-Infinity"'
 
 
 class Unsayable(Exception):  # noqa: N818 - turned into an InputError by who knows the file
-    """A value has no text; the message says why.
+    """A value has no text; ``index`` is its 0-based position among the values."""
 
-    Args:
-        reason: what is wrong with the value.
-        place: 0-based place of the value among those that were given.
-    """
-
-    def __init__(self, reason: str, place: int) -> None:
-        self.reason, self.place = reason, place
+    def __init__(self, reason: str, index: int) -> None:
+        self.reason, self.index = reason, index
         super().__init__(reason)
 
 
@@ -97,7 +83,7 @@ def _by_column(name: str, say: Callable[[pa.Array], pa.Array], column: pa.Array)
     try:
         return say(column)
     except Unsayable as unsayable:
-        raise Unsayable(f"column {name!r}: {unsayable.reason}", unsayable.place) from None
+        raise Unsayable(f"column {name!r}: {unsayable.reason}", unsayable.index) from None
 
 
 def _cells(array: pa.Array) -> pa.Array:
@@ -116,10 +102,6 @@ def _text(array: pa.Array) -> pa.Array:
     assert found is not None, array.type
     assert found.text is not None, array.type
     return WRITERS[found.text](array)
-
-
-def _as_it_is(array: pa.Array) -> pa.Array:
-    return array
 
 
 def _cast_to_text(array: pa.Array) -> pa.Array:
@@ -151,14 +133,6 @@ def _json(array: pa.Array) -> pa.Array:
     return pc.if_else(array.is_valid(), JSON_WRITERS[found.json](array), "null")
 
 
-def _json_string(array: pa.Array) -> pa.Array:
-    return _around('"', _escape(array), '"')
-
-
-def _json_quoted(array: pa.Array) -> pa.Array:
-    return _around('"', _text(array), '"')
-
-
 def _json_object(array: pa.Array) -> pa.Array:
     return _object([(field.name, _json(child)) for field, child in zip(array.type, array.flatten(), strict=True)])
 
@@ -168,7 +142,7 @@ def _json_list(array: pa.Array) -> pa.Array:
     try:
         texts = _json(items)
     except Unsayable as unsayable:
-        row = int(np.searchsorted(offsets.to_numpy(), unsayable.place, side="right")) - 1
+        row = int(np.searchsorted(offsets.to_numpy(), unsayable.index, side="right")) - 1
         raise Unsayable(unsayable.reason, row) from None
     return _around("[", pc.binary_join(pa.ListArray.from_arrays(offsets, texts), ","), "]")
 
@@ -233,7 +207,7 @@ def encode_base64(array: pa.Array) -> pa.Array:
 
 
 WRITERS: dict[TextKind, Callable[[pa.Array], pa.Array]] = {
-    "string": _as_it_is,
+    "string": lambda array: array,
     "bool": _cast_to_text,
     "integer": _cast_to_text,
     "float": _cast_to_text,
@@ -249,8 +223,8 @@ WRITERS: dict[TextKind, Callable[[pa.Array], pa.Array]] = {
 JSON_WRITERS: dict[JsonKind, Callable[[pa.Array], pa.Array]] = {
     "bare": _cast_to_text,
     "float": _json_float,
-    "string": _json_string,
-    "quoted": _json_quoted,
+    "string": lambda array: _around('"', _escape(array), '"'),
+    "quoted": lambda array: _around('"', _text(array), '"'),
     "array": _json_list,
     "object": _json_object,
 }
@@ -259,13 +233,7 @@ _HOLDS_ALL = "parquet and arrow hold it"
 
 
 def export_file(rows: pa.RecordBatchReader, file: Path, format: Format) -> int:
-    """Writes rows to a file, which gets its name when it is whole; whatever had the name is replaced.
-
-    Args:
-        format: of its content, and how it is compressed as a whole.
-
-    Returns:
-        How many rows there were.
+    """Writes rows to a file, which gets its name when it is whole and replaces an existing one; returns their number.
 
     Raises:
         SchemaError: the format does not hold a column; nothing was written.
@@ -281,9 +249,7 @@ def export_file(rows: pa.RecordBatchReader, file: Path, format: Format) -> int:
 def open_whole(file: Path) -> Iterator[BinaryIO]:
     """Opens a file to be written, which gets its name when the block ends without an error. A device keeps its own.
 
-    Raises:
-        InputError: it is a directory, or there is none to write it into.
-        OSError: the file cannot be written.
+    Raises InputError for a directory, or if there is no directory to write it into; OSError.
     """
     check_target(file)
     if file.exists() and not file.is_file():  # a device or a pipe: it keeps its name
@@ -321,11 +287,7 @@ def export_stream(rows: pa.RecordBatchReader, target: BinaryIO, format: Format) 
 
 
 def to_exportable(rows: pa.RecordBatchReader, format: Format) -> pa.RecordBatchReader:
-    """The rows, of stored types.
-
-    Raises:
-        SchemaError: the format does not hold a column.
-    """
+    """The rows, of stored types. Raises SchemaError if the format does not hold a column."""
     kind, known, names = format.kind, format.known, rows.schema.names
     if not known.is_written:
         raise InputError(f"{kind.capitalize()} is read, but not written: write {listed(WRITTEN)}")
@@ -375,7 +337,7 @@ def _write_text(
         try:
             stream.write(say(batch))
         except Unsayable as unsayable:
-            row = count + unsayable.place + 1
+            row = count + unsayable.index + 1
             raise InputError(
                 f"row {row}, {unsayable.reason}: {format.kind} has no words for it, {_HOLDS_ALL}"
             ) from None

@@ -1,36 +1,11 @@
-"""Infers the type that holds every value of a column, from all of them.
+"""Infers the type that holds every value of a column, from all of them. docs/ingest.md has the rules (Inferred types).
 
 What is remembered of a column is its *shape*: the narrowest kind of text seen in all its cells, and between which
 bounds its integers lie. Shapes join, in any order and grouping, to the shape of all their cells: so the type does
 not depend on how a file is cut into blocks, and a surprise in the last line counts like one in the first.
 
-=========================================================  =======================================================
-all cells (but NULL) are                                   type
-=========================================================  =======================================================
-nothing, or of no common kind below                        string
-``true``, ``false`` in any case                            bool
-integers                                                   int64; uint64, decimal128(38, 0) or string where that
-                                                           does not hold them
-integers and decimal numbers, ``nan``, ``inf`` beside      float64; string if it would change a digit
-them
-``2024-02-29``                                             date32
-timestamps without an offset, dates among them             timestamp[us]
-timestamps with an offset                                  timestamp[us, UTC]
-=========================================================  =======================================================
-
-Values give the text back, up to notation: the case of ``true`` and ``nan``, the exponent of a number, ``T`` or a space
-in a timestamp, seconds or decimal places of zeros, an offset other than UTC, spaces around a value. What would lose
-more than that is a string:
-
-- Numbers that begin with ``+`` or a superfluous 0 (``007``), or end with a point, are codes.
-- A number with more digits than a double holds, or too small for it. Of cells: ``1.10`` among numbers with other
-  decimal places (``1.9``), as in versions. If all have as many decimal places, they are amounts, and doubles.
-- ``-0`` is no integer: it makes a column of integers float64.
-- ``nan`` and ``inf`` are numbers only beside numbers, and ``-nan`` never is one.
-- Timestamps with digits beyond microseconds.
-
-Text that is a number is never a time, whatever unit or pattern is given for times. A pattern counts beside the forms
-above. Times of day, durations and binary stay string unless a schema says otherwise.
+Text that is a number is never a time, whatever unit or pattern is given for times. A pattern counts beside ISO 8601.
+Times of day, durations and binary stay string unless a schema says otherwise.
 """
 
 from __future__ import annotations
@@ -64,7 +39,7 @@ class TextShape:
     Args:
         kind: ``special`` are ``nan`` and ``inf`` alone.
         low, high: bounds of the integers among them, and of 0.
-        places: how many decimal places all numbers have, ``_VARIOUS`` if not all the same; None if that says nothing.
+        places: how many decimal places all numbers have, ``_VARIOUS`` if not all the same; None without numbers.
         padded: whether a number ends with a superfluous 0: ``1.50``, but not ``1.0``.
     """
 

@@ -139,11 +139,7 @@ def surveyed_type(node: Node) -> pa.DataType:
 
 
 def node_of_array(array: pa.Array, times: TimeFormat | None = None) -> Node:
-    """The shape of an array whose types pyarrow inferred from JSON, its strings left strings.
-
-    Raises:
-        Unsure: numbers that may have been rounded, or were no JSON.
-    """
+    """The shape of an array whose types pyarrow inferred from JSON, strings as they are. Raises ``Unsure``."""
     if t.is_null(array.type):
         return NOTHING
     if t.is_boolean(array.type):
@@ -190,13 +186,7 @@ def node_of_values(values: list[Any], times: TimeFormat | None = None) -> Node:
 
 
 def infer(source: SourceFile) -> pa.Schema:
-    """The types that hold every value of the file, columns in the order of first appearance.
-
-    Raises:
-        RowError: a malformed line.
-        InputError: no line holds a single key.
-        LimitError: more different keys than there may be columns.
-    """
+    """The types that hold every value of the file, columns in the order of first appearance. Raises InputError."""
     nodes = _Inference(source).columns()
     if not nodes:
         raise InputError(f"file {source.name!r} has no rows to infer columns from: declare a schema")
@@ -204,15 +194,7 @@ def infer(source: SourceFile) -> pa.Schema:
 
 
 def survey(source: SourceFile, *, skip_bad_rows: bool = False) -> pa.Schema:
-    """The types that hold every value of the file; null for a key without any, at any depth of objects.
-
-    Args:
-        skip_bad_rows: leave out malformed lines, which are errors otherwise.
-
-    Raises:
-        RowError: a malformed line.
-        LimitError: more different keys than there may be columns.
-    """
+    """The types that hold every value of the file; null for a key without any, at any depth of objects."""
     nodes = _Inference(source, skip_bad_rows).columns()
     return pa.schema([(column, surveyed_type(node)) for column, node in nodes.items()])
 
@@ -279,11 +261,7 @@ class _Inference:
     def _has_many_keys(self, lines: bytes) -> bool:
         """Whether a block has more than ``MANY_KEYS`` different keys, those inside included: some of its lines tell.
 
-        pyarrow gives all rows of a block a value for each key in it, which takes seconds for thousands of keys, and
-        minutes for tens of thousands.
-
-        Raises:
-            LimitError: it has more than there may be columns.
+        pyarrow gives all rows of a block a value for each key in it, which takes minutes for tens of thousands of keys.
         """
         sample, widest = _KeyCount(self._max_keys, self._source.name), 0
         for line in _sample_lines(lines):

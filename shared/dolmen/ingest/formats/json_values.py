@@ -136,9 +136,8 @@ class JsonSelection:
 def parse_line(line: bytes, selection: JsonSelection | None = None) -> JsonObject:
     """One line as a JSON object (RFC 8259), keys in their order; the table's columns in its spelling.
 
-    Raises:
-        NotAnObject: malformed, not UTF-8, NaN or Infinity, a key twice (a column's, if only in another case), nested
-            too deeply, or not an object.
+    Raises NotAnObject: malformed, not UTF-8, NaN or Infinity, a key twice (a column's, if only in another case), nested
+    too deeply, or not an object.
     """
     if line.count(b"[") + line.count(b"{") > MAX_DEPTH and _is_too_deep(line):
         raise NotAnObject(f"nested more than {MAX_DEPTH} deep")
@@ -196,12 +195,7 @@ def _refuse_constant(word: str) -> NoReturn:
 
 
 class Lines:
-    """The lines of a block that are not blank, parsed one by one.
-
-    Args:
-        row: the 1-based number in the file of the first of them.
-        selection: the parts of them to return; None for everything.
-    """
+    """The lines of a block that are not blank, parsed one by one; ``row`` is the 1-based number of the first one."""
 
     def __init__(self, block: Block, row: int, name: str, selection: JsonSelection | None = None) -> None:
         self._numbered = [
@@ -297,8 +291,7 @@ def parse_objects(
 ) -> pa.Table:
     """The JSON objects in ``data``, of the types in ``schema``; ``unexpected`` says what becomes of other fields.
 
-    Raises:
-        pa.ArrowInvalid: for whatever is wrong. Objects that share a line are NOT found to be wrong.
+    Raises pa.ArrowInvalid for whatever is wrong. Objects that share a line are NOT found to be wrong.
     """
     if schema is not None and holds(pa.struct(list(schema)), t.is_decimal):
         text = data if isinstance(data, bytes) else data.to_pybytes()
@@ -317,11 +310,7 @@ def parse_objects(
 
 
 def parser_type(target: pa.DataType, times: TimeFormat | None = None) -> pa.DataType:
-    """The type to ask of the parser for values of ``target``: text where dolmen reads it itself, or numbers.
-
-    Raises:
-        SchemaError: JSON cannot hold it.
-    """
+    """The type to ask of the parser: text if dolmen reads it itself, or numbers. Raises SchemaError for maps."""
     if t.is_map(target):
         raise SchemaError("maps cannot be read from text: drop Parquet, or use a list of structs")
     if t.is_list(target):
@@ -371,13 +360,10 @@ def _check_finite(values: pa.Array) -> pa.Array:
 
 
 def nested_parse(target: pa.DataType, times: TimeFormat | None, ignore_extra: bool) -> Parse:
-    """How JSON text becomes lists or structs.
+    """How JSON text becomes lists or structs. Raises SchemaError if JSON cannot hold them.
 
     All is parsed at once; where the parser accepts too little, again with doubtful numbers as strings and keys spelled
     as in the table.
-
-    Raises:
-        SchemaError: JSON cannot hold them.
     """
     schema = pa.schema([("value", target)])
     find = partial(json_cast, times=times, ignore_extra=ignore_extra)
@@ -483,13 +469,9 @@ def _other_case(name: str) -> str:
 
 
 def spell_as_found(asked: Iterable[pa.Field], found: pa.StructArray) -> list[pa.Field]:
-    """The fields with names as the keys of objects have them.
+    """The fields with names as the keys of objects (with all of their keys) have them.
 
-    Args:
-        found: the objects, with all of their keys.
-
-    Raises:
-        pa.ArrowInvalid: a name is there in several spellings.
+    Raises pa.ArrowInvalid if a name is there in several spellings.
     """
     asked, children = list(asked), dict(zip((field.name for field in found.type), found.flatten(), strict=True))
     spellings: dict[str, list[str]] = {field.name: [] for field in asked}

@@ -53,15 +53,7 @@ _LINES_AT_ONCE = 512
 
 
 def read(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None = None) -> Iterator[pa.RecordBatch]:
-    """The rows of a file of JSON lines as batches of ``schema``, one per block of text that has any.
-
-    Args:
-        on_bad_row: called with each bad row; None raises an error for the first.
-
-    Raises:
-        SchemaError: JSON lines cannot hold a column of the schema.
-        RowError: a malformed line, or a value that does not fit its column.
-    """
+    """The rows as batches of ``schema``, one per block of text that has any. Raises as ``formats.read`` does."""
     try:
         converter = _JsonConverter(schema, source.name, source.options, on_bad_row)
     except SchemaError as error:
@@ -77,11 +69,7 @@ def read(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None = No
 
 
 class _JsonConverter:
-    """Converts blocks of a file to batches of a schema.
-
-    Args:
-        on_bad_row: called with each bad row; None raises an error for the first.
-    """
+    """Converts blocks of a file to batches of a schema; without ``on_bad_row``, the first bad row is an error."""
 
     def __init__(self, schema: pa.Schema, name: str, options: ReadOptions, on_bad_row: OnBadRow | None) -> None:
         self._schema, self._name, self._on_bad_row = schema, name, on_bad_row
@@ -105,11 +93,7 @@ class _JsonConverter:
         self._plan: CastPlan = plan_conform(asked, self._schema, self._find_cast)
 
     def convert(self, block: Block, row: int) -> tuple[pa.RecordBatch, int]:
-        """The block's good rows, and the number of all its rows.
-
-        Raises:
-            RowError: a row is malformed or does not fit, and there is no ``on_bad_row``.
-        """
+        """The block's good rows, and the number of all its rows. Raises RowError if there is no ``on_bad_row``."""
         batch = self._at_once(block, row)
         is_array = row == 1 and block.data.lstrip().startswith(b"[")  # around all rows: not an error of the first one
         if batch is None and (self._on_bad_row is None or is_array):

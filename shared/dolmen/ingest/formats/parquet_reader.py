@@ -40,16 +40,7 @@ def own_schema(source: SourceFile) -> pa.Schema:
 
 
 def read(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None = None) -> Iterator[pa.RecordBatch]:
-    """The file's rows as batches of ``schema``.
-
-    Args:
-        on_bad_row: called with each row that does not fit; None raises an error for the first.
-
-    Raises:
-        SchemaError: the columns do not match, or are of another kind.
-        RowError: a value does not fit its column.
-        InputError: the file is damaged or not Parquet.
-    """
+    """The rows as batches of ``schema``. Raises as ``formats.read`` does."""
     with _open(source) as file:
         own, columns = _own_schema(file, source), None
         if source.options.ignore_extra:
@@ -122,11 +113,7 @@ def _list_widths(schema: parquet.ParquetSchema, columns: int) -> dict[int, int]:
 
 
 def _list_bytes(metadata: parquet.FileMetaData, group: int, widths: dict[int, int], name: str) -> int:
-    """The bytes of memory that the lists of a row take, on average of its row group.
-
-    Raises:
-        LimitError: those of all rows take far more than their bytes in the file: one row may hold them all.
-    """
+    """The bytes of memory that the lists of a row take, on average of its row group. Raises LimitError."""
     row_group, size, packed = metadata.row_group(group), 0, 0
     largest, column = 0, ""
     for index, width in widths.items():

@@ -272,12 +272,7 @@ class SourceFile:
 
     @contextmanager
     def seekable(self) -> Iterator[BinaryIO]:
-        """Opens the file for reads anywhere in it; a compressed one is unpacked into a temporary file.
-
-        Raises:
-            InputError: the compressed data is damaged, ends early, is followed by something else, or unpacks to more
-                than ``options.max_temporary_bytes`` or than there is room for.
-        """
+        """Opens the file for reads anywhere in it; a compressed one is unpacked into a temporary file."""
         with self.open() as file:
             compression = self.format.compression
             if compression is None:

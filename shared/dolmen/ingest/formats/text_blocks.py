@@ -36,13 +36,7 @@ class Block:
 
 
 class Broken(Exception):  # noqa: N818 - turned into a RowError as soon as its line is known
-    """A record cannot be cut off.
-
-    Args:
-        offset: the byte to blame.
-        reason: what is wrong, without the position.
-        ends: whether the record can be taken to end with the line of that byte.
-    """
+    """A record cannot be cut off at ``offset``; ``ends``: it can be taken to end with the line of that byte."""
 
     def __init__(self, offset: int, reason: str, *, ends: bool) -> None:
         self.offset, self.reason, self.ends = offset, reason, ends

@@ -28,11 +28,7 @@ _DECIMAL_DIGITS = {32: 9, 64: 18, 128: 38, 256: 76}
 
 
 def stored_schema(schema: pa.Schema, name: str) -> pa.Schema:
-    """The stored types of a file's columns; string where nothing but NULL tells no type.
-
-    Raises:
-        SchemaError: one cannot be stored.
-    """
+    """The stored types of a file's columns; string where there is nothing but NULL. Raises SchemaError."""
     fields = []
     for field in schema:
         try:
@@ -69,17 +65,11 @@ def conform_file(
     on_bad_row: OnBadRow | None,
     find: FindCast = lossless,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a file as batches of ``schema``.
+    """The rows of a file as batches of ``schema``. Raises as ``formats.read`` does.
 
     Args:
         batches: of the schema ``own``.
-        on_bad_row: called with each row that does not fit; None raises an error for the first.
         find: how values without children are cast.
-
-    Raises:
-        SchemaError: the columns do not match, or are of another kind.
-        RowError: a value does not fit its column.
-        InputError: the file holds more than it may.
     """
     name = source.name
     batches = _slices(_check_size(batches, name, source.options.max_bytes), rows_at_once(own, name))
@@ -103,12 +93,7 @@ def conform_file(
 
 
 def check_schema(schema: pa.Schema, name: str, max_columns: int) -> pa.Schema:
-    """The schema itself.
-
-    Raises:
-        InputError: it can only be damaged: Arrow does not look, and may crash on it.
-        LimitError: it has more columns than a file may have.
-    """
+    """The schema itself. Raises InputError if it is damaged: Arrow does not check it, and may crash; LimitError."""
     check_columns(count_columns(schema, max_columns), max_columns, name)
     try:
         for field in schema:
