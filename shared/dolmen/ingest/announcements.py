@@ -46,10 +46,7 @@ _FIRST_DROPPED = re.compile(rf"-retry-[0-9]+-of-([0-9]{{1,18}}|{_UNKNOWN_TIME})(
 
 
 def retry_name(stem: str, ending: str, time: int, dropped_us: int | None) -> str:
-    """The name under which a reject is put back: the same for the same retry, which is counted from 1.
-
-    ``Drop.dropped_us`` finds the time of the first drop in it.
-    """
+    """The name of a reject's retry, counted from 1; ``Drop.dropped_us`` finds the time of the first drop in it."""
     return f"{stem}-retry-{time}-of-{_UNKNOWN_TIME if dropped_us is None else dropped_us}{ending}"
 
 
@@ -190,18 +187,17 @@ def _json(text: str) -> Any:
         return json.loads(text, object_pairs_hook=_members)
     except RecursionError:
         raise MessageError("a notification that is nested too deeply") from None
+    except MessageError:
+        raise
     except ValueError as error:
-        raise error if isinstance(error, MessageError) else MessageError(f"not JSON{_place(error)}") from None
-
-
-def _place(error: ValueError) -> str:
-    return f": {error}" if isinstance(error, json.JSONDecodeError) else ": a number of too many digits"
+        reason = error if isinstance(error, json.JSONDecodeError) else "a number of too many digits"
+        raise MessageError(f"not JSON: {reason}") from None
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) < len(pairs):
-        raise MessageError("a member stands in an object of the notification twice")
+        raise MessageError("a member is in an object of the notification twice")
     return members
 
 

@@ -102,9 +102,8 @@ def read_messages(event: Any) -> list[Message]:
 def isolate(batch: list[Message]) -> Iterator[list[Message]]:
     """Splits a batch into groups that are handled one after the other.
 
-    An ordinary failure affects one message. A message that kills the process (by its size, say) fails its whole batch,
-    until the queue gives up all of it. So messages that were delivered several times before are handled after the
-    others, each in a group of its own.
+    A message that kills the process (by its size, say) fails its whole batch. So messages that were delivered several
+    times before are handled after the others, each in a group of its own.
     """
     if fresh := [message for message in batch if message.tries <= MAX_TRIES_TOGETHER]:
         yield fresh
@@ -172,15 +171,13 @@ class BatchRequest:
 
 @dataclass(frozen=True, slots=True)
 class RequestOutcome:
-    """The outcome of a request.
+    """The outcome of a request, and the version that applied or rejected it.
 
     Args:
         status: ``applied`` by this batch's commit; a ``duplicate`` of one that was applied before or is in this batch
             too; ``rejected``, by this batch's commit or before; ``finished`` without a commit; ``refused``: it cannot
             be applied, and trying again does not help; ``postponed``: not begun for lack of time; ``failed``: nothing
             of it is applied, or that is not known.
-        version: the version that applied or rejected it.
-        error: why it was refused, or failed.
     """
 
     status: RequestOutcomeStatus
@@ -190,10 +187,7 @@ class RequestOutcome:
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """The result of a batch: an outcome for each request, in their order, and the commit, if there was one.
-
-    ``transaction`` is that of the batch: it shows the tables as they were, without a request.
-    """
+    """The outcome of each request, in their order, the commit, if there was one, and the transaction of the batch."""
 
     outcomes: list[RequestOutcome]
     commit: Commit | None
@@ -219,7 +213,6 @@ def apply_together(
     is still applied once.
 
     Args:
-        operation: a word for ``history``.
         deadline: once it is true, requests not begun yet are postponed, so that the others are committed in time.
         add_all: adds the requests instead of their ``add_to``, all at once. Returns the decisions, by id; requests
             without one are postponed. An exception fails all of them.

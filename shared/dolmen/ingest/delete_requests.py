@@ -61,9 +61,8 @@ class DeleteRequest:
     """One delete over one or several tables, applied as a whole and once; or an erasure.
 
     Args:
-        deletes: what is deleted; one for an erasure of a table; none if subjects are forgotten.
+        deletes: one for an erasure of a table; none if subjects are forgotten.
         erases: whether the rows are erased: in older versions too, and permanently.
-        subjects: the subjects to forget.
         dropped: see ``Database.forget``.
     """
 
@@ -76,15 +75,9 @@ class DeleteRequest:
 
 
 def parse_request(body: str | Mapping[str, Any] | None, message_id: str | None) -> DeleteRequest:
-    """Reads a message.
+    """Reads a message, JSON text or parsed. Raises InputError, which says what to correct.
 
-    Args:
-        body: JSON text, or the object parsed from it.
-        message_id: the request's id where there is no ``request_id``.
-
-    Raises:
-        LimitError: it is too large, or has too many keys or tables.
-        InputError: it is not such a message; says what to correct.
+    ``message_id`` is the request's id where there is no ``request_id``.
     """
     document = _json(body) if isinstance(body, str) else body
     if not isinstance(document, Mapping):
@@ -304,10 +297,8 @@ def apply_deletes(
 ) -> BatchResult:
     """Applies delete requests in ONE commit, each over all of its tables or not at all.
 
-    A request that cannot be applied (no such table or column, a predicate that cannot be read) is refused, alone.
-
-    Args:
-        deadline: once it is true, requests not begun yet are postponed.
+    A request that cannot be applied (no such table or column, a predicate that cannot be read) is refused, alone. Once
+    ``deadline`` is true, requests not begun yet are postponed.
     """
 
     def add_to(transaction: Transaction, request: DeleteRequest) -> Decision:

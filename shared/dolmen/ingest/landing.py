@@ -69,9 +69,8 @@ class Landing:
         """The path of a drop below the landing prefix; None if the object is not to be ingested.
 
         Not ingested are objects outside the prefix, those of the database, rejects, records of a hand-over, temporary
-        names (``_`` or ``.`` begins a part of the path below the table), and the "folders" of a console. In a
-        directory, a file that a symbolic link brings in from outside is not ingested either. Otherwise a user who may
-        drop files could make dolmen read files that this user may not read.
+        names, the "folders" of a console, and in a directory files that a symbolic link brings in from outside: else a
+        user who may drop files could make dolmen read files that this user may not read.
         """
         path = drop.key.removeprefix(self.prefix)
         if not drop.key.startswith(self.prefix) or not path or path.endswith("/"):
@@ -93,10 +92,7 @@ class Landing:
             return None
 
     def open(self, drop: Drop) -> BinaryIO:
-        """The dropped object as a file: this version of it or, in a bucket that keeps none, this ETag.
-
-        Raises ObjectNotFoundError or ObjectChangedError if it was deleted or overwritten.
-        """
+        """The dropped object as a file: this version of it or, in a bucket that keeps none, this ETag."""
         store = self.store(drop)
         if drop.version is not None:
             return store.open_input(drop.key, version=drop.version)
@@ -107,7 +103,7 @@ class Landing:
         return self._open(self._bucket_url(drop))
 
     def root(self, drop: Drop) -> str:
-        """The URL below which files are dropped: what is put there as ``<table>/<name>`` is ingested."""
+        """The URL below which files are dropped, as ``<table>/<name>``."""
         return f"{self.store(drop).url}/{self.prefix}".rstrip("/")
 
     def rejects_store(self, drop: Drop) -> ObjectStore:
@@ -124,7 +120,7 @@ class Landing:
             return False
         try:
             file = self.store(drop).local_path(drop.key)
-        except InputError:  # no file has such a name; the reader says what is wrong with it
+        except InputError:  # no file has such a name; the reader reports it
             return False
         if file is None:
             return False
@@ -173,11 +169,7 @@ def exists(store: ObjectStore, key: str) -> bool:
 def apply_landing_policy(landing: Landing, drop: Drop, policy: LandingPolicy) -> None:
     """Tags or removes an ingested file, as its table's ``ingest_landing`` asks. Repeated, it changes nothing.
 
-    A file that is deleted, or was overwritten by another drop, needs nothing.
-
-    Raises:
-        LimitError: the object has ten other tags already.
-        StoreUnavailableError, AccessDeniedError, ...: it could not be done.
+    A file that is deleted, or was overwritten by another drop, needs nothing. Raises LimitError for ten other tags.
     """
     value, store = _TAG_VALUES.get(policy), landing.store(drop)
     if value is None:

@@ -54,11 +54,7 @@ class LateNames:
     def of(
         cls, schema: Schema, ids: Collection[int], dropped_us: int | None, more: Iterable[tuple[int, str]]
     ) -> LateNames:
-        """The names in the history of a table's columns, and ``more`` names that these columns have had.
-
-        Args:
-            dropped_us: when the file was dropped, by the server's clock; None if that is not known.
-        """
+        """The names in the history of a table's columns, and ``more`` names that these columns have had."""
         now = {field.id: field.name for field in schema.fields if field.id in ids}
         around = names_around(schema, dropped_us)
         at_drop = distinct_names({id_: names[id_] for id_ in ids if id_ in names} for names in around)
@@ -161,9 +157,7 @@ class ErasedRows:
         find_columns: Callable[[], Iterable[pa.Field]],
         read_columns: ReadColumns | None = None,
     ) -> None:
-        """Reads the file once for each other set of names that the columns of the deletes may have in it.
-
-        Where no column was renamed or dropped, it reads nothing.
+        """Reads the file once for each other set of names that it may have; if no column was renamed or dropped, never.
 
         Args:
             find_columns: finds the columns of the file's rows.

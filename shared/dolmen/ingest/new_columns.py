@@ -1,7 +1,7 @@
 """Gives a table the columns of a dropped file that it lacks (``ingest_new_columns: add``).
 
-A file is read once if it fits. Only a file that does not is surveyed, whole: if it has columns that the table lacks,
-they are added in the file's own commit, before its rows, and the file is read again. Two processes that add columns to
+A file that fits is read once. Any other is surveyed, whole: if it has columns that the table lacks, they are added in
+the file's own commit, before its rows, and the file is read again. Two processes that add columns to
 one table at once conflict: the second builds its batch again, on the columns that the first has committed.
 
 A column that holds nothing says no type, so it is not added; it is read, and left out. A column of the table whose type
@@ -31,7 +31,7 @@ MAX_COLUMNS = 1_000
 MAX_NAME = 200
 """Characters of the name of a column that a file adds."""
 _IMAGES = ("after", "payload", None)
-"""Parts of an event that faults name, instead of a column of the row in it."""
+"""Parts of an event that errors name, instead of a column of the row in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,17 +70,13 @@ def ingest_with_new_columns(
     """Ingests a file, adding the columns that the table lacks, and widening those that are too narrow; returns these.
 
     Args:
-        settings: the table's, whose ``new_columns`` is ``add``.
         request: the file's id.
         ingest: adds the file's rows to the transaction by these settings. May be called several times.
-
-    Raises:
-        InputError: the file can't be read, or the table can't have one of its columns.
     """
     strict = replace(settings, on_bad_row="reject_file")
 
-    def find_fault(new: NewColumns) -> InputError | None:
-        """Adds the rows, or adds nothing and returns what is in the way."""
+    def find_problem(new: NewColumns) -> InputError | None:
+        """Adds the rows, or adds nothing and returns the error."""
         try:
             with unit_of(transaction).savepoint():
                 ingest(strict, new)
@@ -89,7 +85,7 @@ def ingest_with_new_columns(
         return None
 
     new = NO_NEW_COLUMNS
-    if (fault := find_fault(new)) is None:
+    if (problem := find_problem(new)) is None:
         return new
     from dolmen.ingest.cdc.change_columns import find_columns  # only for files that do not fit
 
@@ -98,17 +94,17 @@ def ingest_with_new_columns(
     new = select_new(found, {field.name for field in schema.fields}, source.name)
     add_columns(transaction, table, source.name, new.added, request)
     if new.added or new.empty:
-        fault = find_fault(new)
+        problem = find_problem(new)
     wider = _wider_types(found, schema)
-    while fault is not None and (names := _columns_of_fault(fault, wider, settings)):
+    while problem is not None and (names := _narrow_columns(problem, wider, settings)):
         widened = {name: wider.pop(name) for name in names}
         if not _widen_columns(transaction, table, widened, request):
             break
         new = replace(new, widened=(*new.widened, *widened))
-        fault = find_fault(new)
-    if fault is not None:
+        problem = find_problem(new)
+    if problem is not None:
         if settings.on_bad_row == "reject_file":
-            raise fault
+            raise problem
         ingest(settings, new)
     return new
 
@@ -119,11 +115,11 @@ def _spell(found: list[pa.Field], schema: Schema) -> list[pa.Field]:
     return [field.with_name(name) for field, name in zip(found, names, strict=True)]
 
 
-def select_new(found: Collection[pa.Field], known: Collection[str], file: str) -> NewColumns:
-    """Selects those of a file's columns that are not known. Raises SchemaError if none is known."""
-    new = [field for field in found if field.name not in known]
+def select_new(found: Collection[pa.Field], table: Collection[str], file: str) -> NewColumns:
+    """Selects those of a file's columns that are not the table's. Raises SchemaError if none is."""
+    new = [field for field in found if field.name not in table]
     if new and len(new) == len(found):
-        raise SchemaError(f"file {file!r}: no column is one of the table's; there are: {', '.join(known)}")
+        raise SchemaError(f"file {file!r}: no column is one of the table's; there are: {', '.join(table)}")
     return NewColumns(
         tuple(field.with_type(without_nulls(field.type)) for field in new if not t.is_null(field.type)),
         tuple(field.name for field in new if t.is_null(field.type)),
@@ -131,12 +127,7 @@ def select_new(found: Collection[pa.Field], known: Collection[str], file: str) -
 
 
 def add_columns(transaction: Transaction, table: str, file: str, added: Collection[pa.Field], request: str) -> None:
-    """Adds columns to a table, in the order of the file.
-
-    Raises:
-        SchemaError: a name is reserved, too long, or not told apart from another by SQL; or a type can't be stored.
-        LimitError: the table would have more than ``MAX_COLUMNS``.
-    """
+    """Adds columns to a table, in the order of the file. Raises SchemaError, LimitError."""
     unit = unit_of(transaction)
     if not added:
         return
@@ -169,9 +160,9 @@ def _wider_types(found: Collection[pa.Field], schema: Schema) -> dict[str, pa.Da
     }
 
 
-def _columns_of_fault(fault: InputError, wider: Collection[str], settings: IngestSettings) -> list[str]:
-    """The columns that may be too narrow for a value: the one that a fault names; of changes in an envelope, all."""
-    column: str | None = getattr(fault, "column", None)
+def _narrow_columns(problem: InputError, wider: Collection[str], settings: IngestSettings) -> list[str]:
+    """The columns that may be too narrow for a value: the one that an error names; of changes in an envelope, all."""
+    column: str | None = getattr(problem, "column", None)
     if column is not None and column in wider:
         return [column]
     in_envelope = settings.cdc is not None and settings.cdc.envelope == "debezium"
@@ -186,5 +177,5 @@ def _widen_columns(transaction: Transaction, table: str, wider: Mapping[str, pa.
     try:
         unit.add(AlterTable(table, entry.uuid, entry.schema, entry.sort_key, changes, request))
     except SchemaError:
-        return False  # the fault says what is wrong
+        return False  # the first error says what is wrong
     return True

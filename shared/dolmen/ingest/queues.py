@@ -97,10 +97,7 @@ Stamp = tuple[int, int, int]
 
 @dataclass(slots=True)
 class Letter:
-    """A message of this machine, with an id that is the same after a restart, and the name of its file, for people.
-
-    It is ``due`` (again) at that second of the runtime's monotonic clock.
-    """
+    """A message of this machine, ``due`` (again) at that second of the runtime's monotonic clock."""
 
     id: str
     name: str
@@ -384,17 +381,12 @@ def _batches(messages: Sequence[OutgoingMessage], max_bytes: int) -> Iterator[li
 
 
 def open_queue(url: str | os.PathLike[str], runtime: Runtime | None = None, *, expedited: bool = False) -> Queue:
-    """The queue that a URL names; asks nothing of the network.
+    """The queue that a URL names; asks nothing of the network. Raises InputError, NotFoundError.
 
     Args:
         url: of an SQS queue (``https://sqs.<region>.amazonaws.com/<account>/<name>``, or at any other endpoint), or a
             directory.
-        expedited: give up on a request after ``EXPEDITED_SECONDS``, without another attempt: for callers that have
-            other work to do.
-
-    Raises:
-        InputError: the URL is neither, or boto3 is not installed.
-        NotFoundError: there is no such directory.
+        expedited: give up on a request after ``EXPEDITED_SECONDS``, without another attempt.
     """
     text, runtime = os.fspath(url), runtime or shared_runtime()
     scheme, separator, rest = text.partition("://")

@@ -1,7 +1,7 @@
 """Describes errors for logs: kinds, names and numbers, never a value of the data or of a request.
 
-An error is written for the sender of the data, and quotes it; a reject's report, which lies beside the data, may do so.
-A log is read by other people, and kept elsewhere and for other times. The name of an erased person must not stay in it.
+An error is written for the sender of the data, and quotes it; a reject's report, which is beside the data, may do so.
+A log is read by other people, and stored elsewhere and longer. The name of an erased person must not stay in it.
 """
 
 from __future__ import annotations
@@ -73,9 +73,8 @@ class RequestContent:
     def hide(self, text: str) -> str | None:
         """Replaces what a message quotes of the request; None if the request is too long to check.
 
-        Hidden is whatever stands in quotes and is no name, each word that is also one of the request (or begins like
-        one), each number that shares its digits before or behind a point with one of the request, and long numbers. A
-        name that was misspelt is shown, if it is close enough to a real one.
+        Hidden is any text in quotes that is not a name (or close to one), each word of the request or beginning of one,
+        each number that shares its digits before or behind a point with one of the request, and long numbers.
         """
         if self._tokens is None:
             return None

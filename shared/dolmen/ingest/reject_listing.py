@@ -58,10 +58,7 @@ class RejectEntry:
 
 
 def list_rejects(store: ObjectStore, table: str | None = None, *, retried: bool = False) -> list[RejectEntry]:
-    """The rejects, newest first, of all tables or of one: one request for every thousand objects.
-
-    ``retried`` lists also those that were put back already.
-    """
+    """The rejects, newest first, of all tables or of one; ``retried`` includes those that were put back."""
     copies: dict[str, int] = {}
     reports: dict[str, int] = {}
     put_back: set[str] = set()
@@ -79,11 +76,7 @@ def list_rejects(store: ObjectStore, table: str | None = None, *, retried: bool 
 
 def find_reject_key(store: ObjectStore, name: str) -> str:
     """Finds a reject's key by any name in logs and listings: its key or URL, or that of its report, the 8 digits in it,
-    or the key or URL of the dropped file.
-
-    Raises:
-        NotFoundError: there is none.
-        InputError: there are several of this name.
+    or the key or URL of the dropped file. Raises NotFoundError; InputError if there are several.
     """
     copy = name.removesuffix(ERROR_SUFFIX)
     key = copy.removeprefix(f"{store.url}/")
@@ -133,10 +126,7 @@ def read_reports(store: ObjectStore, keys: Iterable[str], runtime: Runtime) -> I
 
 
 def open_reject(store: ObjectStore, key: str, report: dict[str, Any], runtime: Runtime) -> BinaryIO:
-    """Opens a rejected file: the copy or, if none was made, the drop itself.
-
-    Raises ObjectNotFoundError or ObjectChangedError if the drop was deleted or overwritten; CorruptionError.
-    """
+    """Opens a rejected file: the copy or, if there is none, the drop itself."""
     if report.get("copy", key) is not None:
         return store.open_input(key)
     root, file, version, etag = (report.get(name) for name in ("landing", "file", "version", "etag"))
@@ -211,25 +201,27 @@ def retry(
     table: str | None = None,
     force: bool = False,
 ) -> Retry:
-    """Puts a reject back: the whole file, or a file of the rows that are kept, under their header if they have one.
+    """Puts a reject back: the whole file, or a file of its bad rows, under their header if they have one.
 
     Args:
         store: where rejects are.
-        key: of the copy.
-        landing: the URL below which files are dropped; None = where it was dropped, as its report says.
+        landing: the URL below which files are dropped; None: where it was dropped, as its report says.
         table: for this table, instead of the one it was dropped for.
         force: again, if it was put back before.
 
     Raises:
         InputError: it was put back before; or it was dropped for no table; or nothing of it can be put back.
         NotFoundError: there is no such reject.
-        ObjectNotFoundError, ObjectChangedError: it was not copied, and the drop is gone, or was overwritten.
+        ObjectNotFoundError, ObjectChangedError: it was not copied, and the drop was deleted or overwritten.
         CorruptionError: its report, its rows or the note of earlier retries cannot be read.
     """
     report, before = read_report(store, key), earlier_retries(store, key)
     if before and not force:
         raise InputError(f"{key} was put back {before[-1].get('at')} as {before[-1].get('as')}: --force does it again")
-    root = landing or report.get("landing") or _root_of(report)
+    url, file = str(report.get("source", "")), str(report.get("file", ""))
+    root = landing or report.get("landing")
+    if not root and file and url.endswith(file):
+        root = url.removesuffix(file).rstrip("/")
     if not root:
         raise InputError(f"the report of {key} does not say where it was dropped: give --landing")
     target = open_store(root, runtime)
@@ -245,13 +237,8 @@ def retry(
     return done
 
 
-def _root_of(report: dict[str, Any]) -> str:
-    source, file = str(report.get("source", "")), str(report.get("file", ""))
-    return source.removesuffix(file).rstrip("/") if file and source.endswith(file) else ""
-
-
 def _name(key: str, report: dict[str, Any], time: int, table: str | None) -> str:
-    """The name below the landing place: always the same for the same retry."""
+    """The name below the landing URL: always the same for the same retry."""
     if key.endswith(ROWS_SUFFIX):
         stem, ending = key.removesuffix(ROWS_SUFFIX), f".{_kind(report)}"
     else:
@@ -260,13 +247,14 @@ def _name(key: str, report: dict[str, Any], time: int, table: str | None) -> str
     if table is None and not slash:
         raise InputError(f"{key} was dropped for no table: say for which one, with --to-table")
     dropped_us = report.get("dropped_us")
-    known = dropped_us if isinstance(dropped_us, int) and 0 <= dropped_us < 10**18 else None
-    return retry_name(f"{table or folder}/{rest if slash else folder}", ending, time, known)
+    if not isinstance(dropped_us, int) or not 0 <= dropped_us < 10**18:
+        dropped_us = None
+    return retry_name(f"{table or folder}/{rest if slash else folder}", ending, time, dropped_us)
 
 
 def _kind(report: dict[str, Any]) -> str:
-    known = FORMATS.get(cast(FileKind, report.get("format")))
-    return known.kind if known and known.delimiter else "jsonl"  # rows of other formats are kept as JSON
+    format = FORMATS.get(cast(FileKind, report.get("format")))
+    return format.kind if format and format.delimiter else "jsonl"  # rows of other formats are JSON
 
 
 def _write_rows(
@@ -293,12 +281,9 @@ def _write_rows(
         for line in lines():
             output.write(line + b"\n")
         if not rows:
-            raise InputError(f"none of the {left} rows of {key} can be put back as it stands: {_where(report)}")
+            copy = report.get("copy_of_file")
+            where = f"look at {copy}, the whole file" if copy else "correct them, and drop them as a file of their own"
+            raise InputError(f"none of the {left} rows of {key} can be put back as it stands: {where}")
         if not there:
             commit_once(output, target, name)
     return rows, left
-
-
-def _where(report: dict[str, Any]) -> str:
-    whole = report.get("copy_of_file")
-    return f"look at {whole}, the whole file" if whole else "correct them, and drop them as a file of their own"

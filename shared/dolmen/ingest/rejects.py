@@ -108,10 +108,6 @@ def reject_drop(
     Args:
         database: details of the database at that time, for the report.
         copy: False leaves the drop where it is, and the report says so.
-
-    Raises:
-        ObjectNotFoundError, ObjectChangedError: the drop is gone, or was overwritten.
-        StoreUnavailableError, ...: not both objects are there.
     """
     store, key = landing.rejects_store(drop), reject_key(drop, path)
     try:
@@ -240,10 +236,6 @@ class Quarantine:
         Args:
             header: the file's first line, without which its rows cannot be understood.
             database: details of the database at that time, for the report.
-
-        Raises:
-            ObjectNotFoundError, ObjectChangedError: the drop is gone, or was overwritten, and is needed.
-            StoreUnavailableError, ...: not everything was written.
         """
         store, content = landing.rejects_store(drop), self._digest.hexdigest()
         key = _key_with_digest(path, f"{drop.id}#{content}", ROWS_SUFFIX)

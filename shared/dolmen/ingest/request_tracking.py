@@ -27,15 +27,12 @@ def compose(
     mode: str = "tombstone",
     request_id: str,
 ) -> str:
-    """The message that asks for a delete, checked as the function will check it.
+    """The message that asks for a delete, checked as the function will check it. Raises InputError.
 
     Args:
         tables: one, or several for one atomic delete of the same from each.
         keys: values, or lists of them for a key of several columns; or a table of the key's columns, which ``on``
             names in their order.
-
-    Raises:
-        InputError: it is no request; says what to correct.
     """
     members: dict[str, Any] = {"table": tables[0]} if len(tables) == 1 else {"tables": list(tables)}
     if where is not None:

@@ -3,10 +3,10 @@
 Changes are ordered by a sequence, a column of the table. Of each key the change with the greatest sequence wins; of
 equal ones in a file the later, of equal ones in two files the one that was applied first.
 
-A file whose sequences all lie above what the table has come to is applied without a look at the rows, as an upsert is.
-Any other one is compared with the rows of its keys and with the memory of deleted ones (``cdc_memory``); what is not
-newer changes nothing. A row that is older than that memory reaches, and of whose key nothing is known, may be of one
-that was deleted since: it is a bad row. Large files are taken in portions, which see those before them.
+A file whose sequences are all above those of the table is applied without a look at the rows, as an upsert is. Any
+other one is compared with the rows of its keys and with the memory of deleted ones (``cdc_memory``); a change that is
+not newer has no effect. A row that is older than that memory, and whose key is unknown, may have been deleted since: it
+is a bad row. Large files are taken in portions, which see those before them.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pyarrow import types as t
 from dolmen.commit.statements.sequence import Advance, all_above
 from dolmen.errors import InputError
 from dolmen.format.arrow_arrays import one_array
+from dolmen.format.file_formats import FileKind
 from dolmen.format.ingest_properties import CdcSettings, IngestSettings
 from dolmen.format.schema import Field
 from dolmen.format.types import Plain, to_array, to_plain
@@ -47,10 +48,10 @@ from dolmen.ingest.cdc.deleted_keys import (
     last_of_each,
     latest_sequences,
 )
-from dolmen.ingest.cdc.envelopes import DELETED_FIELD, envelope
+from dolmen.ingest.cdc.envelopes import DELETED_FIELD, choose_envelope
 from dolmen.ingest.cdc.placeholders import MarkedText, UnavailableValue
 from dolmen.ingest.cdc.previous import PreviousValues
-from dolmen.ingest.formats.formats import FileKind, SourceFile, read
+from dolmen.ingest.formats.formats import SourceFile, read
 from dolmen.ingest.formats.source_file import OnBadRow
 from dolmen.ingest.late import ErasedRows, RowIds
 from dolmen.transactions.transaction import Transaction, unit_of
@@ -82,19 +83,14 @@ def ingest_changes(
     portion_bytes: int = PORTION_BYTES,
     erased: ErasedRows | None = None,
 ) -> ChangeCounts:
-    """Adds the changes in a file to a transaction, bound to the request.
+    """Adds the changes in a file to a transaction, bound to the request. Raises InputError.
 
     Args:
         source: the file, with the options that the settings ask for.
-        settings: the table's, with ``cdc``.
-        on_bad_row: called with each row that cannot be applied, while the others are; None = such a row is an error.
+        on_bad_row: called with each row that cannot be applied; None: such a row is an error.
         request: the file's id.
         unused: columns of the file's rows that are read and left out.
-        erased: tells which rows were erased after the file was dropped: no change brings them back. Deletes pass.
-
-    Raises:
-        RowError: a row is bad, and ``on_bad_row`` is None.
-        InputError: the file can't be read, or the table can't be fed so.
+        erased: rows that were erased after the file was dropped: no change brings them back. Deletes pass.
     """
     if transaction.has_applied(request):
         return ChangeCounts()
@@ -104,7 +100,7 @@ def ingest_changes(
     target_names = {field.name for field in target.fields}
     if target.settings.envelope == "flat" and (source.options.header or source.format.kind not in ("csv", "tsv")):
         unused = [name for name in dict.fromkeys([*unused, DELETED_FIELD]) if name not in target_names]
-    opened = envelope(
+    envelope = choose_envelope(
         target.fields,
         target.keys,
         target.sequence,
@@ -114,20 +110,20 @@ def ingest_changes(
         unused=unused,
         marked=marked,
     )
-    source, bad = replace(source, options=replace(opened.options(source.options), placeholders=words)), target.bad
+    source, bad = replace(source, options=replace(envelope.options(source.options), placeholders=words)), target.bad
     marks = MarkedText(words, [field.name for field in marked])
     if marked and source.format.kind == "jsonl":
         source = marks.source(source)
-    reader = read(source, opened.schema, on_bad_row=lambda row: bad.add_unread(marks.restore(row)))
-    made = ChangeTables(target.fields, target.keys, target.sequence, opened, bad)
-    tables = made.tables(reader)
+    reader = read(source, envelope.schema, on_bad_row=lambda row: bad.add_unread(marks.restore(row)))
+    change_tables = ChangeTables(target.fields, target.keys, target.sequence, envelope, bad)
+    tables = change_tables.tables(reader)
     if erased is not None:
         erased.read_names(source, partial(find_columns, source, settings), partial(_read_images, source, target))
         tables = _without_erased(tables, target.fields, erased, bad)
     counts, first_ts = ChangeCounts(), unit_of(transaction).next_ts
     for changes in cut_portions(tables, str(target.sequence.id), portion_rows, portion_bytes):
         counts += target.apply(changes, first_ts)
-    return counts + ChangeCounts(ddl=sum(made.ddl))
+    return counts + ChangeCounts(ddl=sum(change_tables.ddl))
 
 
 def _without_erased(
@@ -138,9 +134,9 @@ def _without_erased(
     for changes in tables:
         deletes, upserts = changes.filter(changes[DELETED]), changes.filter(pc.invert(changes[DELETED]))
         columns, numbers = _images(upserts, fields)
-        kept = pa.concat_tables([upserts.filter(erased.keep(columns, numbers, bad.name, on_bad_row)), deletes])
-        if kept.num_rows:
-            yield kept
+        rest = pa.concat_tables([upserts.filter(erased.keep(columns, numbers, bad.name, on_bad_row)), deletes])
+        if rest.num_rows:
+            yield rest
 
 
 def _read_images(
@@ -153,11 +149,13 @@ def _read_images(
     keys = [next(field for field in fields if field.id == key.id) for key in target.keys]
     sequence = next(field for field in fields if field.id == target.sequence.id)
     cdc = target.settings
-    opened = envelope(fields, keys, sequence, cdc, reject_extra=False, text_positions=find_text_positions(source, cdc))
+    envelope = choose_envelope(
+        fields, keys, sequence, cdc, reject_extra=False, text_positions=find_text_positions(source, cdc)
+    )
     bad = BadChanges(source.name, on_bad_row)
-    options = opened.options(replace(source.options, extra="ignore"))
-    reader = read(replace(source, options=options), opened.schema, on_bad_row=bad.add_unread)
-    for changes in ChangeTables(fields, tuple(keys), sequence, opened, bad).tables(reader):
+    options = envelope.options(replace(source.options, extra="ignore"))
+    reader = read(replace(source, options=options), envelope.schema, on_bad_row=bad.add_unread)
+    for changes in ChangeTables(fields, tuple(keys), sequence, envelope, bad).tables(reader):
         yield _images(changes.filter(pc.invert(changes[DELETED])), tuple(renamed))
 
 
@@ -183,7 +181,7 @@ class _Target:
     def of(
         cls, transaction: Transaction, name: str, settings: IngestSettings, request: str, bad: BadChanges
     ) -> _Target:
-        """Raises InputError: the table can't be fed with changes."""
+        """Raises InputError if the table takes no changes."""
         entry = unit_of(transaction).entry(name)
         settings.check(entry.schema, entry.primary_key)
         if settings.cdc is None:
@@ -199,12 +197,9 @@ class _Target:
         """
         if kind not in ("jsonl", "csv", "tsv"):
             return []
+        plain = (t.is_string, t.is_integer, t.is_floating, t.is_boolean) if kind == "jsonl" else (t.is_string,)
         others = [field for field in self.fields if field not in (*self.keys, self.sequence)]
-        own = [field for field in others if not t.is_string(field.arrow_type)]
-        if kind == "jsonl":
-            numbers = (t.is_integer, t.is_floating, t.is_boolean)
-            own = [field for field in own if not any(is_kind(field.arrow_type) for is_kind in numbers)]
-        return own
+        return [field for field in others if not any(is_kind(field.arrow_type) for is_kind in plain)]
 
     @property
     def key_names(self) -> list[str]:
@@ -213,7 +208,7 @@ class _Target:
 
     def apply(self, changes: pa.Table, first_ts: int) -> ChangeCounts:
         """Adds one portion of a file, whose earlier portions have the commit timestamp ``first_ts`` or a later one."""
-        sequence, known_bad = str(self.sequence.id), self.bad.count
+        sequence, bad_before = str(self.sequence.id), self.bad.count
         last = last_of_each(changes, self.key_names, [sequence, ROW])
         least, _ = self._least_and_greatest(last)
         entry = unit_of(self.transaction).entry(self.name)
@@ -235,7 +230,7 @@ class _Target:
             if last.num_rows:
                 self._add(last, live, memory, above=None, previous=previous)
         deleted = pc.sum(last[DELETED]).as_py() or 0
-        bad = self.bad.count - known_bad
+        bad = self.bad.count - bad_before
         return ChangeCounts(last.num_rows - deleted, deleted, changes.num_rows - last.num_rows - bad)
 
     def _least_and_greatest(self, changes: pa.Table) -> list[Plain]:
@@ -244,12 +239,12 @@ class _Target:
         return to_plain(pa.array([ends["min"], ends["max"]], self.sequence.arrow_type))
 
     def _select_newer(
-        self, last: pa.Table, known: pa.Table, memory: DeleteMemory, first_ts: int
+        self, last: pa.Table, known_keys: pa.Table, memory: DeleteMemory, first_ts: int
     ) -> tuple[pa.Table, pa.Table]:
         """The changes that are newer than what is known of their keys; and of these, those whose keys are live."""
         names = self.key_names
-        places = last.select(names).append_column("place", pa.array(range(last.num_rows), pa.int64()))
-        beside = places.join(known, names, join_type="left outer", use_threads=False).sort_by("place")
+        indices = last.select(names).append_column("index", pa.array(range(last.num_rows), pa.int64()))
+        beside = indices.join(known_keys, names, join_type="left outer", use_threads=False).sort_by("index")
         own, theirs = last[str(self.sequence.id)], beside[SEQUENCE]
         unknown = pc.is_null(beside[LIVE])
         again = pc.and_(pc.equal(own, theirs), pc.greater_equal(beside[TS], first_ts))  # of this very file

@@ -64,12 +64,7 @@ def find_columns(source: SourceFile, settings: IngestSettings) -> list[pa.Field]
 
 
 def image_columns(source: SourceFile, settings: CdcSettings, *, skip_bad_rows: bool) -> list[pa.Field]:
-    """The columns of a file's rows, without those about the change; of type null where the file does not say the type.
-
-    Raises:
-        InputError: the file can't be read.
-        SchemaError: the schema in its events names a type that can't be read.
-    """
+    """The columns of a file's rows, without those about the change; of type null where it does not say the type."""
     if settings.envelope != "debezium":
         outside = {name.lower() for name in (settings.operation, *settings.sequence_from)}
         return [field for field in survey(source, skip_bad_rows=skip_bad_rows) if field.name.lower() not in outside]
@@ -188,9 +183,6 @@ def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:
 
 def find_text_positions(source: SourceFile, settings: CdcSettings) -> dict[str, bool]:
     """Finds whether a file of events has text, not numbers, at the paths of the sequence: by its first event or schema.
-
-    One connector writes ``lsn`` as a number, another as ``"24023128"`` or PostgreSQL's own ``"0/16E9458"``; ``scn``
-    (Oracle) and ``commit_lsn`` (SQL Server) are text, ``pos`` (MySQL) is a number.
 
     A path that does not occur in the first megabyte of the file is left out. So is a file that cannot be read: the
     reader reports why.

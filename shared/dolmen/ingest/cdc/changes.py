@@ -64,10 +64,7 @@ class BadChanges:
 
 @dataclass(frozen=True, slots=True)
 class ChangeTables:
-    """Makes tables of changes from the batches of a file.
-
-    ``ddl`` has the number of messages about the source's columns, of each batch so far.
-    """
+    """Makes tables of changes from batches of a file; ``ddl`` counts messages about the source's columns in each."""
 
     fields: tuple[Field, ...]
     keys: tuple[Field, ...]
@@ -78,48 +75,48 @@ class ChangeTables:
 
     def tables(self, batches: Iterator[pa.RecordBatch] | pa.RecordBatchReader) -> Iterator[pa.Table]:
         """A table of changes for each batch that has any."""
-        for batch in batches:
-            opened = self.envelope.open(batch)
-            self.ddl.append(opened.ddl)
-            changes = self._changes(opened, self.bad.next_numbers(batch.num_rows))
+        for rows in batches:
+            batch = self.envelope.open(rows)
+            self.ddl.append(batch.ddl)
+            changes = self._changes(batch, self.bad.next_numbers(rows.num_rows))
             if changes.num_rows:
                 yield changes
 
-    def _changes(self, opened: ChangeBatch, numbers: pa.Array) -> pa.Table:
-        good = self._select_good(opened, numbers)
-        columns = {str(field.id): opened.images[field.id] for field in self.fields if field != self.sequence}
-        columns[str(self.sequence.id)] = opened.sequences
-        deletes = pc.equal(opened.kinds, DELETE)
+    def _changes(self, batch: ChangeBatch, numbers: pa.Array) -> pa.Table:
+        good = self._select_good(batch, numbers)
+        columns = {str(field.id): batch.images[field.id] for field in self.fields if field != self.sequence}
+        columns[str(self.sequence.id)] = batch.sequences
+        deletes = pc.equal(batch.kinds, DELETE)
         rows = pa.table({**columns, DELETED: deletes, ROW: numbers})
         rows = rows.select([*(str(field.id) for field in self.fields), DELETED, ROW])
-        if opened.unavailable:
-            rows = rows.append_column(UNAVAILABLE, _ids_by_row(opened.unavailable))
-            rows = rows.append_column(CREATED, opened.created)
-        moved = self._select_moved(opened, good)
-        if moved is None:
+        if batch.unavailable:
+            rows = rows.append_column(UNAVAILABLE, _ids_by_row(batch.unavailable))
+            rows = rows.append_column(CREATED, batch.created)
+        has_moved = self._select_moved(batch, good)
+        if has_moved is None:
             return rows.filter(good)
-        changed = pa.concat_tables([rows.filter(good), self._delete_old_keys(rows, opened, moved)])
+        changed = pa.concat_tables([rows.filter(good), self._delete_old_keys(rows, batch, has_moved)])
         return changed.sort_by(ROW)  # a portion that ends between two changes takes both from one row
 
-    def _select_good(self, opened: ChangeBatch, numbers: pa.Array) -> pa.Array:
+    def _select_good(self, batch: ChangeBatch, numbers: pa.Array) -> pa.Array:
         """Selects the rows that hold a change; reports those that should and do not."""
-        upserts = pc.equal(opened.kinds, UPSERT)
+        upserts = pc.equal(batch.kinds, UPSERT)
         problems: list[tuple[pa.Array, str, str | None]] = [
-            (pc.equal(opened.kinds, UNKNOWN), "no operation that is known, or none with the row it needs", None),
-            (pc.is_null(opened.sequences), "no sequence: nothing tells when this change was made", self.sequence.name),
+            (pc.equal(batch.kinds, UNKNOWN), "no operation that is known, or none with the row it needs", None),
+            (pc.is_null(batch.sequences), "no sequence: nothing tells when this change was made", self.sequence.name),
         ]
         for column in self.fields:
-            unavailable = opened.unavailable.get(column.id)
+            unavailable = batch.unavailable.get(column.id)
             if unavailable is not None and (column in self.keys or column == self.sequence):
                 problems.append((unavailable, _NOT_NAMED, column.name))
             if column in self.keys:
-                nulls = pc.is_null(opened.images[column.id])
+                nulls = pc.is_null(batch.images[column.id])
                 problems.append((nulls, "NULL in a key: it equals nothing", column.name))
             elif not column.nullable and column != self.sequence:
-                nulls = pc.and_(upserts, pc.is_null(opened.images[column.id]))
+                nulls = pc.and_(upserts, pc.is_null(batch.images[column.id]))
                 nulls = nulls if unavailable is None else pc.and_not(nulls, unavailable)
                 problems.append((nulls, "NULL in a column that is not nullable", column.name))
-        is_change = pc.not_equal(opened.kinds, SKIP)
+        is_change = pc.not_equal(batch.kinds, SKIP)
         bad = pa.array(np.zeros(len(is_change), bool))
         for mask, _, _ in problems:
             bad = pc.or_(bad, mask)
@@ -130,33 +127,33 @@ class ChangeTables:
                 self.bad.add(reason, numbers[index].as_py(), name)
         return pc.and_not(is_change, bad)
 
-    def _select_moved(self, opened: ChangeBatch, good: pa.Array) -> pa.Array | None:
+    def _select_moved(self, batch: ChangeBatch, good: pa.Array) -> pa.Array | None:
         """Selects the upserts that have changed their key; None if none has."""
-        if opened.old_keys is None:
+        if batch.old_keys is None:
             return None
         has_old_key, differs = good, pa.array(np.zeros(len(good), bool))
         for key in self.keys:
-            old = opened.old_keys[key.id]
+            old = batch.old_keys[key.id]
             has_old_key = pc.and_(has_old_key, pc.is_valid(old))
-            differs = pc.or_(differs, pc.fill_null(pc.not_equal(old, opened.images[key.id]), False))
-        moved = pc.and_(pc.and_(has_old_key, differs), pc.equal(opened.kinds, UPSERT))
-        return moved if pc.any(moved).as_py() else None
+            differs = pc.or_(differs, pc.fill_null(pc.not_equal(old, batch.images[key.id]), False))
+        has_moved = pc.and_(pc.and_(has_old_key, differs), pc.equal(batch.kinds, UPSERT))
+        return has_moved if pc.any(has_moved).as_py() else None
 
-    def _delete_old_keys(self, rows: pa.Table, opened: ChangeBatch, moved: pa.Array) -> pa.Table:
+    def _delete_old_keys(self, rows: pa.Table, batch: ChangeBatch, has_moved: pa.Array) -> pa.Table:
         """Makes deletes of the old keys of rows that have changed their key."""
-        assert opened.old_keys is not None
-        left = {name: pa.nulls(rows.num_rows, rows[name].type) for name in rows.column_names}
-        left |= {str(key.id): opened.old_keys[key.id] for key in self.keys}
-        left[str(self.sequence.id)] = opened.sequences
-        left[DELETED], left[ROW] = pa.array(np.ones(rows.num_rows, bool)), rows[ROW]
-        return pa.table(left, schema=rows.schema).filter(moved)
+        assert batch.old_keys is not None
+        columns = {name: pa.nulls(rows.num_rows, rows[name].type) for name in rows.column_names}
+        columns |= {str(key.id): batch.old_keys[key.id] for key in self.keys}
+        columns[str(self.sequence.id)] = batch.sequences
+        columns[DELETED], columns[ROW] = pa.array(np.ones(rows.num_rows, bool)), rows[ROW]
+        return pa.table(columns, schema=rows.schema).filter(has_moved)
 
 
 def _ids_by_row(masks: Mapping[int, pa.BooleanArray]) -> pa.Array:
     """The ids of the columns whose mask selects a row, as a list for each row; NULL for none."""
-    placed = np.stack([to_mask(mask) for mask in masks.values()], axis=1)
-    counts = placed.sum(axis=1)
-    ids = np.array(list(masks), np.int32)[np.nonzero(placed)[1]]
+    selected = np.stack([to_mask(mask) for mask in masks.values()], axis=1)
+    counts = selected.sum(axis=1)
+    ids = np.array(list(masks), np.int32)[np.nonzero(selected)[1]]
     bounds = pa.array(np.concatenate(([0], np.cumsum(counts))), pa.int32())
     return pa.ListArray.from_arrays(bounds, pa.array(ids), mask=pa.array(counts == 0))
 

@@ -48,7 +48,7 @@ class LatestSequences:
     Args:
         rows: the columns of keys that are live or remembered, ``live`` (whether there are rows of it), the greatest
             ``sequence`` (NULL for rows without one) and ``ts`` (when it came to it).
-        kept: values of live rows that are older than their sequences: ``place`` among ``rows``, ``kept_column``,
+        kept: values of live rows that are older than their sequences: ``index`` among ``rows``, ``kept_column``,
             ``kept_since``.
     """
 
@@ -64,10 +64,7 @@ def latest_sequences(
     keys: tuple[Field, ...],
     sequence: Field,
 ) -> LatestSequences:
-    """The latest sequences of the keys of ``changes``, in the table and in its memory, if that has a name.
-
-    The transaction depends on what it reads.
-    """
+    """The latest sequences of the keys of ``changes``, on which the transaction depends then."""
     found = [_rows(transaction, table, changes, keys, sequence, live=True)]
     if memory is not None:
         found.append(_rows(transaction, memory, changes, keys, sequence, live=False))
@@ -98,10 +95,10 @@ def last_of_each(rows: pa.Table, keys: Sequence[str], order: Sequence[str]) -> p
 def _older_values(remembered: pa.Table, latest: pa.Table, names: list[str]) -> pa.Table:
     """The values that are older than their rows, if these are live with the sequences that the memory names."""
     remembered = remembered.filter(pc.is_valid(remembered[KEPT_COLUMN]))
-    own = latest.append_column("place", pa.array(np.arange(latest.num_rows))).filter(latest[LIVE])
-    own = own.select([*names, SEQUENCE, "place"]).rename_columns([*names, "own", "place"])
+    own = latest.append_column("index", pa.array(np.arange(latest.num_rows))).filter(latest[LIVE])
+    own = own.select([*names, SEQUENCE, "index"]).rename_columns([*names, "own", "index"])
     both = remembered.join(own, names, join_type="inner", use_threads=False)
-    return both.filter(pc.equal(both[SEQUENCE], both["own"])).select(["place", KEPT_COLUMN, KEPT_SINCE])
+    return both.filter(pc.equal(both[SEQUENCE], both["own"])).select(["index", KEPT_COLUMN, KEPT_SINCE])
 
 
 def _rows(
@@ -197,12 +194,7 @@ class DeleteMemory:
         sequence: Field,
         age_us: int,
     ) -> DeleteMemory:
-        """The memory of a table; deletes older than ``age_us`` may be forgotten.
-
-        Raises:
-            InvalidNameError: the table's name leaves no room for the memory's.
-            InputError: another table has that name.
-        """
+        """The memory of a table, which may forget deletes older than ``age_us``. Raises InputError."""
         unit = unit_of(transaction)
         name = memory_name(table)
         try:
@@ -247,7 +239,7 @@ class DeleteMemory:
                 table.add_column(name, kind, request=request)
 
     def forget_old(self, request: str) -> None:
-        """Deletes what is to be forgotten. Call it after ``ensure_table``."""
+        """Deletes the rows to forget. Call it after ``ensure_table``."""
         if self.forget is None or self.table is None:
             return
         sequence = unit_of(self.transaction).entry(self.name).schema.field(self.sequence.name)

@@ -239,7 +239,7 @@ class DebeziumEnvelope:
 Envelope: TypeAlias = ColumnEnvelope | DebeziumEnvelope
 
 
-def envelope(
+def choose_envelope(
     fields: Sequence[Field],
     keys: Sequence[Field],
     sequence: Field,
@@ -253,7 +253,6 @@ def envelope(
     """The envelope of a table's files.
 
     Args:
-        fields: the table's columns.
         reject_extra: whether a row with a column that the table does not have is bad.
         text_positions: whether the file has text at the sequence's paths in the envelope, by path.
         unused: columns of the file's rows that are read and left out.

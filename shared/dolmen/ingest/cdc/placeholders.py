@@ -169,14 +169,14 @@ class MarkedText:
         return self._placed.sub(self._replacement, lines)
 
     def restore(self, bad: BadRow) -> BadRow:
-        """A bad row as it stands in the file, but for spaces in a placeholder."""
+        """A bad row as in the file, but for spaces in a placeholder."""
         if bad.text is None or _MARK.encode() not in bad.text:
             return bad
         return replace(bad, text=_MARKED.sub(lambda found: self._forms[int(found[1])], bad.text))
 
     def _replacement(self, found: re.Match[bytes]) -> bytes:
         name, colon = found[1], found[2]
-        word = next(place for place, group in enumerate(found.groups()[2:]) if group)
+        word = next(index for index, group in enumerate(found.groups()[2:]) if group)
         form = 3 * word + b'"[{'.index(found[3 + word][:1])
         return b'%b%bnull,"%b%b:%d' % (name, colon, _MARK.encode(), name[1:], form)
 

@@ -73,31 +73,31 @@ class ChangeOrder:
         cls, changes: pa.Table, latest: LatestSequences, keys: Sequence[str], sequence: str, first_ts: int
     ) -> ChangeOrder:
         """The order of all changes of some keys. Rows from the timestamp ``first_ts`` on are of the same file."""
-        known = latest.rows
-        ranks, sequences = _ranks(_joined(changes[sequence], known[SEQUENCE], latest.kept[KEPT_SINCE]))
-        ranks, since = np.split(ranks, [changes.num_rows + known.num_rows])
+        known_keys = latest.rows
+        ranks, sequences = _ranks(_joined(changes[sequence], known_keys[SEQUENCE], latest.kept[KEPT_SINCE]))
+        ranks, since = np.split(ranks, [changes.num_rows + known_keys.num_rows])
         rows, deletes = changes[ROW].to_numpy(), changes[DELETED].to_numpy()
-        columns, places = latest.kept[KEPT_COLUMN].to_numpy(), latest.kept["place"].to_numpy()
-        kept = {column: np.full(known.num_rows, -2) for column in np.unique(columns).tolist()}
+        columns, indices = latest.kept[KEPT_COLUMN].to_numpy(), latest.kept["index"].to_numpy()
+        kept = {column: np.full(known_keys.num_rows, -2) for column in np.unique(columns).tolist()}
         for column, ranks_ in kept.items():
-            np.maximum.at(ranks_, places[columns == column], since[columns == column])
+            np.maximum.at(ranks_, indices[columns == column], since[columns == column])
         return cls(
-            _key_numbers([_joined(changes[name], known[name]) for name in keys]),
+            _key_numbers([_joined(changes[name], known_keys[name]) for name in keys]),
             ranks,
             sequences,
             {column: np.where(own == -2, ranks[len(rows) :], own) for column, own in kept.items()},
             rows,
             deletes,
             _find_old_keys(changes, rows, deletes, ranks),
-            known[LIVE].to_numpy(),
-            known[TS].to_numpy() >= first_ts,
+            known_keys[LIVE].to_numpy(),
+            known_keys[TS].to_numpy() >= first_ts,
         )
 
     def select_newer(self) -> Mask:
         """Selects the changes that are newer than what is known of their keys."""
-        changes, known = self.keys[: len(self.rows)], self.keys[len(self.rows) :]
+        changes, known_keys = self.keys[: len(self.rows)], self.keys[len(self.rows) :]
         latest, may_equal = np.full(len(self.keys), -2), np.zeros(len(self.keys), bool)
-        latest[known], may_equal[known] = self.ranks[len(self.rows) :], self.same_file
+        latest[known_keys], may_equal[known_keys] = self.ranks[len(self.rows) :], self.same_file
         own = self.ranks[: len(self.rows)]
         newer: Mask = (own > latest[changes]) | ((own == latest[changes]) & may_equal[changes])
         return newer
@@ -106,11 +106,11 @@ class ChangeOrder:
         """Selects those of some changes that come after all others of their keys."""
         count = len(self.rows)
         keys = self.keys[:count]
-        places = np.empty(count, np.int64)
-        places[np.lexsort((self.rows, self.ranks[:count], keys))] = np.arange(count)
+        indices = np.empty(count, np.int64)
+        indices[np.lexsort((self.rows, self.ranks[:count], keys))] = np.arange(count)
         last = np.full(len(self.keys), -1)
-        np.maximum.at(last, keys[~some], places[~some])
-        return some & (places > last[keys])
+        np.maximum.at(last, keys[~some], indices[~some])
+        return some & (indices > last[keys])
 
     def find_sources(self, column: int, missing: Mask) -> tuple[Indices, Indices]:
         """Finds where the values of a column come from, which the ``missing`` changes do not have.
@@ -119,10 +119,10 @@ class ChangeOrder:
             For each change, and for each known key, the index of the change that has the value, or the index of the
             known key whose row has it, counted down from -1, or ``NOWHERE``.
         """
-        count, known = len(self.rows), len(self.live)
+        count, key_count = len(self.rows), len(self.live)
         moved = np.flatnonzero(missing & (self.old_keys >= 0))
         deletes = self.old_keys[moved]
-        ends = count + np.arange(known)
+        ends = count + np.arange(key_count)
         since = self.kept.get(column, self.ranks[count:])
         # A value has the position of its source, maybe before changes that came late; the end of a row that of the row.
         # A change of a key looks at its old key as it is before the delete.
@@ -132,32 +132,27 @@ class ChangeOrder:
         rows = np.concatenate(
             (2 * self.rows, stored_rows, 2 * self.rows[deletes] - 1, np.where(self.same_file, 0, _LAST))
         )
+        is_live = np.isin(self.keys[:count], self.keys[count:][self.live])
         has_value = np.zeros(len(keys), bool)
-        has_value[:count] = ~missing & ~(self.deletes & ~self.select_newer() & self._is_live())
-        has_value[count : count + known] = True
+        has_value[:count] = ~missing & ~(self.deletes & ~self.select_newer() & is_live)
+        has_value[count : count + key_count] = True
         order = np.lexsort((np.arange(len(keys)), rows, ranks, keys))
         nothing = len(order)
         before = np.full(nothing + 1, nothing)
         same_key = keys[order[1:]] == keys[order[:-1]]
         before[order[1:][same_key]] = order[:-1][same_key]
         source = np.where(np.append(has_value, True), np.arange(nothing + 1), before)
-        source[moved] = count + known + np.arange(len(moved))
+        source[moved] = count + key_count + np.arange(len(moved))
         while not np.array_equal(source, further := source[source]):
             source = further
-        found = np.concatenate((source[:count], source[nothing - known : nothing]))
+        found = np.concatenate((source[:count], source[nothing - key_count : nothing]))
         stored = found - count
-        is_stored = (stored >= 0) & (stored < known)
+        is_stored = (stored >= 0) & (stored < key_count)
         is_stored[is_stored] = self.live[stored[is_stored]]
         is_changed = found < count
         is_changed[is_changed] = ~self.deletes[found[is_changed]]
         found = np.where(is_changed, found, np.where(is_stored, -1 - stored, NOWHERE))
         return found[:count], found[count:]
-
-    def _is_live(self) -> Mask:
-        """The changes whose keys have a row."""
-        live = np.zeros(len(self.keys), bool)
-        live[self.keys[len(self.rows) :]] = self.live
-        return live[self.keys[: len(self.rows)]]
 
 
 def _find_old_keys(changes: pa.Table, rows: Indices, deletes: Mask, ranks: Indices) -> Indices:
@@ -193,11 +188,11 @@ def _ranks(values: pa.Array) -> tuple[Indices, pa.Array]:
     order = pc.sort_indices(encoded.dictionary)
     ranks = np.full(len(order) + 1, -1)
     ranks[order.to_numpy()] = np.arange(len(order))
-    places: Indices = pc.fill_null(encoded.indices, -1).to_numpy()
-    return ranks[places], encoded.dictionary.take(order)
+    indices: Indices = pc.fill_null(encoded.indices, -1).to_numpy()
+    return ranks[indices], encoded.dictionary.take(order)
 
 
-PLACE, STORED = "place", "stored"
+INDEX, STORED = "index", "stored"
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,12 +200,12 @@ class PreviousValues:
     """Changes, and the sources of the values that they do not have.
 
     Args:
-        changes: those that can be applied, with their ``place`` among all.
+        changes: those that can be applied, with their ``index`` among all.
         amended: stored rows into which values of late changes are put, as upserts.
         lost: row in the file and column of each value without a source.
-        kept: which values are older than their changes: ``place``, ``kept_column``, ``kept_since``.
+        kept: which values are older than their changes: ``index``, ``kept_column``, ``kept_since``.
         every: all changes, and then a row for each known key.
-        known: the keys, in the order in which sources count them.
+        known_keys: the keys, in the order in which sources count them.
         sources: of each column with values that come from elsewhere, by id (see ``ChangeOrder.find_sources``).
     """
 
@@ -219,7 +214,7 @@ class PreviousValues:
     lost: tuple[tuple[int, int], ...]
     kept: pa.Table
     every: pa.Table
-    known: pa.Table
+    known_keys: pa.Table
     sources: Mapping[int, Indices]
 
     @classmethod
@@ -229,10 +224,10 @@ class PreviousValues:
         """Finds the sources of all changes of some keys; see ``ChangeOrder.of``."""
         order_by = str(sequence.id)
         order = ChangeOrder.of(changes, latest, keys, order_by, first_ts)
-        count, known = changes.num_rows, latest.rows
+        count, known_keys = changes.num_rows, latest.rows
         newer, lost_column = order.select_newer(), np.full(count, -1)
         sources: dict[int, Indices] = {}
-        amended = np.zeros(known.num_rows, bool)
+        amended = np.zeros(known_keys.num_rows, bool)
         there = {column for column in order.kept if str(column) in changes.column_names}  # others were dropped
         for column in sorted({*unavailable_columns(changes), *there}):
             missing = is_unavailable(changes, column)
@@ -245,25 +240,25 @@ class PreviousValues:
         applied = ~lost & ~(order.deletes & np.isin(order.rows, order.rows[lost]))  # with the delete of its old key
         amended[np.isin(order.keys[count:], order.keys[:count][applied & newer])] = False
 
-        every = _with_rows(changes, known, keys, order_by)
+        every = _with_rows(changes, known_keys, keys, order_by)
         kept = _older_values(order, sources)
         if amended.any():
             others = {int(name) for name in changes.column_names if name.isdigit()} - {sequence.id, *map(int, keys)}
-            as_it_is = np.concatenate((np.arange(count), -1 - np.arange(known.num_rows)))
+            as_it_is = np.concatenate((np.arange(count), -1 - np.arange(known_keys.num_rows)))
             sources |= dict.fromkeys(others - sources.keys(), as_it_is)
         return cls(
             every.slice(0, count).filter(pa.array(applied)),
             every.slice(count).filter(pa.array(amended)),
-            tuple(sorted((int(order.rows[place]), int(lost_column[place])) for place in last)),
+            tuple(sorted((int(order.rows[index]), int(lost_column[index])) for index in last)),
             kept,
             every,
-            known.select(keys),
+            known_keys.select(keys),
             sources,
         )
 
     def kept_of(self, upserts: pa.Table) -> pa.Table:
         """The older values of some changes or amended rows: the columns of these, and of ``kept``."""
-        at = pc.index_in(self.kept[PLACE], upserts[PLACE].combine_chunks())
+        at = pc.index_in(self.kept[INDEX], upserts[INDEX].combine_chunks())
         there = self.kept.filter(pc.is_valid(at)).select([KEPT_COLUMN, KEPT_SINCE])
         rows = upserts.take(at.drop_null())
         for name in there.column_names:
@@ -274,17 +269,17 @@ class PreviousValues:
         self, upserts: pa.Table, transaction: Transaction, table: str, keys: tuple[Field, ...]
     ) -> Iterator[pa.Table]:
         """Yields some of the changes, or amended rows, with all values; the transaction depends on what it reads."""
-        places = upserts[PLACE].to_numpy()
-        stored = np.full(len(places), -1)
+        indices = upserts[INDEX].to_numpy()
+        stored = np.full(len(indices), -1)
         for column, sources in self.sources.items():
-            source = sources[places]
+            source = sources[indices]
             upserts = _replace(upserts, str(column), self.every[str(column)], source, source >= 0)
             stored = np.where((source < 0) & (source != NOWHERE), -1 - source, stored)
         yield upserts.filter(pa.array(stored < 0))
         if (stored < 0).all():
             return
         waiting = upserts.append_column(STORED, pa.array(stored)).filter(pa.array(stored >= 0))
-        is_stored = {id_: of[waiting[PLACE].to_numpy()] < 0 for id_, of in self.sources.items()}
+        is_stored = {id_: of[waiting[INDEX].to_numpy()] < 0 for id_, of in self.sources.items()}
         is_stored = {id_: which for id_, which in is_stored.items() if which.any()}
         for rows in self._stored_rows(waiting[STORED], list(is_stored), transaction, table, keys):
             at = pc.index_in(waiting[STORED], rows[STORED].combine_chunks())
@@ -295,39 +290,44 @@ class PreviousValues:
             yield part
 
     def _stored_rows(
-        self, places: pa.ChunkedArray, columns: list[int], transaction: Transaction, table: str, keys: tuple[Field, ...]
+        self,
+        stored: pa.ChunkedArray,
+        columns: list[int],
+        transaction: Transaction,
+        table: str,
+        keys: tuple[Field, ...],
     ) -> Iterator[pa.Table]:
-        """Yields columns of rows in the table with their index among ``known``: one row for each key."""
-        schema, names = unit_of(transaction).entry(table).schema, self.known.column_names
-        left = pc.unique(places)
-        sought = self.known.take(left).append_column(STORED, left)
+        """Yields columns of rows in the table with their index among ``known_keys``: one row for each key."""
+        schema, names = unit_of(transaction).entry(table).schema, self.known_keys.column_names
+        left = pc.unique(stored)
+        sought = self.known_keys.take(left).append_column(STORED, left)
         ids = [*names, *map(str, columns)]
         scan = transaction.table(table).scan(
             [schema.by_id[int(id_)].name for id_ in ids], condition_on_keys(transaction, table, keys, sought)
         )
         for batch in scan.to_batches():
             rows = pa.Table.from_batches([batch]).rename_columns(ids)
-            own = rows.select(names).append_column(PLACE, pa.array(np.arange(rows.num_rows)))
+            own = rows.select(names).append_column(INDEX, pa.array(np.arange(rows.num_rows)))
             found = own.join(sought, names, join_type="inner", use_threads=False)
             found = found.filter(pc.is_in(found[STORED], left)).group_by(STORED, use_threads=False)
-            first = found.aggregate([(PLACE, "min")])
+            first = found.aggregate([(INDEX, "min")])
             left = left.filter(pc.invert(pc.is_in(left, first[STORED].combine_chunks())))
-            yield rows.select(ids[len(names) :]).take(first[f"{PLACE}_min"]).append_column(STORED, first[STORED])
+            yield rows.select(ids[len(names) :]).take(first[f"{INDEX}_min"]).append_column(STORED, first[STORED])
         assert not len(left), "they were there when the latest sequences were read, in the same version"
 
 
-def _with_rows(changes: pa.Table, known: pa.Table, keys: Sequence[str], sequence: str) -> pa.Table:
-    """Changes, then known keys as upserts without values, each with its place."""
-    rows = known.select(keys).append_column(sequence, known[SEQUENCE])
-    rows = rows.append_column(DELETED, pa.array(np.zeros(known.num_rows, bool)))
-    rows = rows.append_column(ROW, pa.array(np.zeros(known.num_rows, np.int64)))
+def _with_rows(changes: pa.Table, known_keys: pa.Table, keys: Sequence[str], sequence: str) -> pa.Table:
+    """Changes, then known keys as upserts without values, each with its index."""
+    rows = known_keys.select(keys).append_column(sequence, known_keys[SEQUENCE])
+    rows = rows.append_column(DELETED, pa.array(np.zeros(known_keys.num_rows, bool)))
+    rows = rows.append_column(ROW, pa.array(np.zeros(known_keys.num_rows, np.int64)))
     every = pa.concat_tables([changes, rows], promote_options="default")
-    return every.append_column(PLACE, pa.array(np.arange(every.num_rows)))
+    return every.append_column(INDEX, pa.array(np.arange(every.num_rows)))
 
 
 def _older_values(order: ChangeOrder, sources: Mapping[int, Indices]) -> pa.Table:
     """The values that are older than their rows. A value of another key counts as the change's own."""
-    places, columns, ranks = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    indices, columns, ranks = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     count = len(order.rows)
     for column, source in sources.items():
         node = np.where(source >= 0, source, count - 1 - source)
@@ -336,13 +336,13 @@ def _older_values(order: ChangeOrder, sources: Mapping[int, Indices]) -> pa.Tabl
         since[count:] = order.kept.get(column, since[count:])
         is_kept = (source != NOWHERE) & (order.keys[node] == order.keys) & (since[node] < order.ranks)
         is_kept[count:] &= source[count:] >= 0  # of other stored rows it is known already
-        places.append(np.flatnonzero(is_kept))
-        columns.append(np.full(len(places[-1]), column))
+        indices.append(np.flatnonzero(is_kept))
+        columns.append(np.full(len(indices[-1]), column))
         ranks.append(since[node][is_kept])
     rank = np.concatenate(ranks)
     values = order.sequences.take(pa.array(rank, mask=rank < 0))
-    names = [PLACE, KEPT_COLUMN, KEPT_SINCE]
-    return pa.table([pa.array(np.concatenate(places)), pa.array(np.concatenate(columns)), values], names)
+    names = [INDEX, KEPT_COLUMN, KEPT_SINCE]
+    return pa.table([pa.array(np.concatenate(indices)), pa.array(np.concatenate(columns)), values], names)
 
 
 def _replace(rows: pa.Table, column: str, others: pa.ChunkedArray, indices: Indices, which: Mask) -> pa.Table:

@@ -30,13 +30,7 @@ MAX_DATA_BYTES = 64 * MIB
 
 @dataclass(frozen=True)
 class DropSource:
-    """A place to look for files in.
-
-    Args:
-        landing: decides which files are drops.
-        bucket: the bucket's name; ``DIRECTORY_BUCKET`` for a directory.
-        prefixes: prefixes of keys, in order; each is listed in turn.
-    """
+    """A source of drops: a bucket (``DIRECTORY_BUCKET`` for a directory), and the prefixes of keys to list in turn."""
 
     landing: Landing
     bucket: str
@@ -54,7 +48,7 @@ class DropSource:
         rejected_url: str | None = None,
         runtime: Runtime | None = None,
     ) -> DropSource:
-        """The place that a URL names.
+        """The source that a URL names. Raises InputError if keys below it can't be drops, NotFoundError.
 
         Args:
             url: ``s3://bucket/folder``, or with ``*`` at its end all keys that begin so; or a directory that has one
@@ -62,10 +56,6 @@ class DropSource:
             database: its URL: its own objects are never taken for drops, and neither are those below ``rejected_url``.
             tables: look for files of these alone.
             landing_prefix: what the keys of drops start with in a bucket.
-
-        Raises:
-            InputError: keys below the URL can't be drops.
-            NotFoundError: there is no such directory.
         """
         runtime = runtime or shared_runtime()
         database = open_store(database, runtime).url if database else ""

@@ -96,18 +96,18 @@ def _batches(container: Container, types: AvroTypes, own: pa.Schema, name: str) 
     most = rows_at_once(own, name, BATCH_ROWS)
     widest = max((widest_item(field.type) for field in own), default=0)
     rows: list[Record] = []
-    done = taken = 0
+    yielded = read_bytes = 0
 
     def parts(rows: list[Record]) -> Iterator[list[Record]]:
         """The rows, fewer at a time where their lists take much memory: an item takes a byte of the file or more."""
-        if taken * widest > BYTES_AT_ONCE:
+        if read_bytes * widest > BYTES_AT_ONCE:
             sizes = {column: item_bytes([row[column] for row in rows], kind) for column, kind in decoded}
             if (size := sum(sizes.values())) > BYTES_AT_ONCE and len(rows) > 1:
                 yield from parts(rows[: len(rows) // 2])
                 yield from parts(rows[len(rows) // 2 :])
                 return
             column = max(sizes, key=sizes.__getitem__)
-            check_lists(size, taken, 1, f"file {name!r}, record {done + 1:,} of the file, field {column!r}")
+            check_lists(size, read_bytes, 1, f"file {name!r}, record {yielded + 1:,} of the file, field {column!r}")
         yield rows
 
     def batch(rows: list[Record]) -> pa.RecordBatch:
@@ -119,23 +119,23 @@ def _batches(container: Container, types: AvroTypes, own: pa.Schema, name: str) 
             except _MISFITS:
                 index = next((n for n, value in enumerate(values) if not _fits(value, kind, field.type)), 0)
                 raise InputError(
-                    f"file {name!r} is damaged: record {done + index + 1:,} of the file, field {column!r}: "
+                    f"file {name!r} is damaged: record {yielded + index + 1:,} of the file, field {column!r}: "
                     "its value is none of its type"
                 ) from None
         return pa.RecordBatch.from_arrays(arrays, schema=own)
 
     for records, size in decoded_records(container, types.plain, name, most):
-        if rows and (len(rows) + len(records) > most or taken + size > _BATCH_BYTES):
+        if rows and (len(rows) + len(records) > most or read_bytes + size > _BATCH_BYTES):
             for part in parts(rows):
                 yield batch(part)
-                done += len(part)
-            rows, taken = [], 0
+                yielded += len(part)
+            rows, read_bytes = [], 0
         rows += records
-        taken += size
+        read_bytes += size
     for part in parts(rows):
         if part:
             yield batch(part)
-            done += len(part)
+            yielded += len(part)
 
 
 _MISFITS = (ValueError, TypeError, OverflowError, pa.ArrowException)

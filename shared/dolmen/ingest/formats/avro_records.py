@@ -83,7 +83,7 @@ class Container:
             yield count, data
 
     def _metadata(self) -> dict[str, bytes]:
-        made: dict[str, bytes] = {}
+        metadata: dict[str, bytes] = {}
         left = _MAX_HEADER_BYTES
         while count := self._number():
             if count < 0:
@@ -96,10 +96,10 @@ class Container:
                     if size < 0 or left < 0:
                         raise self._damaged("its header is too large")
                     pair.append(self._exactly(size))
-                made[pair[0].decode(errors="replace")] = pair[1]
-                if len(made.get("avro.schema", b"")) > MAX_SCHEMA_BYTES:
+                metadata[pair[0].decode(errors="replace")] = pair[1]
+                if len(metadata.get("avro.schema", b"")) > MAX_SCHEMA_BYTES:
                     raise self._damaged(f"its schema has more than {MAX_SCHEMA_BYTES:,} bytes")
-        return made
+        return metadata
 
     def _number(self, first: bytes = b"") -> int:
         number = _read_number(chain(first, iter(lambda: self._exactly(1)[0], None)))
@@ -218,9 +218,9 @@ class _Walk:
         elif plain in ("int", "long"):
             self._number()
         elif plain in ("bytes", "string"):
-            taken = self._take(self._number(), "a length of {} bytes")
+            data = self._take(self._number(), "a length of {} bytes")
             if plain == "string":
-                _check_text(taken)
+                _check_text(data)
         else:
             self._take(_SIZES[plain], "{} bytes")
 
@@ -419,9 +419,9 @@ def _text(data: bytes) -> bytes:
 
 def _number(value: int) -> bytes:
     """A number that is not negative, as Avro writes it."""
-    value, made = value << 1, bytearray()
+    value, encoded = value << 1, bytearray()
     while value >= 0x80:
-        made.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    made.append(value)
-    return bytes(made)
+    encoded.append(value)
+    return bytes(encoded)

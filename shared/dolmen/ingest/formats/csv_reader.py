@@ -75,7 +75,7 @@ def infer(source: SourceFile) -> pa.Schema:
     return pa.schema([(name, shape.arrow_type) for name, shape in _shapes(source).items()])
 
 
-def survey(source: SourceFile, *, skip_bad_rows: bool = False) -> pa.Schema:
+def survey(source: SourceFile, skip_bad_rows: bool) -> pa.Schema:
     """The types that hold every cell, by the header's names; null for a column without any. None without a header."""
     if not source.options.header:
         return pa.schema([])

@@ -12,6 +12,7 @@ import io
 import json
 import os
 import uuid
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,12 +35,11 @@ from dolmen.rows.write.casts import flattened_offsets
 from dolmen.rows.write.conform import conform
 from dolmen.rows.write.validity import fill_hidden_of_batch
 
-_ALPHABET = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8)
 _NAMED_ESCAPES = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
-_NON_FINITE = '"NaN"', '"Infinity"', '"-Infinity"'
+_HOLDS_ALL = "parquet and arrow hold it"
 
 
-class Unsayable(Exception):  # noqa: N818 - turned into an InputError by who knows the file
+class TextError(Exception):
     """A value has no text; ``index`` is its 0-based position among the values."""
 
     def __init__(self, reason: str, index: int) -> None:
@@ -52,11 +52,11 @@ def has_text(kind: pa.DataType) -> bool:
     found = type_of(kind)
     if found is None or found.text is None:
         return False
-    return not t.is_nested(kind) or all(has_text(kind.field(place).type) for place in range(kind.num_fields))
+    return not t.is_nested(kind) or all(has_text(kind.field(index).type) for index in range(kind.num_fields))
 
 
 def csv_lines(batch: pa.RecordBatch, delimiter: str) -> pa.Buffer:
-    """The rows of a batch as records of delimited text. Raises ``Unsayable``."""
+    """The rows of a batch as records of delimited text. Raises ``TextError``."""
     cells = [_by_column(field.name, _cells, column) for field, column in zip(batch.schema, batch.columns, strict=True)]
     lines = cells[0] if len(cells) == 1 else pc.binary_join_element_wise(*cells, delimiter)
     return join_strings(pc.binary_join_element_wise(lines, "", "\n"))
@@ -73,7 +73,7 @@ def _quoted_name(name: str, delimiter: str) -> str:
 
 
 def json_lines(batch: pa.RecordBatch) -> pa.Buffer:
-    """The rows of a batch as JSON objects, one a line. Raises ``Unsayable``."""
+    """The rows of a batch as JSON objects, one a line. Raises ``TextError``."""
     pairs = zip(batch.schema, batch.columns, strict=True)
     fields = [(field.name, _by_column(field.name, _json, column)) for field, column in pairs]
     return join_strings(pc.binary_join_element_wise(_object(fields), "", "\n"))
@@ -82,8 +82,8 @@ def json_lines(batch: pa.RecordBatch) -> pa.Buffer:
 def _by_column(name: str, say: Callable[[pa.Array], pa.Array], column: pa.Array) -> pa.Array:
     try:
         return say(column)
-    except Unsayable as unsayable:
-        raise Unsayable(f"column {name!r}: {unsayable.reason}", unsayable.index) from None
+    except TextError as error:
+        raise TextError(f"column {name!r}: {error.reason}", error.index) from None
 
 
 def _cells(array: pa.Array) -> pa.Array:
@@ -119,10 +119,10 @@ def _timestamp_text(array: pa.Array) -> pa.Array:
 
 
 def _check_years(numbers: pa.Array, first: int, last: int) -> None:
-    """Raises Unsayable for a time of a year that has not four digits: readers of text know no others."""
+    """Raises TextError for a time of a year that has not four digits: readers of text know no others."""
     outside = pc.fill_null(pc.or_(pc.less(numbers, first), pc.greater(numbers, last)), False)
     if pc.any(outside).as_py():
-        raise Unsayable("a time outside of the years 1 to 9999", pc.index(outside, True).as_py())
+        raise TextError("a time outside of the years 1 to 9999", pc.index(outside, True).as_py())
 
 
 def _json(array: pa.Array) -> pa.Array:
@@ -141,16 +141,16 @@ def _json_list(array: pa.Array) -> pa.Array:
     offsets, items = flattened_offsets(array), array.flatten()
     try:
         texts = _json(items)
-    except Unsayable as unsayable:
-        row = int(np.searchsorted(offsets.to_numpy(), unsayable.index, side="right")) - 1
-        raise Unsayable(unsayable.reason, row) from None
+    except TextError as error:
+        row = int(np.searchsorted(offsets.to_numpy(), error.index, side="right")) - 1
+        raise TextError(error.reason, row) from None
     return _around("[", pc.binary_join(pa.ListArray.from_arrays(offsets, texts), ","), "]")
 
 
 def _object(fields: list[tuple[str, pa.Array]]) -> pa.Array:
     pieces: list[pa.Array | str] = ["{"]
-    for place, (name, text) in enumerate(fields):
-        pieces += [f"{',' if place else ''}{json.dumps(name, ensure_ascii=False)}:", text]
+    for index, (name, text) in enumerate(fields):
+        pieces += [f"{',' if index else ''}{json.dumps(name, ensure_ascii=False)}:", text]
     return pc.binary_join_element_wise(*pieces, "}", "")
 
 
@@ -158,13 +158,12 @@ def _json_float(array: pa.Array) -> pa.Array:
     text, finite = array.cast(pa.string()), pc.is_finite(array)
     if pc.all(finite).as_py() is not False:
         return text
-    nan, infinity, negative = _NON_FINITE
-    word = pc.if_else(pc.is_nan(array), nan, pc.if_else(pc.greater(array, 0.0), infinity, negative))
+    word = pc.if_else(pc.is_nan(array), '"NaN"', pc.if_else(pc.greater(array, 0.0), '"Infinity"', '"-Infinity"'))
     return pc.if_else(finite, text, word)
 
 
 def _escape(strings: pa.Array) -> pa.Array:
-    """Strings as they stand between the quotes of JSON."""
+    """Strings as between the quotes of JSON."""
     if not pc.any(pc.match_substring_regex(strings, r'[\x00-\x1f\\"]')).as_py():
         return strings
     strings = pc.replace_substring(pc.replace_substring(strings, "\\", "\\\\"), '"', '\\"')
@@ -180,30 +179,9 @@ def _around(before: str, text: pa.Array, after: str) -> pa.Array:
 
 
 def encode_base64(array: pa.Array) -> pa.Array:
-    """Base64 (RFC 4648, section 4, padded) of binary values, all at once; NULL stays NULL."""
-    filled = pc.fill_null(array.cast(pa.binary()), b"")
-    _, offset_buffer, data_buffer = filled.buffers()
-    bounds = np.frombuffer(offset_buffer, np.int32)[filled.offset : filled.offset + len(filled) + 1].astype(np.int64)
-    octets = np.frombuffer(data_buffer or b"", np.uint8)[bounds[0] : bounds[-1]]
-    sizes = np.diff(bounds)
-    triples = (sizes + 2) // 3
-    starts = np.concatenate(([0], np.cumsum(triples)))
-    # each value begins at a triple of its own: where its bytes go, as they stand one after the other
-    shift = np.repeat(starts[:-1] * 3 - (bounds[:-1] - bounds[0]), sizes)
-    padded = np.zeros(int(starts[-1]) * 3, np.uint8)
-    padded[np.arange(len(octets)) + shift] = octets
-    first, second, third = padded.reshape(-1, 3).T
-    sixes = np.empty((len(first), 4), np.uint8)
-    sixes[:, 0], sixes[:, 1] = first >> 2, (first & 3) << 4 | second >> 4
-    sixes[:, 2], sixes[:, 3] = (second & 15) << 2 | third >> 6, third & 63
-    characters = _ALPHABET[sixes]
-    lasts, left = starts[1:] - 1, sizes % 3
-    characters[lasts[left == 1], 2:] = ord("=")
-    characters[lasts[left == 2], 3] = ord("=")
-    made = pa.StringArray.from_buffers(
-        len(filled), pa.py_buffer((starts * 4).astype(np.int32)), pa.py_buffer(np.ascontiguousarray(characters))
-    )
-    return pc.if_else(array.is_valid(), made, pa.scalar(None, pa.string()))
+    """Base64 (RFC 4648, section 4, padded) of binary values; NULL stays NULL."""
+    values = [None if value is None else b64encode(value).decode() for value in array.to_pylist()]
+    return pa.array(values, pa.string())
 
 
 WRITERS: dict[TextKind, Callable[[pa.Array], pa.Array]] = {
@@ -229,7 +207,6 @@ JSON_WRITERS: dict[JsonKind, Callable[[pa.Array], pa.Array]] = {
     "object": _json_object,
 }
 """How values become JSON, by the form that it has for their type (``ColumnType.json``)."""
-_HOLDS_ALL = "parquet and arrow hold it"
 
 
 def export_file(rows: pa.RecordBatchReader, file: Path, format: Format) -> int:
@@ -336,11 +313,9 @@ def _write_text(
     for batch in rows:
         try:
             stream.write(say(batch))
-        except Unsayable as unsayable:
-            row = count + unsayable.index + 1
-            raise InputError(
-                f"row {row}, {unsayable.reason}: {format.kind} has no words for it, {_HOLDS_ALL}"
-            ) from None
+        except TextError as error:
+            row = count + error.index + 1
+            raise InputError(f"row {row}, {error.reason}: {format.kind} has no words for it, {_HOLDS_ALL}") from None
         except pa.ArrowInvalid as error:
             raise InputError(
                 f"rows from {count + 1} on cannot be written as {format.kind}, {_HOLDS_ALL}: {error}"

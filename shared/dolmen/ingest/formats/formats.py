@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import pyarrow as pa
 
@@ -30,23 +29,7 @@ from dolmen.ingest.formats import arrow, avro_reader, csv_reader, json_types, js
 from dolmen.ingest.formats.source_file import BadRow, Format, OnBadRow, ReadOptions, SourceFile
 from dolmen.ingest.formats.typed_batches import stored_schema, surveyed_schema
 
-__all__ = [
-    "READERS",
-    "BadRow",
-    "FileKind",
-    "Format",
-    "OnBadRow",
-    "ReadOptions",
-    "SourceFile",
-    "detect",
-    "infer",
-    "read",
-    "survey",
-]
-
-
-class _Survey(Protocol):
-    def __call__(self, source: SourceFile, *, skip_bad_rows: bool = False) -> pa.Schema: ...
+__all__ = ["READERS", "BadRow", "Format", "OnBadRow", "ReadOptions", "SourceFile", "detect", "infer", "read", "survey"]
 
 
 @dataclass(frozen=True)
@@ -54,26 +37,20 @@ class FormatReader:
     """Reads files of one format; see the functions of these names."""
 
     infer: Callable[[SourceFile], pa.Schema]
-    survey: _Survey
+    survey: Callable[[SourceFile, bool], pa.Schema]
     read: Callable[[SourceFile, pa.Schema, OnBadRow | None], Iterator[pa.RecordBatch]]
 
 
-class _TypedFormat(Protocol):
-    """A module that reads files which know the types of their columns."""
-
-    def own_schema(self, source: SourceFile) -> pa.Schema: ...
-
-    def read(self, source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None) -> Iterator[pa.RecordBatch]: ...
-
-
-def _typed_reader(module: _TypedFormat) -> FormatReader:
-    def infer(source: SourceFile) -> pa.Schema:
-        return stored_schema(module.own_schema(source), source.name)
-
-    def survey(source: SourceFile, *, skip_bad_rows: bool = False) -> pa.Schema:
-        return surveyed_schema(module.own_schema(source), source.name)
-
-    return FormatReader(infer, survey, module.read)
+def _typed_reader(
+    own_schema: Callable[[SourceFile], pa.Schema],
+    read: Callable[[SourceFile, pa.Schema, OnBadRow | None], Iterator[pa.RecordBatch]],
+) -> FormatReader:
+    """The reader of files that know the types of their columns."""
+    return FormatReader(
+        lambda source: stored_schema(own_schema(source), source.name),
+        lambda source, skip_bad_rows: surveyed_schema(own_schema(source), source.name),
+        read,
+    )
 
 
 _CSV = FormatReader(csv_reader.infer, csv_reader.survey, csv_reader.read)
@@ -81,9 +58,9 @@ READERS: dict[FileKind, FormatReader] = {
     "csv": _CSV,
     "tsv": _CSV,
     "jsonl": FormatReader(json_types.infer, json_types.survey, jsonl.read),
-    "parquet": _typed_reader(parquet_reader),
-    "arrow": _typed_reader(arrow),
-    "avro": _typed_reader(avro_reader),
+    "parquet": _typed_reader(parquet_reader.own_schema, parquet_reader.read),
+    "arrow": _typed_reader(arrow.own_schema, arrow.read),
+    "avro": _typed_reader(avro_reader.own_schema, avro_reader.read),
 }
 """The reader of each format."""
 
@@ -136,7 +113,7 @@ def survey(source: SourceFile, *, skip_bad_rows: bool = False) -> pa.Schema:
     Raises:
         InputError: as for ``read``.
     """
-    return READERS[source.format.kind].survey(source, skip_bad_rows=skip_bad_rows)
+    return READERS[source.format.kind].survey(source, skip_bad_rows)
 
 
 def read(source: SourceFile, schema: pa.Schema | None, *, on_bad_row: OnBadRow | None = None) -> pa.RecordBatchReader:

@@ -231,5 +231,5 @@ def _shape_of_times(text: pa.Array, times: TimeFormat | None) -> TextShape | Non
         return TextShape("date")
     if _cast(text, pa.timestamp("us"), times) is not None:
         return TextShape("timestamp")
-    # What has no offset is UTC only where a column is declared so: here it would depend on what stands beside it.
+    # What has no offset is UTC only where a column is declared so: here it would depend on the values beside it.
     return TextShape("zoned") if _cast(text, _ZONED, times if times and times.has_zone else None) is not None else None

@@ -193,7 +193,7 @@ def infer(source: SourceFile) -> pa.Schema:
     return pa.schema([(column, type_of(node)) for column, node in nodes.items()])
 
 
-def survey(source: SourceFile, *, skip_bad_rows: bool = False) -> pa.Schema:
+def survey(source: SourceFile, skip_bad_rows: bool) -> pa.Schema:
     """The types that hold every value of the file; null for a key without any, at any depth of objects."""
     nodes = _Inference(source, skip_bad_rows).columns()
     return pa.schema([(column, surveyed_type(node)) for column, node in nodes.items()])
@@ -311,7 +311,7 @@ def _times_as_strings(kind: pa.DataType) -> pa.DataType:
 
 
 def _strings_alone(kind: pa.DataType) -> pa.DataType | None:
-    """The parts of a type that are strings, to be asked for in the next block; None if there are none."""
+    """The parts of a type that are strings, to ask for in the next block; None without any."""
     if t.is_list(kind):
         item = _strings_alone(kind.value_type)
         return item and pa.list_(item)

@@ -74,7 +74,7 @@ class JsonSelection:
         ignore_extra: leave out what it has no field for, and do not look at it.
         numeric_times: times may be numbers: they become their text, like all other times.
         decimals: so do decimals, of which parsers take less than there are.
-        floats: so do floats, so that the strings ``"NaN"`` and ``"Infinity"`` may stand among them.
+        floats: so do floats, so that the strings ``"NaN"`` and ``"Infinity"`` may be among them.
     """
 
     row: pa.StructType
@@ -373,7 +373,7 @@ def nested_parse(target: pa.DataType, times: TimeFormat | None, ignore_extra: bo
     selection = replace(JsonSelection.of(schema, times, ignore_extra), floats=holds(target, t.is_floating))
     parse = partial(
         _parse_as,
-        asked=at_once,
+        parser_schema=at_once,
         plan=plan_conform(at_once, schema, find),
         ignore_extra=ignore_extra,
         others=others if ignore_extra else None,
@@ -403,7 +403,7 @@ def _select_from_text(text: str | None, selection: JsonSelection) -> str | None:
 
 
 def _parse_as(
-    text: pa.Array, asked: pa.Schema, plan: CastPlan, ignore_extra: bool, others: OtherSpellings | None = None
+    text: pa.Array, parser_schema: pa.Schema, plan: CastPlan, ignore_extra: bool, others: OtherSpellings | None = None
 ) -> pa.Array:
     if not len(text):
         return pa.nulls(0, plan.target.types[0])
@@ -413,7 +413,7 @@ def _parse_as(
     if others is not None and others.may_be_in(lines):  # so would keys in another case be
         raise Misfit("keys in another case")
     try:
-        table = parse_objects(lines, asked, "ignore" if ignore_extra else "error")
+        table = parse_objects(lines, parser_schema, "ignore" if ignore_extra else "error")
     except pa.ArrowInvalid as error:
         raise Misfit(_PARSER_WORDS.sub("", str(error))) from None
     if table.num_rows != len(text):
@@ -468,18 +468,18 @@ def _other_case(name: str) -> str:
     return expression
 
 
-def spell_as_found(asked: Iterable[pa.Field], found: pa.StructArray) -> list[pa.Field]:
+def spell_as_found(fields: Iterable[pa.Field], found: pa.StructArray) -> list[pa.Field]:
     """The fields with names as the keys of objects (with all of their keys) have them.
 
     Raises pa.ArrowInvalid if a name is there in several spellings.
     """
-    asked, children = list(asked), dict(zip((field.name for field in found.type), found.flatten(), strict=True))
-    spellings: dict[str, list[str]] = {field.name: [] for field in asked}
-    for name, own in zip(children, own_names(children, asked), strict=True):
+    fields, children = list(fields), dict(zip((field.name for field in found.type), found.flatten(), strict=True))
+    spellings: dict[str, list[str]] = {field.name: [] for field in fields}
+    for name, own in zip(children, own_names(children, fields), strict=True):
         if own in spellings and (name != own or children[name].null_count < len(found)):
             spellings[own].append(name)
     spelled = []
-    for field in asked:
+    for field in fields:
         if len(spellings[field.name]) > 1:
             raise pa.ArrowInvalid(f"keys in several spellings: {spellings[field.name]}")
         (name,) = spellings[field.name] or [field.name]
@@ -488,9 +488,9 @@ def spell_as_found(asked: Iterable[pa.Field], found: pa.StructArray) -> list[pa.
     return spelled
 
 
-def _spell_type(asked: pa.DataType, found: pa.Array) -> pa.DataType:
-    if t.is_struct(asked) and t.is_struct(found.type):
-        return pa.struct(spell_as_found(asked, found))
-    if t.is_list(asked) and t.is_list(found.type):
-        return pa.list_(asked.value_field.with_type(_spell_type(asked.value_type, found.flatten())))
-    return asked
+def _spell_type(target: pa.DataType, found: pa.Array) -> pa.DataType:
+    if t.is_struct(target) and t.is_struct(found.type):
+        return pa.struct(spell_as_found(target, found))
+    if t.is_list(target) and t.is_list(found.type):
+        return pa.list_(target.value_field.with_type(_spell_type(target.value_type, found.flatten())))
+    return target

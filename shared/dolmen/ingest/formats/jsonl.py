@@ -81,16 +81,16 @@ class _JsonConverter:
         text = pa.schema([(field.name, pa.string()) for field in schema])
         self._text_plan = plan_conform(text, schema, self._find_cast)
         self._others = OtherSpellings(pa.struct(list(schema)))
-        self._ask(self._native)
+        self._set_types(self._native)
 
-    def _ask(self, asked: dict[str, pa.DataType]) -> None:
-        self._types = pa.schema(asked)
-        self._spell(self._types)
+    def _set_types(self, types: dict[str, pa.DataType]) -> None:
+        self._types = pa.schema(types)
+        self._set_spelling(self._types)
 
-    def _spell(self, asked: pa.Schema) -> None:
-        """Asks for keys in this spelling."""
-        self._asked = asked
-        self._plan: CastPlan = plan_conform(asked, self._schema, self._find_cast)
+    def _set_spelling(self, schema: pa.Schema) -> None:
+        """Asks the parser for keys in this spelling."""
+        self._parser_schema = schema
+        self._plan: CastPlan = plan_conform(schema, self._schema, self._find_cast)
 
     def convert(self, block: Block, row: int) -> tuple[pa.RecordBatch, int]:
         """The block's good rows, and the number of all its rows. Raises RowError if there is no ``on_bad_row``."""
@@ -148,27 +148,27 @@ class _JsonConverter:
         if self._ignore_extra:
             if self._others.may_be_in(data):  # else such a key would be left out
                 self._learn_spelling(data)
-            return parse_objects(data, self._asked, "ignore")
+            return parse_objects(data, self._parser_schema, "ignore")
         try:
-            return parse_objects(data, self._asked, "error")
+            return parse_objects(data, self._parser_schema, "error")
         except pa.ArrowInvalid:
             if not (self._others.may_be_in(data) and self._learn_spelling(data)):
                 raise
-            return parse_objects(data, self._asked, "error")
+            return parse_objects(data, self._parser_schema, "error")
 
     def _learn_spelling(self, data: bytes) -> bool:
         """Asks for keys as a block has them; returns whether this differs. Raises pa.ArrowInvalid for a mix."""
         found = parse_objects(data, self._types, "infer").combine_chunks()
         objects = pa.StructArray.from_arrays([c.combine_chunks() for c in found.columns], fields=list(found.schema))
-        asked = pa.schema(spell_as_found(self._types, objects))
-        if asked == self._asked:
+        schema = pa.schema(spell_as_found(self._types, objects))
+        if schema == self._parser_schema:
             return False
-        self._spell(asked)
+        self._set_spelling(schema)
         return True
 
     def _has_extra(self, data: bytes) -> bool:
         """Whether there is something in closed structs that they have no field for."""
-        found = parse_objects(data, self._asked, "infer").schema
+        found = parse_objects(data, self._parser_schema, "infer").schema
         row = pa.field("row", pa.struct(list(self._schema)))
         return _has_extra(pa.struct(list(found)), row, closed=False)
 
@@ -183,7 +183,7 @@ class _JsonConverter:
             raise lines.error((error.row or row) - row, error.reason, error.column) from None
         if malformed:
             raise malformed
-        self._ask(
+        self._set_types(
             {
                 name: pa.string() if not t.is_nested(native) and _has_only_strings(rows, name) else native
                 for name, native in self._native.items()

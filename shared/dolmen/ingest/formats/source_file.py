@@ -96,11 +96,7 @@ class ReadOptions:
 
     @classmethod
     def of(cls, settings: IngestSettings, schema: Schema | None = None) -> ReadOptions:
-        """The options that a table's properties ask for.
-
-        Args:
-            schema: the table's columns, whose defaults are the values of those that a file lacks; None: NULL.
-        """
+        """The options that a table's properties ask for, and defaults of ``schema`` for columns that a file lacks."""
         return cls(
             delimiter=settings.delimiter,
             header=settings.header,
@@ -253,12 +249,8 @@ class SourceFile:
     def stream(self) -> Iterator[ByteStream]:
         """Opens the file for reading its uncompressed bytes from the beginning.
 
-        Several gzip members, Zstandard frames or bzip2 streams one after the other are one file, as their
-        command-line tools see it.
-
-        Raises:
-            InputError: (also from ``read``) the compressed data is damaged, ends early, is followed by something
-                else, or unpacks to more than ``options.max_bytes``.
+        Several gzip members, Zstandard frames or bzip2 streams one after the other are one file, as their command-line
+        tools see it. Raises InputError, also from ``read``, for damaged data or more than ``options.max_bytes``.
         """
         with self.open() as file:
             compression = self.format.compression
@@ -357,11 +349,7 @@ def good_rows(
 
 
 class RowNumbers:
-    """Numbers the good rows of a file, from 1, between the bad ones.
-
-    Args:
-        on_bad_row: called with each bad row; None: the first one is an error of the reader.
-    """
+    """Numbers the good rows of a file, from 1, between the bad ones, each of which is passed to ``on_bad_row``."""
 
     def __init__(self, on_bad_row: OnBadRow | None) -> None:
         self._on_bad_row = on_bad_row

@@ -74,8 +74,8 @@ def conform_file(
     name = source.name
     batches = _slices(_check_size(batches, name, source.options.max_bytes), rows_at_once(own, name))
     if source.options.ignore_extra:
-        kept = common_schema(own, schema, name)
-        batches, own = (_keep(batch, kept) for batch in batches), kept
+        own = common_schema(own, schema, name)
+        batches = (batch.select(own.names).cast(own) for batch in batches)
     try:
         reader = pa.RecordBatchReader.from_batches(own, batches)
         checked = conform(reader, schema, find, defaults=source.options.defaults)
@@ -141,17 +141,6 @@ def _common_type(source: pa.DataType, field: pa.Field) -> pa.DataType:
         item = source.value_field.with_type(_common_type(source.value_type, target.value_field))
         return pa.list_(item) if t.is_list(source) else pa.large_list(item)
     return source
-
-
-def _keep(batch: pa.RecordBatch, kept: pa.Schema) -> pa.RecordBatch:
-    columns = [batch.column(field.name) for field in kept]
-    return pa.RecordBatch.from_arrays(
-        [
-            column if column.type == field.type else column.cast(field.type)
-            for column, field in zip(columns, kept, strict=True)
-        ],
-        schema=kept,
-    )
 
 
 def _check_size(batches: Iterator[pa.RecordBatch], name: str, max_bytes: int) -> Iterator[pa.RecordBatch]:
