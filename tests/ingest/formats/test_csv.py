@@ -115,6 +115,7 @@ def test_text_is_parsed_to_the_declared_type(text: str, target: pa.DataType, val
         ("2024-01-01T00:00:00", pa.timestamp("us", "UTC")), ("24:00:00", pa.time64("us")), ("1:00", pa.time64("us")),
         ("12:00:00Z", pa.time64("us")), ("YWI", pa.binary()), ("YW==Yg==", pa.binary()), ("Y===", pa.binary()),
         ("YW=i", pa.binary()), ("YW i", pa.binary()), ("YWJj", pa.binary(2)), ("1", pa.list_(pa.int8())),
+        ("YWJj====", pa.binary()), ("YWJj=", pa.binary()),
         ("[1]x", pa.list_(pa.int8())), ("[300]", pa.list_(pa.int8())), ("[NaN]", pa.list_(pa.float64())),
     ],
     ids=str,
