@@ -21,7 +21,7 @@ from dolmen.service.functions.delete_function import delete_event
 from dolmen.service.functions.function_settings import FunctionResources, FunctionSettings, Invocation
 
 if TYPE_CHECKING:
-    from dolmen.maintenance.measures import Measures
+    from dolmen.maintenance.round import Measures
     from dolmen.service.functions.deliveries import BatchResponse
 
 logger = Logger(service="delete")

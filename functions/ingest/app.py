@@ -20,7 +20,7 @@ from dolmen.service.functions.function_settings import FunctionResources, Functi
 from dolmen.service.functions.ingest_function import ingest_event
 
 if TYPE_CHECKING:
-    from dolmen.maintenance.measures import Measures
+    from dolmen.maintenance.round import Measures
     from dolmen.service.functions.deliveries import BatchResponse
 
 logger = Logger(service="ingest")

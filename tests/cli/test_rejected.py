@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from dolmen.ingest.batch import MAX_TABLE_TRIES
+from dolmen.store import open_store
 from dolmen.store.local_store import LocalStore
-from dolmen.store.url import open_store
 from support.functions import World
 
 Cli = Callable[..., Any]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dolmen.format.properties import DATABASE_PROPERTIES, TABLE_PROPERTIES
-from dolmen.format.property import Property
+from dolmen.format.ingest_properties import TABLE_PROPERTIES
+from dolmen.format.properties import DATABASE_PROPERTIES, Property
 from dolmen.ingest.formats.source_file import MAX_BYTES
 from support.template import PARAMETERS
 

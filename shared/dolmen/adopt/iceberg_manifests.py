@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, TypeVar
+from zlib import crc32
 
 import fastavro
 import msgspec
@@ -24,7 +25,6 @@ from pyroaring import BitMap
 from dolmen.adopt.columns import READ_BY_ENGINE, AdoptionRefusals
 from dolmen.base.runtime import Runtime
 from dolmen.errors import AdoptionError, ObjectNotFoundError
-from dolmen.format.checksums import crc32
 
 R = TypeVar("R")
 

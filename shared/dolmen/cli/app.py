@@ -47,7 +47,7 @@ from dolmen.cli.output import (
 from dolmen.cli.versions import At, Tag, Version, snapshot_of
 from dolmen.declaration.column_text import parse_columns
 from dolmen.errors import InputError, RowNotFoundError
-from dolmen.transactions.merge.row_template import Expression
+from dolmen.transactions.merge.clauses import Expression
 from dolmen.transactions.transaction import unit_of
 
 

@@ -20,7 +20,7 @@ import dolmen
 from dolmen.api.database import Database
 from dolmen.cli.exit_codes import BROKEN_PIPE, INTERRUPTED
 from dolmen.errors import DatabaseNotFoundError, Error
-from dolmen.format.file_formats import WRITTEN, listed
+from dolmen.format.ingest_properties import WRITTEN, format_names
 
 
 class Commands(TyperGroup):
@@ -123,7 +123,7 @@ Form = Annotated[
 
 InputForm = Annotated[
     Optional[str],  # noqa: UP045
-    typer.Option("--format", help=f"{listed()}; by default the name decides."),
+    typer.Option("--format", help=f"{format_names()}; by default the name decides."),
 ]
 
 

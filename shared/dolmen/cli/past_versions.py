@@ -14,7 +14,7 @@ from dolmen.cli.output import console, counts, errors, print_commit, print_json,
 from dolmen.cli.versions import At, Tag, Version, check_source, complete_tag, snapshot_of
 from dolmen.errors import InputError, TagExistsError
 from dolmen.format.manifest import Manifest
-from dolmen.transactions.results import Commit
+from dolmen.transactions.unit_of_work import Commit
 
 _TIME = "%Y-%m-%d %H:%M:%S"
 

@@ -30,8 +30,8 @@ from dolmen.ingest.reject_listing import (
 from dolmen.ingest.reject_listing import earlier_retries as retries
 from dolmen.ingest.reject_listing import retry as put_back
 from dolmen.ingest.rejects import ROWS_SUFFIX
+from dolmen.store import open_store
 from dolmen.store.base import ObjectStore
-from dolmen.store.url import open_store
 
 rejected = typer.Typer(help="Files and rows that could not be ingested: list, show, try again.", no_args_is_help=True)
 app.add_typer(rejected, name="rejected")

@@ -16,7 +16,7 @@ from dolmen.errors import InputError
 from dolmen.ingest.formats.export import open_whole
 from dolmen.ingest.pipeline_health import look_at_pipeline
 from dolmen.maintenance.health.health import Level
-from dolmen.maintenance.health.page.page import draw_page
+from dolmen.maintenance.health.page import draw_page
 
 DEFAULT_PAGE = Path("report.html")
 

@@ -13,7 +13,7 @@ from dolmen.cli.options import Json as AsJson
 from dolmen.cli.output import cell_text, commit_facts, counts, print_json, print_rows
 from dolmen.cli.versions import At, Tag, Version, snapshot_of
 from dolmen.format.types import Json, from_json, to_scalar
-from dolmen.transactions.results import Commit
+from dolmen.transactions.unit_of_work import Commit
 
 
 @app.command()

@@ -21,9 +21,10 @@ from dolmen.cli.output import console, errors, print_commit, print_json, print_r
 from dolmen.cli.versions import check_one, complete_tag
 from dolmen.cli.watch import print_debts
 from dolmen.errors import InputError, TagNotFoundError
-from dolmen.format.properties import DATABASE_PROPERTIES, TABLE_PROPERTIES
+from dolmen.format.ingest_properties import TABLE_PROPERTIES
+from dolmen.format.properties import DATABASE_PROPERTIES
 from dolmen.maintenance.compact.compaction import Compacted
-from dolmen.maintenance.measures import WorkDone, facts_of
+from dolmen.maintenance.round import WorkDone, facts_of
 
 SomeTable = Annotated[Optional[str], typer.Argument(help="One table; all by default.")]  # noqa: UP045
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Report what would be done, and do nothing.")]

@@ -16,7 +16,8 @@ from dolmen.base.arguments import short_repr
 from dolmen.errors import InputError, PredicateError, SchemaError
 from dolmen.format.schema import MAX_DEPTH, Field, is_nested, storable
 from dolmen.format.types import TYPES, Json, from_json, short_type, type_of
-from dolmen.predicate.constants import Domain, domain_of, scalar_from_text
+from dolmen.predicate.constants import scalar_from_text
+from dolmen.predicate.domains import Domain, domain_of
 from dolmen.predicate.text import plain_text
 
 _ELSEWHERE = {

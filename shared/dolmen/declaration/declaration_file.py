@@ -33,13 +33,13 @@ from dolmen.base.units import MIB
 from dolmen.declaration.column_text import parse_column, parse_default
 from dolmen.errors import Error, InputError, LimitError, SchemaError
 from dolmen.format.evolution import check_comment
-from dolmen.format.ingest_properties import INGEST_PROPERTIES
+from dolmen.format.ingest_properties import INGEST_PROPERTIES, TABLE_PROPERTIES, check_table_properties
 from dolmen.format.layout import check_table_name
-from dolmen.format.properties import DATABASE_PROPERTIES, TABLE_PROPERTIES, check_table_properties
-from dolmen.format.property import check_properties
+from dolmen.format.properties import DATABASE_PROPERTIES, check_properties
 from dolmen.format.schema import Schema
 from dolmen.format.types import Json
-from dolmen.transactions.row_statements import check_key, check_sortable, default_json
+from dolmen.transactions.reading import check_key, check_sortable
+from dolmen.transactions.transaction_table import default_json
 
 T = TypeVar("T")
 

@@ -15,12 +15,12 @@ import msgspec
 import pyarrow as pa
 
 from dolmen.api.database import Database
+from dolmen.commit.change import Expect
 from dolmen.commit.statements.catalog import AlterTable
-from dolmen.commit.statements.statement import Expect
 from dolmen.declaration.column_text import column_text, default_text, type_text
 from dolmen.declaration.declaration_file import Declaration, DeclaredColumn, DeclaredTable
 from dolmen.errors import ConflictError, InputError, SchemaError, TableExistsError, TableNotFoundError
-from dolmen.format.column_history import narrowing
+from dolmen.format.column_history import widening_problem
 from dolmen.format.evolution import (
     AddColumn,
     DropColumn,
@@ -33,12 +33,12 @@ from dolmen.format.evolution import (
     SetSortKey,
     WidenColumn,
 )
+from dolmen.format.ingest_properties import TABLE_PROPERTIES
 from dolmen.format.manifest import TableEntry
-from dolmen.format.properties import DATABASE_PROPERTIES, TABLE_PROPERTIES, columns_named, with_renamed_column
-from dolmen.format.property import Property, value_of
+from dolmen.format.properties import DATABASE_PROPERTIES, Property, columns_named, value_of, with_renamed_column
 from dolmen.format.schema import Field, Schema, own_names
-from dolmen.transactions.results import Commit
 from dolmen.transactions.transaction import Transaction, unit_of
+from dolmen.transactions.unit_of_work import Commit
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,7 @@ def _make_column(alteration: TableAlteration, table: str, declared: Field, colum
 
 
 def _check_widening(alteration: TableAlteration, table: str, there: Field, declared: Field) -> None:
-    if reason := narrowing(there.arrow_type, declared.arrow_type):
+    if reason := widening_problem(there.arrow_type, declared.arrow_type):
         types = f"is {type_text(there.arrow_type)}, not {type_text(declared.arrow_type)}"
         raise _error(alteration, table, declared.name, f"{types}, and cannot be changed: {reason}")
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from dolmen.api.database import Database
-from dolmen.base.retry import INGEST_BATCH, attempts
+from dolmen.base.runtime import INGEST_BATCH, attempts
 from dolmen.commit.context import context_of
 from dolmen.errors import (
     AppliedIdError,
@@ -22,8 +22,8 @@ from dolmen.errors import (
     TableNotFoundError,
 )
 from dolmen.ingest.redaction import MessageError
-from dolmen.transactions.results import Commit
 from dolmen.transactions.transaction import Transaction, unit_of
+from dolmen.transactions.unit_of_work import Commit
 
 MAX_TRIES_TOGETHER = 2
 """A message that was delivered more often than this is handled alone."""

@@ -19,8 +19,8 @@ from dolmen.errors import InputError, LimitError, ObjectNotFoundError
 from dolmen.format.ingest_properties import LandingPolicy
 from dolmen.format.layout import check_table_name
 from dolmen.ingest.announcements import Drop
+from dolmen.store import open_store
 from dolmen.store.base import MatchingDeleteStore, ObjectStore, TaggingStore, scheme_of
-from dolmen.store.url import open_store
 
 PREFIX = "landing/"
 REJECTED = "rejected"

@@ -18,17 +18,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dolmen.commit.statements.statement import ExpectErasures
-from dolmen.entries.segments.erasures_in_force import SUBJECT, erasures_of, tables_of
+from dolmen.commit.change import ExpectErasures
+from dolmen.entries.segments.erasures_in_force import SUBJECT, tables_of
+from dolmen.entries.segments.segment_reader import erasures_of
 from dolmen.errors import RowError, SchemaError
-from dolmen.format.arrow_arrays import Mask, to_boolean_array
 from dolmen.format.column_history import Names, distinct_names, named_since, names_around, placed_since
-from dolmen.format.erasures import CLOCK_STEP_US, Erasure
-from dolmen.format.manifest import TableEntry
+from dolmen.format.layout import CLOCK_STEP_US
+from dolmen.format.manifest import Erasure, TableEntry
 from dolmen.format.schema import Field, Schema
+from dolmen.format.types import Mask, to_boolean_array
 from dolmen.ingest.formats.formats import SourceFile, read
 from dolmen.ingest.formats.source_file import BadRow, OnBadRow, RowNumbers
-from dolmen.rows.scan.erased_rows import ErasureMatcher
+from dolmen.rows.scan.scan_deletes import ErasureMatcher
 from dolmen.transactions.transaction import Transaction, unit_of
 
 

@@ -18,7 +18,7 @@ from pyarrow import types as t
 
 from dolmen.commit.statements.catalog import AlterTable
 from dolmen.errors import InputError, LimitError, SchemaError
-from dolmen.format.column_history import narrowing
+from dolmen.format.column_history import widening_problem
 from dolmen.format.evolution import AddColumn, WidenColumn
 from dolmen.format.ingest_properties import IngestSettings
 from dolmen.format.schema import Schema, own_names
@@ -156,7 +156,9 @@ def _wider_types(found: Collection[pa.Field], schema: Schema) -> dict[str, pa.Da
     return {
         field.name: field.type
         for field in found
-        if field.name in narrow and field.type != narrow[field.name] and not narrowing(narrow[field.name], field.type)
+        if field.name in narrow
+        and field.type != narrow[field.name]
+        and not widening_problem(narrow[field.name], field.type)
     }
 
 

@@ -10,7 +10,7 @@ from dolmen.ingest.queues import open_queue
 from dolmen.ingest.reject_listing import RETRIED_SUFFIX
 from dolmen.ingest.rejects import ERROR_SUFFIX
 from dolmen.maintenance.health.health import Pipeline, QueuePlace, RejectsPlace
-from dolmen.store.url import open_store
+from dolmen.store import open_store
 
 MOST_OBJECTS = 100_000
 """The most rejects that are counted: a hundred requests."""

@@ -24,9 +24,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from dolmen.base.cached import cached_property
-from dolmen.base.retry import REQUEST, RetryPolicy, attempts
-from dolmen.base.runtime import Runtime, shared_runtime
+from dolmen.base.runtime import REQUEST, RetryPolicy, Runtime, attempts, cached_property, shared_runtime
 from dolmen.base.units import MIB
 from dolmen.errors import AccessDeniedError, Error, InputError, LimitError, NotFoundError, StoreUnavailableError
 from dolmen.store.s3.aws_service import AwsService

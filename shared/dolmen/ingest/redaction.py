@@ -14,7 +14,7 @@ from pathlib import PurePath
 from traceback import extract_tb
 from typing import Any
 
-from dolmen.base.cached import cached_property
+from dolmen.base.runtime import cached_property
 from dolmen.errors import (
     AppliedIdError,
     Error,

@@ -20,12 +20,12 @@ import msgspec
 from dolmen.base.runtime import Runtime
 from dolmen.base.units import MIB, utc
 from dolmen.errors import CorruptionError, InputError, NotFoundError, ObjectNotFoundError, StoreUnavailableError
-from dolmen.format.file_formats import FORMATS, FileKind
+from dolmen.format.ingest_properties import FORMATS, FileKind
 from dolmen.ingest.announcements import retry_name
 from dolmen.ingest.landing import etag_in, exists
 from dolmen.ingest.rejects import ERROR_SUFFIX, ROWS_SUFFIX, commit_once, copy_once, dropped_name, split_name
+from dolmen.store import open_store
 from dolmen.store.base import ObjectStore, PreconditionFailed, Stored
-from dolmen.store.url import open_store
 
 RETRIED_SUFFIX = ".retried.json"
 _DIGEST = re.compile(r"[0-9a-f]{8}")

@@ -30,7 +30,7 @@ from tempfile import SpooledTemporaryFile
 from types import TracebackType
 from typing import Any, Self
 
-from dolmen.base.retry import attempts
+from dolmen.base.runtime import attempts
 from dolmen.base.units import MIB, utc
 from dolmen.errors import CorruptionError, Error, InputError, ObjectChangedError, RowError, StoreUnavailableError
 from dolmen.ingest.announcements import Drop

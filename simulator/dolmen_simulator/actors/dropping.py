@@ -19,7 +19,7 @@ from dolmen.ingest.drops.drop_outcomes import DropOutcome
 from dolmen.ingest.drops.ingest_drops import ingest_drops
 from dolmen.ingest.landing import PREFIX, REJECTED
 from dolmen.ingest.rejects import ERROR_SUFFIX, reject_key
-from dolmen.transactions.results import Commit
+from dolmen.transactions.unit_of_work import Commit
 from dolmen_simulator.actors.batches import Answer, serve
 from dolmen_simulator.actors.writers import PLAIN, Actor, arrow
 from dolmen_simulator.judge.ingesting import DroppedColumn, IngestEffect

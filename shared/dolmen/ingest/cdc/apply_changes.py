@@ -20,13 +20,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as t
 
-from dolmen.commit.statements.sequence import Advance, all_above
+from dolmen.commit.statements.row_changes import Advance, all_above
 from dolmen.errors import InputError
-from dolmen.format.arrow_arrays import one_array
-from dolmen.format.file_formats import FileKind
-from dolmen.format.ingest_properties import CdcSettings, IngestSettings
+from dolmen.format.ingest_properties import CdcSettings, FileKind, IngestSettings
 from dolmen.format.schema import Field
-from dolmen.format.types import Plain, to_array, to_plain
+from dolmen.format.types import Plain, one_array, to_array, to_plain
 from dolmen.ingest.cdc.change_columns import find_columns, find_text_positions
 from dolmen.ingest.cdc.changes import (
     DELETED,

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 
 from dolmen.base.units import MIB
 from dolmen.errors import RowError
-from dolmen.format.arrow_arrays import to_mask
 from dolmen.format.schema import Field
+from dolmen.format.types import to_mask
 from dolmen.ingest.cdc.envelopes import DELETE, SKIP, UNKNOWN, UPSERT, ChangeBatch, Envelope
 from dolmen.ingest.formats.source_file import BadRow, OnBadRow, RowNumbers
 

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dolmen.commit.statements.sequence import forgettable
+from dolmen.commit.statements.row_changes import forgettable
 from dolmen.errors import InputError, InvalidNameError
 from dolmen.format.layout import check_table_name, memory_name
 from dolmen.format.manifest import TableEntry
@@ -27,7 +27,8 @@ from dolmen.format.schema import COMMIT_TS, Field
 from dolmen.format.types import Json, from_json, to_plain
 from dolmen.predicate import Predicate
 from dolmen.predicate.bind import compare, conjunction, one_of
-from dolmen.predicate.constants import Value, domain_of
+from dolmen.predicate.constants import Value
+from dolmen.predicate.domains import domain_of
 from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.transaction_table import TransactionTable
 

@@ -17,8 +17,8 @@ from dolmen.errors import InputError, NotFoundError
 from dolmen.format.layout import check_table_name
 from dolmen.ingest.announcements import DIRECTORY_BUCKET, DROP_SCHEME, Drop, write_notification, write_record
 from dolmen.ingest.landing import PREFIX, REJECTED, Landing
+from dolmen.store import open_store
 from dolmen.store.base import FILE, VersionedStore
-from dolmen.store.url import open_store
 
 MAX_RECORDS = 20
 """The most drops of one message. The function takes 100 messages at a time, and has half of its time for them."""

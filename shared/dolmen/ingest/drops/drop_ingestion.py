@@ -13,8 +13,8 @@ import pyarrow as pa
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
 from dolmen.base.units import MIB
+from dolmen.commit.change import Expect
 from dolmen.commit.context import context_of
-from dolmen.commit.statements.statement import Expect
 from dolmen.errors import (
     ConflictError,
     Error,

@@ -7,7 +7,7 @@ from typing import Literal
 
 from dolmen.ingest.announcements import Drop
 from dolmen.ingest.rejects import Reject
-from dolmen.transactions.results import Commit
+from dolmen.transactions.unit_of_work import Commit
 
 DropStatus = Literal[
     "ingested", "duplicate", "rejected", "superseded", "ignored", "handed", "waiting", "postponed", "failed"

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from dolmen.api.database import Database
-from dolmen.base.retry import RetryPolicy, attempts
+from dolmen.base.runtime import RetryPolicy, attempts
 from dolmen.commit.context import context_of
 from dolmen.errors import Error
 from dolmen.format.ingest_properties import IngestSettings, LandingPolicy

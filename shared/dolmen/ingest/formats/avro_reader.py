@@ -29,7 +29,7 @@ from dolmen.ingest.formats.cells import text_cast
 from dolmen.ingest.formats.column_limits import BYTES_AT_ONCE, check_lists, rows_at_once, width
 from dolmen.ingest.formats.source_file import OnBadRow, SourceFile
 from dolmen.ingest.formats.typed_batches import conform_file, surveyed_schema
-from dolmen.rows.write.casts import Cast, lossless
+from dolmen.rows.write.casts import Cast, lossless_cast
 
 BATCH_ROWS = 8192
 _BATCH_BYTES = 8 * MIB
@@ -54,7 +54,7 @@ def read(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None = No
         connect = _connect_types(container, source)
         own = with_named_times(types.arrow, connect, _time_of_column, schema)
         own = pa.schema([field.with_type(wide_type(field.type)) for field in own])
-        find = lossless if connect == types.arrow else _lossless_or_zoned
+        find = lossless_cast if connect == types.arrow else _lossless_or_zoned
         yield from conform_file(_batches(container, types, own, source.name), own, source, schema, on_bad_row, find)
 
 
@@ -72,7 +72,7 @@ def _lossless_or_zoned(source: pa.DataType, target: pa.DataType) -> Cast | None:
     """``lossless``, and for files with times as Kafka Connect writes them: text as a timestamp with a zone."""
     if t.is_string(source) and t.is_timestamp(target) and target.tz:
         return text_cast(target, empty_is_null=False)
-    return lossless(source, target)
+    return lossless_cast(source, target)
 
 
 def _connect_types(container: Container, source: SourceFile) -> pa.Schema:

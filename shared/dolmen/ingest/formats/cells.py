@@ -29,7 +29,7 @@ from pyarrow import types as t
 from dolmen.base.units import DAY_US
 from dolmen.format.ingest_properties import MONTHS, UNIT_DIGITS, parse_time_pattern
 from dolmen.format.types import TextKind, type_of
-from dolmen.rows.write.casts import Cast, Misfit, shown
+from dolmen.rows.write.casts import Cast, Misfit, short_value
 
 _DIGITS = 38
 _MAX_EXPONENT, _EXPONENT_DIGITS = 1000, 8
@@ -249,7 +249,7 @@ PARSERS: dict[TextKind, Callable[[pa.Array, pa.DataType], pa.Array]] = {
 
 
 def _why_not(text: str, target: pa.DataType) -> str:
-    reason = f"{shown(text)} is not a valid {target}"
+    reason = f"{short_value(text)} is not a valid {target}"
     if t.is_timestamp(target):
         other = pa.timestamp("us", None if target.tz else "UTC")
         try:
@@ -369,7 +369,9 @@ class TimeFormat:
             return parse_text(pc.binary_join_element_wise(*pieces, ""), target)
         except Misfit:
             why = ": it has a UTC offset" if self.has_zone and not getattr(target, "tz", None) else ""
-            raise Misfit(f"{shown(text[0].as_py())} is not a valid {target}{why}" if len(text) == 1 else "") from None
+            raise Misfit(
+                f"{short_value(text[0].as_py())} is not a valid {target}{why}" if len(text) == 1 else ""
+            ) from None
 
 
 def _parse_numbers(text: pa.Array, digits: int, target: pa.DataType) -> pa.Array:
@@ -382,7 +384,7 @@ def _parse_numbers(text: pa.Array, digits: int, target: pa.DataType) -> pa.Array
     except (pa.ArrowInvalid, Misfit) as error:
         reason = str(error) if isinstance(error, Misfit) else ""
         if len(text) == 1 and not reason:
-            reason = f"{shown(text[0].as_py())} is not a valid {target}"
+            reason = f"{short_value(text[0].as_py())} is not a valid {target}"
         raise Misfit(reason) from None
 
 

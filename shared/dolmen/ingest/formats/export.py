@@ -26,14 +26,14 @@ from pyarrow import types as t
 
 from dolmen.base.units import DAY_US
 from dolmen.errors import InputError, SchemaError
-from dolmen.format.file_formats import WRITTEN, listed
+from dolmen.format.ingest_properties import WRITTEN, format_names
 from dolmen.format.types import JsonKind, TextKind, type_of
 from dolmen.ingest.formats.cells import FIRST_DAY, LAST_DAY, join_strings
 from dolmen.ingest.formats.source_file import Format
 from dolmen.ingest.formats.typed_batches import stored_schema
 from dolmen.rows.write.casts import flattened_offsets
 from dolmen.rows.write.conform import conform
-from dolmen.rows.write.validity import fill_hidden_of_batch
+from dolmen.rows.write.parquet_object import fill_hidden_of_batch
 
 _NAMED_ESCAPES = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 _HOLDS_ALL = "parquet and arrow hold it"
@@ -267,7 +267,7 @@ def to_exportable(rows: pa.RecordBatchReader, format: Format) -> pa.RecordBatchR
     """The rows, of stored types. Raises SchemaError if the format does not hold a column."""
     kind, known, names = format.kind, format.known, rows.schema.names
     if not known.is_written:
-        raise InputError(f"{kind.capitalize()} is read, but not written: write {listed(WRITTEN)}")
+        raise InputError(f"{kind.capitalize()} is read, but not written: write {format_names(WRITTEN)}")
     if not known.is_text and format.compression is not None:
         raise InputError(f"{kind} compresses its own pages: leave the ending for {format.compression} away")
     for name in names:

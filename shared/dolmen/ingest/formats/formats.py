@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from dolmen.errors import InputError
-from dolmen.format.file_formats import COMPRESSIONS, ENDINGS, FileKind
+from dolmen.format.ingest_properties import COMPRESSIONS, ENDINGS, FileKind
 from dolmen.format.schema import storable
 from dolmen.ingest.formats import arrow, avro_reader, csv_reader, json_types, jsonl, parquet_reader
 from dolmen.ingest.formats.source_file import BadRow, Format, OnBadRow, ReadOptions, SourceFile

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from pyarrow import types as t
 
 from dolmen.errors import InputError, LimitError
-from dolmen.format.checksums import prepare
+from dolmen.format.layout import prepare
 from dolmen.ingest.formats.cells import NUMBER, TimeFormat, changes_digits, holds
 from dolmen.ingest.formats.infer import (
     MAX_EXACT_FLOAT,

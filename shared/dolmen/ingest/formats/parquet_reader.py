@@ -15,7 +15,7 @@ from pyarrow import parquet
 
 from dolmen.base.units import MIB
 from dolmen.errors import InputError
-from dolmen.format.adopted_files import JULIAN, julian_leaves
+from dolmen.format.parquet_footer import JULIAN, julian_leaves
 from dolmen.ingest.formats.column_limits import (
     BATCH_ROWS,
     BYTES_AT_ONCE,

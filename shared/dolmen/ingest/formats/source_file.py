@@ -19,8 +19,16 @@ import pyarrow as pa
 
 from dolmen.base.units import GIB, MIB
 from dolmen.errors import InputError, LimitError, RowError
-from dolmen.format.file_formats import FORMATS, Compression, FileFormat, FileKind
-from dolmen.format.ingest_properties import MAX_COLUMNS, UNIT_DIGITS, IngestSettings, parse_time_pattern
+from dolmen.format.ingest_properties import (
+    FORMATS,
+    MAX_COLUMNS,
+    UNIT_DIGITS,
+    Compression,
+    FileFormat,
+    FileKind,
+    IngestSettings,
+    parse_time_pattern,
+)
 from dolmen.format.schema import Schema
 from dolmen.format.types import Json
 

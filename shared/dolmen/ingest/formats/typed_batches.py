@@ -21,7 +21,7 @@ from dolmen.format.schema import own_names, plain_type, storable
 from dolmen.format.types import Json
 from dolmen.ingest.formats.column_limits import check_columns, count_columns, rows_at_once
 from dolmen.ingest.formats.source_file import OnBadRow, SourceFile, good_rows, is_closed, too_many_bytes
-from dolmen.rows.write.casts import FindCast, lossless
+from dolmen.rows.write.casts import FindCast, lossless_cast
 from dolmen.rows.write.conform import conform
 
 _DECIMAL_DIGITS = {32: 9, 64: 18, 128: 38, 256: 76}
@@ -63,7 +63,7 @@ def conform_file(
     source: SourceFile,
     schema: pa.Schema,
     on_bad_row: OnBadRow | None,
-    find: FindCast = lossless,
+    find: FindCast = lossless_cast,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a file as batches of ``schema``. Raises as ``formats.read`` does.
 

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dolmen.commit.context import context_of
-from dolmen.format.erasures import erasure_id
+from dolmen.format.receipts import erasure_id
 from dolmen.ingest.batch import Message, RequestOutcome
 from dolmen.ingest.delete_requests import (
     DeleteRequest,
@@ -36,7 +36,7 @@ from dolmen.service.functions.function_settings import FunctionResources, Invoca
 from dolmen.transactions.transaction import Transaction
 
 if TYPE_CHECKING:  # it imports all of maintenance
-    from dolmen.maintenance.measures import Measures
+    from dolmen.maintenance.round import Measures
 
 _LOOKUP_BYTES_PER_SECOND = 32 << 20
 """At most this many bytes of data files are searched for erased rows, for each second of half of the time left."""
@@ -131,7 +131,7 @@ class _DeleteEvent:
         Args:
             seconds: no publication is begun with less time left.
         """
-        from dolmen.iceberg.erased_tables import publish_erasures  # imports fastavro
+        from dolmen.iceberg.publication import publish_erasures  # imports fastavro
 
         done = publish_erasures(
             context_of(self._database),

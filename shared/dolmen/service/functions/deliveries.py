@@ -48,7 +48,7 @@ from dolmen.ingest.queues import EXPEDITED_SECONDS, MAX_SQS_BATCH, MAX_SQS_BYTES
 from dolmen.ingest.redaction import error_fields
 
 if TYPE_CHECKING:  # it imports all of maintenance
-    from dolmen.maintenance.measures import Measures
+    from dolmen.maintenance.round import Measures
 
 MAX_FAILURES = 16
 MAX_CRASHES = 4

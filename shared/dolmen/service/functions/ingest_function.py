@@ -42,7 +42,7 @@ from dolmen.service.handover.handover_records import hand_over
 from dolmen.service.handover.jobs import load_job, log_record, metric_name, request_job
 
 if TYPE_CHECKING:  # it imports all of maintenance
-    from dolmen.maintenance.measures import Measures
+    from dolmen.maintenance.round import Measures
 
 START_SECONDS = 45
 """A job is only started when this much time is left: that takes up to three requests of 15 seconds each."""

@@ -22,15 +22,18 @@ from dolmen.base.units import count_text
 from dolmen.commit.context import context_of
 from dolmen.errors import Error
 from dolmen.ingest.redaction import error_fields, reason_for_log
-from dolmen.maintenance.deadline import Deadline
-from dolmen.maintenance.measures import (
+from dolmen.maintenance.round import (
+    CompactRequest,
+    Deadline,
+    Done,
+    GcRequest,
+    StepFailure,
     changed_anything,
     facts_of,
     measures_of_collection,
     measures_of_debt,
     measures_of_round,
 )
-from dolmen.maintenance.round import CompactRequest, Done, GcRequest, StepFailure
 from dolmen.service.functions.function_settings import FunctionResources, Invocation
 from dolmen.service.handover.due_jobs import job_round
 from dolmen.service.handover.jobs import log_record, metric_name

@@ -32,8 +32,7 @@ from typing import Any
 
 import msgspec
 
-from dolmen.base.cached import cached_property
-from dolmen.base.runtime import Runtime
+from dolmen.base.runtime import Runtime, cached_property
 from dolmen.base.units import GIB
 from dolmen.errors import InputError, NotFoundError
 from dolmen.service.handover.jobs import JobRun, SparkJob

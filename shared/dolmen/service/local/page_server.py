@@ -25,9 +25,9 @@ from dolmen.base.runtime import Runtime
 from dolmen.errors import Error, InputError
 from dolmen.ingest.pipeline_health import look_at_queue, look_at_rejects
 from dolmen.maintenance.health.health import Pipeline, QueuePlace
-from dolmen.maintenance.health.page.page import POLICY, draw_page
+from dolmen.maintenance.health.page import POLICY, draw_page
 from dolmen.service.local.layout import LocalLayout
-from dolmen.store.url import open_store
+from dolmen.store import open_store
 
 HOST = "127.0.0.1"
 """The only address that is listened on."""
