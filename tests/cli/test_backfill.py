@@ -21,7 +21,6 @@ import dolmen
 from dolmen.base.runtime import shared_runtime
 from dolmen.errors import AccessDeniedError, StoreUnavailableError
 from dolmen.ingest.announcements import DIRECTORY_BUCKET, Drop, read_drops
-from dolmen.ingest.batch import Message
 from dolmen.ingest.drops import announce_files
 from dolmen.ingest.drops.announce_files import MAX_MESSAGE_BYTES, DropSource, announce
 from dolmen.ingest.drops.ingest_drops import ingest_drops
@@ -79,7 +78,7 @@ def taken(endpoint: str, url: str) -> list[str]:
 def announced(bodies: list[str]) -> list[Drop]:
     found: list[Drop] = []
     for body in bodies:
-        drops, error = read_drops(Message("m", body))
+        drops, error = read_drops(body)
         assert error is None
         found += drops
     return sorted(found, key=lambda drop: drop.key)

@@ -42,7 +42,7 @@ def test_the_table_is_about_every_sample() -> None:
 
 @pytest.mark.parametrize("name", INGESTED)
 def test_the_table_names_the_objects_and_tables_of_a_drop(name: str) -> None:
-    keys = {drop.key for message in read_messages(sample(name)) for drop in read_drops(message)[0]}
+    keys = {drop.key for message in read_messages(sample(name)) for drop in read_drops(message.body)[0]}
     assert (quoted(ROWS[name][3]), quoted(ROWS[name][2])) == (keys, {key.split("/")[1] for key in keys})
     assert all((EVENTS / key).is_file() for key in keys)
     rows = len(INGESTED[name])

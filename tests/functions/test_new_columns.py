@@ -348,7 +348,7 @@ def test_new_columns_cost_no_request_of_the_database(world: World) -> None:
                 record = world.drop(f"{name}/{number}.csv", f"{HEAD}\n{number},1,x\n")
             [message] = read_messages(sqs_event([notification(record)]))
             counted.reset()
-            [outcome] = ingest_drops(database, landing, read_drops(message)[0]).outcomes
+            [outcome] = ingest_drops(database, landing, read_drops(message.body)[0]).outcomes
             assert outcome.status == "ingested"
             costs.setdefault(setting, []).append((counted.puts, counted.gets, counted.heads, counted.lists))
         assert len(world.database.table(name).schema.names) == (6 if setting == "add" else 3)

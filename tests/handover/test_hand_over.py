@@ -361,7 +361,7 @@ def test_a_schedule_that_dies_at_any_request_starts_one_job_in_the_end(handing: 
 def announced(handing: Handing, name: str, first: int) -> list[Drop]:
     record = handing.world.drop(f"events/{name}", large(1000 * first))
     [message] = read_messages(notification(record))
-    return read_drops(message)[0]
+    return read_drops(message.body)[0]
 
 
 # ---- on S3 ----------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from support.event_builders import created, notification, s3_record, sqs_event
 def drops(event: Any) -> list[Drop]:
     found = []
     for message in read_messages(event):
-        announced, error = read_drops(message)
+        announced, error = read_drops(message.body)
         assert error is None
         found += announced
     return found
@@ -82,7 +82,7 @@ def test_a_bad_record_fails_its_message_but_not_the_records_beside_it() -> None:
     bad = s3_record("landing/events/b.csv", "e")
     bad["s3"]["object"]["key"] = "%FF"
     [message] = read_messages(sqs_event([notification(s3_record("landing/events/a.csv", "e"), bad)]))
-    announced, error = read_drops(message)
+    announced, error = read_drops(message.body)
     assert [drop.key for drop in announced] == ["landing/events/a.csv"]
     assert "record 2" in str(error)
     assert "UTF-8" in str(error)
@@ -116,8 +116,8 @@ def test_a_record_of_a_queue_that_is_none_fails_alone() -> None:
     foreign["eventSource"] = "aws:sns"
     found = read_messages({"Records": [good, nameless, bodiless, foreign, "x", {**good, "body": 7}]})
     assert [message.id for message in found] == ["message-0", None, "message-0", "message-0", None, "message-0"]
-    assert [len(read_drops(message)[0]) for message in found] == [1, 1, 0, 0, 0, 0]
-    assert [read_drops(message)[1] is None for message in found] == [True, True, False, False, False, False]
+    assert [len(read_drops(message.body)[0]) for message in found] == [1, 1, 0, 0, 0, 0]
+    assert [read_drops(message.body)[1] is None for message in found] == [True, True, False, False, False, False]
 
 
 @pytest.mark.parametrize(
@@ -179,4 +179,4 @@ def test_a_file_outside_a_tables_directory_has_no_table(path: str) -> None:
 )
 def test_a_notification_that_is_written_announces_the_drop_it_was_written_of(drop: Drop) -> None:
     [message] = read_messages(sqs_event([json.loads(write_notification([write_record(drop), write_record(drop)]))]))
-    assert read_drops(message) == ([drop, drop], None)
+    assert read_drops(message.body) == ([drop, drop], None)

@@ -10,7 +10,6 @@ import pytest
 from dolmen.errors import InputError, LimitError
 from dolmen.ingest import delete_requests
 from dolmen.ingest.announcements import read_drops
-from dolmen.ingest.batch import Message
 from dolmen.ingest.delete_requests import parse_request
 from support.malformed_events import MALFORMED_EVENTS, MalformedEvent
 from support.malformed_requests import MALFORMED_REQUESTS, MalformedRequest
@@ -18,7 +17,7 @@ from support.malformed_requests import MALFORMED_REQUESTS, MalformedRequest
 
 @pytest.mark.parametrize("event", MALFORMED_EVENTS, ids=lambda event: event.name)
 def test_a_malformed_event_is_refused_with_its_reason(event: MalformedEvent) -> None:
-    drops, error = read_drops(Message("m", event.text))
+    drops, error = read_drops(event.text)
     if event.read:
         assert error is None
         assert len(drops) <= 1

@@ -46,7 +46,7 @@ ERASURES: tuple[Mutation, ...] = (
         "erasures apply to late drops by current column names",
         "a late file has the column names of the time at which it was dropped",
         "ingest/late.py",
-        "        return bool(self.others) or self.then != (self.now,) or not self.is_complete\n",
+        "        return bool(self.others) or self.at_drop != (self.now,) or not self.is_complete\n",
         "        return False\n",
     ),
     mutation(

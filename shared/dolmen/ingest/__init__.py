@@ -4,5 +4,5 @@ The Lambda functions, the local pipeline, the command line and Spark's load all 
 It imports ``dolmen.api.database`` and what lies below that, but neither ``dolmen.service.handover`` nor
 ``dolmen.service.functions``.
 Begin with ``dolmen.ingest.announcements`` (events), then ``dolmen.ingest.drops.ingest_drops`` (files) and
-``dolmen.ingest.deletes.delete_requests`` (delete requests). ``dolmen.ingest.batch`` makes one commit of many requests.
+``dolmen.ingest.delete_requests`` (delete requests). ``dolmen.ingest.batch`` makes one commit of many requests.
 """

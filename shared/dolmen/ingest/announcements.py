@@ -1,4 +1,4 @@
-"""S3's announcements of dropped files: read from events of S3, EventBridge and SQS, and written as S3 writes them.
+"""S3's announcements of dropped files: read from events of S3 and EventBridge, and written as S3 writes them.
 
 These are read, each directly or as the body of an SQS record (and there also inside an SNS notification):
 
@@ -6,22 +6,18 @@ These are read, each directly or as the body of an SQS record (and there also in
   (docs.aws.amazon.com/AmazonS3/latest/userguide/notification-content-structure.html).
 * EventBridge's "Object Created" events of ``aws.s3``. Their keys are NOT encoded
   (docs.aws.amazon.com/AmazonS3/latest/userguide/ev-events.html).
-* ``s3:TestEvent``, which S3 sends once when notifications are switched on: announces nothing.
 
-Events other than the creation of an object announce nothing either. ``write_record`` and ``write_notification`` write
-the first form, for files that were there before (``backfill``) and files of this machine (``dolmen.service.local``).
-Pure: this module makes no request.
+``s3:TestEvent``, which S3 sends once when notifications are switched on, and other events announce nothing.
 
 Events are not trusted. A bucket's name must be a valid one, a key must be Unicode text that S3 would take, and ETag,
-version and sequencer must be short printable ASCII, because the drop's id is made of them, with ``#`` between. Keys are
-not used as paths here: ``landing`` checks the name of the table.
+version and sequencer must be short printable ASCII, because the drop's id is made of them, with ``#`` between.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -42,38 +38,15 @@ DROP_SCHEME = S3
 """The scheme of the stores whose notifications are read here: URLs and ids of drops begin with it."""
 DIRECTORY_BUCKET = "local"
 """The bucket's name in the notifications of a directory: the local pipeline and a backfill give a file the same id."""
-MAX_TRIES_TOGETHER = 2
-"""A message that was delivered more often than this is handled alone."""
-MAX_TABLE_TRIES = 4
-"""Deliveries of a drop. If its table does not exist at the last of them, the drop becomes a reject.
-
-Less than the ``maxReceiveCount`` of the queue (template.yaml) and the tries of the local pipeline, so that the last try
-is made before the message would be given up."""
-
 _TAG = re.compile(rf"[!-\"$-~]{{0,{MAX_TAG_LENGTH}}}")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_COUNT = re.compile(r"[0-9]{1,17}")
-_ATTRIBUTE = re.compile(r"[0-9A-Za-z_-]{1,100}")
-
-ID_ATTRIBUTE = "dolmen.id"
-SENT_ATTRIBUTE = "dolmen.sent"
-FAILURES_ATTRIBUTE = "dolmen.failures"
-WAITS_ATTRIBUTE = "dolmen.waits"
-CRASHES_ATTRIBUTE = "dolmen.crashes"
-"""Attributes of a message that was sent again."""
-
 
 _UNKNOWN_TIME = "unknown"
 _FIRST_DROPPED = re.compile(rf"-retry-[0-9]+-of-([0-9]{{1,18}}|{_UNKNOWN_TIME})(?:\.[^/]*)?$")
 
 
 def retry_name(stem: str, ending: str, time: int, dropped_us: int | None) -> str:
-    """The name under which a reject is put back: the same for the same retry.
-
-    Args:
-        time: which retry it is, from 1.
-        dropped_us: when it was dropped first; ``Drop.dropped_us`` finds it again.
-    """
+    """The name of a reject's retry, counted from 1; ``Drop.dropped_us`` finds the time of the first drop in it."""
     return f"{stem}-retry-{time}-of-{_UNKNOWN_TIME if dropped_us is None else dropped_us}{ending}"
 
 
@@ -118,10 +91,7 @@ class Drop:
 
     @property
     def dropped_us(self) -> int | None:
-        """When its rows were dropped first, if that is known: a reject that was put back is older than its file.
-
-        The new name of a reject contains the time, as ``retry_name`` writes it.
-        """
+        """When its rows were dropped first, if that is known. The name of a reject that was put back has the time."""
         found = _FIRST_DROPPED.search(self.key)
         if found is None:
             return self.created_us
@@ -131,7 +101,7 @@ class Drop:
     def rejection_id(self) -> str | None:
         """The id under which the rejection of its event is committed: instead of ``id``, never in addition to it.
 
-        None for a drop that was found by listing. It has no event, and every listing is a new try.
+        None for a drop that was found by listing: it has no event, and every listing is a new try.
         """
         return f"{self.id}#{self.sequencer}#rejected" if self.sequencer else None
 
@@ -141,88 +111,14 @@ class Drop:
         return self.etag or self.id
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
-    """A message of a queue, or an event without one: acknowledged or delivered again as a whole.
-
-    A message that was sent again (``deliveries``) keeps its id, its time and its counts in attributes: SQS gives the
-    copy an id of its own, and counts from 1.
-
-    Args:
-        id: the SQS message id under which it was sent first; None for an event that came without a queue.
-        body: the text of an SQS record, or the event itself; None for a record that has none.
-        tries: how often it was delivered by now without having been postponed, from 1.
-        delivery: the SQS message id of this copy, which the answer names; None where it is ``id``.
-        failures: how often it was sent again because it failed.
-        waits: how often it was sent again because the table of one of its drops did not exist.
-        crashes: how often it was delivered without a response, because the function died.
-        sent_us: when it was sent first, microseconds since the epoch, if that is known.
-        receipt: identifies this delivery at the queue.
-    """
-
-    id: str | None
-    body: str | Mapping[str, Any] | None
-    tries: int = 1
-    delivery: str | None = None
-    failures: int = 0
-    crashes: int = 0
-    sent_us: int | None = None
-    receipt: str | None = None
-    waits: int = 0
-
-    @property
-    def may_wait(self) -> bool:
-        """Whether its drops may wait for their tables: it will be delivered again, and this is not the last try.
-
-        An event without a queue does not wait: nothing counts its deliveries.
-        """
-        return self.id is not None and self.tries + self.waits < MAX_TABLE_TRIES
-
-    @property
-    def answer_id(self) -> str | None:
-        """The id by which the response to Lambda names it."""
-        return self.id if self.delivery is None else self.delivery
-
-
-def read_messages(event: Any) -> list[Message]:
-    """Reads the messages of an invocation: the records of an SQS event, else the event itself as the only one.
-
-    A malformed record of an SQS event becomes a message without a body. It alone fails, when its drops are read.
-
-    Raises:
-        InputError: the event is not a JSON object.
-    """
-    if not isinstance(event, Mapping):
-        raise MessageError(f"an event is a JSON object, not {type(event).__name__}")
-    records = event.get("Records")
-    if not isinstance(records, list) or not any(_is_sqs(record) for record in records):
-        return [Message(None, event)]
-    return [_sqs_message(record) for record in records]
-
-
-def isolate(batch: list[Message]) -> Iterator[list[Message]]:
-    """Splits a batch into groups that are handled one after the other.
-
-    An ordinary failure affects one message. A message that kills the process (by its size, say) fails its whole batch,
-    until the queue gives up all of it. So messages that were delivered several times before are handled after the
-    others, each in a group of its own.
-    """
-    fresh = [message for message in batch if message.tries <= MAX_TRIES_TOGETHER]
-    if fresh:
-        yield fresh
-    for message in batch:
-        if message.tries > MAX_TRIES_TOGETHER:
-            yield [message]
-
-
-def read_drops(message: Message) -> tuple[list[Drop], MessageError | None]:
-    """Reads the drops that a message announces; also returns the error of the first record that cannot be read.
+def read_drops(body: str | Mapping[str, Any] | None) -> tuple[list[Drop], MessageError | None]:
+    """Reads the drops that a message's body announces; also returns the error of the first record that cannot be read.
 
     Good records beside a bad one are used. The message is then delivered again, and they are still applied once.
     """
     drops: list[Drop] = []
     try:
-        notification = _notification(message.body)
+        notification = _notification(body)
         if notification.get("Event") == "s3:TestEvent":
             return [], None
         if "detail-type" in notification:
@@ -249,10 +145,7 @@ def write_notification(records: Iterable[str]) -> str:
 
 
 def write_record(drop: Drop) -> str:
-    """The record of a notification by which S3 announces a drop, as JSON text; ``read_drops`` reads the same drop.
-
-    docs.aws.amazon.com/AmazonS3/latest/userguide/notification-content-structure.html
-    """
+    """The record of a notification by which S3 announces a drop, as JSON text; ``read_drops`` reads the same drop."""
     described: dict[str, object] = {"key": quote_plus(drop.key, safe="/"), "size": drop.size, "eTag": drop.etag}
     if drop.version is not None:
         described["versionId"] = drop.version
@@ -268,47 +161,6 @@ def write_record(drop: Drop) -> str:
     if drop.created_us is not None:
         record["eventTime"] = (_EPOCH + timedelta(microseconds=drop.created_us)).isoformat()
     return json.dumps(record, separators=(",", ":"))
-
-
-def _is_sqs(record: Any) -> bool:
-    return isinstance(record, Mapping) and record.get("eventSource") == "aws:sqs"
-
-
-def _sqs_message(record: Any) -> Message:
-    if not isinstance(record, Mapping):
-        return Message(None, None)
-    id_, body, receipt = record.get("messageId"), record.get("body"), record.get("receiptHandle")
-    delivery = id_ if isinstance(id_, str) and id_ else None
-    sound = _is_sqs(record) and isinstance(body, str)
-    unanswered = max(0, _number(record, "attributes", "ApproximateReceiveCount", 1) - 1)
-    failures = _number(record, "messageAttributes", FAILURES_ATTRIBUTE)
-    crashes = _number(record, "messageAttributes", CRASHES_ATTRIBUTE) + unanswered
-    sent_ms = _number(record, "attributes", "SentTimestamp")
-    return Message(
-        _attribute(record, "messageAttributes", ID_ATTRIBUTE) or delivery,
-        body if sound else None,
-        1 + failures + crashes,
-        delivery,
-        failures,
-        crashes,
-        _number(record, "messageAttributes", SENT_ATTRIBUTE) or sent_ms * 1000 or None,
-        receipt if isinstance(receipt, str) and receipt else None,
-        _number(record, "messageAttributes", WAITS_ATTRIBUTE),
-    )
-
-
-def _attribute(record: Mapping[str, Any], kind: str, name: str) -> str:
-    """An attribute of a record, one of SQS or of the sender; empty if there is none."""
-    attributes = record.get(kind)
-    value = attributes.get(name) if isinstance(attributes, Mapping) else None
-    if isinstance(value, Mapping):
-        value = value.get("stringValue")
-    return value if isinstance(value, str) and _ATTRIBUTE.fullmatch(value) else ""
-
-
-def _number(record: Mapping[str, Any], kind: str, name: str, default: int = 0) -> int:
-    text = _attribute(record, kind, name)
-    return int(text) if _COUNT.fullmatch(text) else default
 
 
 def _notification(body: str | Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -335,18 +187,17 @@ def _json(text: str) -> Any:
         return json.loads(text, object_pairs_hook=_members)
     except RecursionError:
         raise MessageError("a notification that is nested too deeply") from None
+    except MessageError:
+        raise
     except ValueError as error:
-        raise error if isinstance(error, MessageError) else MessageError(f"not JSON{_place(error)}") from None
-
-
-def _place(error: ValueError) -> str:
-    return f": {error}" if isinstance(error, json.JSONDecodeError) else ": a number of too many digits"
+        reason = error if isinstance(error, json.JSONDecodeError) else "a number of too many digits"
+        raise MessageError(f"not JSON: {reason}") from None
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) < len(pairs):
-        raise MessageError("a member stands in an object of the notification twice")
+        raise MessageError("a member is in an object of the notification twice")
     return members
 
 

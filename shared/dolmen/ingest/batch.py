@@ -1,10 +1,14 @@
-"""Applies a batch of requests in one commit. Each is applied once, and one that fails does not stop the others."""
+"""A batch of messages of a queue: reads them, and applies their requests in one commit.
+
+Each request is applied once, and one that fails does not stop the others.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from dolmen.api.database import Database
 from dolmen.base.runtime import INGEST_BATCH, attempts
@@ -17,8 +21,25 @@ from dolmen.errors import (
     StaleWriterError,
     TableNotFoundError,
 )
+from dolmen.ingest.redaction import MessageError
 from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.unit_of_work import Commit
+
+MAX_TRIES_TOGETHER = 2
+"""A message that was delivered more often than this is handled alone."""
+MAX_TABLE_TRIES = 4
+"""Deliveries of a drop. If its table does not exist at the last of them, the drop becomes a reject.
+
+Less than the ``maxReceiveCount`` of the queue (template.yaml) and the tries of the local pipeline, so that the last try
+is made before the message would be given up."""
+ID_ATTRIBUTE = "dolmen.id"
+SENT_ATTRIBUTE = "dolmen.sent"
+FAILURES_ATTRIBUTE = "dolmen.failures"
+WAITS_ATTRIBUTE = "dolmen.waits"
+CRASHES_ATTRIBUTE = "dolmen.crashes"
+"""Attributes of a message that was sent again."""
+_COUNT = re.compile(r"[0-9]{1,17}")
+_ATTRIBUTE = re.compile(r"[0-9A-Za-z_-]{1,100}")
 
 Decision = Literal["apply", "reject", "finish"]
 """The decision on a request: apply its statements, reject it permanently, or finish it without a commit."""
@@ -26,11 +47,115 @@ RequestOutcomeStatus = Literal["applied", "duplicate", "rejected", "finished", "
 
 
 @dataclass(frozen=True, slots=True)
-class BatchRequest:
-    """One request of a batch.
+class Message:
+    """A message of a queue, or an event without one: acknowledged or delivered again as a whole.
+
+    A message that was sent again (``deliveries``) keeps its id, its time and its counts in attributes: SQS gives the
+    copy an id of its own, and counts from 1.
 
     Args:
-        id: under which it is applied exactly once.
+        id: the SQS message id under which it was sent first; None for an event that came without a queue.
+        body: the text of an SQS record, or the event itself; None for a record that has none.
+        tries: how often it was delivered by now without having been postponed, from 1.
+        delivery: the SQS message id of this copy, which the response names; None where it is ``id``.
+        waits: how often it was sent again because the table of one of its drops did not exist.
+        crashes: how often it was delivered without a response, because the function died.
+        sent_us: when it was sent first, microseconds since the epoch, if that is known.
+        receipt: identifies this delivery at the queue.
+    """
+
+    id: str | None
+    body: str | Mapping[str, Any] | None
+    tries: int = 1
+    delivery: str | None = None
+    failures: int = 0
+    crashes: int = 0
+    sent_us: int | None = None
+    receipt: str | None = None
+    waits: int = 0
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether its drops may wait for their tables: a queue will deliver it again, and this is not the last try."""
+        return self.id is not None and self.tries + self.waits < MAX_TABLE_TRIES
+
+    @property
+    def answer_id(self) -> str | None:
+        """The id by which the response to Lambda names it."""
+        return self.id if self.delivery is None else self.delivery
+
+
+def read_messages(event: Any) -> list[Message]:
+    """Reads the messages of an invocation: the records of an SQS event, else the event itself as the only one.
+
+    A malformed record becomes a message without a body, which fails when its drops are read.
+    Raises InputError if the event is not a JSON object.
+    """
+    if not isinstance(event, Mapping):
+        raise MessageError(f"an event is a JSON object, not {type(event).__name__}")
+    records = event.get("Records")
+    if not isinstance(records, list) or not any(_is_sqs(record) for record in records):
+        return [Message(None, event)]
+    return [_sqs_message(record) for record in records]
+
+
+def isolate(batch: list[Message]) -> Iterator[list[Message]]:
+    """Splits a batch into groups that are handled one after the other.
+
+    A message that kills the process (by its size, say) fails its whole batch. So messages that were delivered several
+    times before are handled after the others, each in a group of its own.
+    """
+    if fresh := [message for message in batch if message.tries <= MAX_TRIES_TOGETHER]:
+        yield fresh
+    yield from ([message] for message in batch if message.tries > MAX_TRIES_TOGETHER)
+
+
+def _is_sqs(record: Any) -> bool:
+    return isinstance(record, Mapping) and record.get("eventSource") == "aws:sqs"
+
+
+def _sqs_message(record: Any) -> Message:
+    if not isinstance(record, Mapping):
+        return Message(None, None)
+    id_, body, receipt = record.get("messageId"), record.get("body"), record.get("receiptHandle")
+    delivery = id_ if isinstance(id_, str) and id_ else None
+    is_valid = _is_sqs(record) and isinstance(body, str)
+    unanswered = max(0, _number(record, "attributes", "ApproximateReceiveCount", 1) - 1)
+    failures = _number(record, "messageAttributes", FAILURES_ATTRIBUTE)
+    crashes = _number(record, "messageAttributes", CRASHES_ATTRIBUTE) + unanswered
+    sent_ms = _number(record, "attributes", "SentTimestamp")
+    return Message(
+        _attribute(record, "messageAttributes", ID_ATTRIBUTE) or delivery,
+        body if is_valid else None,
+        1 + failures + crashes,
+        delivery,
+        failures,
+        crashes,
+        _number(record, "messageAttributes", SENT_ATTRIBUTE) or sent_ms * 1000 or None,
+        receipt if isinstance(receipt, str) and receipt else None,
+        _number(record, "messageAttributes", WAITS_ATTRIBUTE),
+    )
+
+
+def _attribute(record: Mapping[str, Any], kind: str, name: str) -> str:
+    """An attribute of a record, one of SQS or of the sender; empty if there is none."""
+    attributes = record.get(kind)
+    value = attributes.get(name) if isinstance(attributes, Mapping) else None
+    if isinstance(value, Mapping):
+        value = value.get("stringValue")
+    return value if isinstance(value, str) and _ATTRIBUTE.fullmatch(value) else ""
+
+
+def _number(record: Mapping[str, Any], kind: str, name: str, default: int = 0) -> int:
+    text = _attribute(record, kind, name)
+    return int(text) if _COUNT.fullmatch(text) else default
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRequest:
+    """One request of a batch, which is applied exactly once under its id.
+
+    Args:
         digest: of its content.
         add_to: adds its statements to a transaction, bound to ``id``, and returns the decision. An exception fails
             this request alone. Called again if the batch is built again.
@@ -46,15 +171,13 @@ class BatchRequest:
 
 @dataclass(frozen=True, slots=True)
 class RequestOutcome:
-    """The outcome of a request.
+    """The outcome of a request, and the version that applied or rejected it.
 
     Args:
         status: ``applied`` by this batch's commit; a ``duplicate`` of one that was applied before or is in this batch
             too; ``rejected``, by this batch's commit or before; ``finished`` without a commit; ``refused``: it cannot
             be applied, and trying again does not help; ``postponed``: not begun for lack of time; ``failed``: nothing
             of it is applied, or that is not known.
-        version: the version that applied or rejected it.
-        error: why it was refused, or failed.
     """
 
     status: RequestOutcomeStatus
@@ -64,10 +187,7 @@ class RequestOutcome:
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """The result of a batch: an outcome for each request, in their order, and the commit, if there was one.
-
-    ``transaction`` is that of the batch: it shows the tables as they were, without a request.
-    """
+    """The outcome of each request, in their order, the commit, if there was one, and the transaction of the batch."""
 
     outcomes: list[RequestOutcome]
     commit: Commit | None
@@ -93,7 +213,6 @@ def apply_together(
     is still applied once.
 
     Args:
-        operation: a word for ``history``.
         deadline: once it is true, requests not begun yet are postponed, so that the others are committed in time.
         add_all: adds the requests instead of their ``add_to``, all at once. Returns the decisions, by id; requests
             without one are postponed. An exception fails all of them.
@@ -112,7 +231,7 @@ def apply_together(
             if add_all is None:
                 added = _add_requests(transaction, fresh, outcomes, deadline)
             else:
-                added = _add_together(transaction, fresh, outcomes, add_all)
+                added = _add_at_once(transaction, fresh, outcomes, add_all)
             if added:
                 commit = transaction.commit()
         except Exception as error:  # noqa: BLE001 - reported with every request of the commit
@@ -152,7 +271,7 @@ def _finish_applied(
     return fresh
 
 
-def _add_together(
+def _add_at_once(
     transaction: Transaction, fresh: Sequence[BatchRequest], outcomes: dict[str, RequestOutcome], add_all: AddAll
 ) -> dict[str, Decision]:
     """Adds requests to a transaction at once; finishes those that are not to be committed."""
@@ -197,10 +316,9 @@ def _add_requests(
 
 def _bind(transaction: Transaction, request: BatchRequest, decision: Decision) -> None:
     """Binds the transaction to one of the request's ids, so that it excludes the other."""
-    bound, other = request.id, request.rejection_id
-    if decision == "reject":
-        assert other is not None
-        bound, other = other, bound
+    ids = [request.id, request.rejection_id]
+    bound, other = reversed(ids) if decision == "reject" else ids
+    assert bound is not None
     transaction.bind(bound, request.digest)
     if other is not None:
         transaction.exclude(other)

@@ -1,9 +1,9 @@
-"""The landing buckets: which objects are rows for which table, how they are opened, and what becomes of them.
+"""The landing buckets: maps objects to tables, opens them, and tags or removes them once their rows are committed.
 
-Once the rows of a dropped object are committed, its table's ``ingest_landing`` decides about it. In a bucket it gets a
-tag, ``dolmen-landing=ingested``, or ``dolmen-landing=expire``, at which a lifecycle rule of the bucket removes it. So
-the ingest function needs no right to delete anything. In a plain directory, which has neither tags nor a lifecycle,
-``tag`` changes nothing, and ``expire`` removes the file.
+By its table's ``ingest_landing`` an object in a bucket gets a tag, ``dolmen-landing=ingested``, or
+``dolmen-landing=expire``, by which a lifecycle rule of the bucket removes it. So the ingest function needs no right to
+delete anything. In a plain directory, which has neither tags nor a lifecycle, ``tag`` changes nothing, and ``expire``
+removes the file.
 """
 
 from __future__ import annotations
@@ -38,11 +38,7 @@ class LandingPath:
 
     @property
     def table(self) -> str:
-        """The table whose rows it holds.
-
-        Raises:
-            InputError: there is no table's directory in its path, or one that cannot be a table's name.
-        """
+        """The table whose rows it holds. Raises InputError if no directory in its path can be a table's."""
         folder, slash, _ = self.path.partition("/")
         if not slash:
             raise InputError("not in a directory that names a table: drop it into landing/<table>/")
@@ -73,9 +69,8 @@ class Landing:
         """The path of a drop below the landing prefix; None if the object is not to be ingested.
 
         Not ingested are objects outside the prefix, those of the database, rejects, records of a hand-over, temporary
-        names (``_`` or ``.`` begins a part of the path below the table), and the "folders" of a console. In a
-        directory, a file that a symbolic link brings in from outside is not ingested either. Otherwise a user who may
-        drop files could make dolmen read files that this user may not read.
+        names, the "folders" of a console, and in a directory files that a symbolic link brings in from outside: else a
+        user who may drop files could make dolmen read files that this user may not read.
         """
         path = drop.key.removeprefix(self.prefix)
         if not drop.key.startswith(self.prefix) or not path or path.endswith("/"):
@@ -83,10 +78,10 @@ class Landing:
         if is_temporary(path) or self._is_from_outside(drop):
             return None
         here = f"{unquote(self._bucket_url(drop))}/{drop.key}"
-        own = (self.database_url, self._rejected_url(drop), self.handover_url)
-        return (
-            None if any(url and here.startswith(f"{unquote(url).rstrip('/')}/") for url in own) else LandingPath(path)
-        )
+        for url in (self.database_url, self._rejected_url(drop), self.handover_url):
+            if url and here.startswith(f"{unquote(url).rstrip('/')}/"):
+                return None
+        return LandingPath(path)
 
     def table(self, drop: Drop) -> str | None:
         """The name of the table that a drop is for; None if it is for none."""
@@ -97,23 +92,18 @@ class Landing:
             return None
 
     def open(self, drop: Drop) -> BinaryIO:
-        """The dropped object as a file: this version of it or, in a bucket that keeps none, this ETag.
-
-        Raises:
-            ObjectNotFoundError: it is gone.
-            ObjectChangedError: it was overwritten.
-        """
+        """The dropped object as a file: this version of it or, in a bucket that keeps none, this ETag."""
         store = self.store(drop)
         if drop.version is not None:
             return store.open_input(drop.key, version=drop.version)
-        return store.open_input(drop.key, etag=etag_of_drop(store, drop))
+        return store.open_input(drop.key, etag=etag_in(store, drop.etag))
 
     def store(self, drop: Drop) -> ObjectStore:
         """The bucket of a drop."""
         return self._open(self._bucket_url(drop))
 
     def root(self, drop: Drop) -> str:
-        """The URL below which files are dropped: what is put there as ``<table>/<name>`` is ingested."""
+        """The URL below which files are dropped, as ``<table>/<name>``."""
         return f"{self.store(drop).url}/{self.prefix}".rstrip("/")
 
     def rejects_store(self, drop: Drop) -> ObjectStore:
@@ -130,7 +120,7 @@ class Landing:
             return False
         try:
             file = self.store(drop).local_path(drop.key)
-        except InputError:  # no file has such a name; the reader says what is wrong with it
+        except InputError:  # no file has such a name; the reader reports it
             return False
         if file is None:
             return False
@@ -156,17 +146,9 @@ def _landing_of_this_process(
 
 
 def is_temporary(path: str) -> bool:
-    """Whether a path ``<table>/...`` is that of an unfinished file: a part of it begins with ``_`` or ``.``.
-
-    The table's name itself may begin with ``_``.
-    """
+    """Whether a path ``<table>/...`` is that of an unfinished file: ``_`` or ``.`` begins a part below the table."""
     folder, *below = path.split("/")
     return folder.startswith(".") or any(part.startswith((".", "_")) for part in below)
-
-
-def etag_of_drop(store: ObjectStore, drop: Drop) -> str:
-    """A drop's ETag as its store writes it."""
-    return etag_in(store, drop.etag)
 
 
 def etag_in(store: ObjectStore, etag: str) -> str:
@@ -187,11 +169,7 @@ def exists(store: ObjectStore, key: str) -> bool:
 def apply_landing_policy(landing: Landing, drop: Drop, policy: LandingPolicy) -> None:
     """Tags or removes an ingested file, as its table's ``ingest_landing`` asks. Repeated, it changes nothing.
 
-    A file that is deleted, or was overwritten by another drop, needs nothing.
-
-    Raises:
-        LimitError: the object has ten other tags already.
-        StoreUnavailableError, AccessDeniedError, ...: it could not be done.
+    A file that is deleted, or was overwritten by another drop, needs nothing. Raises LimitError for ten other tags.
     """
     value, store = _TAG_VALUES.get(policy), landing.store(drop)
     if value is None:
@@ -221,4 +199,4 @@ def _tag(landing: Landing, store: TaggingStore, drop: Drop, value: str) -> None:
 
 def _is_unchanged(landing: Landing, drop: Drop) -> bool:
     """Whether the key still has the dropped object. In a bucket without versions a tag goes to the current object."""
-    return landing.store(drop).head(drop.key).etag == etag_of_drop(landing.store(drop), drop)
+    return landing.store(drop).head(drop.key).etag == etag_in(landing.store(drop), drop.etag)

@@ -1,13 +1,9 @@
 """Late drops: files that were dropped before an erasure, and that are ingested after it, bring no erased row back.
 
-A file has the names that the table's columns had when it was dropped. So rows are held against an erasure under these
-names, and under those of today, by which the rows land; see ``late_names``.
-
-The names under which a late file may have the columns by which rows were erased since.
-
-A late row was erased if it matches under the names of the time at which its file was dropped: so its row would have
-matched if it had been ingested then. It may match otherwise: as it would land now, or if a column that the file lacks
-stands under another name that it once had. Then the row may be an erased one or another, and it is rejected.
+A late row was erased if it matches under the names that the columns had when its file was dropped: it would have
+matched if it had been ingested then. It may match otherwise: under the present names, by which it lands, or under
+another name that a column once had and that the file has instead. Then it may be an erased row or another one, and it
+is rejected.
 """
 
 from __future__ import annotations
@@ -27,32 +23,30 @@ from dolmen.entries.segments.erasures_in_force import SUBJECT, tables_of
 from dolmen.entries.segments.segment_reader import erasures_of
 from dolmen.errors import RowError, SchemaError
 from dolmen.format.column_history import Names, distinct_names, named_since, names_around, placed_since
-from dolmen.format.ingest_properties import IngestSettings
 from dolmen.format.layout import CLOCK_STEP_US
 from dolmen.format.manifest import Erasure, TableEntry
 from dolmen.format.schema import Field, Schema
 from dolmen.format.types import Mask, to_boolean_array
 from dolmen.ingest.formats.formats import SourceFile, read
-from dolmen.ingest.formats.reader_options import BadRow, OnBadRow, RowNumbers
-from dolmen.ingest.new_columns import find_columns
+from dolmen.ingest.formats.source_file import BadRow, OnBadRow, RowNumbers
 from dolmen.rows.scan.scan_deletes import ErasureMatcher
 from dolmen.transactions.transaction import Transaction, unit_of
 
 
 @dataclass(frozen=True)
 class LateNames:
-    """Names of the columns by which rows were erased, by id.
+    """The names under which a file may have the columns by which rows were erased, by id.
 
     Args:
         ids: these columns.
-        then: the names of the time at which the file was dropped; several if that time is not known exactly.
-        now: the names of the table now, by which the file is read.
-        others: with a name that a column had at another time, and that was no other column's when the file was dropped.
-        is_complete: whether ``then`` is known. The table may be older than the recording of names.
+        at_drop: their names when the file was dropped; several if that time is not known exactly.
+        now: their names now, by which the file is read.
+        others: with a name that a column had at another time, and that no other column had when the file was dropped.
+        is_complete: whether ``at_drop`` is known. The table may be older than the recording of names.
     """
 
     ids: tuple[int, ...]
-    then: tuple[Names, ...]
+    at_drop: tuple[Names, ...]
     now: Names
     others: tuple[Names, ...]
     is_complete: bool
@@ -61,104 +55,77 @@ class LateNames:
     def of(
         cls, schema: Schema, ids: Collection[int], dropped_us: int | None, more: Iterable[tuple[int, str]]
     ) -> LateNames:
-        """The names in the history of a table's columns.
-
-        Args:
-            dropped_us: when the file was dropped, by the server's clock; None if that is not known.
-            more: names that these columns are known to have had, beside those of the schema.
-        """
+        """The names in the history of a table's columns, and ``more`` names that these columns have had."""
         now = {field.id: field.name for field in schema.fields if field.id in ids}
         around = names_around(schema, dropped_us)
-        then = distinct_names({id_: names[id_] for id_ in ids if id_ in names} for names in around)
-        taken = _columns_by_name(schema, around, dropped_us)
-        known = [(name.id, name.name) for name in schema.former if name.id in ids]
+        at_drop = distinct_names({id_: names[id_] for id_ in ids if id_ in names} for names in around)
+        latest_us = 2**63 if dropped_us is None else dropped_us + CLOCK_STEP_US
+        added_later = {field.id for field in schema.fields if field.added_ts > latest_us}
+        owners = {name: id_ for names in around for id_, name in names.items() if id_ not in added_later}
+        former = [(name.id, name.name) for name in schema.former if name.id in ids]
         others = [
             {**now, id_: name}
-            for id_, name in dict.fromkeys([*known, *more])
-            if now.get(id_) != name and all(names.get(id_) != name for names in then) and taken.get(name, id_) == id_
+            for id_, name in dict.fromkeys([*former, *more])
+            if now.get(id_) != name
+            and all(names.get(id_) != name for names in at_drop)
+            and owners.get(name, id_) == id_
         ]
         first_us = -1 if dropped_us is None else dropped_us - CLOCK_STEP_US
         is_complete = named_since(schema) <= first_us or not named_since(schema)
-        return cls(tuple(sorted(ids)), then, now, distinct_names(others), is_complete)
+        return cls(tuple(sorted(ids)), at_drop, now, distinct_names(others), is_complete)
 
     @property
     def may_differ(self) -> bool:
         """Whether a file may have these columns under other names than those of the table now."""
-        return bool(self.others) or self.then != (self.now,) or not self.is_complete
+        return bool(self.others) or self.at_drop != (self.now,) or not self.is_complete
 
     def spell(self, found: Iterable[str]) -> frozenset[str]:
         """The names of these that a file's columns have, in whatever case, and the file's own names."""
-        given = frozenset(found)
-        lower = {name.lower() for name in given}
-        known = {name for names in (*self.then, self.now, *self.others) for name in names.values()}
-        return given | {name for name in known if name.lower() in lower}
+        own = frozenset(found)
+        lower = {name.lower() for name in own}
+        names = {name for names in (*self.at_drop, self.now, *self.others) for name in names.values()}
+        return own | {name for name in names if name.lower() in lower}
 
     def select(self, present: Collection[str]) -> tuple[Names, ...]:
-        """Those of ``then`` that most fit a file which has some columns: all of them if nothing else tells."""
-        fits = [sum(name in present for name in names.values()) for names in self.then]
-        return tuple(names for names, fit in zip(self.then, fits, strict=True) if fit == max(fits))
+        """The names at the drop that fit the columns of a file best: several if they fit equally well."""
+        fits = [sum(name in present for name in names.values()) for names in self.at_drop]
+        return tuple(names for names, fit in zip(self.at_drop, fits, strict=True) if fit == max(fits))
 
     def lacking(self, present: Collection[str]) -> list[int]:
-        """The columns that a file has under none of the names of its time, and that it may have under another one."""
-        found = {id_ for names in (*self.then, self.now) for id_, name in names.items() if name in present}
+        """The columns that a file has under no known name, and may have under another one."""
+        found = {id_ for names in (*self.at_drop, self.now) for id_, name in names.items() if name in present}
         return [id_ for id_ in self.ids if id_ not in found]
-
-
-def _columns_by_name(schema: Schema, around: Iterable[Names], dropped_us: int | None) -> Mapping[str, int]:
-    """The columns that the table had when a file was dropped, by name."""
-    since = 2**63 if dropped_us is None else dropped_us + CLOCK_STEP_US
-    late = {field.id for field in schema.fields if field.added_ts > since}
-    return {name: id_ for names in around for id_, name in names.items() if id_ not in late}
 
 
 RowIds: TypeAlias = npt.NDArray[np.int64]
 """Numbers of rows in their file, from 1."""
-
-
 _NONE: RowIds = np.zeros(0, np.int64)
-
-
 _UNDECIDED = (
     "rows were erased after this file was dropped, and columns were renamed or dropped since: under one of their names "
     "this is an erased row, so it is not ingested; if it is none, drop it again in a new file"
 )
-
-
 ReadColumns: TypeAlias = Callable[[Sequence[Field], OnBadRow], Iterator[tuple[Mapping[int, pa.Array], RowIds]]]
-"""Reads a file by the names that some fields have: yields columns by id, with the numbers of their rows."""
+"""Reads a file by the names of some fields: yields columns by id, with the numbers of their rows."""
 
 
 @dataclass(frozen=True)
 class _Matches:
-    """The rows of a file that match under some names, by their numbers.
-
-    Args:
-        erased: in ascending order, with possible repetitions.
-        unread: rows that hold a value which is none of the column's.
-        every: whether all rows match, which the file has none of these columns for.
-    """
+    """The numbers of the rows of a file that match under some names, and of those that cannot be read by them."""
 
     erased: RowIds
     unread: RowIds
     every: bool = False
 
-    def among(self, numbers: RowIds) -> Mask:
-        """A mask of the rows with these numbers that match."""
+    def mask(self, numbers: RowIds) -> Mask:
         return np.isin(numbers, self.erased) | self.every
 
 
 class ErasedRows:
-    """Tells which rows of a late file were erased, and counts them.
-
-    Args:
-        matcher: matches rows with the erasures since.
-        names: the names under which the file may have the columns by which rows were erased.
-        count: rows that were left out.
-    """
+    """Finds the rows of a late file that were erased; ``count`` of them were left out so far."""
 
     def __init__(self, matcher: ErasureMatcher, names: LateNames, dropped_us: int | None) -> None:
         self._matcher, self._names, self._dropped_us = matcher, names, dropped_us
-        self._then: tuple[_Matches | None, ...] = (None,)  # None: under the present names
+        self._at_drop: tuple[_Matches | None, ...] = (None,)  # None: under the present names
         self._others: tuple[_Matches, ...] = ()
         self.count = 0
 
@@ -170,7 +137,7 @@ class ErasedRows:
 
         Args:
             dropped_us: when the file was dropped, by the server's clock; None if that is not known: then all count.
-            every: whether rows that were erased before count, too.
+            every: whether rows that were erased before the drop count, too.
         """
         unit = unit_of(transaction)
         context, base = unit.context, unit.base
@@ -185,23 +152,27 @@ class ErasedRows:
         names = LateNames.of(matcher.entry.schema, matcher.columns, dropped_us, _names_in_erasures(matcher.entry, late))
         return cls(matcher, names, dropped_us)
 
-    def read_names(self, source: SourceFile, settings: IngestSettings, read_columns: ReadColumns | None = None) -> None:
-        """Reads the file once for each other set of names that the columns of the deletes may have in it.
-
-        Where no column was renamed or dropped, it reads nothing.
+    def read_names(
+        self,
+        source: SourceFile,
+        find_columns: Callable[[], Iterable[pa.Field]],
+        read_columns: ReadColumns | None = None,
+    ) -> None:
+        """Reads the file once for each other set of names that it may have; if no column was renamed or dropped, never.
 
         Args:
+            find_columns: finds the columns of the file's rows.
             read_columns: reads a file of changes; by default, rows are those of the file.
 
         Raises:
-            SchemaError: the names of the time at which the file was dropped are not known, or can't be read.
+            SchemaError: the names at the time of the drop are not known, or the file can't be read by them.
         """
         if not (source.format.known.delimiter is None or source.options.header):
-            self._check_places(source)
+            self._check_order(source)
             return
         if not self._names.may_differ:
             return
-        present = self._names.spell(field.name for field in find_columns(source, settings))
+        present = self._names.spell(field.name for field in find_columns())
         if not self._names.is_complete and (lacking := self._names.lacking(present)):
             columns = ", ".join(repr(self._matcher.entry.schema.by_id[id_].name) for id_ in lacking)
             raise SchemaError(
@@ -209,7 +180,7 @@ class ErasedRows:
                 "was called then is not known any more: take erased rows out of it, and drop it again as a new file"
             )
         read = read_columns or partial(_read_columns, source)
-        self._then = tuple(self._match(names, present, read, source) for names in self._names.select(present))
+        self._at_drop = tuple(self._match(names, present, read, source) for names in self._names.select(present))
         others = [names for names in self._names.others if any(name in present for name in names.values())]
         found = (self._match(names, present, read, None) for names in others)
         self._others = tuple(each for each in found if each is not None)
@@ -217,13 +188,7 @@ class ErasedRows:
     def leave_out(
         self, rows: pa.RecordBatchReader, numbers: RowNumbers, name: str, on_bad_row: OnBadRow | None
     ) -> pa.RecordBatchReader:
-        """The rows that were not erased.
-
-        Args:
-            numbers: has seen the rows that could not be read so far.
-            name: of the file.
-            on_bad_row: called with each row that may be an erased one or another; None: it is an error.
-        """
+        """The rows that were not erased. ``numbers`` has seen the rows that could not be read so far; see ``keep``."""
         ids = {field.name: field.id for field in self._matcher.entry.schema.fields}
 
         def kept() -> Iterator[pa.RecordBatch]:
@@ -243,20 +208,18 @@ class ErasedRows:
         Args:
             columns: by id, as the table has them. A row has the default of a column that is not there.
             numbers: of the rows in the file.
-            name, on_bad_row: see ``leave_out``.
-
-        Raises:
-            RowError: a row may be an erased one or another, and ``on_bad_row`` is None.
+            name: of the file.
+            on_bad_row: called with each row that may be an erased one or another; None: it is an error.
         """
         now = self._matcher.mask(columns, len(numbers))
         erased, may_be = np.ones(len(numbers), np.bool_), now
-        for found in self._then:
-            there = now if found is None else found.among(numbers)
+        for found in self._at_drop:
+            there = now if found is None else found.mask(numbers)
             erased, may_be = erased & there, may_be | there
             if found is not None:
                 may_be = may_be | np.isin(numbers, found.unread)
         for other in self._others:
-            may_be = may_be | other.among(numbers)
+            may_be = may_be | other.mask(numbers)
         self.count += int(np.count_nonzero(erased))
         for number in numbers[may_be & ~erased]:
             if on_bad_row is None:
@@ -264,8 +227,8 @@ class ErasedRows:
             on_bad_row(BadRow(_UNDECIDED, int(number), None, None, None))
         return to_boolean_array(~may_be & ~erased)
 
-    def _check_places(self, source: SourceFile) -> None:
-        """Raises SchemaError: columns stood at other places when a file without a header was dropped."""
+    def _check_order(self, source: SourceFile) -> None:
+        """Raises SchemaError if columns had another order when a file without a header was dropped."""
         since = placed_since(self._matcher.entry.schema)
         if since == 0 or (
             since is not None and self._dropped_us is not None and since <= self._dropped_us - CLOCK_STEP_US
@@ -282,8 +245,7 @@ class ErasedRows:
     ) -> _Matches | None:
         """The rows of a file that match under some names; None if these are the present names.
 
-        Args:
-            source: None if it may be that these are not the file's names: then what does not fit does not match.
+        If these may not be the file's names, ``source`` is None, and a value that does not fit does not match.
         """
         if names == self._names.now:
             return None
@@ -317,8 +279,8 @@ class ErasedRows:
 def _names_in_erasures(entry: TableEntry, late: Iterable[Erasure]) -> Iterator[tuple[int, str]]:
     """The names that columns had when rows were erased by them, by id.
 
-    Who is forgotten is forgotten in a table of today by its subject. A file may be of another table of the same name,
-    which the erasure knew, and which had another name for it.
+    A table that an erasure does not name is erased by its subject. A file may be of an earlier table of the same name,
+    whose subject had another name.
     """
     for erasure in late:
         named = tables_of(erasure, entry)
@@ -342,7 +304,7 @@ def _read_columns(
 
 
 def expect_erasures(transaction: Transaction, name: str, dropped_us: int | None, request: str) -> None:
-    """Makes the commit fail if rows are erased meanwhile that late ones were not held against."""
+    """Makes the commit fail if rows are erased meanwhile that late rows were not compared with."""
     unit = unit_of(transaction)
     uuid, seen_ts = unit.entry(name).uuid, unit.base.commit_ts
     unit.add(ExpectErasures(name, uuid, seen_ts, dropped_us, request))

@@ -1,7 +1,7 @@
 """Gives a table the columns of a dropped file that it lacks (``ingest_new_columns: add``).
 
-A file is read once if it fits. Only a file that does not is surveyed, whole: if it has columns that the table lacks,
-they are added in the file's own commit, before its rows, and the file is read again. Two processes that add columns to
+A file that fits is read once. Any other is surveyed, whole: if it has columns that the table lacks, they are added in
+the file's own commit, before its rows, and the file is read again. Two processes that add columns to
 one table at once conflict: the second builds its batch again, on the columns that the first has committed.
 
 A column that holds nothing says no type, so it is not added; it is read, and left out. A column of the table whose type
@@ -22,8 +22,8 @@ from dolmen.format.column_history import widening_problem
 from dolmen.format.evolution import AddColumn, WidenColumn
 from dolmen.format.ingest_properties import IngestSettings
 from dolmen.format.schema import Schema, own_names
-from dolmen.ingest.formats.columnar.typed_batches import without_nulls
-from dolmen.ingest.formats.formats import SourceFile, survey
+from dolmen.ingest.formats.formats import SourceFile
+from dolmen.ingest.formats.typed_batches import without_nulls
 from dolmen.transactions.transaction import Transaction, unit_of
 
 MAX_COLUMNS = 1_000
@@ -31,17 +31,14 @@ MAX_COLUMNS = 1_000
 MAX_NAME = 200
 """Characters of the name of a column that a file adds."""
 _IMAGES = ("after", "payload", None)
-"""Parts of an event that faults name, instead of a column of the row in it."""
+"""Parts of an event that errors name, instead of a column of the row in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewColumns:
-    """The columns of a file that its table lacks.
+    """The columns of a file that its table lacks, and gets (``added``, all nullable) or not (``empty``).
 
-    Args:
-        added: those that the table gets; all may be NULL.
-        empty: names of those that hold nothing, which it does not get.
-        widened: names of columns of the table that get the file's wider type.
+    ``widened`` columns of the table get the file's wider type.
     """
 
     added: tuple[pa.Field, ...] = ()
@@ -49,11 +46,11 @@ class NewColumns:
     widened: tuple[str, ...] = ()
 
     def extend(self, schema: pa.Schema) -> pa.Schema:
-        """The columns to read the file with: those of the table, and those that hold nothing."""
+        """The columns to read the file with: those of the table, and those that are empty."""
         return pa.schema([*schema, *(pa.field(name, pa.string()) for name in self.empty)]) if self.empty else schema
 
     def leave_out(self, rows: pa.RecordBatchReader, schema: pa.Schema) -> pa.RecordBatchReader:
-        """Takes columns that hold nothing out of rows."""
+        """Takes empty columns out of rows."""
         if not self.empty:
             return rows
         return pa.RecordBatchReader.from_batches(schema, (batch.select(schema.names) for batch in rows))
@@ -73,17 +70,13 @@ def ingest_with_new_columns(
     """Ingests a file, adding the columns that the table lacks, and widening those that are too narrow; returns these.
 
     Args:
-        settings: the table's, whose ``new_columns`` is ``add``.
         request: the file's id.
         ingest: adds the file's rows to the transaction by these settings. May be called several times.
-
-    Raises:
-        InputError: the file can't be read, or the table can't have one of its columns.
     """
     strict = replace(settings, on_bad_row="reject_file")
 
-    def find_fault(new: NewColumns) -> InputError | None:
-        """Adds the rows, or adds nothing and returns what is in the way."""
+    def find_problem(new: NewColumns) -> InputError | None:
+        """Adds the rows, or adds nothing and returns the error."""
         try:
             with unit_of(transaction).savepoint():
                 ingest(strict, new)
@@ -92,36 +85,28 @@ def ingest_with_new_columns(
         return None
 
     new = NO_NEW_COLUMNS
-    if (fault := find_fault(new)) is None:
+    if (problem := find_problem(new)) is None:
         return new
+    from dolmen.ingest.cdc.change_columns import find_columns  # only for files that do not fit
+
     schema = unit_of(transaction).entry(table).schema
     found = _spell(find_columns(source, settings), schema)
     new = select_new(found, {field.name for field in schema.fields}, source.name)
     add_columns(transaction, table, source.name, new.added, request)
     if new.added or new.empty:
-        fault = find_fault(new)
+        problem = find_problem(new)
     wider = _wider_types(found, schema)
-    while fault is not None and (names := _columns_of_fault(fault, wider, settings)):
+    while problem is not None and (names := _narrow_columns(problem, wider, settings)):
         widened = {name: wider.pop(name) for name in names}
         if not _widen_columns(transaction, table, widened, request):
             break
         new = replace(new, widened=(*new.widened, *widened))
-        fault = find_fault(new)
-    if fault is not None:
+        problem = find_problem(new)
+    if problem is not None:
         if settings.on_bad_row == "reject_file":
-            raise fault
+            raise problem
         ingest(settings, new)
     return new
-
-
-def find_columns(source: SourceFile, settings: IngestSettings) -> list[pa.Field]:
-    """Finds the columns of a file's rows, with the types that hold all of it. Raises InputError."""
-    skip_bad_rows = settings.on_bad_row == "quarantine"
-    if settings.cdc is not None:
-        from dolmen.ingest.cdc.change_columns import image_columns  # only for those who have such tables
-
-        return image_columns(source, settings.cdc, skip_bad_rows=skip_bad_rows)
-    return list(survey(source, skip_bad_rows=skip_bad_rows))
 
 
 def _spell(found: list[pa.Field], schema: Schema) -> list[pa.Field]:
@@ -130,15 +115,11 @@ def _spell(found: list[pa.Field], schema: Schema) -> list[pa.Field]:
     return [field.with_name(name) for field, name in zip(found, names, strict=True)]
 
 
-def select_new(found: Collection[pa.Field], known: Collection[str], file: str) -> NewColumns:
-    """Selects those of a file's columns that are not known.
-
-    Raises:
-        SchemaError: none is known: the file is of another table, or has no header.
-    """
-    new = [field for field in found if field.name not in known]
+def select_new(found: Collection[pa.Field], table: Collection[str], file: str) -> NewColumns:
+    """Selects those of a file's columns that are not the table's. Raises SchemaError if none is."""
+    new = [field for field in found if field.name not in table]
     if new and len(new) == len(found):
-        raise SchemaError(f"file {file!r}: no column is one of the table's; there are: {', '.join(known)}")
+        raise SchemaError(f"file {file!r}: no column is one of the table's; there are: {', '.join(table)}")
     return NewColumns(
         tuple(field.with_type(without_nulls(field.type)) for field in new if not t.is_null(field.type)),
         tuple(field.name for field in new if t.is_null(field.type)),
@@ -146,12 +127,7 @@ def select_new(found: Collection[pa.Field], known: Collection[str], file: str) -
 
 
 def add_columns(transaction: Transaction, table: str, file: str, added: Collection[pa.Field], request: str) -> None:
-    """Adds columns to a table, in the order of the file.
-
-    Raises:
-        SchemaError: a name is reserved, too long, or not told apart from another by SQL; or a type can't be stored.
-        LimitError: the table would have more than ``MAX_COLUMNS``.
-    """
+    """Adds columns to a table, in the order of the file. Raises SchemaError, LimitError."""
     unit = unit_of(transaction)
     if not added:
         return
@@ -186,9 +162,9 @@ def _wider_types(found: Collection[pa.Field], schema: Schema) -> dict[str, pa.Da
     }
 
 
-def _columns_of_fault(fault: InputError, wider: Collection[str], settings: IngestSettings) -> list[str]:
-    """The columns that may be too narrow for a value: the one that a fault names; of changes in an envelope, all."""
-    column: str | None = getattr(fault, "column", None)
+def _narrow_columns(problem: InputError, wider: Collection[str], settings: IngestSettings) -> list[str]:
+    """The columns that may be too narrow for a value: the one that an error names; of changes in an envelope, all."""
+    column: str | None = getattr(problem, "column", None)
     if column is not None and column in wider:
         return [column]
     in_envelope = settings.cdc is not None and settings.cdc.envelope == "debezium"
@@ -203,5 +179,5 @@ def _widen_columns(transaction: Transaction, table: str, wider: Mapping[str, pa.
     try:
         unit.add(AlterTable(table, entry.uuid, entry.schema, entry.sort_key, changes, request))
     except SchemaError:
-        return False  # the fault says what is wrong
+        return False  # the first error says what is wrong
     return True

@@ -6,14 +6,14 @@ from collections import Counter
 
 from dolmen.base.runtime import Runtime
 from dolmen.errors import Error
-from dolmen.ingest.queues.sqs import open_queue
-from dolmen.ingest.rejects.reject import ERROR_SUFFIX
-from dolmen.ingest.rejects.reject_listing import RETRIED_SUFFIX
+from dolmen.ingest.queues import open_queue
+from dolmen.ingest.reject_listing import RETRIED_SUFFIX
+from dolmen.ingest.rejects import ERROR_SUFFIX
 from dolmen.maintenance.health.health import Pipeline, QueuePlace, RejectsPlace
 from dolmen.store import open_store
 
 MOST_OBJECTS = 100_000
-"""The most objects of a place of rejects that are counted: a hundred requests."""
+"""The most rejects that are counted: a hundred requests."""
 MOST_REJECT_TABLES = 50
 """The most tables whose rejects are counted apart; the others together."""
 OTHER_TABLES = "(others)"
@@ -22,10 +22,10 @@ OTHER_TABLES = "(others)"
 def look_at_pipeline(
     rejected: str | None, ingest_queue: str | None, delete_queue: str | None, runtime: Runtime
 ) -> Pipeline:
-    """Looks at the places that are named. One that cannot be looked at says why, and stops no other.
+    """Looks at rejects and queues. One that cannot be read says why, and stops no other.
 
     Args:
-        rejected: URL of the place of rejected files.
+        rejected: URL below which rejects are.
         ingest_queue, delete_queue: URLs of the queues of drops and of delete requests, or directories.
     """
     named = {"drops": ingest_queue, "delete requests": delete_queue}
@@ -50,19 +50,15 @@ def look_at_rejects(url: str, runtime: Runtime) -> RejectsPlace:
     except (Error, OSError) as error:
         return RejectsPlace(url, problem=f"{type(error).__name__}: {error}")
     waiting = Counter({table: left for table, all_ in reports.items() if (left := all_ - retried[table]) > 0})
-    told = dict(waiting.most_common(MOST_REJECT_TABLES))
-    if others := sum(waiting.values()) - sum(told.values()):
-        told[OTHER_TABLES] = others
+    shown = dict(waiting.most_common(MOST_REJECT_TABLES))
+    if others := sum(waiting.values()) - sum(shown.values()):
+        shown[OTHER_TABLES] = others
     newest_at = max((at for table, at in newest.items() if waiting[table]), default=0)
-    return RejectsPlace(url, told, sum(retried.values()), newest_at, count <= MOST_OBJECTS)
+    return RejectsPlace(url, shown, sum(retried.values()), newest_at, count <= MOST_OBJECTS)
 
 
 def look_at_queue(name: str, url: str, runtime: Runtime) -> QueuePlace:
-    """Counts the messages of a queue: one or two requests.
-
-    Args:
-        name: what its messages are.
-    """
+    """Counts the messages of a queue: one or two requests. ``name`` says what its messages are."""
     try:
         depth = open_queue(url, runtime, expedited=True).depth()
     except (Error, OSError) as error:

@@ -1,7 +1,7 @@
 """Describes errors for logs: kinds, names and numbers, never a value of the data or of a request.
 
-An error is written for the sender of the data, and quotes it; a reject's report, which lies beside the data, may do so.
-A log is read by other people, and kept elsewhere and for other times. The name of an erased person must not stay in it.
+An error is written for the sender of the data, and quotes it; a reject's report, which is beside the data, may do so.
+A log is read by other people, and stored elsewhere and longer. The name of an erased person must not stay in it.
 """
 
 from __future__ import annotations
@@ -34,12 +34,7 @@ _MOST_FRAMES = 12
 
 
 class MessageError(InputError):
-    """A message that cannot be understood.
-
-    Args:
-        template: what is wrong, with ``{}`` where something of the message is quoted.
-        quoted: the quotations, shown as Python writes them, shortened.
-    """
+    """A message that cannot be understood; its template has ``{}`` where something of the message is quoted."""
 
     def __init__(self, template: str, *quoted: object) -> None:
         self.template, self.quoted = template, quoted
@@ -56,12 +51,7 @@ class MessageError(InputError):
 
 
 class UnforeseenError(InputError):
-    """A file that cannot be ingested, however often it is tried, because of an unforeseen error.
-
-    Args:
-        file: its name.
-        cause: the error, whose text may hold anything.
-    """
+    """A file that cannot be ingested, however often it is tried: the text of ``cause`` may hold anything."""
 
     def __init__(self, file: str, cause: Exception) -> None:
         super().__init__(
@@ -72,11 +62,9 @@ class UnforeseenError(InputError):
 
 @dataclass(frozen=True)
 class RequestContent:
-    """The content of a request, by which quotations of it are found in a message.
+    """The parsed JSON of a request, by which quotations of it are found in a message.
 
-    Args:
-        document: the request, JSON decoded: any text or number in it may be a value.
-        names: names of tables and columns, which are not values.
+    Any text or number in it may be a value, unless it is among the ``names`` of tables and columns.
     """
 
     document: Any
@@ -85,9 +73,8 @@ class RequestContent:
     def hide(self, text: str) -> str | None:
         """Replaces what a message quotes of the request; None if the request is too long to check.
 
-        Hidden is whatever stands in quotes and is no name, each word that is also one of the request (or begins like
-        one), each number that shares its digits before or behind a point with one of the request, and long numbers. A
-        name that was misspelt is shown, if it is close enough to a real one.
+        Hidden is any text in quotes that is not a name (or close to one), each word of the request or beginning of one,
+        each number that shares its digits before or behind a point with one of the request, and long numbers.
         """
         if self._tokens is None:
             return None
@@ -177,11 +164,7 @@ def _texts(document: Any) -> Iterator[str]:
 
 
 def reason_for_log(error: BaseException, request: RequestContent | None = None) -> str:
-    """Describes an error in one line, without any value.
-
-    Args:
-        request: the request that the error is about: the error's own text is then given, without quotations of it.
-    """
+    """Describes an error in one line, without any value. An error about ``request`` is shown without quotations."""
     match error:
         case MessageError():
             return error.text_for_log
@@ -211,10 +194,7 @@ _FALLBACK: dict[type[BaseException], str] = {
 
 
 def error_fields(error: BaseException, request: RequestContent | None = None) -> dict[str, Any]:
-    """The fields of a log record about an error: its kind, the reason, and where it is.
-
-    For a bug, whose text may hold anything, they have the calls that led to it, innermost last. See ``reason_for_log``.
-    """
+    """The fields of a log record about an error: its kind, the reason, and where it is; for a bug, the calls."""
     fields: dict[str, Any] = {"error": type(error).__name__, "reason": reason_for_log(error, request)}
     if isinstance(error, RowError):
         fields |= {"line": error.line, "row": error.row}

@@ -61,7 +61,7 @@ class Ingester(Actor):
 
     def _handle(self, process: Process, drops: DropQueue, batch: Sequence[DroppedFile], *, create: bool) -> set[str]:
         messages = [Message(dropped.id, dropped.message, drops.deliveries(dropped)) for dropped in batch]
-        announced = [(drop, message.may_wait) for message in messages for drop in read_drops(message)[0]]
+        announced = [(drop, message.may_wait) for message in messages for drop in read_drops(message.body)[0]]
         by_id = {dropped.id: dropped for dropped in batch}
 
         def effects(id_: str) -> Iterable[Effect]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace as altered
+from functools import partial
 from io import BytesIO
 from typing import Any
 
@@ -13,6 +14,7 @@ from dolmen.api.database import Database
 from dolmen.errors import PredicateError, TableExistsError
 from dolmen.format.ingest_properties import IngestSettings
 from dolmen.ingest.batch import BatchRequest, Decision
+from dolmen.ingest.cdc.change_columns import find_columns
 from dolmen.ingest.formats.formats import SourceFile, detect, read
 from dolmen.ingest.formats.source_file import RowNumbers
 from dolmen.ingest.late import ErasedRows, expect_erasures
@@ -146,7 +148,8 @@ def ingest_late_file() -> PairedCall:
         erased, table, numbers = ErasedRows.of(transaction, "t", 0), transaction.table("t"), RowNumbers(None)
         rows = read(_LATE_FILE, table.schema)
         if erased is not None:
-            erased.read_names(_LATE_FILE, IngestSettings.of(unit_of(transaction).entry("t")))
+            settings = IngestSettings.of(unit_of(transaction).entry("t"))
+            erased.read_names(_LATE_FILE, partial(find_columns, _LATE_FILE, settings))
             rows = erased.leave_out(rows, numbers, _LATE_FILE.name, None)
         table.append(rows.read_all(), request="late")
         return "apply"

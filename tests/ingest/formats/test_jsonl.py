@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from dolmen.errors import RowError, SchemaError
-from dolmen.ingest.formats import lines as json_lines
+from dolmen.ingest.formats import json_values
 from dolmen.ingest.formats.formats import SourceFile, detect, read
 
 UTC = dt.UTC
@@ -105,8 +105,8 @@ def test_of_several_faults_the_first_line_is_named() -> None:
 
 def test_columns_of_numbers_written_as_strings_are_soon_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     slow: list[int] = []
-    parse_line = json_lines.parse_line
-    monkeypatch.setattr(json_lines, "parse_line", lambda *line: slow.append(1) or parse_line(*line))
+    parse_line = json_values.parse_line
+    monkeypatch.setattr(json_values, "parse_line", lambda *line: slow.append(1) or parse_line(*line))
     data = b"".join(b'{"a": "%d"}\n' % n for n in range(1000))
     table = _read(data, pa.schema([("a", pa.int64())]), block_bytes=1000)
     assert table["a"].to_pylist() == list(range(1000))

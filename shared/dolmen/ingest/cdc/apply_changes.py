@@ -1,19 +1,20 @@
 """Change data capture: files of inserts, updates and deletes, each applied once, in whatever order they arrive.
 
-Changes are ordered by a sequence, a column of the table. Of each key the change with the greatest sequence holds; of
+Changes are ordered by a sequence, a column of the table. Of each key the change with the greatest sequence wins; of
 equal ones in a file the later, of equal ones in two files the one that was applied first.
 
-A file whose sequences all lie above what the table has come to is applied without a look at the rows, as an upsert is.
-Any other one is compared with the rows of its keys and with the memory of deleted ones (``cdc_memory``); what is not
-newer changes nothing. A row that is older than that memory reaches, and of whose key nothing is known, may be of one
-that was deleted since: it is a bad row. Large files are taken in portions, which see those before them.
+A file whose sequences are all above those of the table is applied without a look at the rows, as an upsert is. Any
+other one is compared with the rows of its keys and with the memory of deleted ones (``cdc_memory``); a change that is
+not newer has no effect. A row that is older than that memory, and whose key is unknown, may have been deleted since: it
+is a bad row. Large files are taken in portions, which see those before them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import partial
+from operator import add
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,31 +22,42 @@ from pyarrow import types as t
 
 from dolmen.commit.statements.row_changes import Advance, all_above
 from dolmen.errors import InputError
-from dolmen.format.ingest_properties import CdcSettings, IngestSettings
+from dolmen.format.ingest_properties import CdcSettings, FileKind, IngestSettings
 from dolmen.format.schema import Field
 from dolmen.format.types import Plain, one_array, to_array, to_plain
-from dolmen.ingest.cdc.change_order import PORTION_BYTES, PORTION_ROWS, cut_portions
-from dolmen.ingest.cdc.changes import DELETED, ROW, ChangeFaults, ChangeTables, last_of_each, unavailable_columns
-from dolmen.ingest.cdc.deleted_keys import KEPT_COLUMN, KEPT_SINCE, LIVE, SEQUENCE, TS, DeleteMemory, latest_sequences
-from dolmen.ingest.cdc.envelopes import DELETED_FIELD, envelope, find_forms
+from dolmen.ingest.cdc.change_columns import find_columns, find_text_positions
+from dolmen.ingest.cdc.changes import (
+    DELETED,
+    PORTION_BYTES,
+    PORTION_ROWS,
+    ROW,
+    BadChanges,
+    ChangeTables,
+    cut_portions,
+    unavailable_columns,
+)
+from dolmen.ingest.cdc.deleted_keys import (
+    KEPT_COLUMN,
+    KEPT_SINCE,
+    LIVE,
+    SEQUENCE,
+    TS,
+    DeleteMemory,
+    last_of_each,
+    latest_sequences,
+)
+from dolmen.ingest.cdc.envelopes import DELETED_FIELD, choose_envelope
 from dolmen.ingest.cdc.placeholders import MarkedText, UnavailableValue
 from dolmen.ingest.cdc.previous import PreviousValues
-from dolmen.ingest.formats.formats import FileKind, SourceFile, read
-from dolmen.ingest.formats.reader_options import OnBadRow
+from dolmen.ingest.formats.formats import SourceFile, read
+from dolmen.ingest.formats.source_file import OnBadRow
 from dolmen.ingest.late import ErasedRows, RowIds
 from dolmen.transactions.transaction import Transaction, unit_of
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeCounts:
-    """Counts of the changes of a file, by their effect.
-
-    Args:
-        upserted: rows that are there now.
-        deleted: deletes that were applied, whether or not there was a row.
-        unchanged: changes without effect, because a newer one of their key is in the file or the table.
-        ddl: messages about the source's columns, which change nothing.
-    """
+    """The changes of a file by their effect; ``ddl`` are messages about the source's columns, which change nothing."""
 
     upserted: int = 0
     deleted: int = 0
@@ -53,12 +65,7 @@ class ChangeCounts:
     ddl: int = 0
 
     def __add__(self, other: ChangeCounts) -> ChangeCounts:
-        return ChangeCounts(
-            self.upserted + other.upserted,
-            self.deleted + other.deleted,
-            self.unchanged + other.unchanged,
-            self.ddl + other.ddl,
-        )
+        return ChangeCounts(*map(add, astuple(self), astuple(other)))
 
 
 def ingest_changes(
@@ -74,64 +81,60 @@ def ingest_changes(
     portion_bytes: int = PORTION_BYTES,
     erased: ErasedRows | None = None,
 ) -> ChangeCounts:
-    """Adds the changes in a file to a transaction, bound to the request.
+    """Adds the changes in a file to a transaction, bound to the request. Raises InputError.
 
     Args:
         source: the file, with the options that the settings ask for.
-        settings: the table's, with ``cdc``.
-        on_bad_row: called with each row that cannot be applied, while the others are; None = such a row is an error.
+        on_bad_row: called with each row that cannot be applied; None: such a row is an error.
         request: the file's id.
         unused: columns of the file's rows that are read and left out.
-        erased: tells which rows were erased after the file was dropped: no change brings them back. Deletes pass.
-
-    Raises:
-        RowError: a row is bad, and ``on_bad_row`` is None.
-        InputError: the file can't be read, or the table can't be fed so.
+        erased: rows that were erased after the file was dropped: no change brings them back. Deletes pass.
     """
     if transaction.has_applied(request):
         return ChangeCounts()
-    target = _Target.of(transaction, table, settings, request, ChangeFaults(source.name, on_bad_row))
-    in_envelope, words = target.settings.envelope == "debezium", target.unavailable.words
+    target = _Target.of(transaction, table, settings, request, BadChanges(source.name, on_bad_row))
+    words = UnavailableValue.of(target.settings.unavailable_value).words
     marked = target.marked_columns(source.format.kind)
+    target_names = {field.name for field in target.fields}
     if target.settings.envelope == "flat" and (source.options.header or source.format.kind not in ("csv", "tsv")):
-        unused = [name for name in dict.fromkeys([*unused, DELETED_FIELD]) if name not in target.names]
-    opened = envelope(
+        unused = [name for name in dict.fromkeys([*unused, DELETED_FIELD]) if name not in target_names]
+    envelope = choose_envelope(
         target.fields,
         target.keys,
         target.sequence,
         target.settings,
         reject_extra=settings.new_columns != "ignore",
-        forms=find_forms(source, target.settings.sequence_from) if in_envelope else {},
+        text_positions=find_text_positions(source, target.settings),
         unused=unused,
         marked=marked,
     )
-    source, faults = replace(source, options=replace(opened.options(source.options), placeholders=words)), target.faults
+    source, bad = replace(source, options=replace(envelope.options(source.options), placeholders=words)), target.bad
     marks = MarkedText(words, [field.name for field in marked])
     if marked and source.format.kind == "jsonl":
         source = marks.source(source)
-    reader = read(source, opened.schema, on_bad_row=lambda bad: faults.add_unread(marks.restore(bad)))
-    made = ChangeTables(target.fields, target.keys, target.sequence, opened, faults)
-    tables = made.tables(reader)
+    reader = read(source, envelope.schema, on_bad_row=lambda row: bad.add_unread(marks.restore(row)))
+    change_tables = ChangeTables(target.fields, target.keys, target.sequence, envelope, bad)
+    tables = change_tables.tables(reader)
     if erased is not None:
-        erased.read_names(source, settings, partial(_read_images, source, target))
-        tables = _without_erased(tables, target.fields, erased, faults)
+        erased.read_names(source, partial(find_columns, source, settings), partial(_read_images, source, target))
+        tables = _without_erased(tables, target.fields, erased, bad)
     counts, first_ts = ChangeCounts(), unit_of(transaction).next_ts
     for changes in cut_portions(tables, str(target.sequence.id), portion_rows, portion_bytes):
         counts += target.apply(changes, first_ts)
-    return counts + ChangeCounts(ddl=sum(made.ddl))
+    return counts + ChangeCounts(ddl=sum(change_tables.ddl))
 
 
 def _without_erased(
-    tables: Iterator[pa.Table], fields: tuple[Field, ...], erased: ErasedRows, faults: ChangeFaults
+    tables: Iterator[pa.Table], fields: tuple[Field, ...], erased: ErasedRows, bad: BadChanges
 ) -> Iterator[pa.Table]:
-    """The changes but those that would bring erased rows back. A delete of an erased row takes nothing but itself."""
-    on_bad_row = None if faults.on_bad_row is None else faults.report
+    """The changes without those that would bring erased rows back. Deletes pass."""
+    on_bad_row = None if bad.on_bad_row is None else bad.report
     for changes in tables:
         deletes, upserts = changes.filter(changes[DELETED]), changes.filter(pc.invert(changes[DELETED]))
         columns, numbers = _images(upserts, fields)
-        kept = pa.concat_tables([upserts.filter(erased.keep(columns, numbers, faults.name, on_bad_row)), deletes])
-        if kept.num_rows:
-            yield kept
+        rest = pa.concat_tables([upserts.filter(erased.keep(columns, numbers, bad.name, on_bad_row)), deletes])
+        if rest.num_rows:
+            yield rest
 
 
 def _read_images(
@@ -144,12 +147,13 @@ def _read_images(
     keys = [next(field for field in fields if field.id == key.id) for key in target.keys]
     sequence = next(field for field in fields if field.id == target.sequence.id)
     cdc = target.settings
-    forms = find_forms(source, cdc.sequence_from) if cdc.envelope == "debezium" else {}
-    opened = envelope(fields, keys, sequence, cdc, reject_extra=False, forms=forms)
-    faults = ChangeFaults(source.name, on_bad_row)
-    options = opened.options(replace(source.options, extra="ignore"))
-    reader = read(replace(source, options=options), opened.schema, on_bad_row=faults.add_unread)
-    for changes in ChangeTables(fields, tuple(keys), sequence, opened, faults).tables(reader):
+    envelope = choose_envelope(
+        fields, keys, sequence, cdc, reject_extra=False, text_positions=find_text_positions(source, cdc)
+    )
+    bad = BadChanges(source.name, on_bad_row)
+    options = envelope.options(replace(source.options, extra="ignore"))
+    reader = read(replace(source, options=options), envelope.schema, on_bad_row=bad.add_unread)
+    for changes in ChangeTables(fields, tuple(keys), sequence, envelope, bad).tables(reader):
         yield _images(changes.filter(pc.invert(changes[DELETED])), tuple(renamed))
 
 
@@ -169,57 +173,40 @@ class _Target:
     sequence: Field
     settings: CdcSettings
     request: str
-    faults: ChangeFaults
+    bad: BadChanges
 
     @classmethod
     def of(
-        cls, transaction: Transaction, name: str, settings: IngestSettings, request: str, faults: ChangeFaults
+        cls, transaction: Transaction, name: str, settings: IngestSettings, request: str, bad: BadChanges
     ) -> _Target:
-        """Raises InputError: the table can't be fed with changes."""
+        """Raises InputError if the table takes no changes."""
         entry = unit_of(transaction).entry(name)
         settings.check(entry.schema, entry.primary_key)
         if settings.cdc is None:
             raise InputError(f"table {name!r} takes no changes: its ingest_mode is {settings.mode}")
         keys = tuple(entry.schema.by_id[id_] for id_ in entry.primary_key)
         sequence = entry.schema.field(settings.cdc.sequence)
-        return cls(transaction, name, entry.schema.fields, keys, sequence, settings.cdc, request, faults)
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the table's columns."""
-        return [field.name for field in self.fields]
-
-    @property
-    def unavailable(self) -> UnavailableValue:
-        """The placeholder of values that the source left out."""
-        return UnavailableValue.of(self.settings.unavailable_value)
+        return cls(transaction, name, entry.schema.fields, keys, sequence, settings.cdc, request, bad)
 
     def marked_columns(self, kind: FileKind) -> list[Field]:
         """The columns in which a file of text may have placeholders that are no values of their types.
 
-        In JSON, numbers and Booleans are not among them: no source leaves these out, and marks make reading slower.
+        In JSON, not numbers and Booleans: no source leaves these out, and marks make reading slower.
         """
         if kind not in ("jsonl", "csv", "tsv"):
             return []
+        plain = (t.is_string, t.is_integer, t.is_floating, t.is_boolean) if kind == "jsonl" else (t.is_string,)
         others = [field for field in self.fields if field not in (*self.keys, self.sequence)]
-        own = [field for field in others if not t.is_string(field.arrow_type)]
-        if kind == "jsonl":
-            numbers = (t.is_integer, t.is_floating, t.is_boolean)
-            own = [field for field in own if not any(is_kind(field.arrow_type) for is_kind in numbers)]
-        return own
+        return [field for field in others if not any(is_kind(field.arrow_type) for is_kind in plain)]
 
     @property
     def key_names(self) -> list[str]:
-        """The key's columns, as tables of changes call them."""
+        """The names of the key's columns in tables of changes."""
         return [str(field.id) for field in self.keys]
 
     def apply(self, changes: pa.Table, first_ts: int) -> ChangeCounts:
-        """Adds one portion of a file.
-
-        Args:
-            first_ts: rows from this commit timestamp on are of portions of the same file.
-        """
-        sequence, known_bad = str(self.sequence.id), self.faults.count
+        """Adds one portion of a file, whose earlier portions have the commit timestamp ``first_ts`` or a later one."""
+        sequence, bad_before = str(self.sequence.id), self.bad.count
         last = last_of_each(changes, self.key_names, [sequence, ROW])
         least, _ = self._least_and_greatest(last)
         entry = unit_of(self.transaction).entry(self.name)
@@ -241,7 +228,7 @@ class _Target:
             if last.num_rows:
                 self._add(last, live, memory, above=None, previous=previous)
         deleted = pc.sum(last[DELETED]).as_py() or 0
-        bad = self.faults.count - known_bad
+        bad = self.bad.count - bad_before
         return ChangeCounts(last.num_rows - deleted, deleted, changes.num_rows - last.num_rows - bad)
 
     def _least_and_greatest(self, changes: pa.Table) -> list[Plain]:
@@ -250,12 +237,12 @@ class _Target:
         return to_plain(pa.array([ends["min"], ends["max"]], self.sequence.arrow_type))
 
     def _select_newer(
-        self, last: pa.Table, known: pa.Table, memory: DeleteMemory, first_ts: int
+        self, last: pa.Table, known_keys: pa.Table, memory: DeleteMemory, first_ts: int
     ) -> tuple[pa.Table, pa.Table]:
         """The changes that are newer than what is known of their keys; and of these, those whose keys are live."""
         names = self.key_names
-        places = last.select(names).append_column("place", pa.array(range(last.num_rows), pa.int64()))
-        beside = places.join(known, names, join_type="left outer", use_threads=False).sort_by("place")
+        indices = last.select(names).append_column("index", pa.array(range(last.num_rows), pa.int64()))
+        beside = indices.join(known_keys, names, join_type="left outer", use_threads=False).sort_by("index")
         own, theirs = last[str(self.sequence.id)], beside[SEQUENCE]
         unknown = pc.is_null(beside[LIVE])
         again = pc.and_(pc.equal(own, theirs), pc.greater_equal(beside[TS], first_ts))  # of this very file
@@ -269,9 +256,9 @@ class _Target:
         return last.filter(newer), last.filter(pc.and_(newer, pc.fill_null(beside[LIVE], False)))
 
     def _report_stragglers(self, late: pa.Table) -> None:
-        """Reports stragglers: their keys are unknown, and may have been deleted so long ago that it is forgotten."""
+        """Reports changes of unknown keys, which may have been deleted so long ago that it is forgotten."""
         for row in sorted(late[ROW].to_pylist()):
-            self.faults.add(
+            self.bad.add(
                 f"straggler: a change whose {self.sequence.name} is older than deletes are remembered (cdc_memory); "
                 "whether its row was deleted since is not known",
                 row,
@@ -279,10 +266,10 @@ class _Target:
             )
 
     def _report_lost(self, previous: PreviousValues) -> None:
-        """Reports changes without a value that the source left out, and that nothing else has."""
+        """Reports changes without a value that has no source."""
         names = {field.id: field.name for field in self.fields}
         for row, column in previous.lost:
-            self.faults.add(
+            self.bad.add(
                 "the source left this value out (cdc_unavailable_value), and neither the table nor an earlier change "
                 "has it: first apply the file that has it, then drop this one again",
                 row,

@@ -1,4 +1,4 @@
-"""Finds the columns that the rows of a file of changes have, with their types, for a table that may get them.
+"""Surveys a file of changes: the columns of its rows, for a table that may get them, and how it writes positions.
 
 Debezium's events in JSON may bring their schema (Kafka Connect's JsonConverter with ``schemas.enable``)::
 
@@ -13,19 +13,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import types as t
 
-from dolmen.errors import SchemaError
-from dolmen.format.ingest_properties import CdcSettings
-from dolmen.ingest.formats.avro.avro_types import CONNECT_TIMES
-from dolmen.ingest.formats.avro.container import survey_with_times
-from dolmen.ingest.formats.formats import SourceFile, survey
-from dolmen.ingest.formats.json.lines import line_blocks
+from dolmen.base.units import MIB
+from dolmen.errors import InputError, SchemaError
+from dolmen.format.ingest_properties import CdcSettings, IngestSettings
+from dolmen.ingest.formats.avro_reader import survey_with_times
+from dolmen.ingest.formats.avro_types import CONNECT_TIMES
+from dolmen.ingest.formats.formats import SourceFile, infer, survey
+from dolmen.ingest.formats.text_blocks import line_blocks
 
 _PLAIN: dict[str, pa.DataType] = {
     "int8": pa.int8(),
@@ -48,17 +49,22 @@ _DECIMALS = frozenset({"org.apache.kafka.connect.data.Decimal", "io.debezium.dat
 _SCHEMA = b'"schema"'
 _SCHEMA_FIRST = re.compile(r'\s*\{\s*"schema"\s*:\s*')
 _DECODER = json.JSONDecoder()
+_LOOKED_AT_BYTES = MIB
+_PIECE_BYTES = 1 << 16
 _HEADS = 16
 """Files have few different schemas: those seen last are known again without being parsed."""
 
 
-def image_columns(source: SourceFile, settings: CdcSettings, *, skip_bad_rows: bool) -> list[pa.Field]:
-    """The columns of a file's rows, without those about the change. They have type null where nothing tells their type.
+def find_columns(source: SourceFile, settings: IngestSettings) -> list[pa.Field]:
+    """Finds the columns of a file's rows, whatever its table's mode, with the types that hold all of it."""
+    skip_bad_rows = settings.on_bad_row == "quarantine"
+    if settings.cdc is not None:
+        return image_columns(source, settings.cdc, skip_bad_rows=skip_bad_rows)
+    return list(survey(source, skip_bad_rows=skip_bad_rows))
 
-    Raises:
-        InputError: the file can't be read.
-        SchemaError: the schema in its events names a type that can't be read.
-    """
+
+def image_columns(source: SourceFile, settings: CdcSettings, *, skip_bad_rows: bool) -> list[pa.Field]:
+    """The columns of a file's rows, without those about the change; of type null where it does not say the type."""
     if settings.envelope != "debezium":
         outside = {name.lower() for name in (settings.operation, *settings.sequence_from)}
         return [field for field in survey(source, skip_bad_rows=skip_bad_rows) if field.name.lower() not in outside]
@@ -68,21 +74,24 @@ def image_columns(source: SourceFile, settings: CdcSettings, *, skip_bad_rows: b
     else:
         found = survey(source, skip_bad_rows=skip_bad_rows)
     whole = pa.struct(list(found))
-    columns = {**_members(whole, "after"), **_members(whole, "payload", "after")}
+    images = (_type_at(whole, path) for path in (["after"], ["payload", "after"]))
+    columns = {
+        field.name: field.type for image in images if image is not None and t.is_struct(image) for field in image
+    }
     if source.format.kind == "jsonl" and whole.get_field_index("schema") >= 0:
         declared = _declared_columns(source)
         columns = {name: declared.get(name, kind) for name, kind in columns.items()}
     return [pa.field(name, kind) for name, kind in columns.items()]
 
 
-def _members(kind: pa.DataType, *path: str) -> dict[str, pa.DataType]:
-    """The fields of the struct at a path; none if there is no such struct."""
+def _type_at(kind: pa.DataType, path: Iterable[str]) -> pa.DataType | None:
+    """The type of the field at a path; None if there is no such field."""
     for name in path:
-        place = kind.get_field_index(name) if t.is_struct(kind) else -1
-        if place < 0:
-            return {}
-        kind = kind.field(place).type
-    return {field.name: field.type for field in kind} if t.is_struct(kind) else {}
+        index = kind.get_field_index(name) if t.is_struct(kind) else -1
+        if index < 0:
+            return None
+        kind = kind.field(index).type
+    return kind
 
 
 def _declared_columns(source: SourceFile) -> dict[str, pa.DataType]:
@@ -99,7 +108,7 @@ def _declared_columns(source: SourceFile) -> dict[str, pa.DataType]:
                 columns[name] = _wider(columns.get(name, kind), kind)
         except (KeyError, TypeError, RecursionError) as error:
             raise SchemaError(
-                f"file {source.name!r}: the schema in an event is none of Kafka Connect: {error!r}"
+                f"file {source.name!r}: the schema in an event is not one of Kafka Connect: {error!r}"
             ) from None
     return columns
 
@@ -108,7 +117,7 @@ def _schemas(source: SourceFile) -> Iterator[Any]:
     """Yields the schemas in a file's lines, but not that of a line that begins as one before it, schema included."""
     heads: tuple[bytes, ...] = ()
     with source.text() as stream:
-        for block in line_blocks(stream, source.name, source.block_bytes):
+        for block in line_blocks(stream.read, source.name, source.block_bytes):
             for line in block.data.split(b"\n"):
                 if line.startswith(heads) or _SCHEMA not in line:
                     continue
@@ -122,11 +131,7 @@ def _schemas(source: SourceFile) -> Iterator[Any]:
 
 
 def _split_schema(line: str) -> tuple[str, Any]:
-    """A line up to the end of its schema, and the schema. The former is empty if the line does not begin with it.
-
-    Raises:
-        ValueError, KeyError, TypeError, RecursionError: there is none.
-    """
+    """A line up to the end of its schema ("" if it does not begin with it), and the schema. Raises if there is none."""
     if begin := _SCHEMA_FIRST.match(line):
         schema, end = _DECODER.raw_decode(line, begin.end())
         return line[:end], schema
@@ -134,12 +139,9 @@ def _split_schema(line: str) -> tuple[str, Any]:
 
 
 def _declared_type(field: dict[str, Any], source: SourceFile) -> pa.DataType:
-    """The type of a column by its field in Kafka Connect's schema.
+    """The type of a column by its field in Kafka Connect's schema. Raises SchemaError.
 
     Times that are numbers stay numbers unless ``ingest_timestamp_format`` is the one that reads them.
-
-    Raises:
-        SchemaError: decimals in bytes, or a type that is not known.
     """
     logical, unit = field.get("name"), source.options.timestamp_format
     if logical in _DECIMALS:
@@ -163,11 +165,7 @@ def _declared_type(field: dict[str, Any], source: SourceFile) -> pa.DataType:
 
 
 def _time_type(named: pa.DataType, timestamp_format: str | None) -> pa.DataType | None:
-    """The type of a column of times that Kafka Connect names; None if they stay numbers.
-
-    Args:
-        timestamp_format: the table's ``ingest_timestamp_format``.
-    """
+    """The type of a column of times that Kafka Connect names; None if they stay numbers."""
     if t.is_date(named):
         return None if timestamp_format is None else named
     return pa.timestamp("us", named.tz) if named.tz or _FORMATS[named.unit] == timestamp_format else None
@@ -181,3 +179,56 @@ def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:
         if same(one) and same(other):
             return one if one.bit_width >= other.bit_width else other
     return pa.string()
+
+
+def find_text_positions(source: SourceFile, settings: CdcSettings) -> dict[str, bool]:
+    """Finds whether a file of events has text, not numbers, at the paths of the sequence: by its first event or schema.
+
+    A path that does not occur in the first megabyte of the file is left out. So is a file that cannot be read: the
+    reader reports why.
+    """
+    if settings.envelope != "debezium":
+        return {}
+    paths = {path: path.split(".") for path in settings.sequence_from}
+    try:
+        if source.format.kind == "jsonl":
+            return _text_positions_in_json(source, paths)
+        whole = pa.struct(list(infer(source)))
+    except InputError:
+        return {}
+    found: dict[str, bool] = {}
+    for path, names in paths.items():
+        for kind in (_type_at(whole, names), _type_at(whole, ["payload", *names])):
+            if kind is not None and (t.is_string(kind) or t.is_integer(kind)):
+                found[path] = t.is_string(kind)
+    return found
+
+
+def _text_positions_in_json(source: SourceFile, paths: dict[str, list[str]]) -> dict[str, bool]:
+    found: dict[str, bool] = {}
+    with source.text() as stream:
+        rest, size = b"", 0
+        while size < _LOOKED_AT_BYTES and (data := stream.read(_PIECE_BYTES)):
+            size += len(data)
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                _note_positions(line, paths, found)
+            if len(found) == len(paths):
+                return found
+        _note_positions(rest, paths, found)
+    return found
+
+
+def _note_positions(line: bytes, paths: dict[str, list[str]], found: dict[str, bool]) -> None:
+    try:
+        event = json.loads(line, parse_int=float, parse_float=float)
+    except (ValueError, RecursionError):  # not whole, or a bad row, which is reported when it is read
+        return
+    if isinstance(event, dict) and isinstance(event.get("payload"), dict):
+        event = event["payload"]
+    for path, names in paths.items():
+        value: Any = event
+        for each in names:
+            value = value.get(each) if isinstance(value, dict) else None
+        if path not in found and isinstance(value, str | float):
+            found[path] = isinstance(value, str)

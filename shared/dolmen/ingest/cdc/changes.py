@@ -7,7 +7,7 @@ concerned, and ``created``, whether the change created its row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,26 +15,24 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dolmen.base.units import MIB
 from dolmen.errors import RowError
 from dolmen.format.schema import Field
 from dolmen.format.types import to_mask
 from dolmen.ingest.cdc.envelopes import DELETE, SKIP, UNKNOWN, UPSERT, ChangeBatch, Envelope
-from dolmen.ingest.formats.reader_options import BadRow, OnBadRow, RowNumbers
+from dolmen.ingest.formats.source_file import BadRow, OnBadRow, RowNumbers
 
 DELETED, ROW, UNAVAILABLE, CREATED = "delete", "row", "unavailable", "created"
+PORTION_ROWS = 500_000
+PORTION_BYTES = 128 * MIB
+"""The most bytes that are applied at once; they are held in memory, twice for a moment."""
 
 _NOT_NAMED = "the placeholder of an unavailable value (cdc_unavailable_value) names no row"
 
 
 @dataclass
-class ChangeFaults:
-    """Reports bad rows, and numbers the good ones between them.
-
-    Args:
-        name: of the file.
-        on_bad_row: None: the first bad row is an error.
-        count: bad rows so far.
-    """
+class BadChanges:
+    """Reports bad rows (None: the first one is an error), counts them, and numbers the good ones between them."""
 
     name: str
     on_bad_row: OnBadRow | None
@@ -53,7 +51,7 @@ class ChangeFaults:
         self.report(BadRow(reason, row, None, column, None))
 
     def report(self, bad: BadRow) -> None:
-        """Counts a bad row, and hands it on. Raises RowError if bad rows are errors."""
+        """Counts and reports a bad row. Raises RowError if bad rows are errors."""
         if self.on_bad_row is None:
             raise RowError(bad.reason, file=self.name, line=bad.line, row=bad.row, column=bad.column)
         self.count += 1
@@ -66,103 +64,96 @@ class ChangeFaults:
 
 @dataclass(frozen=True, slots=True)
 class ChangeTables:
-    """Makes tables of changes of the batches of a file.
-
-    Args:
-        fields: the table's columns.
-        keys: those of its primary key.
-        sequence: the one that orders changes.
-        ddl: messages about the source's columns, of each batch so far.
-    """
+    """Makes tables of changes from batches of a file; ``ddl`` counts messages about the source's columns in each."""
 
     fields: tuple[Field, ...]
     keys: tuple[Field, ...]
     sequence: Field
     envelope: Envelope
-    faults: ChangeFaults
+    bad: BadChanges
     ddl: list[int] = field(default_factory=list)
 
     def tables(self, batches: Iterator[pa.RecordBatch] | pa.RecordBatchReader) -> Iterator[pa.Table]:
         """A table of changes for each batch that has any."""
-        for batch in batches:
-            opened = self.envelope.open(batch)
-            self.ddl.append(opened.ddl)
-            changes = self._changes(opened, self.faults.next_numbers(batch.num_rows))
+        for rows in batches:
+            batch = self.envelope.open(rows)
+            self.ddl.append(batch.ddl)
+            changes = self._changes(batch, self.bad.next_numbers(rows.num_rows))
             if changes.num_rows:
                 yield changes
 
-    def _changes(self, opened: ChangeBatch, numbers: pa.Array) -> pa.Table:
-        good = self._select_good(opened, numbers)
-        columns = {str(field.id): opened.images[field.id] for field in self.fields if field != self.sequence}
-        columns[str(self.sequence.id)] = opened.sequences
-        deletes = pc.equal(opened.kinds, DELETE)
+    def _changes(self, batch: ChangeBatch, numbers: pa.Array) -> pa.Table:
+        good = self._select_good(batch, numbers)
+        columns = {str(field.id): batch.images[field.id] for field in self.fields if field != self.sequence}
+        columns[str(self.sequence.id)] = batch.sequences
+        deletes = pc.equal(batch.kinds, DELETE)
         rows = pa.table({**columns, DELETED: deletes, ROW: numbers})
         rows = rows.select([*(str(field.id) for field in self.fields), DELETED, ROW])
-        if opened.unavailable:
-            rows = rows.append_column(UNAVAILABLE, _ids_by_row(opened.unavailable))
-            rows = rows.append_column(CREATED, opened.created)
-        moved = self._select_moved(opened, good)
-        if moved is None:
+        if batch.unavailable:
+            rows = rows.append_column(UNAVAILABLE, _ids_by_row(batch.unavailable))
+            rows = rows.append_column(CREATED, batch.created)
+        has_moved = self._select_moved(batch, good)
+        if has_moved is None:
             return rows.filter(good)
-        changed = pa.concat_tables([rows.filter(good), self._delete_old_keys(rows, opened, moved)])
+        changed = pa.concat_tables([rows.filter(good), self._delete_old_keys(rows, batch, has_moved)])
         return changed.sort_by(ROW)  # a portion that ends between two changes takes both from one row
 
-    def _select_good(self, opened: ChangeBatch, numbers: pa.Array) -> pa.Array:
+    def _select_good(self, batch: ChangeBatch, numbers: pa.Array) -> pa.Array:
         """Selects the rows that hold a change; reports those that should and do not."""
-        upserts = pc.equal(opened.kinds, UPSERT)
-        faults: list[tuple[pa.Array, str, str | None]] = [
-            (pc.equal(opened.kinds, UNKNOWN), "no operation that is known, or none with the row it needs", None),
-            (pc.is_null(opened.sequences), "no sequence: nothing tells when this change was made", self.sequence.name),
+        upserts = pc.equal(batch.kinds, UPSERT)
+        problems: list[tuple[pa.Array, str, str | None]] = [
+            (pc.equal(batch.kinds, UNKNOWN), "no operation that is known, or none with the row it needs", None),
+            (pc.is_null(batch.sequences), "no sequence: nothing tells when this change was made", self.sequence.name),
         ]
         for column in self.fields:
-            unavailable = opened.unavailable.get(column.id)
+            unavailable = batch.unavailable.get(column.id)
             if unavailable is not None and (column in self.keys or column == self.sequence):
-                faults.append((unavailable, _NOT_NAMED, column.name))
+                problems.append((unavailable, _NOT_NAMED, column.name))
             if column in self.keys:
-                nulls = pc.is_null(opened.images[column.id])
-                faults.append((nulls, "NULL in a key: it equals nothing", column.name))
+                nulls = pc.is_null(batch.images[column.id])
+                problems.append((nulls, "NULL in a key: it equals nothing", column.name))
             elif not column.nullable and column != self.sequence:
-                nulls = pc.and_(upserts, pc.is_null(opened.images[column.id]))
+                nulls = pc.and_(upserts, pc.is_null(batch.images[column.id]))
                 nulls = nulls if unavailable is None else pc.and_not(nulls, unavailable)
-                faults.append((nulls, "NULL in a column that is not nullable", column.name))
-        wanted = pc.not_equal(opened.kinds, SKIP)
-        bad = pa.array(np.zeros(len(wanted), bool))
-        for mask, _, _ in faults:
+                problems.append((nulls, "NULL in a column that is not nullable", column.name))
+        is_change = pc.not_equal(batch.kinds, SKIP)
+        bad = pa.array(np.zeros(len(is_change), bool))
+        for mask, _, _ in problems:
             bad = pc.or_(bad, mask)
-        bad = pc.and_(bad, wanted)
+        bad = pc.and_(bad, is_change)
         if pc.any(bad).as_py():
-            for place in np.flatnonzero(to_mask(bad)):
-                reason, name = next((why, name) for mask, why, name in faults if mask[place].as_py())
-                self.faults.add(reason, numbers[place].as_py(), name)
-        return pc.and_not(wanted, bad)
+            for index in np.flatnonzero(to_mask(bad)):
+                reason, name = next((why, name) for mask, why, name in problems if mask[index].as_py())
+                self.bad.add(reason, numbers[index].as_py(), name)
+        return pc.and_not(is_change, bad)
 
-    def _select_moved(self, opened: ChangeBatch, good: pa.Array) -> pa.Array | None:
+    def _select_moved(self, batch: ChangeBatch, good: pa.Array) -> pa.Array | None:
         """Selects the upserts that have changed their key; None if none has."""
-        if opened.old_keys is None:
+        if batch.old_keys is None:
             return None
-        told, differs = good, pa.array(np.zeros(len(good), bool))
+        has_old_key, differs = good, pa.array(np.zeros(len(good), bool))
         for key in self.keys:
-            old = opened.old_keys[key.id]
-            told = pc.and_(told, pc.is_valid(old))
-            differs = pc.or_(differs, pc.fill_null(pc.not_equal(old, opened.images[key.id]), False))
-        moved = pc.and_(pc.and_(told, differs), pc.equal(opened.kinds, UPSERT))
-        return moved if pc.any(moved).as_py() else None
+            old = batch.old_keys[key.id]
+            has_old_key = pc.and_(has_old_key, pc.is_valid(old))
+            differs = pc.or_(differs, pc.fill_null(pc.not_equal(old, batch.images[key.id]), False))
+        has_moved = pc.and_(pc.and_(has_old_key, differs), pc.equal(batch.kinds, UPSERT))
+        return has_moved if pc.any(has_moved).as_py() else None
 
-    def _delete_old_keys(self, rows: pa.Table, opened: ChangeBatch, moved: pa.Array) -> pa.Table:
+    def _delete_old_keys(self, rows: pa.Table, batch: ChangeBatch, has_moved: pa.Array) -> pa.Table:
         """Makes deletes of the old keys of rows that have changed their key."""
-        assert opened.old_keys is not None
-        left = {name: pa.nulls(rows.num_rows, rows[name].type) for name in rows.column_names}
-        left |= {str(key.id): opened.old_keys[key.id] for key in self.keys}
-        left[str(self.sequence.id)] = opened.sequences
-        left[DELETED], left[ROW] = pa.array(np.ones(rows.num_rows, bool)), rows[ROW]
-        return pa.table(left, schema=rows.schema).filter(moved)
+        assert batch.old_keys is not None
+        columns = {name: pa.nulls(rows.num_rows, rows[name].type) for name in rows.column_names}
+        columns |= {str(key.id): batch.old_keys[key.id] for key in self.keys}
+        columns[str(self.sequence.id)] = batch.sequences
+        columns[DELETED], columns[ROW] = pa.array(np.ones(rows.num_rows, bool)), rows[ROW]
+        return pa.table(columns, schema=rows.schema).filter(has_moved)
 
 
 def _ids_by_row(masks: Mapping[int, pa.BooleanArray]) -> pa.Array:
     """The ids of the columns whose mask selects a row, as a list for each row; NULL for none."""
-    placed = np.stack([to_mask(mask) for mask in masks.values()], axis=1)
-    counts = placed.sum(axis=1)
-    ids = np.array(list(masks), np.int32)[np.nonzero(placed)[1]]
+    selected = np.stack([to_mask(mask) for mask in masks.values()], axis=1)
+    counts = selected.sum(axis=1)
+    ids = np.array(list(masks), np.int32)[np.nonzero(selected)[1]]
     bounds = pa.array(np.concatenate(([0], np.cumsum(counts))), pa.int32())
     return pa.ListArray.from_arrays(bounds, pa.array(ids), mask=pa.array(counts == 0))
 
@@ -184,17 +175,45 @@ def unavailable_columns(changes: pa.Table) -> list[int]:
     return found
 
 
-def last_of_each(rows: pa.Table, keys: Sequence[str], order: Sequence[str]) -> pa.Table:
-    """Keeps the last row of each key by ``order``; the result is in ``order``."""
-    if rows.num_rows < 2:
-        return rows
-    sorted_ = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in order])
-    ranks = np.empty(rows.num_rows, np.int64)
-    ranks[sorted_.to_numpy()] = np.arange(rows.num_rows)
-    last = (
-        rows.select(keys)
-        .append_column("rank", pa.array(ranks))
-        .group_by(list(keys), use_threads=False)
-        .aggregate([("rank", "max")])["rank_max"]
-    )
-    return rows.take(pc.take(sorted_, np.sort(last.to_numpy())))
+def cut_portions(tables: Iterator[pa.Table], sequence: str, max_rows: int, max_bytes: int) -> Iterator[pa.Table]:
+    """Cuts changes into portions that are applied at once, but not within a change of a key, even of two rows."""
+    buffered: list[pa.Table] = []
+    rows = size = 0
+    for changes in tables:
+        for part in _parts(changes, sequence, max_rows):
+            if buffered and (rows + part.num_rows > max_rows or size + part.nbytes > max_bytes):
+                *whole, last = buffered
+                border = pa.concat_tables([last.slice(last.num_rows - 1), part.slice(0, 1)], promote_options="default")
+                buffered, rows, size = [], 0, 0
+                if _joins(border, sequence)[0]:
+                    buffered, last = [border.slice(0, 1)], last.slice(0, last.num_rows - 1)
+                if whole or last.num_rows:
+                    yield pa.concat_tables([*whole, last], promote_options="default")
+            buffered.append(part)
+            rows, size = rows + part.num_rows, size + part.nbytes
+    if buffered:
+        yield pa.concat_tables(buffered, promote_options="default")
+
+
+def _parts(changes: pa.Table, sequence: str, max_rows: int) -> Iterator[pa.Table]:
+    if changes.num_rows <= max_rows:
+        yield changes
+        return
+    start, joins = 0, _joins(changes, sequence)
+    while start < changes.num_rows:
+        stop = start + max_rows
+        while stop < changes.num_rows and joins[stop - 1]:
+            stop += 1
+        yield changes.slice(start, stop - start)
+        start = stop
+
+
+def _joins(changes: pa.Table, sequence: str) -> npt.NDArray[np.bool_]:
+    """The changes, all but the last, that may delete the old key of a row that the next one gives another key."""
+    rows, deletes = changes[ROW].to_numpy(), changes[DELETED].to_numpy()
+    same: npt.NDArray[np.bool_] = np.diff(rows) == 0
+    if CREATED in changes.column_names:
+        created = pc.fill_null(changes[CREATED], False).to_numpy()
+        equal = pc.equal(changes[sequence][1:], changes[sequence][:-1])
+        same |= deletes[:-1] & created[1:] & equal.to_numpy()
+    return same

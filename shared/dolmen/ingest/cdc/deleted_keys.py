@@ -2,18 +2,16 @@
 
 ``<table>__deleted`` has the key's columns and the sequence column; each delete that is applied adds a row. It holds
 every delete after ``forgotten_through`` of the table's ``sequences``; a row that is there again since has a greater
-sequence, which counts. What is older is deleted from it, at most sixteen times within ``cdc_memory``.
+sequence, which counts. Older deletes are removed from it, at most sixteen times within ``cdc_memory``.
 
-It also says which values are older than their rows, because the source left them out of later changes: a row with the
-sequence of the row, the id of the column (``kept_column``) and the sequence of the change that the value is from
+It also records which values are older than their rows, because the source left them out of later changes: a row with
+the sequence of the row, the id of the column (``kept_column``) and the sequence of the change that the value is from
 (``kept_since``; NULL if the row had none). The memory gets these two columns with the first such change.
-
-Looks up the latest sequence of some keys in a table and in its memory of deletes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +25,6 @@ from dolmen.format.layout import check_table_name, memory_name
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import COMMIT_TS, Field
 from dolmen.format.types import Json, from_json, to_plain
-from dolmen.ingest.cdc.changes import last_of_each
 from dolmen.predicate import Predicate
 from dolmen.predicate.bind import compare, conjunction, one_of
 from dolmen.predicate.constants import Value
@@ -36,20 +33,12 @@ from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.transaction_table import TransactionTable
 
 LIVE, SEQUENCE, TS, KNOWN = "live", "sequence", "ts", "known"
-
-
 KEPT_COLUMN, KEPT_SINCE = "kept_column", "kept_since"
-"""Columns of a memory (``memory``)."""
-
-
+"""Columns of a memory."""
 LIST = 1000
-"""A condition lists at most this many values; more are asked for as a range."""
-
-
+"""A condition lists at most this many values; of more it is a range."""
 INDEXED_LIST = 10_000
-"""But so many where a table has an index of them, which finds listed keys wherever they are."""
-
-
+"""The same where a table has an index of them, which finds listed keys wherever they are."""
 _FOLD_ROWS = 1_000_000
 
 
@@ -58,9 +47,9 @@ class LatestSequences:
     """The latest sequences of some keys, and values that are older.
 
     Args:
-        rows: of each key that is live or remembered the greatest sequence. The keys' columns, ``live`` (whether there
-            are rows of it), ``sequence`` (NULL for rows without one) and ``ts`` (when it came to it).
-        kept: which values of live rows are older than their sequences. ``place`` among ``rows``, ``kept_column`` and
+        rows: the columns of keys that are live or remembered, ``live`` (whether there are rows of it), the greatest
+            ``sequence`` (NULL for rows without one) and ``ts`` (when it came to it).
+        kept: values of live rows that are older than their sequences: ``index`` among ``rows``, ``kept_column``,
             ``kept_since``.
     """
 
@@ -72,21 +61,14 @@ def latest_sequences(
     transaction: Transaction,
     table: str,
     memory: str | None,
-    wanted: pa.Table,
+    changes: pa.Table,
     keys: tuple[Field, ...],
     sequence: Field,
 ) -> LatestSequences:
-    """The latest sequences of some keys, in the table and in its memory.
-
-    Reads are claims: the transaction is valid only if they are still right when it commits.
-
-    Args:
-        memory: name of the table of deleted keys, if there is one.
-        wanted: the keys; columns named by ids.
-    """
-    found = [_rows(transaction, table, wanted, keys, sequence, live=True)]
+    """The latest sequences of the keys of ``changes``, on which the transaction depends then."""
+    found = [_rows(transaction, table, changes, keys, sequence, live=True)]
     if memory is not None:
-        found.append(_rows(transaction, memory, wanted, keys, sequence, live=False))
+        found.append(_rows(transaction, memory, changes, keys, sequence, live=False))
     rows = pa.concat_tables([each.drop_columns([KEPT_COLUMN, KEPT_SINCE]) for each in found])
     names = [str(field.id) for field in keys]
     latest = last_of_each(rows, names, [KNOWN, SEQUENCE, TS])
@@ -95,19 +77,35 @@ def latest_sequences(
     return LatestSequences(latest, _older_values(found[-1], latest, names))
 
 
+def last_of_each(rows: pa.Table, keys: Sequence[str], order: Sequence[str]) -> pa.Table:
+    """Keeps the last row of each key by ``order``; the result is in ``order``."""
+    if rows.num_rows < 2:
+        return rows
+    sorted_ = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in order])
+    ranks = np.empty(rows.num_rows, np.int64)
+    ranks[sorted_.to_numpy()] = np.arange(rows.num_rows)
+    last = (
+        rows.select(keys)
+        .append_column("rank", pa.array(ranks))
+        .group_by(list(keys), use_threads=False)
+        .aggregate([("rank", "max")])["rank_max"]
+    )
+    return rows.take(pc.take(sorted_, np.sort(last.to_numpy())))
+
+
 def _older_values(remembered: pa.Table, latest: pa.Table, names: list[str]) -> pa.Table:
     """The values that are older than their rows, if these are live with the sequences that the memory names."""
     remembered = remembered.filter(pc.is_valid(remembered[KEPT_COLUMN]))
-    own = latest.append_column("place", pa.array(np.arange(latest.num_rows))).filter(latest[LIVE])
-    own = own.select([*names, SEQUENCE, "place"]).rename_columns([*names, "own", "place"])
+    own = latest.append_column("index", pa.array(np.arange(latest.num_rows))).filter(latest[LIVE])
+    own = own.select([*names, SEQUENCE, "index"]).rename_columns([*names, "own", "index"])
     both = remembered.join(own, names, join_type="inner", use_threads=False)
-    return both.filter(pc.equal(both[SEQUENCE], both["own"])).select(["place", KEPT_COLUMN, KEPT_SINCE])
+    return both.filter(pc.equal(both[SEQUENCE], both["own"])).select(["index", KEPT_COLUMN, KEPT_SINCE])
 
 
 def _rows(
-    transaction: Transaction, table: str, wanted: pa.Table, keys: tuple[Field, ...], sequence: Field, *, live: bool
+    transaction: Transaction, table: str, changes: pa.Table, keys: tuple[Field, ...], sequence: Field, *, live: bool
 ) -> pa.Table:
-    names, where = [field.name for field in keys], condition_on_keys(transaction, table, keys, wanted)
+    names, where = [field.name for field in keys], condition_on_keys(transaction, table, keys, changes)
     more = [] if live else [name for name in (KEPT_COLUMN, KEPT_SINCE) if name in transaction.table(table).schema.names]
     scan = transaction.table(table).scan([*names, sequence.name, *more], where, with_commit_ts=True)
     schema = pa.schema(
@@ -120,46 +118,42 @@ def _rows(
         ]
     )
 
-    def read_wanted() -> Iterator[pa.Table]:
-        """Yields the rows with wanted keys; rows of other keys are soon dropped, to bound memory."""
-        held: list[pa.Table] = []
+    def read() -> Iterator[pa.Table]:
+        """Yields the rows with these keys; rows of other keys are soon dropped, to bound memory."""
+        buffered: list[pa.Table] = []
         size = 0
         for batch in scan.to_batches():
             arrays = [*(batch[name] for name in names), batch[sequence.name], batch[COMMIT_TS]]
             arrays += [batch[name] for name in more] or [pa.nulls(len(batch), kind) for kind in schema.types[-2:]]
             rows = pa.table(arrays, schema=schema)
             for field in keys:
-                rows = rows.filter(pc.is_in(rows[str(field.id)], wanted[str(field.id)].combine_chunks()))
-            held.append(rows)
+                rows = rows.filter(pc.is_in(rows[str(field.id)], changes[str(field.id)].combine_chunks()))
+            buffered.append(rows)
             size += rows.num_rows
             if size > _FOLD_ROWS:
-                yield _select_wanted(held, wanted, keys)
-                held, size = [], 0
-        yield _select_wanted(held, wanted, keys) if held else schema.empty_table()
+                yield _select_keys(buffered, changes, keys)
+                buffered, size = [], 0
+        yield _select_keys(buffered, changes, keys) if buffered else schema.empty_table()
 
-    rows = pa.concat_tables(read_wanted())
+    rows = pa.concat_tables(read())
     known = pc.is_valid(rows[SEQUENCE]).cast(pa.int8())
     lives = pa.array(np.full(rows.num_rows, live))
     return rows.append_column(KNOWN, known).append_column(LIVE, lives)
 
 
-def _select_wanted(held: list[pa.Table], wanted: pa.Table, keys: tuple[Field, ...]) -> pa.Table:
-    rows = pa.concat_tables(held)
+def _select_keys(tables: list[pa.Table], changes: pa.Table, keys: tuple[Field, ...]) -> pa.Table:
+    rows = pa.concat_tables(tables)
     if len(keys) == 1:
         return rows
     names = [str(field.id) for field in keys]
-    return rows.join(wanted.select(names), names, join_type="left semi", use_threads=False)
+    return rows.join(changes.select(names), names, join_type="left semi", use_threads=False)
 
 
-def condition_on_keys(transaction: Transaction, table: str, keys: tuple[Field, ...], wanted: pa.Table) -> Predicate:
-    """A condition on the rows of a table, or of a memory, that those with one of the keys fulfil, and maybe others.
-
-    Args:
-        wanted: the keys; columns named by ids.
-    """
+def condition_on_keys(transaction: Transaction, table: str, keys: tuple[Field, ...], changes: pa.Table) -> Predicate:
+    """A condition that all rows with one of the keys in ``changes`` fulfil, and maybe others."""
     entry = unit_of(transaction).entry(table)
     most = INDEXED_LIST if len(keys) == 1 and entry.segments_of("index") else LIST
-    return conjunction([_condition_on(entry.schema.field(key.name), wanted[str(key.id)], most) for key in keys])
+    return conjunction([_condition_on(entry.schema.field(key.name), changes[str(key.id)], most) for key in keys])
 
 
 def _condition_on(field: Field, values: pa.ChunkedArray, most: int) -> Predicate:
@@ -179,8 +173,8 @@ class DeleteMemory:
 
     Args:
         table: None until it is created, by the first changes.
-        forgotten_through: deletes up to this sequence (plain) may be missing in it; None = none is.
-        forget: the sequence in JSON form through which it is to be emptied now; None = it is not.
+        forgotten_through: deletes up to this sequence (plain) may be missing in it; None: all are there.
+        forget: the sequence in JSON form up to which it is to be emptied now; None: it is not.
     """
 
     transaction: Transaction
@@ -201,15 +195,7 @@ class DeleteMemory:
         sequence: Field,
         age_us: int,
     ) -> DeleteMemory:
-        """Looks for it.
-
-        Args:
-            age_us: what is older than this may be forgotten, microseconds.
-
-        Raises:
-            InvalidNameError: the table's name leaves no room for the memory's.
-            InputError: another table has that name.
-        """
+        """The memory of a table, which may forget deletes older than ``age_us``. Raises InputError."""
         unit = unit_of(transaction)
         name = memory_name(table)
         try:
@@ -254,7 +240,7 @@ class DeleteMemory:
                 table.add_column(name, kind, request=request)
 
     def forget_old(self, request: str) -> None:
-        """Deletes what is to be forgotten. Call it after ``ensure_table``."""
+        """Deletes the rows to forget. Call it after ``ensure_table``."""
         if self.forget is None or self.table is None:
             return
         sequence = unit_of(self.transaction).entry(self.name).schema.field(self.sequence.name)

@@ -1,175 +1,61 @@
-"""Reads changes from their envelopes.
+"""Takes changes out of their envelopes, and composes their sequences: docs/cdc.md says how each envelope is read.
 
-``debezium`` (JSON lines or Avro; as in "Debezium connector for PostgreSQL", section "Data change events")::
-
-    {"before": null, "after": {"id": 1, "name": "Ann"}, "op": "c", "source": {"lsn": 24023128, ...}, "ts_ms": ...}
-    {"schema": {...}, "payload": {"before": {"id": 1, ...}, "after": null, "op": "d", "source": {...}}}
-
-``op`` is ``c`` (created), ``r`` (read by a snapshot), ``u`` (updated) or ``d`` (deleted). Anything else, so ``t``
-(truncated) too, is a bad row; but ``m``, a message that the source wrote to its log, is skipped. Of ``before`` only
-the key is read; where it differs from that of ``after`` the old key is deleted at the same sequence. Lines that are
-``null``, and objects with neither image nor operation (Kafka's tombstones, heartbeats, borders of transactions) are
-skipped. So are messages about the source's columns, which have a ``databaseName``; they are counted. Other fields of
-the envelope are not looked at.
-
-``dms`` and ``flat`` (CSV, Parquet, ...; as in "Using Amazon S3 as a target for AWS DMS")::
-
-    Op,id,name,changed_at
-    I,1,Ann,2026-01-05 10:00:00.000001
-
-A row is the columns of the table, and one that says what became of it: ``I``, ``U`` or ``D`` for ``dms``; those,
-``insert``, ``update``, ``delete``, ``c``, ``r``, ``u`` or ``d`` in any case for ``flat``. Without one (a full load) it
-is an insert. Files without a header have it first. ``flat`` also knows Debezium's ``__deleted``, which is ``true`` or
-``false``: ``true`` is a delete whatever the operation.
-
-A value that the source left out (``unavailable``) is marked as such, and never taken for a value.
-
-The sequence stands in the row, or at paths in the envelope. Where the column is of strings, paths are joined by ``/``,
-and what is digits alone is filled with zeros to 20, so that it orders as a number does; PostgreSQL's ``0/16E9458`` is
-the number that it stands for.
-
-Positions in a source's log, as Debezium's connectors write them: numbers, or text.
-
-One connector writes ``lsn`` as a number, another as ``"24023128"`` or PostgreSQL's own ``"0/16E9458"``; ``scn``
-(Oracle) and ``commit_lsn`` (SQL Server) are text, ``pos`` (MySQL) is a number. A file is asked which it has.
+Of Debezium's ``before`` only the key is read. Lines that are ``null``, objects with neither image nor operation
+(Kafka's tombstones, heartbeats, borders of transactions), operation ``m`` and messages about the source's columns,
+which have a ``databaseName``, are skipped; the last are counted. A value that the source left out (``unavailable``) is
+marked as such, and never taken for a value.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as t
 
-from dolmen.base.units import MIB
-from dolmen.errors import InputError, SchemaError
+from dolmen.errors import SchemaError
 from dolmen.format.ingest_properties import CdcSettings
 from dolmen.format.schema import Field, own_names
 from dolmen.ingest.cdc.placeholders import UnavailableValue
-from dolmen.ingest.formats.formats import SourceFile, infer
-from dolmen.ingest.formats.reader_options import CLOSED, ReadOptions, mark_name
-
-Form: TypeAlias = Literal["number", "text"]
-
-
-_LOOKED_AT_BYTES = MIB
-
-
-_PIECE_BYTES = 1 << 16
-
+from dolmen.ingest.formats.source_file import CLOSED, ReadOptions, mark_name
 
 _LSN = r"^(?P<high>[0-9A-Fa-f]{1,8})/(?P<low>[0-9A-Fa-f]{1,8})$"
-
-
 _DIGITS = r"^[0-9]{1,18}$"
 
 
-def find_forms(source: SourceFile, paths: Iterable[str]) -> dict[str, Form]:
-    """How a file writes what stands at these paths: by its first event that has it, or by its schema.
-
-    A path that does not occur in the first megabyte of the file is left out. So is a file that cannot be read: the
-    reader reports why.
-    """
-    wanted = {path: path.split(".") for path in paths}
-    try:
-        if source.format.kind == "jsonl":
-            return _forms_in_json(source, wanted)
-        schema = infer(source)
-    except InputError:
-        return {}
-    whole = pa.struct(list(schema))
-    found = {path: form for path, names in wanted.items() if (form := _form_of_type(whole, names))}
-    return found | {path: form for path, names in wanted.items() if (form := _form_of_type(whole, ["payload", *names]))}
-
-
-def _forms_in_json(source: SourceFile, wanted: dict[str, list[str]]) -> dict[str, Form]:
-    found: dict[str, Form] = {}
-    with source.text() as stream:
-        rest, size = b"", 0
-        while size < _LOOKED_AT_BYTES and (data := stream.read(_PIECE_BYTES)):
-            size += len(data)
-            *lines, rest = (rest + data).split(b"\n")
-            for line in lines:
-                _note_forms(line, wanted, found)
-            if len(found) == len(wanted):
-                return found
-        _note_forms(rest, wanted, found)
-    return found
-
-
-def _note_forms(line: bytes, wanted: dict[str, list[str]], found: dict[str, Form]) -> None:
-    try:
-        event = json.loads(line, parse_int=float, parse_float=float)
-    except (ValueError, RecursionError):  # not whole, or a bad row, which is told when it is read
-        return
-    if isinstance(event, dict) and isinstance(event.get("payload"), dict):
-        event = event["payload"]
-    for path, names in wanted.items():
-        value: Any = event
-        for each in names:
-            value = value.get(each) if isinstance(value, dict) else None
-        if path not in found and isinstance(value, str | float):
-            found[path] = "text" if isinstance(value, str) else "number"
-
-
-def _form_of_type(kind: pa.DataType, names: list[str]) -> Form | None:
-    for each in names:
-        place = kind.get_field_index(each) if t.is_struct(kind) else -1
-        if place < 0:
-            return None
-        kind = kind.field(place).type
-    return "text" if t.is_string(kind) else "number" if t.is_integer(kind) else None
-
-
-def parse_position(text: pa.Array) -> pa.Array:
-    """Positions in text as int64: what is digits alone, and PostgreSQL's ``0/16E9458``; NULL for any other."""
+def _parse_position(text: pa.Array) -> pa.Array:
+    """Positions in a source's log as int64: digits alone, and PostgreSQL's ``0/16E9458``; NULL for any other text."""
     text = pc.utf8_trim_whitespace(text)
     nothing = pa.scalar(None, pa.string())
     plain = pc.if_else(pc.match_substring_regex(text, _DIGITS), text, nothing).cast(pa.int64())
     halves = pc.extract_regex(text, _LSN)
-    high, low = (_parse_hexadecimal(pc.struct_field(halves, half)) for half in ("high", "low"))
+    high, low = (
+        pc.binary_join_element_wise("0x", pc.struct_field(halves, half), "").cast(pa.int64())
+        for half in ("high", "low")
+    )
     return pc.coalesce(plain, pc.add(pc.multiply(high, 1 << 32), low))
 
 
-def _parse_hexadecimal(digits: pa.Array) -> pa.Array:
-    return pc.binary_join_element_wise("0x", digits, "").cast(pa.int64())
-
-
-def plain_text(text: pa.Array) -> pa.Array:
-    """Positions in text, with PostgreSQL's ``0/16E9458`` as the number that it stands for."""
+def _plain_position(text: pa.Array) -> pa.Array:
+    """Positions in text, with PostgreSQL's ``0/16E9458`` as its number."""
     is_lsn = pc.match_substring_regex(text, _LSN)
     if pc.any(is_lsn).as_py() is not True:
         return text
-    return pc.if_else(is_lsn, parse_position(text).cast(pa.string()), text)
+    return pc.if_else(is_lsn, _parse_position(text).cast(pa.string()), text)
 
 
 DIGITS = 20
-
-
 _NUMBERS = frozenset({"lsn", "pos", "row", "ts_ms", "ts_us", "ts_ns", "txId", "total_order", "data_collection_order"})
 """Fields of Debezium's ``source`` and ``transaction`` that are numbers: asked for as such, they are parsed fast."""
-
-
 _OWN = frozenset({"op", "databaseName", "before", "after", "payload", "schema"})
-
-
 DELETED_FIELD = "__deleted"
 """The field that Debezium adds to rows without an envelope, if deletes are kept among them."""
-
-
 _FLAT_UPSERTS = (None, "i", "u", "c", "r", "insert", "update", "false")
-
-
 _FLAT_DELETES = ("d", "delete", "true")
-
-
 _Tree: TypeAlias = "dict[str, _Tree | pa.Field]"
-
-
 UPSERT, DELETE, SKIP, UNKNOWN = 0, 1, 2, 3
 """Kinds of rows in a file."""
 
@@ -199,14 +85,11 @@ class ChangeBatch:
 
 @dataclass(slots=True)
 class ColumnEnvelope:
-    """Rows with a column that says what became of them; a file of a full load has no such column.
+    """Rows with a column that has the operation; a file of a full load has no such column.
 
     Args:
-        fields: the table's columns.
-        unused: columns of the file that are read and left out.
-        marked: columns for which the file is asked to mark unavailable values (``mark_name``).
-        tells: whether the file's rows have an operation. The first one decides: where only some have, a delete may have
-            lost its own, and must not become an insert.
+        has_operation: whether the file's rows have an operation. The first one decides: where only some have, a delete
+            may have lost its own, and must not become an insert.
     """
 
     fields: tuple[Field, ...]
@@ -227,8 +110,8 @@ class ColumnEnvelope:
         operation, paths = self.settings.operation, self._paths
         if any(field.name.lower() == operation.lower() for field in self.fields):
             raise SchemaError(f"property cdc_operation: {operation!r} is a column of the table; name the file's own")
-        made = bool(paths) and self.sequence.name not in paths  # the file does not have the column
-        columns = [field for field in self.fields if not (made and field == self.sequence)]
+        is_composed = bool(paths) and self.sequence.name not in paths  # the file does not have the column
+        columns = [field for field in self.fields if not (is_composed and field == self.sequence)]
         kind = self.sequence.arrow_type
         for field in columns:
             if field.name in paths and field.arrow_type != kind and not t.is_string(kind):
@@ -246,7 +129,6 @@ class ColumnEnvelope:
         )
 
     def options(self, options: ReadOptions) -> ReadOptions:
-        """How to read the file, given what the table asks for."""
         return options
 
     def open(self, batch: pa.RecordBatch) -> ChangeBatch:
@@ -257,10 +139,11 @@ class ColumnEnvelope:
             kinds = _kinds(words, (None, "i", "u"), ("d",))
         else:
             kinds = _kinds(words, _FLAT_UPSERTS, _FLAT_DELETES)
-        silent = pc.is_null(words)
+        lacks_operation = pc.is_null(words)
         if self.has_operation is None and len(batch):
-            self.has_operation = not silent[0].as_py()
-        kinds = pc.if_else(silent if self.has_operation else pc.invert(silent), UNKNOWN, kinds).cast(pa.int8())
+            self.has_operation = not lacks_operation[0].as_py()
+        is_unknown = lacks_operation if self.has_operation else pc.invert(lacks_operation)
+        kinds = pc.if_else(is_unknown, UNKNOWN, kinds).cast(pa.int8())
         if DELETED_FIELD in self.unused and self.settings.operation != DELETED_FIELD:
             is_deleted = pc.equal(pc.ascii_lower(pc.utf8_trim_whitespace(batch[DELETED_FIELD])), "true")
             kinds = pc.if_else(pc.fill_null(is_deleted, False), DELETE, kinds).cast(pa.int8())
@@ -276,14 +159,14 @@ class ColumnEnvelope:
 
 @dataclass(frozen=True, slots=True)
 class DebeziumEnvelope:
-    """Events with the row before and after, and where in the source's log they stand."""
+    """Events with the row before and after, and their position in the source's log."""
 
     fields: tuple[Field, ...]
     keys: tuple[Field, ...]
     sequence: Field
     settings: CdcSettings
     reject_extra: bool
-    forms: Mapping[str, Form]
+    text_positions: Mapping[str, bool]
     unused: tuple[str, ...] = ()
     marked: tuple[Field, ...] = ()
 
@@ -307,7 +190,7 @@ class DebeziumEnvelope:
 
     @property
     def _image(self) -> list[Field]:
-        """The columns that ``after`` has: all but the sequence, which the envelope tells."""
+        """The columns that ``after`` has: all but the sequence, which is in the envelope."""
         return [field for field in self.fields if field != self.sequence]
 
     def _sequence_part_type(self, path: str) -> pa.DataType:
@@ -315,12 +198,11 @@ class DebeziumEnvelope:
         kind = self.sequence.arrow_type
         if not (t.is_string(kind) or t.is_integer(kind)):
             return kind
-        if path in self.forms:
-            return pa.string() if self.forms[path] == "text" else kind if t.is_integer(kind) else pa.int64()
+        if path in self.text_positions:
+            return pa.string() if self.text_positions[path] else kind if t.is_integer(kind) else pa.int64()
         return pa.int64() if t.is_string(kind) and path.rpartition(".")[2] in _NUMBERS else kind
 
     def options(self, options: ReadOptions) -> ReadOptions:
-        """How to read the file, given what the table asks for."""
         return replace(options, extra="ignore", null_lines="skip")
 
     def open(self, batch: pa.RecordBatch) -> ChangeBatch:
@@ -337,9 +219,9 @@ class DebeziumEnvelope:
         op, before, after = at("op"), pc.is_valid(at("before")), pc.is_valid(at("after"))
         kinds = _kinds(op, ("c", "r", "u"), ("d",))
         nothing = pc.and_(pc.is_null(op), pc.invert(pc.or_(before, after)))
-        told = pc.if_else(pc.equal(kinds, DELETE), before, after)  # an operation without its image tells nothing
+        has_image = pc.if_else(pc.equal(kinds, DELETE), before, after)
         nothing = pc.or_(nothing, pc.fill_null(pc.equal(op, "m"), False))
-        kinds = pc.if_else(nothing, SKIP, pc.if_else(told, kinds, UNKNOWN)).cast(pa.int8())
+        kinds = pc.if_else(nothing, SKIP, pc.if_else(has_image, kinds, UNKNOWN)).cast(pa.int8())
         deletes = pc.equal(kinds, DELETE)
         old = {field.id: at("before", field.name) for field in self.keys}
         images = {}
@@ -357,30 +239,29 @@ class DebeziumEnvelope:
 Envelope: TypeAlias = ColumnEnvelope | DebeziumEnvelope
 
 
-def envelope(
+def choose_envelope(
     fields: Sequence[Field],
     keys: Sequence[Field],
     sequence: Field,
     settings: CdcSettings,
     *,
     reject_extra: bool,
-    forms: Mapping[str, Form],
+    text_positions: Mapping[str, bool],
     unused: Sequence[str] = (),
     marked: Sequence[Field] = (),
 ) -> Envelope:
     """The envelope of a table's files.
 
     Args:
-        fields: the table's columns.
         reject_extra: whether a row with a column that the table does not have is bad.
+        text_positions: whether the file has text at the sequence's paths in the envelope, by path.
         unused: columns of the file's rows that are read and left out.
-        forms: how the file writes what stands at the sequence's paths in the envelope (``positions``).
         marked: columns for which the file is asked to mark unavailable values (``mark_name``).
     """
-    known, left_out, marks = tuple(fields), tuple(unused), tuple(marked)
+    columns, left_out, marks = tuple(fields), tuple(unused), tuple(marked)
     if settings.envelope == "debezium":
-        return DebeziumEnvelope(known, tuple(keys), sequence, settings, reject_extra, forms, left_out, marks)
-    return ColumnEnvelope(known, sequence, settings, left_out, marks)
+        return DebeziumEnvelope(columns, tuple(keys), sequence, settings, reject_extra, text_positions, left_out, marks)
+    return ColumnEnvelope(columns, sequence, settings, left_out, marks)
 
 
 def _mark_fields(marked: Sequence[Field]) -> list[pa.Field]:
@@ -405,23 +286,22 @@ def _unavailable(
 
 
 def _kinds(words: pa.Array, upserts: Sequence[str | None], deletes: Sequence[str]) -> pa.Array:
-    known = pc.is_in(words, pa.array(upserts, pa.string()), skip_nulls=None not in upserts)
-    gone = pc.is_in(words, pa.array(deletes, pa.string()), skip_nulls=True)
-    return pc.if_else(known, UPSERT, pc.if_else(gone, DELETE, UNKNOWN)).cast(pa.int8())
+    is_upsert = pc.is_in(words, pa.array(upserts, pa.string()), skip_nulls=None not in upserts)
+    is_delete = pc.is_in(words, pa.array(deletes, pa.string()), skip_nulls=True)
+    return pc.if_else(is_upsert, UPSERT, pc.if_else(is_delete, DELETE, UNKNOWN)).cast(pa.int8())
 
 
 def _sequence(parts: list[pa.Array], field: Field) -> pa.Array:
     """Joins the values at the paths to one sequence; NULL where one is missing."""
     if t.is_integer(field.arrow_type) and t.is_string(parts[0].type):
-        return parse_position(parts[0]).cast(field.arrow_type)
+        return _parse_position(parts[0]).cast(field.arrow_type)
     if not t.is_string(field.arrow_type):
         return parts[0]
-    texts = [plain_text(part) if t.is_string(part.type) else part.cast(pa.string()) for part in parts]
-    return pc.binary_join_element_wise(*map(_pad_digits, texts), "/")
-
-
-def _pad_digits(text: pa.Array) -> pa.Array:
-    return pc.if_else(pc.match_substring_regex(text, "^[0-9]+$"), pc.utf8_lpad(text, DIGITS, "0"), text)
+    texts = [_plain_position(part) if t.is_string(part.type) else part.cast(pa.string()) for part in parts]
+    padded = [
+        pc.if_else(pc.match_substring_regex(text, "^[0-9]+$"), pc.utf8_lpad(text, DIGITS, "0"), text) for text in texts
+    ]
+    return pc.binary_join_element_wise(*padded, "/")
 
 
 def _insert_field(tree: _Tree, path: list[str], kind: pa.DataType) -> None:

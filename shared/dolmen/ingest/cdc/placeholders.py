@@ -1,8 +1,6 @@
-"""Finds the placeholder that Debezium writes for a value that the source's log does not hold.
+"""Finds the placeholder that Debezium writes for a value that the source's log does not hold (docs/cdc.md).
 
-PostgreSQL leaves unchanged TOAST values out of its log, Oracle unchanged LOBs, SQL Server unchanged ``max`` columns,
-and MySQL unchanged BLOBs (``binlog_row_image=NOBLOB``). The connector then writes ``unavailable.value.placeholder``
-in a form that fits the column::
+It has a form that fits the column::
 
     text                  __debezium_unavailable_value
     bytes                 its bytes; as text in base64 or hexadecimal digits, by binary.handling.mode
@@ -11,15 +9,8 @@ in a form that fits the column::
     lists of integers     a list of its bytes, which are signed; of dates too, in days
     maps (hstore)         the placeholder as the only key; also as JSON text
 
-Marks placeholders in JSON lines where no value of the column's type can say them.
-
-Debezium writes the placeholder as plain text into columns of any type that may be stored out of line: bytes in base64,
-decimals as text, arrays, composites. The text becomes NULL, and a field beside it says so::
-
-    {"id": 1, "photo": "__debezium_unavailable_value"}
-    {"id": 1, "photo": null, "\ue000photo": 0}
-
-The number is the form that stood there, so that a bad row can be kept as it was.
+In JSON lines it may be plain text in columns of any type. There the text becomes NULL, and a field beside it marks it,
+with the number of the form that was there, so that a bad row can be reported as it was.
 """
 
 from __future__ import annotations
@@ -40,9 +31,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as t
 
-from dolmen.ingest.formats.reader_options import BadRow, mark_name
-from dolmen.ingest.formats.source_file import ByteStream, SourceFile
-from dolmen.ingest.formats.text.text_blocks import MAX_RECORD_BYTES
+from dolmen.ingest.formats.source_file import BadRow, ByteStream, SourceFile, mark_name
+from dolmen.ingest.formats.text_blocks import MAX_RECORD_BYTES
 
 HEX = "hex:"
 """Begins a placeholder whose octets are given as hexadecimal digits, as PostgreSQL's connector reads it."""
@@ -54,8 +44,8 @@ class UnavailableValue:
 
     Args:
         words: the placeholder as text, and its bytes in base64 and in hexadecimal digits.
-        texts: all that a text says in its place.
-        octets: all that a value of bytes holds in its place.
+        texts: all texts that stand for it.
+        octets: all values of bytes that stand for it.
         items: the only items of lists of texts, and the only keys of maps.
         numbers: of each spelling, the items of lists of numbers.
     """
@@ -148,18 +138,11 @@ def _json(value: object) -> str:
 
 
 _MARK = mark_name("")
-
-
 _MARKED = re.compile(rb'null,"%b(?:[^"\\]|\\.)*":([0-9]+)' % _MARK.encode())
 
 
 class MarkedText:
-    """Marks the placeholders of some columns in a file of JSON lines.
-
-    Args:
-        texts: what stands in a placeholder's place, as text.
-        columns: their names.
-    """
+    """Marks the placeholders (``texts``) of some columns in a file of JSON lines."""
 
     def __init__(self, texts: Sequence[str], columns: Sequence[str]) -> None:
         words = [json.dumps(text, ensure_ascii=False).encode() for text in texts]
@@ -186,14 +169,14 @@ class MarkedText:
         return self._placed.sub(self._replacement, lines)
 
     def restore(self, bad: BadRow) -> BadRow:
-        """A bad row as it stands in the file, but for spaces in a placeholder."""
+        """A bad row as in the file, but for spaces in a placeholder."""
         if bad.text is None or _MARK.encode() not in bad.text:
             return bad
         return replace(bad, text=_MARKED.sub(lambda found: self._forms[int(found[1])], bad.text))
 
     def _replacement(self, found: re.Match[bytes]) -> bytes:
         name, colon = found[1], found[2]
-        word = next(place for place, group in enumerate(found.groups()[2:]) if group)
+        word = next(index for index, group in enumerate(found.groups()[2:]) if group)
         form = 3 * word + b'"[{'.index(found[3 + word][:1])
         return b'%b%bnull,"%b%b:%d' % (name, colon, _MARK.encode(), name[1:], form)
 

@@ -1,10 +1,16 @@
 """Gives changes the values that the source left out: each is what its row had before the change.
 
-It comes from the last change before it that has the value, in the same portion of the file, or from the row in the
+The changes of a key are in the order of their sequences, and of their rows in the file. What is known of the key comes
+after the changes that are not newer. A change that gives a row another key goes on from the row of the old key. The old
+key is deleted by the same row of the file, or by the row before it, if the file says so in two (Debezium: ``d``, then
+``c``, at one position in the source's log).
+
+A value comes from the last change before it that has the value, in the same portion of the file, or from the row in the
 table. Stored rows are read one batch after the other, as they may hold more than fits into memory.
 
-A value that is kept is older than its row. That is remembered (``memory``), because a change that comes late may be
-between the two: it has the value that should have been kept. Then it is put into the row, whose sequence stays.
+The memory of deletes (``deleted_keys``) records which values are older than their rows, because a change that comes
+late may be between the two: it has the value that should have been kept. Then it is put into the row, whose sequence
+stays.
 """
 
 from __future__ import annotations
@@ -13,29 +19,193 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dolmen.format.schema import Field
-from dolmen.ingest.cdc.change_order import NOWHERE, ChangeOrder, Mask, Places
-from dolmen.ingest.cdc.changes import DELETED, ROW, is_unavailable, unavailable_columns
-from dolmen.ingest.cdc.deleted_keys import KEPT_COLUMN, KEPT_SINCE, SEQUENCE, LatestSequences, condition_on_keys
+from dolmen.ingest.cdc.changes import CREATED, DELETED, ROW, is_unavailable, unavailable_columns
+from dolmen.ingest.cdc.deleted_keys import (
+    KEPT_COLUMN,
+    KEPT_SINCE,
+    LIVE,
+    SEQUENCE,
+    TS,
+    LatestSequences,
+    condition_on_keys,
+)
 from dolmen.transactions.transaction import Transaction, unit_of
 
-PLACE, STORED = "place", "stored"
+Indices = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+NOWHERE = int(np.iinfo(np.int64).min)
+"""The source of a value that nothing has."""
+_LAST = 1 << 62
+
+
+@dataclass(frozen=True, eq=False)
+class ChangeOrder:
+    """The order of some changes, which are counted first, and of the known keys, which are counted after them.
+
+    Args:
+        keys: a number for each key.
+        ranks: of the sequences; -1 for a stored row without one.
+        sequences: by rank.
+        kept: of columns of known keys, by id, the rank of the sequence that their value is from, where that is older.
+        rows: the changes' rows in the file.
+        old_keys: for each change that gives its row another key the index of the delete of the old one; -1 for others.
+        live: which of the known keys have a row.
+        same_file: which of the known keys came to their sequence by the same file.
+    """
+
+    keys: Indices
+    ranks: Indices
+    sequences: pa.Array
+    kept: dict[int, Indices]
+    rows: Indices
+    deletes: Mask
+    old_keys: Indices
+    live: Mask
+    same_file: Mask
+
+    @classmethod
+    def of(
+        cls, changes: pa.Table, latest: LatestSequences, keys: Sequence[str], sequence: str, first_ts: int
+    ) -> ChangeOrder:
+        """The order of all changes of some keys. Rows from the timestamp ``first_ts`` on are of the same file."""
+        known_keys = latest.rows
+        ranks, sequences = _ranks(_joined(changes[sequence], known_keys[SEQUENCE], latest.kept[KEPT_SINCE]))
+        ranks, since = np.split(ranks, [changes.num_rows + known_keys.num_rows])
+        rows, deletes = changes[ROW].to_numpy(), changes[DELETED].to_numpy()
+        columns, indices = latest.kept[KEPT_COLUMN].to_numpy(), latest.kept["index"].to_numpy()
+        kept = {column: np.full(known_keys.num_rows, -2) for column in np.unique(columns).tolist()}
+        for column, ranks_ in kept.items():
+            np.maximum.at(ranks_, indices[columns == column], since[columns == column])
+        return cls(
+            _key_numbers([_joined(changes[name], known_keys[name]) for name in keys]),
+            ranks,
+            sequences,
+            {column: np.where(own == -2, ranks[len(rows) :], own) for column, own in kept.items()},
+            rows,
+            deletes,
+            _find_old_keys(changes, rows, deletes, ranks),
+            known_keys[LIVE].to_numpy(),
+            known_keys[TS].to_numpy() >= first_ts,
+        )
+
+    def select_newer(self) -> Mask:
+        """Selects the changes that are newer than what is known of their keys."""
+        changes, known_keys = self.keys[: len(self.rows)], self.keys[len(self.rows) :]
+        latest, may_equal = np.full(len(self.keys), -2), np.zeros(len(self.keys), bool)
+        latest[known_keys], may_equal[known_keys] = self.ranks[len(self.rows) :], self.same_file
+        own = self.ranks[: len(self.rows)]
+        newer: Mask = (own > latest[changes]) | ((own == latest[changes]) & may_equal[changes])
+        return newer
+
+    def select_after(self, some: Mask) -> Mask:
+        """Selects those of some changes that come after all others of their keys."""
+        count = len(self.rows)
+        keys = self.keys[:count]
+        indices = np.empty(count, np.int64)
+        indices[np.lexsort((self.rows, self.ranks[:count], keys))] = np.arange(count)
+        last = np.full(len(self.keys), -1)
+        np.maximum.at(last, keys[~some], indices[~some])
+        return some & (indices > last[keys])
+
+    def find_sources(self, column: int, missing: Mask) -> tuple[Indices, Indices]:
+        """Finds where the values of a column come from, which the ``missing`` changes do not have.
+
+        Returns:
+            For each change, and for each known key, the index of the change that has the value, or the index of the
+            known key whose row has it, counted down from -1, or ``NOWHERE``.
+        """
+        count, key_count = len(self.rows), len(self.live)
+        moved = np.flatnonzero(missing & (self.old_keys >= 0))
+        deletes = self.old_keys[moved]
+        ends = count + np.arange(key_count)
+        since = self.kept.get(column, self.ranks[count:])
+        # A value has the position of its source, maybe before changes that came late; the end of a row that of the row.
+        # A change of a key looks at its old key as it is before the delete.
+        keys = np.concatenate((self.keys, self.keys[deletes], self.keys[ends]))
+        ranks = np.concatenate((self.ranks[:count], since, self.ranks[moved], self.ranks[ends]))
+        stored_rows = np.where(self.same_file, -1, _LAST)
+        rows = np.concatenate(
+            (2 * self.rows, stored_rows, 2 * self.rows[deletes] - 1, np.where(self.same_file, 0, _LAST))
+        )
+        is_live = np.isin(self.keys[:count], self.keys[count:][self.live])
+        has_value = np.zeros(len(keys), bool)
+        has_value[:count] = ~missing & ~(self.deletes & ~self.select_newer() & is_live)
+        has_value[count : count + key_count] = True
+        order = np.lexsort((np.arange(len(keys)), rows, ranks, keys))
+        nothing = len(order)
+        before = np.full(nothing + 1, nothing)
+        same_key = keys[order[1:]] == keys[order[:-1]]
+        before[order[1:][same_key]] = order[:-1][same_key]
+        source = np.where(np.append(has_value, True), np.arange(nothing + 1), before)
+        source[moved] = count + key_count + np.arange(len(moved))
+        while not np.array_equal(source, further := source[source]):
+            source = further
+        found = np.concatenate((source[:count], source[nothing - key_count : nothing]))
+        stored = found - count
+        is_stored = (stored >= 0) & (stored < key_count)
+        is_stored[is_stored] = self.live[stored[is_stored]]
+        is_changed = found < count
+        is_changed[is_changed] = ~self.deletes[found[is_changed]]
+        found = np.where(is_changed, found, np.where(is_stored, -1 - stored, NOWHERE))
+        return found[:count], found[count:]
+
+
+def _find_old_keys(changes: pa.Table, rows: Indices, deletes: Mask, ranks: Indices) -> Indices:
+    """The index of the delete of each change's old key, or -1."""
+    found = np.full(len(rows), -1)
+    order = np.lexsort((~deletes, rows))  # a row that changes its key: first the delete of the old one
+    after, before = order[1:], order[:-1]
+    created = np.zeros(len(rows), bool)
+    if CREATED in changes.column_names:
+        created = pc.fill_null(changes[CREATED], False).to_numpy()
+    goes_on = (rows[after] == rows[before]) | (created[after] & (ranks[after] == ranks[before]))
+    goes_on &= deletes[before] & ~deletes[after]
+    found[after[goes_on]] = before[goes_on]
+    return found
+
+
+def _joined(*columns: pa.ChunkedArray) -> pa.Array:
+    return pa.chunked_array([chunk for column in columns for chunk in column.chunks], columns[0].type).combine_chunks()
+
+
+def _key_numbers(columns: Sequence[pa.Array]) -> Indices:
+    """A number for each key: equal ones for equal keys."""
+    numbers = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        own = column.dictionary_encode().indices.to_numpy().astype(np.int64)
+        _, numbers = np.unique(numbers * (len(own) + 1) + own, return_inverse=True)
+    return numbers
+
+
+def _ranks(values: pa.Array) -> tuple[Indices, pa.Array]:
+    """The rank of each value among the distinct ones, from 0 on, -1 for NULL; and the distinct ones in order."""
+    encoded = values.dictionary_encode()
+    order = pc.sort_indices(encoded.dictionary)
+    ranks = np.full(len(order) + 1, -1)
+    ranks[order.to_numpy()] = np.arange(len(order))
+    indices: Indices = pc.fill_null(encoded.indices, -1).to_numpy()
+    return ranks[indices], encoded.dictionary.take(order)
+
+
+INDEX, STORED = "index", "stored"
 
 
 @dataclass(frozen=True, eq=False)
 class PreviousValues:
-    """Changes, and where the values come from that they do not have.
+    """Changes, and the sources of the values that they do not have.
 
     Args:
-        changes: those that can be applied, with their ``place`` among all.
+        changes: those that can be applied, with their ``index`` among all.
         amended: stored rows into which values of late changes are put, as upserts.
-        lost: row in the file and column of each change that nothing has a value for.
-        kept: which values are older than their changes: ``place``, ``kept_column``, ``kept_since``.
+        lost: row in the file and column of each value without a source.
+        kept: which values are older than their changes: ``index``, ``kept_column``, ``kept_since``.
         every: all changes, and then a row for each known key.
-        known: the keys, in the order in which sources count them.
+        known_keys: the keys, in the order in which sources count them.
         sources: of each column with values that come from elsewhere, by id (see ``ChangeOrder.find_sources``).
     """
 
@@ -44,26 +214,20 @@ class PreviousValues:
     lost: tuple[tuple[int, int], ...]
     kept: pa.Table
     every: pa.Table
-    known: pa.Table
-    sources: Mapping[int, Places]
+    known_keys: pa.Table
+    sources: Mapping[int, Indices]
 
     @classmethod
     def of(
         cls, changes: pa.Table, latest: LatestSequences, keys: Sequence[str], sequence: Field, first_ts: int
     ) -> PreviousValues:
-        """Finds where values come from.
-
-        Args:
-            changes: all changes of some keys.
-            latest: what is known of these keys.
-            first_ts: what has this commit timestamp, or a later one, is of the same file.
-        """
+        """Finds the sources of all changes of some keys; see ``ChangeOrder.of``."""
         order_by = str(sequence.id)
         order = ChangeOrder.of(changes, latest, keys, order_by, first_ts)
-        count, known = changes.num_rows, latest.rows
+        count, known_keys = changes.num_rows, latest.rows
         newer, lost_column = order.select_newer(), np.full(count, -1)
-        sources: dict[int, Places] = {}
-        amended = np.zeros(known.num_rows, bool)
+        sources: dict[int, Indices] = {}
+        amended = np.zeros(known_keys.num_rows, bool)
         there = {column for column in order.kept if str(column) in changes.column_names}  # others were dropped
         for column in sorted({*unavailable_columns(changes), *there}):
             missing = is_unavailable(changes, column)
@@ -76,25 +240,25 @@ class PreviousValues:
         applied = ~lost & ~(order.deletes & np.isin(order.rows, order.rows[lost]))  # with the delete of its old key
         amended[np.isin(order.keys[count:], order.keys[:count][applied & newer])] = False
 
-        every = _with_rows(changes, known, keys, order_by)
+        every = _with_rows(changes, known_keys, keys, order_by)
         kept = _older_values(order, sources)
         if amended.any():
             others = {int(name) for name in changes.column_names if name.isdigit()} - {sequence.id, *map(int, keys)}
-            as_it_is = np.concatenate((np.arange(count), -1 - np.arange(known.num_rows)))
+            as_it_is = np.concatenate((np.arange(count), -1 - np.arange(known_keys.num_rows)))
             sources |= dict.fromkeys(others - sources.keys(), as_it_is)
         return cls(
             every.slice(0, count).filter(pa.array(applied)),
             every.slice(count).filter(pa.array(amended)),
-            tuple(sorted((int(order.rows[place]), int(lost_column[place])) for place in last)),
+            tuple(sorted((int(order.rows[index]), int(lost_column[index])) for index in last)),
             kept,
             every,
-            known.select(keys),
+            known_keys.select(keys),
             sources,
         )
 
     def kept_of(self, upserts: pa.Table) -> pa.Table:
         """The older values of some changes or amended rows: the columns of these, and of ``kept``."""
-        at = pc.index_in(self.kept[PLACE], upserts[PLACE].combine_chunks())
+        at = pc.index_in(self.kept[INDEX], upserts[INDEX].combine_chunks())
         there = self.kept.filter(pc.is_valid(at)).select([KEPT_COLUMN, KEPT_SINCE])
         rows = upserts.take(at.drop_null())
         for name in there.column_names:
@@ -104,64 +268,66 @@ class PreviousValues:
     def fill(
         self, upserts: pa.Table, transaction: Transaction, table: str, keys: tuple[Field, ...]
     ) -> Iterator[pa.Table]:
-        """Yields some of the changes, or amended rows, with all values.
-
-        What is read is claimed: the transaction is valid only if it is still right when it commits.
-        """
-        places = upserts[PLACE].to_numpy()
-        stored = np.full(len(places), -1)
+        """Yields some of the changes, or amended rows, with all values; the transaction depends on what it reads."""
+        indices = upserts[INDEX].to_numpy()
+        stored = np.full(len(indices), -1)
         for column, sources in self.sources.items():
-            source = sources[places]
+            source = sources[indices]
             upserts = _replace(upserts, str(column), self.every[str(column)], source, source >= 0)
             stored = np.where((source < 0) & (source != NOWHERE), -1 - source, stored)
         yield upserts.filter(pa.array(stored < 0))
         if (stored < 0).all():
             return
         waiting = upserts.append_column(STORED, pa.array(stored)).filter(pa.array(stored >= 0))
-        wanted = {id_: of[waiting[PLACE].to_numpy()] < 0 for id_, of in self.sources.items()}
-        wanted = {id_: takes for id_, takes in wanted.items() if takes.any()}
-        for rows in self._stored_rows(waiting[STORED], list(wanted), transaction, table, keys):
+        is_stored = {id_: of[waiting[INDEX].to_numpy()] < 0 for id_, of in self.sources.items()}
+        is_stored = {id_: which for id_, which in is_stored.items() if which.any()}
+        for rows in self._stored_rows(waiting[STORED], list(is_stored), transaction, table, keys):
             at = pc.index_in(waiting[STORED], rows[STORED].combine_chunks())
             found = pc.is_valid(at).to_numpy()
             part, at = waiting.filter(pa.array(found)), at.drop_null().to_numpy()
-            for column, takes in wanted.items():
-                part = _replace(part, str(column), rows[str(column)], at, takes[found])
+            for column, which in is_stored.items():
+                part = _replace(part, str(column), rows[str(column)], at, which[found])
             yield part
 
     def _stored_rows(
-        self, places: pa.ChunkedArray, wanted: list[int], transaction: Transaction, table: str, keys: tuple[Field, ...]
+        self,
+        stored: pa.ChunkedArray,
+        columns: list[int],
+        transaction: Transaction,
+        table: str,
+        keys: tuple[Field, ...],
     ) -> Iterator[pa.Table]:
-        """Yields columns of rows in the table with their places among ``known``. Of rows with one key, it takes one."""
-        schema, names = unit_of(transaction).entry(table).schema, self.known.column_names
-        left = pc.unique(places)
-        sought = self.known.take(left).append_column(STORED, left)
-        ids = [*names, *map(str, wanted)]
+        """Yields columns of rows in the table with their index among ``known_keys``: one row for each key."""
+        schema, names = unit_of(transaction).entry(table).schema, self.known_keys.column_names
+        left = pc.unique(stored)
+        sought = self.known_keys.take(left).append_column(STORED, left)
+        ids = [*names, *map(str, columns)]
         scan = transaction.table(table).scan(
             [schema.by_id[int(id_)].name for id_ in ids], condition_on_keys(transaction, table, keys, sought)
         )
         for batch in scan.to_batches():
             rows = pa.Table.from_batches([batch]).rename_columns(ids)
-            own = rows.select(names).append_column(PLACE, pa.array(np.arange(rows.num_rows)))
+            own = rows.select(names).append_column(INDEX, pa.array(np.arange(rows.num_rows)))
             found = own.join(sought, names, join_type="inner", use_threads=False)
             found = found.filter(pc.is_in(found[STORED], left)).group_by(STORED, use_threads=False)
-            first = found.aggregate([(PLACE, "min")])
+            first = found.aggregate([(INDEX, "min")])
             left = left.filter(pc.invert(pc.is_in(left, first[STORED].combine_chunks())))
-            yield rows.select(ids[len(names) :]).take(first[f"{PLACE}_min"]).append_column(STORED, first[STORED])
+            yield rows.select(ids[len(names) :]).take(first[f"{INDEX}_min"]).append_column(STORED, first[STORED])
         assert not len(left), "they were there when the latest sequences were read, in the same version"
 
 
-def _with_rows(changes: pa.Table, known: pa.Table, keys: Sequence[str], sequence: str) -> pa.Table:
-    """Changes, then known keys as upserts without values, each with its place."""
-    rows = known.select(keys).append_column(sequence, known[SEQUENCE])
-    rows = rows.append_column(DELETED, pa.array(np.zeros(known.num_rows, bool)))
-    rows = rows.append_column(ROW, pa.array(np.zeros(known.num_rows, np.int64)))
+def _with_rows(changes: pa.Table, known_keys: pa.Table, keys: Sequence[str], sequence: str) -> pa.Table:
+    """Changes, then known keys as upserts without values, each with its index."""
+    rows = known_keys.select(keys).append_column(sequence, known_keys[SEQUENCE])
+    rows = rows.append_column(DELETED, pa.array(np.zeros(known_keys.num_rows, bool)))
+    rows = rows.append_column(ROW, pa.array(np.zeros(known_keys.num_rows, np.int64)))
     every = pa.concat_tables([changes, rows], promote_options="default")
-    return every.append_column(PLACE, pa.array(np.arange(every.num_rows)))
+    return every.append_column(INDEX, pa.array(np.arange(every.num_rows)))
 
 
-def _older_values(order: ChangeOrder, sources: Mapping[int, Places]) -> pa.Table:
+def _older_values(order: ChangeOrder, sources: Mapping[int, Indices]) -> pa.Table:
     """The values that are older than their rows. A value of another key counts as the change's own."""
-    places, columns, ranks = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    indices, columns, ranks = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     count = len(order.rows)
     for column, source in sources.items():
         node = np.where(source >= 0, source, count - 1 - source)
@@ -170,20 +336,20 @@ def _older_values(order: ChangeOrder, sources: Mapping[int, Places]) -> pa.Table
         since[count:] = order.kept.get(column, since[count:])
         is_kept = (source != NOWHERE) & (order.keys[node] == order.keys) & (since[node] < order.ranks)
         is_kept[count:] &= source[count:] >= 0  # of other stored rows it is known already
-        places.append(np.flatnonzero(is_kept))
-        columns.append(np.full(len(places[-1]), column))
+        indices.append(np.flatnonzero(is_kept))
+        columns.append(np.full(len(indices[-1]), column))
         ranks.append(since[node][is_kept])
     rank = np.concatenate(ranks)
     values = order.sequences.take(pa.array(rank, mask=rank < 0))
-    names = [PLACE, KEPT_COLUMN, KEPT_SINCE]
-    return pa.table([pa.array(np.concatenate(places)), pa.array(np.concatenate(columns)), values], names)
+    names = [INDEX, KEPT_COLUMN, KEPT_SINCE]
+    return pa.table([pa.array(np.concatenate(indices)), pa.array(np.concatenate(columns)), values], names)
 
 
-def _replace(rows: pa.Table, column: str, others: pa.ChunkedArray, places: Places, which: Mask) -> pa.Table:
-    """Rows with values of a column taken from places among others, where ``which`` says so."""
+def _replace(rows: pa.Table, column: str, others: pa.ChunkedArray, indices: Indices, which: Mask) -> pa.Table:
+    """Rows with values of a column taken from others by their indices, where ``which`` says so."""
     own = rows[column]
     if not which.any():
         return rows
     both = pa.chunked_array([*own.chunks, *others.chunks], own.type)
-    values = both.take(pa.array(np.where(which, places + len(own), np.arange(len(own)))))
+    values = both.take(pa.array(np.where(which, indices + len(own), np.arange(len(own)))))
     return rows.set_column(rows.schema.get_field_index(column), rows.schema.field(column), values)

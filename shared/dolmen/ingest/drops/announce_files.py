@@ -30,13 +30,7 @@ MAX_DATA_BYTES = 64 * MIB
 
 @dataclass(frozen=True)
 class DropSource:
-    """A place to look for files in.
-
-    Args:
-        landing: decides which files are drops.
-        bucket: the bucket's name; ``DIRECTORY_BUCKET`` for a directory.
-        prefixes: prefixes of keys, in order; each is listed in turn.
-    """
+    """A source of drops: a bucket (``DIRECTORY_BUCKET`` for a directory), and the prefixes of keys to list in turn."""
 
     landing: Landing
     bucket: str
@@ -54,19 +48,14 @@ class DropSource:
         rejected_url: str | None = None,
         runtime: Runtime | None = None,
     ) -> DropSource:
-        """The place that a URL names.
+        """The source that a URL names. Raises InputError if keys below it can't be drops, NotFoundError.
 
         Args:
             url: ``s3://bucket/folder``, or with ``*`` at its end all keys that begin so; or a directory that has one
                 directory for each table.
-            database: its URL: its own objects are never taken for drops.
+            database: its URL: its own objects are never taken for drops, and neither are those below ``rejected_url``.
             tables: look for files of these alone.
             landing_prefix: what the keys of drops start with in a bucket.
-            rejected_url: where rejects go: never taken for drops either.
-
-        Raises:
-            InputError: keys below the URL can't be drops.
-            NotFoundError: there is no such directory.
         """
         runtime = runtime or shared_runtime()
         database = open_store(database, runtime).url if database else ""
@@ -78,14 +67,14 @@ class DropSource:
             if scheme != DROP_SCHEME.name or not bucket:
                 raise InputError(f"{url!r}: give {DROP_SCHEME.form}, or a directory")
             landing_prefix = f"{landing_prefix.strip('/')}/" if landing_prefix.strip("/") else ""
-            wanted = _prefix(path)
-            if not wanted.startswith(landing_prefix) and not landing_prefix.startswith(wanted):
+            requested = _prefix(path)
+            if not requested.startswith(landing_prefix) and not landing_prefix.startswith(requested):
                 raise InputError(
                     f"{url!r}: only what lies under {landing_prefix!r} becomes rows, as {landing_prefix}<table>/...: "
                     "copy the files there, or say where this landing place begins (--landing-prefix)"
                 )
             landing = Landing(database, landing_prefix, None, rejected_url, runtime)
-            return cls(landing, bucket, _prefixes_to_list(wanted, landing_prefix, tables), runtime)
+            return cls(landing, bucket, _prefixes_to_list(requested, landing_prefix, tables), runtime)
         directory = Path(rest if separator else url).expanduser().absolute()
         if not directory.is_dir():
             raise NotFoundError(f"there is no directory {str(directory)!r}")
@@ -101,14 +90,10 @@ class DropSource:
         return self.landing.url is not None
 
     def drops(self, start_after: str = "") -> Iterator[Drop | None]:
-        """All files in key order, as drops; None for each that can be none. Holds a page of the listing at a time.
-
-        Args:
-            start_after: only those whose key comes after this one.
-        """
+        """All files in key order after ``start_after``, as drops; None for each that is not a drop."""
         for prefix in self.prefixes:
             for drop in self._list(prefix, start_after):
-                yield drop if self._is_drop(drop) else None
+                yield drop if self.landing.table(drop) else None
 
     def _list(self, prefix: str, start_after: str) -> Iterator[Drop]:
         store = open_store(self.landing.url or DROP_SCHEME.bucket_url(self.bucket), self.runtime)
@@ -119,15 +104,6 @@ class DropSource:
         for info, version in listed:
             created_us = info.last_modified_us
             yield Drop(self.bucket, info.key, info.size, info.etag.strip('"'), version, created_us=created_us)
-
-    def _is_drop(self, drop: Drop) -> bool:
-        place = self.landing.path_of(drop)
-        if place is None:
-            return False
-        try:
-            return bool(place.table)
-        except InputError:  # not in a directory that names a table
-            return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +120,10 @@ def announce(drops: Iterable[Drop], *, max_records: int = MAX_RECORDS) -> Iterat
         records = [write_record(drop) for drop in group]
         room = MAX_MESSAGE_BYTES - 16
         start = size = 0
-        for place, record in enumerate(records):
-            if size + len(record) + 1 > room and place > start:
-                yield Announcement(write_notification(records[start:place]), tuple(group[start:place]))
-                start, size = place, 0
+        for index, record in enumerate(records):
+            if size + len(record) + 1 > room and index > start:
+                yield Announcement(write_notification(records[start:index]), tuple(group[start:index]))
+                start, size = index, 0
             size += len(record) + 1
         yield Announcement(write_notification(records[start:]), tuple(group[start:]))
 
@@ -173,9 +149,9 @@ def _prefix(path: str) -> str:
     return f"{path.strip('/')}/" if path.strip("/") else ""
 
 
-def _prefixes_to_list(wanted: str, landing_prefix: str, tables: Sequence[str]) -> tuple[str, ...]:
-    """The prefixes to list: the longer one of ``wanted`` and the landing prefix, narrowed to these tables."""
-    narrow = max(wanted, landing_prefix, key=len)
+def _prefixes_to_list(requested: str, landing_prefix: str, tables: Sequence[str]) -> tuple[str, ...]:
+    """The prefixes to list: the longer one of ``requested`` and the landing prefix, narrowed to these tables."""
+    narrow = max(requested, landing_prefix, key=len)
     if not tables:
         return (narrow,)
     folders = sorted(f"{landing_prefix}{table}/" for table in set(tables))

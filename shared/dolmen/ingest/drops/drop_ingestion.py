@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -26,24 +27,21 @@ from dolmen.errors import (
 )
 from dolmen.format.ingest_properties import INGEST_PROPERTIES, IngestSettings
 from dolmen.format.manifest import TableEntry
-from dolmen.format.schema import Schema
 from dolmen.ingest.announcements import Drop
 from dolmen.ingest.batch import Decision, RequestOutcome
 from dolmen.ingest.drops.drop_outcomes import NO_ROWS, DropOutcome, RowCounts
 from dolmen.ingest.formats.formats import SourceFile, detect, infer, read
-from dolmen.ingest.formats.reader_options import OnBadRow, ReadOptions, RowNumbers
+from dolmen.ingest.formats.source_file import OnBadRow, ReadOptions, RowNumbers
 from dolmen.ingest.landing import Landing, LandingPath
 from dolmen.ingest.late import ErasedRows, expect_erasures
 from dolmen.ingest.new_columns import NO_NEW_COLUMNS, NewColumns, ingest_with_new_columns
 from dolmen.ingest.redaction import UnforeseenError
-from dolmen.ingest.rejects.reject import Quarantine, Reject, find_reject, header_of, reject_drop
+from dolmen.ingest.rejects import Quarantine, Reject, find_reject, header_of, reject_drop
 from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.transaction_table import TransactionTable
 from dolmen.transactions.unit_of_work import leaves_out_erased
 
 UPSERT_ROWS = 1_000_000
-
-
 UPSERT_BYTES = 128 * MIB
 """The most bytes of one upsert, which holds its rows in memory, twice for a moment.
 
@@ -59,13 +57,23 @@ def upsert_in_batches(
     max_bytes: int = UPSERT_BYTES,
 ) -> None:
     """Upserts a stream of any length, in bounded memory. Raises as ``Table.upsert`` does."""
-    bounded = _BoundedBatches(rows, max_rows, max_bytes)
-    while bounded.has_rows():
-        taken = bounded.taken
-        table.upsert(
-            pa.RecordBatchReader.from_batches(rows.schema, bounded.take()), request=request, leave_out_erased=False
-        )
-        if bounded.taken == taken:
+    batches = (batch.slice(start, max_rows) for batch in rows for start in range(0, batch.num_rows, max_rows))
+    waiting = next(batches, None)
+
+    def take_part() -> Iterator[pa.RecordBatch]:
+        nonlocal waiting
+        count = size = 0
+        while waiting is not None:
+            count, size = count + waiting.num_rows, size + waiting.nbytes
+            if count > max_rows or (size > max_bytes and count > waiting.num_rows):
+                return
+            yield waiting
+            waiting = next(batches, None)
+
+    while (first := waiting) is not None:
+        part = pa.RecordBatchReader.from_batches(rows.schema, take_part())
+        table.upsert(part, request=request, leave_out_erased=False)
+        if waiting is first:
             return  # another delivery has applied the request in the version to which the transaction has moved
 
 
@@ -74,43 +82,8 @@ def require_keys(schema: pa.Schema, primary_key: Sequence[str]) -> pa.Schema:
     return pa.schema([field.with_nullable(False) if field.name in primary_key else field for field in schema])
 
 
-class _BoundedBatches:
-    """A stream of batches, taken in parts of bounded size."""
-
-    def __init__(self, rows: pa.RecordBatchReader, max_rows: int, max_bytes: int) -> None:
-        self._max_rows, self._max_bytes = max_rows, max_bytes
-        self._batches = self._cut(rows)
-        self._next: pa.RecordBatch | None = None
-        self.taken = 0
-
-    def has_rows(self) -> bool:
-        """Whether there are rows left."""
-        if self._next is None:
-            self._next = next(self._batches, None)
-        return self._next is not None
-
-    def take(self) -> Iterator[pa.RecordBatch]:
-        """The batches of the next part."""
-        rows = size = 0
-        while self.has_rows():
-            assert self._next is not None
-            rows, size = rows + self._next.num_rows, size + self._next.nbytes
-            if rows > self._max_rows or (size > self._max_bytes and rows > self._next.num_rows):
-                return
-            batch, self._next = self._next, None
-            self.taken += 1
-            yield batch
-
-    def _cut(self, rows: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-        for batch in rows:
-            for start in range(0, batch.num_rows, self._max_rows):
-                yield batch.slice(start, self._max_rows)
-
-
 COPIED_A_SECOND = 30_000_000
 """The least speed at which a reject is copied, bytes per second."""
-
-
 KEPT_SECONDS = 30
 """Time that is kept free for the other reports when a reject is copied."""
 
@@ -120,17 +93,13 @@ class DropIngestion:
     """One dropped file, and its state while its batch is ingested.
 
     Args:
-        max_bytes: the most bytes of the unpacked file; None = the default of ``ReadOptions``.
+        max_bytes: the most bytes of the unpacked file; None: the default of ``ReadOptions``.
         time_left: seconds left for it, and for all that comes after it.
         may_wait: whether it will be delivered again if its table does not exist.
         auto_create: whether it creates its table, in the commit of its rows, if that does not exist.
         settings: the settings of its table, once the file was read by them.
         expected: binds a commit to these settings, to the columns by which it was read, and to this table.
-        columns_added: how many columns the table gets for it.
-        columns_widened: how many columns of the table get a wider type for it.
-        quarantined_to: where its bad rows are, if there are any and the others are ingested.
         error: why it is rejected, if its rejection is to be committed.
-        error_column: the table's column that the error is about, if it is about one.
     """
 
     database: Database
@@ -175,8 +144,8 @@ class DropIngestion:
             if self.expected is not None:  # other settings or columns may make the file right
                 unit_of(transaction).add(replace(self.expected, request=drop.rejection_id))
             return "reject"
-        except (ObjectNotFoundError, ObjectChangedError) as gone:
-            self.final_outcome = DropOutcome(drop, "superseded", error=gone)
+        except (ObjectNotFoundError, ObjectChangedError) as changed:
+            self.final_outcome = DropOutcome(drop, "superseded", error=changed)
         return "finish"
 
     def _reject(self, error: Error) -> DropOutcome:
@@ -201,8 +170,7 @@ class DropIngestion:
         """Adds the file's rows to the transaction, or adds nothing and returns what is wrong with the file.
 
         An unforeseen error (of a library, about the content of the file) is the file's own if it occurs again when the
-        file is read again. The file is then rejected, because otherwise it would be delivered again and again.
-        Transient errors are raised: those of the store, of the database and of the machine.
+        file is read again: otherwise the file would be delivered again and again. Transient errors are raised.
         """
         if too_large := self.size_error:
             return too_large
@@ -235,10 +203,7 @@ class DropIngestion:
         )
 
     def _can_copy(self) -> bool:
-        """Whether there is time to copy the file to the rejects, and then to commit the others.
-
-        A file that is too large to be read is not copied either, because other files wait.
-        """
+        """Whether the file is not too large, and there is time to copy it to the rejects and to commit the others."""
         return self.size_error is None and self.drop.size / COPIED_A_SECOND + KEPT_SECONDS <= self.time_left()
 
     def open(self) -> BinaryIO:
@@ -278,7 +243,7 @@ class DropIngestion:
         return DropOutcome(self.drop, "failed", error=outcome.error)
 
     def _report_rejection(self, version: int) -> DropOutcome:
-        """Writes the report of a rejection that a version has committed, unless an earlier delivery has.
+        """Writes the report of a committed rejection, unless an earlier delivery has.
 
         A process that dies before this leaves the event unacknowledged: delivered again, it comes here.
         """
@@ -286,8 +251,8 @@ class DropIngestion:
             if before := find_reject(self.landing, self.drop, self.path):
                 return DropOutcome(self.drop, "rejected", reject=before, error=self.error, column=self.error_column)
             return self._reject(self.error or self._find_error(version))
-        except (ObjectNotFoundError, ObjectChangedError) as gone:
-            return DropOutcome(self.drop, "superseded", error=gone)
+        except (ObjectNotFoundError, ObjectChangedError) as changed:
+            return DropOutcome(self.drop, "superseded", error=changed)
         except Exception as error:  # noqa: BLE001 - must not block the other drops of its batch
             return DropOutcome(self.drop, "failed", error=error)
 
@@ -303,9 +268,6 @@ class DropIngestion:
             "drop it again to see it"
         )
 
-    def _no_table_error(self) -> TableNotFoundError:
-        return TableNotFoundError(f"no table {self.path.table!r}: create it, then drop the file again")
-
     def _add_to_table(self, transaction: Transaction) -> None:
         """Adds the rows to the file's table, which may have to be created, or to get columns."""
         # A missing table is not recorded as a read: the ids of the rejection and of the file exclude each other.
@@ -313,7 +275,7 @@ class DropIngestion:
             entry = unit_of(transaction).entry(self.path.table)
         except TableNotFoundError:
             if not self.auto_create:
-                raise self._no_table_error() from None
+                raise TableNotFoundError(f"no table {self.path.table!r}: create it, then drop the file again") from None
             entry = self._create_table(transaction)
         else:
             # The commit fails if others change the settings or columns by which the file is read.
@@ -327,11 +289,13 @@ class DropIngestion:
         every = leaves_out_erased(entry)
         expect_erasures(transaction, self.path.table, None if every else self.drop.dropped_us, self.drop.id)
         self.settings = settings
-        source = self._source(settings, entry.schema if settings.mode != "cdc" else None)
+        path, schema = self.path.path, None if settings.mode == "cdc" else entry.schema
+        options = self.limit_options(ReadOptions.of(settings, schema))
+        source = SourceFile(self.open, detect(path, settings.format), path, options)
 
         def add_rows(settings: IngestSettings, new: NewColumns) -> None:
             erased = ErasedRows.of(transaction, table.name, self.drop.dropped_us, every=every)  # by widened types
-            self._add_good_rows(transaction, table, source, settings, new, erased)
+            self._add_rows(transaction, table, source, settings, new, erased)
 
         if settings.new_columns == "add":
             new = ingest_with_new_columns(transaction, table.name, source, settings, self.drop.id, add_rows)
@@ -346,7 +310,7 @@ class DropIngestion:
         transaction.create_table(self.path.table, schema, request=self.drop.id)
         return unit_of(transaction).entry(self.path.table)
 
-    def _add_good_rows(
+    def _add_rows(
         self,
         transaction: Transaction,
         table: TransactionTable,
@@ -355,54 +319,35 @@ class DropIngestion:
         new: NewColumns,
         erased: ErasedRows | None,
     ) -> None:
-        """Adds the rows to the transaction, the bad ones to the rejects if the settings ask for that."""
+        """Adds the rows as ``ingest_mode`` says, and the bad ones to the rejects if the settings ask for that."""
         with Quarantine(self.path.path, settings.max_bad_rows) as quarantine:
             on_bad_row = quarantine.add if settings.on_bad_row == "quarantine" else None
-            counts = self._add_by_mode(transaction, table, source, settings, new, on_bad_row, erased)
+            if settings.mode == "cdc":
+                from dolmen.ingest.cdc.apply_changes import ingest_changes  # only for tables that take changes
+
+                changed = ingest_changes(
+                    transaction,
+                    table.name,
+                    source,
+                    settings=settings,
+                    unused=new.empty,
+                    on_bad_row=on_bad_row,
+                    request=self.drop.id,
+                    erased=erased,
+                )
+                counts = RowCounts(**asdict(changed))
+            elif settings.mode == "append":
+                rows = self._read(source, table.schema, new, on_bad_row, erased)
+                table.append(rows.reader, request=self.drop.id, leave_out_erased=False)
+                counts = RowCounts(appended=rows.count)
+            else:
+                rows = self._read(source, require_keys(table.schema, table.primary_key), new, on_bad_row, erased)
+                upsert_in_batches(table, rows.reader, self.drop.id)
+                counts = RowCounts(upserted=rows.count)
             if quarantine.count:
                 header, about = header_of(source), self._database_attributes()
                 self.quarantined_to = quarantine.keep(self.landing, self.drop, self.path, source.format, header, about)
             self.counts = replace(counts, quarantined=quarantine.count, erased=erased.count if erased else 0)
-
-    def _add_by_mode(
-        self,
-        transaction: Transaction,
-        table: TransactionTable,
-        source: SourceFile,
-        settings: IngestSettings,
-        new: NewColumns,
-        on_bad_row: OnBadRow | None,
-        erased: ErasedRows | None,
-    ) -> RowCounts:
-        """Appends or upserts the rows, or applies them as changes, as ``ingest_mode`` says."""
-        if settings.mode == "cdc":
-            from dolmen.ingest.cdc.apply_changes import ingest_changes  # only for tables that take changes
-
-            changed = ingest_changes(
-                transaction,
-                table.name,
-                source,
-                settings=settings,
-                unused=new.empty,
-                on_bad_row=on_bad_row,
-                request=self.drop.id,
-                erased=erased,
-            )
-            return RowCounts(
-                upserted=changed.upserted, deleted=changed.deleted, unchanged=changed.unchanged, ddl=changed.ddl
-            )
-        if settings.mode == "append":
-            rows = self._read(source, table.schema, new, on_bad_row, erased)
-            table.append(rows.reader, request=self.drop.id, leave_out_erased=False)
-            return RowCounts(appended=rows.count)
-        rows = self._read(source, require_keys(table.schema, table.primary_key), new, on_bad_row, erased)
-        upsert_in_batches(table, rows.reader, self.drop.id)
-        return RowCounts(upserted=rows.count)
-
-    def _source(self, settings: IngestSettings, schema: Schema | None) -> SourceFile:
-        """The dropped file, to be read by the table's settings, with the defaults of columns that it lacks."""
-        path, options = self.path.path, self.limit_options(ReadOptions.of(settings, schema))
-        return SourceFile(self.open, detect(path, settings.format), path, options)
 
     def _read(
         self,
@@ -416,8 +361,10 @@ class DropIngestion:
         numbers = RowNumbers(on_bad_row)
         rows = new.leave_out(read(source, new.extend(schema), on_bad_row=numbers.for_reader), schema)
         if erased is not None:
+            from dolmen.ingest.cdc.change_columns import find_columns  # only for files older than an erasure
+
             assert self.settings is not None
-            erased.read_names(source, self.settings)
+            erased.read_names(source, partial(find_columns, source, self.settings))
             rows = erased.leave_out(rows, numbers, self.path.path, on_bad_row)
         return _CountedRows(rows, context_of(self.database).runtime)
 
@@ -433,7 +380,7 @@ class DropIngestion:
 
 
 def _is_transient(error: Exception) -> bool:
-    """Whether an error is of the store, of the database or of the machine, rather than of what was read."""
+    """Whether an error is one of the store, of the database or of the machine, not of the file."""
     if isinstance(error, OSError):
         return error.errno is not None  # Arrow has OSErrors of its own, without a number, for damaged data
     if isinstance(error, RuntimeError):  # a thread cannot be started, say; two kinds come from data alone

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dolmen.ingest.announcements import Drop
-from dolmen.ingest.rejects.reject import Reject
+from dolmen.ingest.rejects import Reject
 from dolmen.transactions.unit_of_work import Commit
 
 DropStatus = Literal[
@@ -19,10 +19,7 @@ class RowCounts:
     """The rows of a file, by what was done with them.
 
     Args:
-        appended: rows that were added.
-        upserted: rows that replaced the rows with their keys, if there were any.
-        deleted: deletes of a file of changes that were applied.
-        unchanged: changes that had no effect, because a newer one of their key was known.
+        unchanged: changes without effect, because a newer one of their key was known.
         ddl: messages about the columns of a source of changes, which were skipped.
         quarantined: rows that could not be read, and are among the rejects.
         erased: rows that were left out because they were erased after the file was dropped.
@@ -38,7 +35,6 @@ class RowCounts:
 
     @property
     def ingested(self) -> int:
-        """Rows that are in the table now."""
         return self.appended + self.upserted
 
 
@@ -52,13 +48,11 @@ class DropOutcome:
     Args:
         status: ``ingested``, with ``counts`` and ``version``; a ``duplicate`` of one that ``version`` ingested;
             ``rejected``, with ``reject`` and the ``error``; ``superseded``: deleted, or overwritten by a newer object,
-            which has an event of its own; ``ignored``: not to be ingested; ``handed`` over to a job, which will ingest
-            it; ``waiting`` for its table, which does not exist yet, and to be delivered again; ``postponed``: not begun
-            for lack of time; ``failed`` temporarily, by ``error``, and to be delivered again.
-        reject: where the file is or, if the file is ingested, the rows that could not be read.
+            which has an event of its own; ``ignored``: not to be ingested; ``handed`` over to a job; ``waiting`` for
+            its table, and to be delivered again; ``postponed``: not begun for lack of time; ``failed`` temporarily, by
+            ``error``, and to be delivered again.
+        reject: the rejected file or, if the file is ingested, the rows that could not be read.
         column: the table's column that the error is about. Names of other columns are data.
-        columns_added: how many columns the table got for it.
-        columns_widened: how many columns of the table got a wider type for it.
         landing_error: why the file could not be tagged or removed, though its rows are in the table.
     """
 

@@ -55,7 +55,6 @@ def ingest_drops(
         max_bytes: the most bytes of one unpacked file; a larger one is rejected.
         deadline: once it is true, files not begun yet are postponed.
         time_left: seconds until this must end: a reject that cannot be copied in time stays where it is.
-        operation: a word for ``history``.
         read_all: reads all files at once, instead of each by itself. Files that it leaves out are postponed.
     """
     outcomes: dict[int, DropOutcome] = {}
@@ -72,8 +71,13 @@ def ingest_drops(
         BatchRequest(each.drop.id, each.drop.digest, each.add_to, each.drop.rejection_id)
         for each in ingestions.values()
     ]
-    add_all = _BulkReading(ingestions.values(), read_all) if read_all is not None else None
-    result = apply_together(database, operation, requests, deadline=deadline, add_all=add_all)
+    by_id = {each.drop.id: each for each in reversed(ingestions.values())}
+
+    def add_all(transaction: Transaction, requests: Sequence[BatchRequest]) -> dict[str, Decision]:
+        assert read_all is not None
+        return dict.fromkeys(read_all(transaction, [by_id[request.id] for request in requests]), "apply")
+
+    result = apply_together(database, operation, requests, deadline=deadline, add_all=add_all if read_all else None)
     ended = [each.outcome(outcome) for each, outcome in zip(ingestions.values(), result.outcomes, strict=True)]
     if result.transaction is not None:
         _apply_policies(result.transaction, list(ingestions.values()), ended)
@@ -86,7 +90,7 @@ def ingest_with_retries(
 ) -> Iterator[IngestResult]:
     """Ingests drops that no queue delivers again: temporary failures are tried again after a pause.
 
-    Yields the result of each try, without the failures that are tried again. See ``ingest_drops`` for the options.
+    Yields the result of each try, without the failures that are tried again.
     """
     left = list(drops)
     for attempt in attempts(context_of(database).runtime, RetryPolicy(tries, cap_seconds=10.0)):
@@ -104,25 +108,10 @@ ReadAll = Callable[[Transaction, Sequence[DropIngestion]], Collection[str]]
 """Adds the rows of many files to a transaction, and sets ``counts`` of each. Returns the ids of those that it read."""
 
 
-class _BulkReading:
-    """Decides on all files of a batch at once."""
-
-    def __init__(self, ingestions: Collection[DropIngestion], read_all: ReadAll) -> None:
-        self._read_all = read_all
-        self._ingestions: dict[str, DropIngestion] = {}
-        for ingestion in ingestions:
-            self._ingestions.setdefault(ingestion.drop.id, ingestion)
-
-    def __call__(self, transaction: Transaction, requests: Sequence[BatchRequest]) -> dict[str, Decision]:
-        chosen = [self._ingestions[request.id] for request in requests]
-        return dict.fromkeys(self._read_all(transaction, chosen), "apply")
-
-
 def _apply_policies(transaction: Transaction, ingestions: list[DropIngestion], outcomes: list[DropOutcome]) -> None:
     """Tags or removes each file whose rows are committed, as its table asks; a failure goes into the outcome.
 
-    This includes files that were ingested before: the process that did it may have died before this step. A failure
-    here fails no message: the rows are committed, and delivering the event again would change nothing.
+    This includes files that were ingested before: the process that did it may have died before this step.
     """
 
     def apply_policy(index: int) -> None:

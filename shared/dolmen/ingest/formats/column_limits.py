@@ -1,8 +1,7 @@
 """Limits on the columns of a file, so that a few bytes of it do not take all memory.
 
-They are checked before the columns are made: a schema of a kilobyte can have a million columns, and a file of a
-megabyte values of NULL that take gigabytes. Nesting has limits of its own: ``dolmen.format.schema.MAX_DEPTH`` for what
-is stored, and those of each format for what is read.
+They are checked before the columns exist: a schema of a kilobyte can have a million columns, and a file of a megabyte
+NULLs that take gigabytes. Nesting has other limits: ``dolmen.format.schema.MAX_DEPTH``, and those of each format.
 """
 
 from __future__ import annotations
@@ -18,17 +17,15 @@ MAX_FIXED_BYTES = 64 * KIB
 """The widest values of fixed size in Avro: a NULL takes as much memory as any other."""
 BATCH_ROWS = 65_536
 """The most rows that are read at once."""
-
 BYTES_AT_ONCE = 64 * MIB
-"""What the values of fixed size in these may take; rows are fewer if they would take more, and one row may not."""
+"""The most bytes of fixed-size values in these rows: there are fewer rows if they would take more."""
 MAX_LIST_BYTES = 256 * MIB
 """What the values in the lists of a row may take, if that is more than ``UNPACKING`` times their bytes in the file."""
 MAX_GROUP_LIST_BYTES = 4096 * MIB
 """The same for all rows of a row group of Parquet, which does not say how many values a row has."""
 UNPACKING = 16
-
 _VALUE_BYTES = UNPACKING
-"""A value counts as at least so many bytes of memory."""
+"""The least bytes of memory that a value counts as."""
 
 
 def too_many_columns(most: int, where: str = "it") -> LimitError:
@@ -39,10 +36,10 @@ def too_many_columns(most: int, where: str = "it") -> LimitError:
     )
 
 
-def check_columns(count: int, most: int, name: str) -> None:
+def check_columns(count: int, max_columns: int, name: str) -> None:
     """Raises LimitError for a file of more columns than it may have."""
-    if count > most:
-        raise LimitError(f"file {name!r}: {too_many_columns(most)}")
+    if count > max_columns:
+        raise LimitError(f"file {name!r}: {too_many_columns(max_columns)}")
 
 
 def count_columns(schema: pa.Schema, most: int) -> int:
@@ -51,18 +48,14 @@ def count_columns(schema: pa.Schema, most: int) -> int:
     while left and found <= most:
         kind = plain_type(left.pop())
         if is_nested(kind):
-            left += [kind.field(place).type for place in range(kind.num_fields)]
+            left += [kind.field(index).type for index in range(kind.num_fields)]
         else:
             found += 1
     return found
 
 
 def rows_at_once(schema: pa.Schema, name: str, most: int = BATCH_ROWS) -> int:
-    """How many rows of a file are held at once, if all of them may be NULL: fewer if there are many columns.
-
-    Raises:
-        LimitError: a row would take more than may be held at once.
-    """
+    """How many rows of a file are held at once, if all may be NULL: fewer if there are many columns."""
     widths = [width(field.type) for field in schema]
     if sum(widths) > BYTES_AT_ONCE:
         widest = schema.field(widths.index(max(widths)))
@@ -90,10 +83,7 @@ def check_lists(size: int, stored: int, rows: int, what: str) -> None:
         size: the bytes of memory that they take.
         stored: those that they take in the file.
         rows: how many rows these lists are in.
-        what: the file, the place in it, and the column.
-
-    Raises:
-        LimitError: they take too much.
+        what: the file, the position in it, and the column.
     """
     most = max(min(MAX_LIST_BYTES * rows, MAX_GROUP_LIST_BYTES), UNPACKING * stored)
     if size > most:

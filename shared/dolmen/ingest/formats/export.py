@@ -1,52 +1,216 @@
-"""Rows written as files and streams that ``formats.read`` reads back equal: each value of each type, or a refusal.
+"""Writes rows as files and streams that ``formats.read`` reads back equal, or refuses what a format does not hold.
 
-A column that a format cannot hold is refused before anything is written; a value that it cannot (a time of the year
-12000 in text) when it comes, and then no file is left behind: a file gets its name when it is whole. Rows stream
-through in bounded memory.
-
-==========  ==========================================================================================================
-kind        refused
-==========  ==========================================================================================================
-parquet     -
-arrow       -
-csv, tsv    maps; times outside of the years 1 to 9999
-jsonl       maps; times outside of the years 1 to 9999
-avro        all: it is read only
-==========  ==========================================================================================================
+A column that a format cannot hold (maps in text; anything in Avro, which is read only) is refused before anything is
+written; a value that it cannot (a time outside of the years 1 to 9999 in text) when it comes, and then no file is left
+behind: a file gets its name when it is whole. docs/cli.md has the forms of values in text. Rows stream through in
+bounded memory.
 """
 
 from __future__ import annotations
 
 import io
+import json
 import os
 import uuid
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyarrow import types as t
 
+from dolmen.base.units import DAY_US
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.ingest_properties import WRITTEN, format_names
-from dolmen.ingest.formats.columnar.typed_batches import stored_schema
+from dolmen.format.types import JsonKind, TextKind, type_of
+from dolmen.ingest.formats.cells import FIRST_DAY, LAST_DAY, join_strings
 from dolmen.ingest.formats.source_file import Format
-from dolmen.ingest.formats.text.text_export import Unsayable, csv_header, csv_lines, has_text, json_lines
+from dolmen.ingest.formats.typed_batches import stored_schema
+from dolmen.rows.write.casts import flattened_offsets
 from dolmen.rows.write.conform import conform
 from dolmen.rows.write.parquet_object import fill_hidden_of_batch
 
+_NAMED_ESCAPES = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 _HOLDS_ALL = "parquet and arrow hold it"
 
 
+class TextError(Exception):
+    """A value has no text; ``index`` is its 0-based position among the values."""
+
+    def __init__(self, reason: str, index: int) -> None:
+        self.reason, self.index = reason, index
+        super().__init__(reason)
+
+
+def has_text(kind: pa.DataType) -> bool:
+    """Whether values of a type can be written as text: maps cannot, at any depth."""
+    found = type_of(kind)
+    if found is None or found.text is None:
+        return False
+    return not t.is_nested(kind) or all(has_text(kind.field(index).type) for index in range(kind.num_fields))
+
+
+def csv_lines(batch: pa.RecordBatch, delimiter: str) -> pa.Buffer:
+    """The rows of a batch as records of delimited text. Raises ``TextError``."""
+    cells = [_by_column(field.name, _cells, column) for field, column in zip(batch.schema, batch.columns, strict=True)]
+    lines = cells[0] if len(cells) == 1 else pc.binary_join_element_wise(*cells, delimiter)
+    return join_strings(pc.binary_join_element_wise(lines, "", "\n"))
+
+
+def csv_header(names: list[str], delimiter: str) -> bytes:
+    """The first record: the names of the columns, in quotes where they need them."""
+    return (delimiter.join(_quoted_name(name, delimiter) for name in names) + "\n").encode()
+
+
+def _quoted_name(name: str, delimiter: str) -> str:
+    plain = name.isprintable() and name == name.strip() and not set(name) & {'"', delimiter}
+    return name if plain else '"' + name.replace('"', '""') + '"'
+
+
+def json_lines(batch: pa.RecordBatch) -> pa.Buffer:
+    """The rows of a batch as JSON objects, one a line. Raises ``TextError``."""
+    pairs = zip(batch.schema, batch.columns, strict=True)
+    fields = [(field.name, _by_column(field.name, _json, column)) for field, column in pairs]
+    return join_strings(pc.binary_join_element_wise(_object(fields), "", "\n"))
+
+
+def _by_column(name: str, say: Callable[[pa.Array], pa.Array], column: pa.Array) -> pa.Array:
+    try:
+        return say(column)
+    except TextError as error:
+        raise TextError(f"column {name!r}: {error.reason}", error.index) from None
+
+
+def _cells(array: pa.Array) -> pa.Array:
+    """Fields of delimited text."""
+    text = _text(array)
+    if t.is_string(array.type) or t.is_nested(array.type):
+        text = _around('"', pc.replace_substring(text, '"', '""'), '"')
+    elif t.is_binary(array.type):
+        text = pc.if_else(pc.equal(text, ""), '""', text)
+    return pc.fill_null(pc.if_else(array.is_valid(), text, pa.scalar(None, pa.string())), "")
+
+
+def _text(array: pa.Array) -> pa.Array:
+    """Values without children as text; NULL stays NULL."""
+    found = type_of(array.type)
+    assert found is not None, array.type
+    assert found.text is not None, array.type
+    return WRITERS[found.text](array)
+
+
+def _cast_to_text(array: pa.Array) -> pa.Array:
+    return array.cast(pa.string())
+
+
+def _date_text(array: pa.Array) -> pa.Array:
+    _check_years(array.cast(pa.int32()), FIRST_DAY, LAST_DAY)
+    return array.cast(pa.string())
+
+
+def _timestamp_text(array: pa.Array) -> pa.Array:
+    _check_years(array.cast(pa.int64()), FIRST_DAY * DAY_US, (LAST_DAY + 1) * DAY_US - 1)
+    return pc.replace_substring(array.cast(pa.string()), " ", "T")
+
+
+def _check_years(numbers: pa.Array, first: int, last: int) -> None:
+    """Raises TextError for a time of a year that has not four digits: readers of text know no others."""
+    outside = pc.fill_null(pc.or_(pc.less(numbers, first), pc.greater(numbers, last)), False)
+    if pc.any(outside).as_py():
+        raise TextError("a time outside of the years 1 to 9999", pc.index(outside, True).as_py())
+
+
+def _json(array: pa.Array) -> pa.Array:
+    """Values as JSON; NULL is ``null``."""
+    found = type_of(array.type)
+    assert found is not None, array.type
+    assert found.json is not None, array.type
+    return pc.if_else(array.is_valid(), JSON_WRITERS[found.json](array), "null")
+
+
+def _json_object(array: pa.Array) -> pa.Array:
+    return _object([(field.name, _json(child)) for field, child in zip(array.type, array.flatten(), strict=True)])
+
+
+def _json_list(array: pa.Array) -> pa.Array:
+    offsets, items = flattened_offsets(array), array.flatten()
+    try:
+        texts = _json(items)
+    except TextError as error:
+        row = int(np.searchsorted(offsets.to_numpy(), error.index, side="right")) - 1
+        raise TextError(error.reason, row) from None
+    return _around("[", pc.binary_join(pa.ListArray.from_arrays(offsets, texts), ","), "]")
+
+
+def _object(fields: list[tuple[str, pa.Array]]) -> pa.Array:
+    pieces: list[pa.Array | str] = ["{"]
+    for index, (name, text) in enumerate(fields):
+        pieces += [f"{',' if index else ''}{json.dumps(name, ensure_ascii=False)}:", text]
+    return pc.binary_join_element_wise(*pieces, "}", "")
+
+
+def _json_float(array: pa.Array) -> pa.Array:
+    text, finite = array.cast(pa.string()), pc.is_finite(array)
+    if pc.all(finite).as_py() is not False:
+        return text
+    word = pc.if_else(pc.is_nan(array), '"NaN"', pc.if_else(pc.greater(array, 0.0), '"Infinity"', '"-Infinity"'))
+    return pc.if_else(finite, text, word)
+
+
+def _escape(strings: pa.Array) -> pa.Array:
+    """Strings as between the quotes of JSON."""
+    if not pc.any(pc.match_substring_regex(strings, r'[\x00-\x1f\\"]')).as_py():
+        return strings
+    strings = pc.replace_substring(pc.replace_substring(strings, "\\", "\\\\"), '"', '\\"')
+    for code in range(32):
+        character = chr(code)
+        if pc.any(pc.match_substring(strings, character)).as_py():
+            strings = pc.replace_substring(strings, character, _NAMED_ESCAPES.get(character, f"\\u{code:04x}"))
+    return strings
+
+
+def _around(before: str, text: pa.Array, after: str) -> pa.Array:
+    return pc.binary_join_element_wise(before, text, after, "")
+
+
+def encode_base64(array: pa.Array) -> pa.Array:
+    """Base64 (RFC 4648, section 4, padded) of binary values; NULL stays NULL."""
+    values = [None if value is None else b64encode(value).decode() for value in array.to_pylist()]
+    return pa.array(values, pa.string())
+
+
+WRITERS: dict[TextKind, Callable[[pa.Array], pa.Array]] = {
+    "string": lambda array: array,
+    "bool": _cast_to_text,
+    "integer": _cast_to_text,
+    "float": _cast_to_text,
+    "decimal": _cast_to_text,
+    "date": _date_text,
+    "time": _cast_to_text,
+    "timestamp": _timestamp_text,
+    "base64": encode_base64,
+    "json": _json,
+}
+"""How values become text, by the kind of its grammar (``ColumnType.text``)."""
+
+JSON_WRITERS: dict[JsonKind, Callable[[pa.Array], pa.Array]] = {
+    "bare": _cast_to_text,
+    "float": _json_float,
+    "string": lambda array: _around('"', _escape(array), '"'),
+    "quoted": lambda array: _around('"', _text(array), '"'),
+    "array": _json_list,
+    "object": _json_object,
+}
+"""How values become JSON, by the form that it has for their type (``ColumnType.json``)."""
+
+
 def export_file(rows: pa.RecordBatchReader, file: Path, format: Format) -> int:
-    """Writes rows to a file, which gets its name when it is whole; whatever had the name is replaced.
-
-    Args:
-        format: of its content, and how it is compressed as a whole.
-
-    Returns:
-        How many rows there were.
+    """Writes rows to a file, which gets its name when it is whole and replaces an existing one; returns their number.
 
     Raises:
         SchemaError: the format does not hold a column; nothing was written.
@@ -62,9 +226,7 @@ def export_file(rows: pa.RecordBatchReader, file: Path, format: Format) -> int:
 def open_whole(file: Path) -> Iterator[BinaryIO]:
     """Opens a file to be written, which gets its name when the block ends without an error. A device keeps its own.
 
-    Raises:
-        InputError: it is a directory, or there is none to write it into.
-        OSError: the file cannot be written.
+    Raises InputError for a directory, or if there is no directory to write it into; OSError.
     """
     check_target(file)
     if file.exists() and not file.is_file():  # a device or a pipe: it keeps its name
@@ -102,11 +264,7 @@ def export_stream(rows: pa.RecordBatchReader, target: BinaryIO, format: Format) 
 
 
 def to_exportable(rows: pa.RecordBatchReader, format: Format) -> pa.RecordBatchReader:
-    """The rows, of stored types.
-
-    Raises:
-        SchemaError: the format does not hold a column.
-    """
+    """The rows, of stored types. Raises SchemaError if the format does not hold a column."""
     kind, known, names = format.kind, format.known, rows.schema.names
     if not known.is_written:
         raise InputError(f"{kind.capitalize()} is read, but not written: write {format_names(WRITTEN)}")
@@ -155,11 +313,9 @@ def _write_text(
     for batch in rows:
         try:
             stream.write(say(batch))
-        except Unsayable as unsayable:
-            row = count + unsayable.place + 1
-            raise InputError(
-                f"row {row}, {unsayable.reason}: {format.kind} has no words for it, {_HOLDS_ALL}"
-            ) from None
+        except TextError as error:
+            row = count + error.index + 1
+            raise InputError(f"row {row}, {error.reason}: {format.kind} has no words for it, {_HOLDS_ALL}") from None
         except pa.ArrowInvalid as error:
             raise InputError(
                 f"rows from {count + 1} on cannot be written as {format.kind}, {_HOLDS_ALL}: {error}"

@@ -1,84 +1,78 @@
-"""Finds the format of a file by its name, and reads its rows as record batches that fit a table.
+"""Picks the reader of a file by its name, and reads its rows as record batches that fit a table.
 
 ==============================  =========  ==========================================================================
 name ends in                    kind       documented in
 ==============================  =========  ==========================================================================
-``.csv``, ``.tsv``              csv, tsv   ``delimited``: what NULL is, quoting, how rows are counted
+``.csv``, ``.tsv``              csv, tsv   ``csv_reader``: what NULL is, quoting, how rows are counted
 ``.jsonl .ndjson .json``        jsonl      ``jsonl``: one object per line
-``.parquet``                    parquet    ``parquet``
+``.parquet``                    parquet    ``parquet_reader``
 ``.arrow .arrows .feather``     arrow      ``arrow``: IPC files and streams
 ``.ipc``
-``.avro``                       avro       ``avro``: object container files
+``.avro``                       avro       ``avro_reader``: object container files
 ==============================  =========  ==========================================================================
 
 Each plain, or followed by ``.gz`` (gzip), ``.zst`` (Zstandard) or ``.bz2`` (bzip2); upper and lower case are one. How
-text becomes values of a declared type is documented in ``text`` and ``times``, how types are inferred in ``infer``.
+text becomes values of a declared type is documented in ``cells``, how types are inferred in ``infer``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import pyarrow as pa
 
 from dolmen.errors import InputError
 from dolmen.format.ingest_properties import COMPRESSIONS, ENDINGS, FileKind
 from dolmen.format.schema import storable
-from dolmen.ingest.formats.avro import container as avro
-from dolmen.ingest.formats.columnar import arrow, parquet_reader
-from dolmen.ingest.formats.csv import delimited as csv
-from dolmen.ingest.formats.json import jsonl
-from dolmen.ingest.formats.reader_options import BadRow, OnBadRow, ReadOptions
-from dolmen.ingest.formats.source_file import Format, SourceFile
+from dolmen.ingest.formats import arrow, avro_reader, csv_reader, json_types, jsonl, parquet_reader
+from dolmen.ingest.formats.source_file import BadRow, Format, OnBadRow, ReadOptions, SourceFile
+from dolmen.ingest.formats.typed_batches import stored_schema, surveyed_schema
 
-__all__ = [
-    "READERS",
-    "BadRow",
-    "FileKind",
-    "Format",
-    "OnBadRow",
-    "ReadOptions",
-    "SourceFile",
-    "detect",
-    "infer",
-    "read",
-    "survey",
-]
+__all__ = ["READERS", "BadRow", "Format", "OnBadRow", "ReadOptions", "SourceFile", "detect", "infer", "read", "survey"]
 
 
-class FormatReader(Protocol):
-    """A module that reads files of one format."""
+@dataclass(frozen=True)
+class FormatReader:
+    """Reads files of one format; see the functions of these names."""
 
-    def infer(self, source: SourceFile) -> pa.Schema:
-        """The stored types that hold every row of a file."""
-
-    def survey(self, source: SourceFile, *, skip_bad_rows: bool = False) -> pa.Schema:
-        """The file's columns, with type null for one that holds nothing."""
-
-    def read(self, source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None) -> Iterator[pa.RecordBatch]:
-        """The rows of a file as batches of ``schema``."""
+    infer: Callable[[SourceFile], pa.Schema]
+    survey: Callable[[SourceFile, bool], pa.Schema]
+    read: Callable[[SourceFile, pa.Schema, OnBadRow | None], Iterator[pa.RecordBatch]]
 
 
+def _typed_reader(
+    own_schema: Callable[[SourceFile], pa.Schema],
+    read: Callable[[SourceFile, pa.Schema, OnBadRow | None], Iterator[pa.RecordBatch]],
+) -> FormatReader:
+    """The reader of files that know the types of their columns."""
+    return FormatReader(
+        lambda source: stored_schema(own_schema(source), source.name),
+        lambda source, skip_bad_rows: surveyed_schema(own_schema(source), source.name),
+        read,
+    )
+
+
+_CSV = FormatReader(csv_reader.infer, csv_reader.survey, csv_reader.read)
 READERS: dict[FileKind, FormatReader] = {
-    "csv": csv,
-    "tsv": csv,
-    "jsonl": jsonl,
-    "parquet": parquet_reader,
-    "arrow": arrow,
-    "avro": avro,
+    "csv": _CSV,
+    "tsv": _CSV,
+    "jsonl": FormatReader(json_types.infer, json_types.survey, jsonl.read),
+    "parquet": _typed_reader(parquet_reader.own_schema, parquet_reader.read),
+    "arrow": _typed_reader(arrow.own_schema, arrow.read),
+    "avro": _typed_reader(avro_reader.own_schema, avro_reader.read),
 }
-"""The module that reads files of each format."""
+"""The reader of each format."""
 
 
 def detect(name: str, kind: FileKind | None = None) -> Format:
     """The format of a file of this name; folders before it do not matter.
 
     Args:
-        kind: what the content is, whatever the name says; the name still tells how it is compressed.
+        kind: what the content is, whatever the name says; the name still says how it is compressed.
 
     Raises:
-        InputError: the name says none of the supported formats.
+        InputError: the name has the ending of no supported format.
     """
     stem, compression = name.lower(), None
     for ending, codec in COMPRESSIONS.items():
@@ -111,8 +105,7 @@ def infer(source: SourceFile) -> pa.Schema:
 def survey(source: SourceFile, *, skip_bad_rows: bool = False) -> pa.Schema:
     """The columns of a file for a table that may get them, with the types that ``infer`` finds.
 
-    A column that says no type has type null: one of text without a single value. A file of CSV without a header has
-    no names, so no columns.
+    A column of text without a single value has type null. A file of CSV without a header has no names, so no columns.
 
     Args:
         skip_bad_rows: leave out malformed rows, which are errors otherwise.
@@ -120,20 +113,20 @@ def survey(source: SourceFile, *, skip_bad_rows: bool = False) -> pa.Schema:
     Raises:
         InputError: as for ``read``.
     """
-    return READERS[source.format.kind].survey(source, skip_bad_rows=skip_bad_rows)
+    return READERS[source.format.kind].survey(source, skip_bad_rows)
 
 
 def read(source: SourceFile, schema: pa.Schema | None, *, on_bad_row: OnBadRow | None = None) -> pa.RecordBatchReader:
     """The rows of a file as a stream of batches of exactly ``schema``, in bounded memory, in the file's order.
 
-    Nothing is opened before the first batch is asked for, but with no ``schema``: then the file is read twice, and
+    Nothing is opened before the first batch is asked for, unless there is no ``schema``: then the file is read twice,
     the first time now, to infer the types from all of it.
 
     Args:
         schema: the table's columns, of stored types; None to infer them.
-        on_bad_row: called with each row that is malformed or does not fit; the rest is read on. Faults that are
-            not of one row are still errors: a damaged file, columns that are not the table's, a record without an
-            end. With no ``schema``, a malformed row is one too: types are inferred from all rows.
+        on_bad_row: called with each row that is malformed or does not fit; the rest is read on. What is not wrong with
+            one row alone is still an error: a damaged file, columns that are not the table's, a record without an
+            end. So is a malformed row where there is no ``schema``: types are inferred from all rows.
 
     Raises:
         SchemaError: the file's columns are not the table's, or a declared type cannot be stored.

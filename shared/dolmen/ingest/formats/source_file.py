@@ -1,28 +1,48 @@
-"""A file that rows are read from, as one value: how it is opened, what it holds, and what it may hold at most.
+"""A file that rows are read from: how it is opened and read, what it may hold, and how its bad rows are reported.
 
-Files as streams of plain bytes, whatever they are compressed with.
-
-The reader of a compressed file limits the bytes that it may unpack to: a megabyte of gzip can hold a gigabyte,
-and of bzip2 a terabyte. What is read as a stream takes no room for that, but time; what is unpacked into a temporary
-file takes room on its disk.
+The reader of a compressed file limits the bytes that it unpacks to: a megabyte of gzip can hold a gigabyte, and of
+bzip2 a terabyte.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from tempfile import TemporaryFile, gettempdir
-from typing import BinaryIO, Protocol, TypeAlias
+from typing import BinaryIO, Literal, Protocol, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from dolmen.base.units import MIB
-from dolmen.errors import InputError, LimitError
-from dolmen.format.ingest_properties import FORMATS, Compression, FileFormat, FileKind
-from dolmen.ingest.formats.reader_options import ReadOptions
+from dolmen.base.units import GIB, MIB
+from dolmen.errors import InputError, LimitError, RowError
+from dolmen.format.ingest_properties import (
+    FORMATS,
+    MAX_COLUMNS,
+    UNIT_DIGITS,
+    Compression,
+    FileFormat,
+    FileKind,
+    IngestSettings,
+    parse_time_pattern,
+)
+from dolmen.format.schema import Schema
+from dolmen.format.types import Json
 
+CLOSED = {b"dolmen": b"closed"}
+"""Metadata of a field in whose structs nothing extra is skipped, whatever the options say."""
+MAX_BYTES = 64 * GIB
+MAX_TEMPORARY_BYTES = 8 * GIB
+BLOCK_BYTES = 2 * MIB
+"""How much text is parsed at once: small enough for many columns of strings in bounded memory, large enough that a
+block's fixed costs (about a millisecond) vanish."""
+_MARK = "\ue000"
+"""Begins the name of a field that marks another one; no column is likely to have it."""
+_ROWS_AFTER_BAD = 64
+_COPIED_BYTES = MIB
 _MAGIC = {
     b"\x1f\x8b": "gzip",
     b"\x28\xb5\x2f\xfd": "zstd",
@@ -33,15 +53,85 @@ _MAGIC = {
     b"ARROW1": "Arrow",
     b"Obj\x01": "Avro",
 }
-
-
 _MAGIC_BYTES = max(map(len, _MAGIC))
-
-
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 
-_COPIED_BYTES = MIB
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """Options for reading a file. A format ignores those that do not concern it.
+
+    Args:
+        delimiter: what separates the fields of CSV and TSV, one ASCII character; None: comma or tab, by the format.
+        header: whether the first record of CSV and TSV names the columns. Without it, the fields of a record are the
+            table's columns in their order.
+        nulls: unquoted fields of CSV and TSV that are NULL. A blank field is NULL in every column but strings.
+        timestamp_format: how times are written in text, beside ISO 8601, which is always understood: ``epoch_s``,
+            ``epoch_ms``, ``epoch_us`` or a pattern (see ``cells``).
+        extra: ``ignore``: columns, keys and struct fields that the table does not have are skipped.
+        null_lines: ``skip``: lines of JSON that say ``null`` are no rows, like blank ones.
+        max_bytes: what one file may hold once it is unpacked, bytes: a small file can unpack to terabytes.
+        max_temporary_bytes: the same for compressed Parquet and Arrow files, which are unpacked into a temporary file:
+            what fits the disk for these.
+        max_columns: the most columns that a file may have, fields in columns counted.
+        defaults: JSON forms of the values of columns that a file lacks, by name; NULL by default. In JSON lines each
+            row may lack others, so a key that is missing is NULL there.
+        placeholders: texts of CSV and TSV that are no values. A column with a mark (``mark_name``) in the schema is
+            NULL there, and its mark is not.
+
+    Raises:
+        InputError: the delimiter or the time format is invalid.
+    """
+
+    delimiter: str | None = None
+    header: bool = True
+    nulls: tuple[str, ...] = ("",)
+    timestamp_format: str | None = None
+    extra: Literal["reject", "ignore"] = "reject"
+    null_lines: Literal["reject", "skip"] = "reject"
+    max_bytes: int = MAX_BYTES
+    max_temporary_bytes: int = MAX_TEMPORARY_BYTES
+    max_columns: int = MAX_COLUMNS
+    defaults: Mapping[str, Json] = field(default_factory=dict, hash=False)
+    placeholders: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        delimiter = self.delimiter
+        if delimiter is not None and (len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n\0'):
+            raise InputError(f"{delimiter!r} is no delimiter: one ASCII character, but no quote or line end")
+        if self.timestamp_format is not None and self.timestamp_format not in ("iso", *UNIT_DIGITS):
+            parse_time_pattern(self.timestamp_format)
+
+    @classmethod
+    def of(cls, settings: IngestSettings, schema: Schema | None = None) -> ReadOptions:
+        """The options that a table's properties ask for, and defaults of ``schema`` for columns that a file lacks."""
+        return cls(
+            delimiter=settings.delimiter,
+            header=settings.header,
+            nulls=settings.nulls,
+            timestamp_format=settings.timestamp_format,
+            max_columns=settings.max_columns,
+            extra="ignore" if settings.new_columns == "ignore" else "reject",
+            defaults={} if schema is None else schema.write_defaults,
+        )
+
+    @property
+    def ignore_extra(self) -> bool:
+        """Whether columns and fields that the table does not have are skipped."""
+        return self.extra == "ignore"
+
+
+def mark_name(column: str) -> str:
+    """The name of the field that marks where a column has a placeholder."""
+    return f"{_MARK}{column}"
+
+
+def is_mark(name: str) -> bool:
+    return name.startswith(_MARK)
+
+
+def is_closed(field: pa.Field) -> bool:
+    return bool(field.metadata) and CLOSED.items() <= field.metadata.items()
 
 
 class ByteStream(Protocol):
@@ -51,39 +141,8 @@ class ByteStream(Protocol):
         """The next bytes, up to ``size``; empty only at the end."""
 
 
-def unpack(stream: Decompressed, target: BinaryIO, name: str) -> None:
-    """Writes all of a stream to a temporary file, and goes to its beginning.
-
-    Raises:
-        InputError: the compressed data is damaged, ends early, is followed by something else, or unpacks to more than
-            it may, or than there is room for.
-    """
-    with _no_room(name):
-        while data := stream.read(_COPIED_BYTES):
-            target.write(data)
-        target.seek(0)
-
-
-@contextmanager
-def _no_room(name: str) -> Iterator[None]:
-    """A file that the disk for temporary files cannot hold would not fit the next time either."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
-            raise
-        raise LimitError(
-            f"file {name!r} unpacks to more than there is room for in {gettempdir()}: drop it uncompressed, or in parts"
-        ) from error
-
-
 class Decompressed:
-    """The bytes that a compressed file unpacks to.
-
-    Args:
-        name: what errors call the file.
-        max_bytes: the most bytes that it may unpack to.
-    """
+    """The bytes that a compressed file unpacks to, at most ``max_bytes``."""
 
     def __init__(self, file: BinaryIO, compression: Compression, name: str, max_bytes: int) -> None:
         self._compression, self._name = compression, name
@@ -96,24 +155,40 @@ class Decompressed:
             data: bytes = self._stream.read(size)
         except (OSError, pa.ArrowException) as error:
             if isinstance(error, OSError) and error.errno is not None:
-                raise  # the file itself could not be read: nothing is known of its content
-            raise InputError(self._damage(error)) from error
+                raise  # the file itself could not be read
+            problem = f"is damaged, or not (only) {self._compression} data: {error}"
+            if "Truncated" in str(error):
+                problem = f"is truncated: its {self._compression} data ends early; upload it again"
+            raise InputError(f"file {self._name!r} {problem}") from error
         self._left -= len(data)
         if self._left < 0:
-            raise LimitError(
-                f"file {self._name!r} unpacks to more than the {self._max_bytes:,} bytes that one file may hold: "
-                "split it into smaller files"
-            )
+            raise too_many_bytes(self._name, self._max_bytes)
         return data
 
-    def _damage(self, error: Exception) -> str:
-        if "Truncated" in str(error):
-            return f"file {self._name!r} is truncated: its {self._compression} data ends early; upload it again"
-        return f"file {self._name!r} is damaged, or not (only) {self._compression} data: {error}"
+
+def too_many_bytes(name: str, max_bytes: int) -> LimitError:
+    return LimitError(
+        f"file {name!r} unpacks to more than the {max_bytes:,} bytes that one file may hold: "
+        "split it into smaller files"
+    )
 
 
-class TextStream:
-    """The bytes of a text file; the first of them are checked to be text."""
+def _unpack(stream: Decompressed, target: BinaryIO, name: str) -> None:
+    """Writes all of a stream to a temporary file, and goes to its beginning."""
+    try:
+        while data := stream.read(_COPIED_BYTES):
+            target.write(data)
+        target.seek(0)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
+            raise
+        raise LimitError(  # it would not fit the next time either
+            f"file {name!r} unpacks to more than there is room for in {gettempdir()}: drop it uncompressed, or in parts"
+        ) from error
+
+
+class _TextStream:
+    """The bytes of a text file; its first bytes are checked to be text."""
 
     def __init__(self, stream: ByteStream, name: str) -> None:
         self._stream, self._name = stream, name
@@ -132,23 +207,12 @@ class TextStream:
         data = b""
         while len(data) < _MAGIC_BYTES and (more := self._stream.read(max(size, _MAGIC_BYTES))):
             data += more
-        self._check_kind(data)
-        return data
-
-    def _check_kind(self, start: bytes) -> None:
         for magic, kind in _MAGIC.items():
-            if start.startswith(magic):
+            if data.startswith(magic):
                 raise InputError(f"file {self._name!r} holds {kind} data, not what its name says: rename it")
-        if start.startswith(_UTF16_MARKS):
+        if data.startswith(_UTF16_MARKS):
             raise InputError(f"file {self._name!r} is encoded in UTF-16: save it as UTF-8")
-
-
-OpenFile: TypeAlias = Callable[[], BinaryIO]
-
-
-BLOCK_BYTES = 2 * MIB
-"""How much text is parsed at once: small enough for many columns of strings in bounded memory, large enough that a
-block's fixed costs (about a millisecond) vanish."""
+        return data
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +240,7 @@ class SourceFile:
         block_bytes: how much text is parsed at once; rows and errors do not depend on it.
     """
 
-    open: OpenFile
+    open: Callable[[], BinaryIO]
     format: Format
     name: str
     options: ReadOptions = field(default_factory=ReadOptions)
@@ -191,14 +255,10 @@ class SourceFile:
 
     @contextmanager
     def stream(self) -> Iterator[ByteStream]:
-        """Opens the file for reading its uncompressed bytes from the beginning; closes it in the end.
+        """Opens the file for reading its uncompressed bytes from the beginning.
 
-        Several gzip members, Zstandard frames or bzip2 streams one after the other are one file, as their
-        command-line tools see it.
-
-        Raises:
-            InputError: (also from ``read``) the compressed data is damaged, ends early, is followed by something
-                else, or unpacks to more than ``options.max_bytes``.
+        Several gzip members, Zstandard frames or bzip2 streams one after the other are one file, as their command-line
+        tools see it. Raises InputError, also from ``read``, for damaged data or more than ``options.max_bytes``.
         """
         with self.open() as file:
             compression = self.format.compression
@@ -208,36 +268,121 @@ class SourceFile:
     def text(self) -> Iterator[ByteStream]:
         """Opens the file as ``stream`` does. Raises InputError also if the content is plainly not text."""
         with self.stream() as stream:
-            yield TextStream(stream, self.name)
+            yield _TextStream(stream, self.name)
 
     @contextmanager
     def seekable(self) -> Iterator[BinaryIO]:
-        """Opens the file for reads anywhere in it; a compressed one is unpacked into a temporary file.
-
-        Raises:
-            InputError: the compressed data is damaged, ends early, is followed by something else, or unpacks to more
-                than ``options.max_temporary_bytes``.
-        """
+        """Opens the file for reads anywhere in it; a compressed one is unpacked into a temporary file."""
         with self.open() as file:
             compression = self.format.compression
             if compression is None:
                 yield file
                 return
             with TemporaryFile() as plain:
-                unpack(Decompressed(file, compression, self.name, self.options.max_temporary_bytes), plain, self.name)
+                _unpack(Decompressed(file, compression, self.name, self.options.max_temporary_bytes), plain, self.name)
                 yield plain
 
     @contextmanager
-    def raising_damage(self, what: str, *more: type[Exception]) -> Iterator[None]:
-        """Turns what pyarrow raises for damaged bytes into an InputError.
-
-        Args:
-            what: the kind of file that it was read as.
-            more: other exceptions that damaged bytes can bring about.
-        """
+    def raising_damage(self, kind: str, *more: type[Exception]) -> Iterator[None]:
+        """Turns what pyarrow raises for damaged bytes, and the exceptions ``more``, into an InputError."""
         try:
             yield
         except (pa.ArrowException, OSError, UnicodeDecodeError, *more) as error:
             if isinstance(error, OSError) and error.errno is not None:
-                raise  # the file could not be read: nothing is known of its content
-            raise InputError(f"file {self.name!r} is not a readable {what} file: {error}") from error
+                raise  # the file itself could not be read
+            raise InputError(f"file {self.name!r} is not a readable {kind} file: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """A row that cannot be read, or does not fit the table.
+
+    Args:
+        reason: what is wrong, without the position.
+        row: its 1-based number among the rows of the file, bad ones included.
+        line: the 1-based line of the file to look at; None where files have no lines.
+        column: the column to blame, if one is.
+        text: the row's bytes in the file, without its line end; for a file that is not text, the row as a JSON object,
+            or None where JSON does not hold it.
+    """
+
+    reason: str
+    row: int | None
+    line: int | None
+    column: str | None
+    text: bytes | None
+
+
+OnBadRow: TypeAlias = Callable[[BadRow], None]
+"""Called with each bad row, in the order of the file. If it raises, reading ends with its exception."""
+
+
+def good_rows(
+    count: int,
+    first_row: int,
+    convert: Callable[[int, int], pa.RecordBatch],
+    text: Callable[[int], bytes | None],
+    on_bad_row: OnBadRow,
+) -> list[pa.RecordBatch]:
+    """Returns the good rows of a block in order, and reports the bad ones.
+
+    After a bad row a few rows are tried, then more and more: so a row is converted a few times at most, however many of
+    its neighbours are bad.
+
+    Args:
+        count: the number of rows in the block.
+        first_row: the 1-based number in the file of the block's first row.
+        convert: converts the rows from one index to before another one. Raises RowError for the first that is bad,
+            with its number in the file.
+        text: one row, as ``BadRow`` has it.
+    """
+    good: list[pa.RecordBatch] = []
+    start, step = 0, count
+    while start < count:
+        stop = min(start + step, count)
+        try:
+            good.append(convert(start, stop))
+            start, step = stop, 2 * step
+            continue
+        except RowError as error:
+            problem = error
+        assert problem.row is not None
+        index = problem.row - first_row
+        assert start <= index < stop, (start, index, stop)
+        if index > start:
+            good.append(convert(start, index))
+        on_bad_row(BadRow(problem.reason, problem.row, problem.line, problem.column, text(index)))
+        start, step = index + 1, _ROWS_AFTER_BAD
+    return good
+
+
+class RowNumbers:
+    """Numbers the good rows of a file, from 1, between the bad ones, each of which is passed to ``on_bad_row``."""
+
+    def __init__(self, on_bad_row: OnBadRow | None) -> None:
+        self._on_bad_row = on_bad_row
+        self._next = 1
+        self._skipped: set[int] = set()
+
+    @property
+    def for_reader(self) -> OnBadRow | None:
+        """The function that the reader calls with each row that it cannot read."""
+        return None if self._on_bad_row is None else self.add
+
+    def add(self, bad: BadRow) -> None:
+        """Adds a row that could not be read."""
+        assert self._on_bad_row is not None
+        if bad.row is not None:
+            self._skipped.add(bad.row)
+        self._on_bad_row(bad)
+
+    def next(self, count: int) -> npt.NDArray[np.int64]:
+        """The numbers in the file of the next ``count`` rows that could be read."""
+        numbers = np.arange(self._next, self._next + count + len(self._skipped))
+        if self._skipped:
+            numbers = numbers[~np.isin(numbers, list(self._skipped))]
+        numbers = numbers[:count]
+        if count:
+            self._next = int(numbers[-1]) + 1
+            self._skipped = {row for row in self._skipped if row >= self._next}
+        return numbers

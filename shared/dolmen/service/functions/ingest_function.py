@@ -135,7 +135,7 @@ class _IngestEvent:
         drops: list[Drop] = []
         announced_by: list[Message] = []
         for message in group:
-            found, error = read_drops(message)
+            found, error = read_drops(message.body)
             drops += found
             announced_by += [message] * len(found)
             if error is not None:

@@ -1,4 +1,4 @@
-"""Composes delete requests, checks them before they are sent, and looks up what became of them."""
+"""Composes delete requests, checks them before they are sent, and looks up their states."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import pyarrow as pa
 
 from dolmen.api.database import Database
 from dolmen.errors import AppliedIdError, InputError, LimitError
-from dolmen.ingest.deletes.delete_requests import DeleteRequest, add_request, parse_request
-from dolmen.ingest.queues.directory_queue import DirectoryQueue
-from dolmen.ingest.queues.queue import Queue
+from dolmen.ingest.delete_requests import DeleteRequest, add_request, parse_request
+from dolmen.ingest.queues import DirectoryQueue, Queue
 from dolmen.transactions.transaction import unit_of
 
 RequestState = Literal["applied", "waiting", "failed", "unknown"]
@@ -28,39 +27,31 @@ def compose(
     mode: str = "tombstone",
     request_id: str,
 ) -> str:
-    """The message that asks for a delete, checked as the function will check it.
+    """The message that asks for a delete, checked as the function will check it. Raises InputError.
 
     Args:
         tables: one, or several for one atomic delete of the same from each.
         keys: values, or lists of them for a key of several columns; or a table of the key's columns, which ``on``
             names in their order.
-
-    Raises:
-        InputError: it is no request; says what to correct.
     """
-    said: dict[str, Any] = {"table": tables[0]} if len(tables) == 1 else {"tables": list(tables)}
+    members: dict[str, Any] = {"table": tables[0]} if len(tables) == 1 else {"tables": list(tables)}
     if where is not None:
-        said["where"] = where
+        members["where"] = where
     if keys is not None:
-        said["keys"] = _values(keys) if isinstance(keys, pa.Table) else keys
+        members["keys"] = _values(keys) if isinstance(keys, pa.Table) else keys
     if on is not None:
-        said["on"] = list(on)
+        members["on"] = list(on)
     if mode != "tombstone":
-        said["mode"] = mode
-    body = json.dumps({**said, "request_id": request_id}, separators=(",", ":"))
+        members["mode"] = mode
+    body = json.dumps({**members, "request_id": request_id}, separators=(",", ":"))
     parse_request(body, None)
     return body
 
 
 def check(database: Database, request: DeleteRequest) -> int:
-    """Checks that a request can be applied to the newest version, without changing anything.
+    """Checks that a request can be applied to the newest version, without changing anything; returns the version.
 
-    Returns:
-        the version that was looked at.
-
-    Raises:
-        AppliedIdError: another request was applied under this id.
-        InputError, NotFoundError: no such table or column, a predicate or keys that do not fit.
+    Raises AppliedIdError if another request was applied under this id; InputError, NotFoundError.
     """
     transaction = database.transaction()
     unit = unit_of(transaction)
@@ -88,12 +79,9 @@ def check_size(body: str, queue: Queue) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RequestStatus:
-    """The state of a request.
+    """The state of a request: applied by ``version``, waiting in the queue, or given up for ``reason``.
 
-    Args:
-        state: ``applied``, by ``version``; ``waiting`` in the queue; ``failed``: given up, for ``reason``; ``unknown``:
-            not applied, or so long ago that it is forgotten. A queue of SQS cannot be looked into, so there it may be
-            waiting, or be among the dead letters.
+    It is unknown if it is not applied, or was so long ago that it is forgotten. A queue of SQS cannot be looked into.
     """
 
     id: str
@@ -103,15 +91,13 @@ class RequestStatus:
 
 
 def status_of(database: Database, ids: Sequence[str], queue: Queue | None = None) -> list[RequestStatus]:
-    """Looks up the states of requests, in their order. Sends two requests for all of them, more only for old ids.
+    """Looks up the states of requests, in their order: two requests for all of them, more only for old ids.
 
-    Args:
-        queue: where they were put; one of a directory is looked through.
+    A ``queue`` that is a directory is looked through.
     """
     letters = dict(_letters(queue, frozenset(ids))) if isinstance(queue, DirectoryQueue) else {}
-    applied = unit_of(database.transaction()).find_applied(
-        ids
-    )  # after the queue: on its way between them it is in both
+    # After the queue: a request on its way between them is in both.
+    applied = unit_of(database.transaction()).find_applied(ids)
     statuses = []
     for id_ in ids:
         if id_ in applied:
@@ -123,7 +109,7 @@ def status_of(database: Database, ids: Sequence[str], queue: Queue | None = None
 
 
 def _letters(queue: DirectoryQueue, ids: frozenset[str]) -> Iterator[tuple[str, tuple[RequestState, str | None]]]:
-    """Finds requests in a directory's queue. Those given up come first, so that one that was sent again is waiting."""
+    """Finds requests in a directory's queue, dead letters first, so that one that was sent again is waiting."""
     for letter in queue.find_dead_letters():
         id_ = _id_in(letter.get("body")) or letter.get("message_id")
         if id_ in ids:
@@ -136,14 +122,14 @@ def _letters(queue: DirectoryQueue, ids: frozenset[str]) -> Iterator[tuple[str, 
 
 def _id_in(body: Any) -> Any:
     try:
-        said = json.loads(body) if isinstance(body, str) else body
+        document = json.loads(body) if isinstance(body, str) else body
     except (ValueError, RecursionError):
         return None
-    return said.get("request_id") if isinstance(said, dict) else None
+    return document.get("request_id") if isinstance(document, dict) else None
 
 
 def _values(keys: pa.Table) -> list[Any]:
-    """Keys as JSON has them: of types whose values it can say."""
+    """Keys as JSON. Raises InputError for types whose values it does not hold."""
     for field in keys.schema:
         if not (pa.types.is_integer(field.type) or pa.types.is_string(field.type) or pa.types.is_boolean(field.type)):
             raise InputError(

@@ -6,15 +6,18 @@ that holds itself) is refused before any row is read; a map goes into a map colu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
+from typing import Any
 
 import pyarrow as pa
 from pyarrow import types as t
 
 from dolmen.base.units import MIB
 from dolmen.errors import InputError
-from dolmen.ingest.formats.avro.avro_types import (
+from dolmen.ingest.formats.avro_records import Container, Record, decoded_records
+from dolmen.ingest.formats.avro_types import (
     AvroTypes,
     FindTime,
     decoded_type,
@@ -22,74 +25,51 @@ from dolmen.ingest.formats.avro.avro_types import (
     wide_type,
     with_named_times,
 )
-from dolmen.ingest.formats.avro.blocks import Container, item_bytes, widest_item
-from dolmen.ingest.formats.avro.records import Record, decoded_records
-from dolmen.ingest.formats.column_limits import BYTES_AT_ONCE, check_lists, rows_at_once
-from dolmen.ingest.formats.columnar.typed_batches import conform_file, stored_schema, surveyed_schema
-from dolmen.ingest.formats.reader_options import OnBadRow
-from dolmen.ingest.formats.source_file import SourceFile
-from dolmen.ingest.formats.text.cells import text_cast
+from dolmen.ingest.formats.cells import text_cast
+from dolmen.ingest.formats.column_limits import BYTES_AT_ONCE, check_lists, rows_at_once, width
+from dolmen.ingest.formats.source_file import OnBadRow, SourceFile
+from dolmen.ingest.formats.typed_batches import conform_file, surveyed_schema
 from dolmen.rows.write.casts import Cast, lossless_cast
 
 BATCH_ROWS = 8192
 _BATCH_BYTES = 8 * MIB
 
 
-def infer(source: SourceFile) -> pa.Schema:
-    """The stored types of the columns, from the file's header alone.
-
-    Raises:
-        SchemaError: a column cannot be stored.
-        InputError: the file is damaged or not Avro.
-    """
+def own_schema(source: SourceFile) -> pa.Schema:
+    """The columns as the file's schema has them."""
     with _open(source) as (_, types):
-        return stored_schema(types.arrow, source.name)
-
-
-def survey(source: SourceFile, *, skip_bad_rows: bool = False) -> pa.Schema:
-    """The file's columns as its schema says, all of which may be NULL. Raises as ``infer`` does."""
-    with _open(source) as (_, types):
-        return surveyed_schema(types.arrow, source.name)
+        return types.arrow
 
 
 def survey_with_times(source: SourceFile, find: FindTime) -> pa.Schema:
-    """As ``survey``, with the types of times that ``connect.name`` says, where these are found."""
+    """The columns for a table that may get them, with the types of times that ``connect.name`` says, where found."""
     with _open(source) as (container, types):
         named = with_named_times(types.arrow, _connect_types(container, source), find)
         return surveyed_schema(named, source.name)
 
 
 def read(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None = None) -> Iterator[pa.RecordBatch]:
-    """The rows as batches of ``schema``.
-
-    Args:
-        on_bad_row: called with each row that does not fit; None raises an error for the first.
-
-    Raises:
-        SchemaError: the columns do not match, or are of another kind.
-        RowError: a value does not fit its column.
-        InputError: the file is damaged, ends early, or is not Avro.
-    """
+    """The rows as batches of ``schema``. Raises as ``formats.read`` does."""
     with _open(source) as (container, types):
         connect = _connect_types(container, source)
-        own = with_named_times(types.arrow, connect, _wanted_time, schema)
+        own = with_named_times(types.arrow, connect, _time_of_column, schema)
         own = pa.schema([field.with_type(wide_type(field.type)) for field in own])
         find = lossless_cast if connect == types.arrow else _lossless_or_zoned
         yield from conform_file(_batches(container, types, own, source.name), own, source, schema, on_bad_row, find)
 
 
-def _wanted_time(named: pa.DataType, wanted: pa.DataType | None) -> pa.DataType | None:
+def _time_of_column(named: pa.DataType, column: pa.DataType | None) -> pa.DataType | None:
     """Takes a number for the time that its name says where it goes to a column of dates or timestamps.
 
-    Text is left as it is: that it is no time is the fault of its row alone.
+    Text stays text: if it is not a time, its row alone is bad.
     """
-    if wanted is None or not (t.is_timestamp(wanted) or t.is_date(wanted)) or getattr(named, "tz", None):
+    if column is None or not (t.is_timestamp(column) or t.is_date(column)) or getattr(named, "tz", None):
         return None
-    return pa.timestamp(named.unit, wanted.tz) if t.is_timestamp(named) and t.is_timestamp(wanted) else named
+    return pa.timestamp(named.unit, column.tz) if t.is_timestamp(named) and t.is_timestamp(column) else named
 
 
 def _lossless_or_zoned(source: pa.DataType, target: pa.DataType) -> Cast | None:
-    """``lossless_cast``, and for files with times as Kafka Connect writes them: text as a timestamp with a zone."""
+    """``lossless``, and for files with times as Kafka Connect writes them: text as a timestamp with a zone."""
     if t.is_string(source) and t.is_timestamp(target) and target.tz:
         return text_cast(target, empty_is_null=False)
     return lossless_cast(source, target)
@@ -116,18 +96,18 @@ def _batches(container: Container, types: AvroTypes, own: pa.Schema, name: str) 
     most = rows_at_once(own, name, BATCH_ROWS)
     widest = max((widest_item(field.type) for field in own), default=0)
     rows: list[Record] = []
-    done = taken = 0
+    yielded = read_bytes = 0
 
     def parts(rows: list[Record]) -> Iterator[list[Record]]:
         """The rows, fewer at a time where their lists take much memory: an item takes a byte of the file or more."""
-        if taken * widest > BYTES_AT_ONCE:
+        if read_bytes * widest > BYTES_AT_ONCE:
             sizes = {column: item_bytes([row[column] for row in rows], kind) for column, kind in decoded}
             if (size := sum(sizes.values())) > BYTES_AT_ONCE and len(rows) > 1:
                 yield from parts(rows[: len(rows) // 2])
                 yield from parts(rows[len(rows) // 2 :])
                 return
             column = max(sizes, key=sizes.__getitem__)
-            check_lists(size, taken, 1, f"file {name!r}, record {done + 1:,} of the file, field {column!r}")
+            check_lists(size, read_bytes, 1, f"file {name!r}, record {yielded + 1:,} of the file, field {column!r}")
         yield rows
 
     def batch(rows: list[Record]) -> pa.RecordBatch:
@@ -137,33 +117,60 @@ def _batches(container: Container, types: AvroTypes, own: pa.Schema, name: str) 
             try:
                 arrays.append(to_column_type(pa.array(values, kind), field.type))
             except _MISFITS:
-                place = next((n for n, value in enumerate(values) if not _fits(value, kind, field.type)), 0)
+                index = next((n for n, value in enumerate(values) if not _fits(value, kind, field.type)), 0)
                 raise InputError(
-                    f"file {name!r} is damaged: record {done + place + 1:,} of the file, field {column!r}: "
+                    f"file {name!r} is damaged: record {yielded + index + 1:,} of the file, field {column!r}: "
                     "its value is none of its type"
                 ) from None
         return pa.RecordBatch.from_arrays(arrays, schema=own)
 
     for records, size in decoded_records(container, types.plain, name, most):
-        if rows and (len(rows) + len(records) > most or taken + size > _BATCH_BYTES):
+        if rows and (len(rows) + len(records) > most or read_bytes + size > _BATCH_BYTES):
             for part in parts(rows):
                 yield batch(part)
-                done += len(part)
-            rows, taken = [], 0
+                yielded += len(part)
+            rows, read_bytes = [], 0
         rows += records
-        taken += size
+        read_bytes += size
     for part in parts(rows):
         if part:
             yield batch(part)
-            done += len(part)
+            yielded += len(part)
 
 
 _MISFITS = (ValueError, TypeError, OverflowError, pa.ArrowException)
 
 
-def _fits(value: object, kind: pa.DataType, wanted: pa.DataType) -> bool:
+def _fits(value: object, kind: pa.DataType, target: pa.DataType) -> bool:
     try:
-        to_column_type(pa.array([value], kind), wanted)
+        to_column_type(pa.array([value], kind), target)
     except _MISFITS:
         return False
     return True
+
+
+def widest_item(kind: pa.DataType) -> int:
+    """The most bytes that an item in a list or map of this type takes; 0 if there are none in it."""
+    if t.is_struct(kind):
+        return max((widest_item(field.type) for field in kind), default=0)
+    item = _item(kind)
+    return 0 if item is None else max(width(item), widest_item(item))
+
+
+def item_bytes(values: Sequence[Any], kind: pa.DataType) -> int:
+    """The bytes that all items in values of this type take."""
+    if widest_item(kind) == 0:
+        return 0
+    there = [value for value in values if value is not None]
+    if t.is_struct(kind):
+        return sum(item_bytes([value[field.name] for value in there], field.type) for field in kind)
+    item = _item(kind)
+    size = sum(map(len, there)) * width(item)
+    if widest_item(item):
+        inner = (value.values() if t.is_map(kind) else value for value in there)
+        size += item_bytes(list(chain.from_iterable(inner)), item)
+    return size
+
+
+def _item(kind: pa.DataType) -> pa.DataType | None:
+    return kind.value_type if t.is_list(kind) else kind.item_type if t.is_map(kind) else None

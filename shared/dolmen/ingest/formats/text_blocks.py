@@ -1,16 +1,16 @@
-"""Text files cut into blocks of whole records, each knowing on which line it begins."""
+"""Finds blocks: cuts text files into blocks of whole records, each of which knows the line on which it begins."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
 
 from dolmen.base.units import KIB, MIB
 from dolmen.errors import RowError
-from dolmen.ingest.formats.source_file import ByteStream
 
 MAX_RECORD_BYTES = 64 * MIB
 """The longest record. Without a limit, one quote that is never closed would gather a whole file in memory."""
@@ -18,6 +18,7 @@ MAX_RECORD_BYTES = 64 * MIB
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _WINDOW_BYTES = 64 * KIB
 _LF, _CR = b"\n\r"
+_NULL_LINE = re.compile(rb"^[ \t]*null[ \t]*(?=\r?$)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +27,8 @@ class Block:
 
     data: bytes
     line: int
-    fault: Broken | None = None
-    """Why it is a single record that cannot be parsed, though it has been cut off."""
+    problem: Broken | None = None
+    """Why it is a single record that cannot be parsed."""
 
     def line_at(self, offset: int) -> int:
         """The line of the file that holds the byte at ``offset``."""
@@ -35,29 +36,23 @@ class Block:
 
 
 class Broken(Exception):  # noqa: N818 - turned into a RowError as soon as its line is known
-    """A record cannot be cut off.
-
-    Args:
-        offset: the byte to blame.
-        reason: what is wrong, without the place.
-        ends: whether the record can be taken to end with the line of that byte.
-    """
+    """A record cannot be cut off at ``offset``; ``ends``: it can be taken to end with the line of that byte."""
 
     def __init__(self, offset: int, reason: str, *, ends: bool) -> None:
         self.offset, self.reason, self.ends = offset, reason, ends
 
 
 FindEnd: TypeAlias = Callable[[bytes, bool], int]
-"""Given some bytes from the start of a record, and whether they are the file's last, where the last whole record in
-them ends (0: none does). Raises ``Broken`` when the FIRST record can never end."""
+"""Given some bytes from the start of a record, and whether they are the file's last, finds where the last whole record
+in them ends (0: there is none). Raises ``Broken`` when the FIRST record can never end."""
 
 
 def count_lines(data: bytes) -> int:
     """The number of line ends: LF, CR LF, or a CR alone."""
-    return count_feeds(data) + count_lone_returns(data)
+    return _count_feeds(data) + count_lone_returns(data)
 
 
-def count_feeds(data: bytes) -> int:
+def _count_feeds(data: bytes) -> int:
     """The number of LFs. Ten times as fast as ``bytes.count`` where lines are short."""
     return int(np.count_nonzero(np.frombuffer(data, np.uint8) == _LF))
 
@@ -71,8 +66,22 @@ def count_lone_returns(data: bytes) -> int:
     return int(np.count_nonzero(array == _CR) - pairs)
 
 
+def line_blocks(read: Callable[[int], bytes], name: str, block_bytes: int) -> Iterator[Block]:
+    """A file whose records are its lines, in blocks. Raises RowError for a line that is too long."""
+    return blocks(read, _last_line_end, name, block_bytes, _count_feeds)
+
+
+def skip_nulls(block: Block) -> Block:
+    """The block with blank lines instead of those that say ``null``."""
+    return replace(block, data=_NULL_LINE.sub(b"", block.data)) if _NULL_LINE.search(block.data) else block
+
+
+def _last_line_end(data: bytes, last: bool) -> int:
+    return len(data) if last else data.rfind(b"\n") + 1
+
+
 def blocks(
-    stream: ByteStream,
+    read: Callable[[int], bytes],
     find_end: FindEnd,
     name: str,
     block_bytes: int,
@@ -83,22 +92,23 @@ def blocks(
     """Cuts a stream into blocks of about ``block_bytes``; a byte order mark at its start is left out.
 
     Args:
+        read: reads the next bytes of the file, up to a number; empty only at the end.
         lines_in: how many line ends some bytes have, as this format understands them.
-        go_on: whether a broken record that can be taken to end with its line is a block of its own, with its fault.
+        go_on: whether a broken record that can be taken to end with its line is a block of its own.
 
     Raises:
         RowError: a record that never ends, or is longer than ``MAX_RECORD_BYTES``: names file and line.
     """
     pending, line, first = b"", 1, True
     while True:
-        data = stream.read(block_bytes)
+        data = read(block_bytes)
         last = not data
         if first:
-            while data and len(data) < len(_BYTE_ORDER_MARK) and (more := stream.read(block_bytes)):
+            while data and len(data) < len(_BYTE_ORDER_MARK) and (more := read(block_bytes)):
                 data += more
             data, first = data.removeprefix(_BYTE_ORDER_MARK), False
         pending += data
-        window = len(pending)  # how much is looked at: after a fault little, then more and more
+        window = len(pending)  # how much is looked at: after a broken record little, then more and more
         while pending:
             whole = window >= len(pending)
             try:
@@ -116,7 +126,7 @@ def blocks(
                 pending = pending[len(block.data) :]
             if whole:
                 break
-            if not block.fault:
+            if not block.problem:
                 window *= 2
         if last and not pending:
             return

@@ -23,55 +23,35 @@ from dolmen.ingest.formats.column_limits import (
     check_lists,
     rows_at_once,
 )
-from dolmen.ingest.formats.columnar.typed_batches import (
+from dolmen.ingest.formats.source_file import OnBadRow, SourceFile
+from dolmen.ingest.formats.typed_batches import (
     check_schema,
     common_schema,
     conform_file,
-    stored_schema,
-    surveyed_schema,
 )
-from dolmen.ingest.formats.reader_options import OnBadRow
-from dolmen.ingest.formats.source_file import SourceFile
 
 _BUFFER_BYTES = MIB
 
 
-def infer(source: SourceFile) -> pa.Schema:
-    """The stored types of the file's columns, from its footer alone.
-
-    Raises:
-        SchemaError: a column cannot be stored.
-        InputError: the file is damaged or not Parquet.
-    """
-    with _open(source) as file, _damage(source):
-        return stored_schema(check_schema(file.schema_arrow, source.name, source.options.max_columns), source.name)
-
-
-def survey(source: SourceFile, *, skip_bad_rows: bool = False) -> pa.Schema:
-    """The file's columns as its schema says, all of which may be NULL. Raises as ``infer`` does."""
-    with _open(source) as file, _damage(source):
-        return surveyed_schema(check_schema(file.schema_arrow, source.name, source.options.max_columns), source.name)
+def own_schema(source: SourceFile) -> pa.Schema:
+    """The columns as the file has them, from its footer alone."""
+    with _open(source) as file:
+        return _own_schema(file, source)
 
 
 def read(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None = None) -> Iterator[pa.RecordBatch]:
-    """The file's rows as batches of ``schema``.
-
-    Args:
-        on_bad_row: called with each row that does not fit; None raises an error for the first.
-
-    Raises:
-        SchemaError: the columns do not match, or are of another kind.
-        RowError: a value does not fit its column.
-        InputError: the file is damaged or not Parquet.
-    """
+    """The rows as batches of ``schema``. Raises as ``formats.read`` does."""
     with _open(source) as file:
-        with _damage(source):
-            own = check_schema(file.schema_arrow, source.name, source.options.max_columns)
-        columns = None
+        own, columns = _own_schema(file, source), None
         if source.options.ignore_extra:
             columns = common_schema(own, schema, source.name).names
             own = pa.schema([field for field in own if field.name in columns])
         yield from conform_file(_batches(file, columns, source), own, source, schema, on_bad_row)
+
+
+def _own_schema(file: parquet.ParquetFile, source: SourceFile) -> pa.Schema:
+    with _damage(source):
+        return check_schema(file.schema_arrow, source.name, source.options.max_columns)
 
 
 def _damage(source: SourceFile) -> AbstractContextManager[None]:
@@ -123,25 +103,21 @@ _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4}
 
 def _list_widths(schema: parquet.ParquetSchema, columns: int) -> dict[int, int]:
     """The bytes of memory that a value takes, NULL or not, of each column that is in a list or map."""
-    found = {}
-    for place in range(columns):
-        column = schema.column(place)
+    widths = {}
+    for index in range(columns):
+        column = schema.column(index)
         if column.max_repetition_level:
             fixed = column.physical_type == "FIXED_LEN_BYTE_ARRAY"
-            found[place] = column.length if fixed else _WIDTHS.get(column.physical_type, 8)
-    return found
+            widths[index] = column.length if fixed else _WIDTHS.get(column.physical_type, 8)
+    return widths
 
 
 def _list_bytes(metadata: parquet.FileMetaData, group: int, widths: dict[int, int], name: str) -> int:
-    """The bytes of memory that the lists of a row take, on average of its row group.
-
-    Raises:
-        LimitError: those of all rows take far more than their bytes in the file: one row may hold them all.
-    """
+    """The bytes of memory that the lists of a row take, on average of its row group. Raises LimitError."""
     row_group, size, packed = metadata.row_group(group), 0, 0
     largest, column = 0, ""
-    for place, width in widths.items():
-        chunk = row_group.column(place)
+    for index, width in widths.items():
+        chunk = row_group.column(index)
         own = chunk.num_values * width
         size, packed = size + own, packed + chunk.total_compressed_size
         if own > largest:
@@ -179,5 +155,5 @@ def _open(source: SourceFile) -> Iterator[parquet.ParquetFile]:
             julian = sorted(julian_leaves(file.metadata))
         if julian:
             column = file.schema.column(julian[0]).path
-            raise InputError(f"{source.name}: column {column!r}: {JULIAN}: let Spark write the file anew")
+            raise InputError(f"{source.name}: column {column!r}: {JULIAN}: let Spark write the file again")
         yield file

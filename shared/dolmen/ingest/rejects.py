@@ -1,32 +1,21 @@
-"""Files that cannot be read: a copy to look at, and beside it what is wrong.
+"""Rejects: files that cannot be read, or rows of a file whose others are ingested, with a report of what is wrong.
 
-A drop ``landing/<table>/<path>/<name>.csv`` becomes, under the URL for rejects::
+A drop ``landing/<table>/<path>/<name>.csv`` becomes, under the URL for rejects, the first two objects, and one whose
+good rows are ingested the other two; reports are written last::
 
     <table>/<path>/<name>-<digest8>.csv               the dropped bytes, unchanged
-    <table>/<path>/<name>-<digest8>.csv.error.json    file, line, row, column, reason; written last
-
-The digest is of the drop, so that the same event delivered again meets its own reject, and another file of the same
-name does not. A reject is final for its event: to try again, drop the file again, as ``dolmen rejected retry`` does.
-
-A file that is too large to be copied in the time that is left stays where it was dropped: there is a report alone, with
-``"copy": null``, which names its bucket, key and version.
-
-What is kept of a file whose other rows are ingested is described in ``quarantine``.
-
-Keeps rows that cannot be read, while the rest of their file is ingested.
-
-Of a drop ``landing/<table>/<path>/<name>.csv`` there is then, under the URL for rejects::
+    <table>/<path>/<name>-<digest8>.csv.error.json    file, line, row, column, reason
 
     <table>/<path>/<name>-<digest8>.rows.jsonl               a JSON object for each row: row, line, column, reason, text
-    <table>/<path>/<name>-<digest8>.rows.jsonl.error.json    how many they are, the first places; written last
+    <table>/<path>/<name>-<digest8>.rows.jsonl.error.json    how many they are, the first positions
 
-``text`` is the row as it stands in the file (``text_base64`` where that is not UTF-8), or as a JSON object if the file
-is no text. Of rows that have none the whole file is copied too, to ``<name>-<digest8>.rows.csv``.
+The digest is of the drop, and of the bad rows, so that the same event delivered again meets its own reject, and another
+file of the same name does not. If the table changes between two deliveries of one event, other rows may be bad, and
+then there are two copies. Rows are written BEFORE the commit of the good ones, so that nothing is lost in between.
 
-Both are written BEFORE the commit that takes the good rows in: whatever happens in between, nothing is lost, and the
-event comes again. The digest is of the drop and of these rows, so that the same event leaves one copy. If the table
-changes between two deliveries of one event, other rows may be bad, and then there are two copies. Each report names
-the version of the database by which its rows were judged.
+A file that is too large to be copied in the time that is left stays where it was dropped: its report has
+``"copy": null``. ``text`` is a row's bytes in the file (``text_base64`` where they are not UTF-8), or a JSON object if
+the file is not text. If rows have no text, the whole file is copied too, to ``<name>-<digest8>.rows.csv``.
 """
 
 from __future__ import annotations
@@ -41,34 +30,23 @@ from tempfile import SpooledTemporaryFile
 from types import TracebackType
 from typing import Any, Self
 
-from dolmen.base.runtime import Runtime, attempts
+from dolmen.base.runtime import attempts
 from dolmen.base.units import MIB, utc
 from dolmen.errors import CorruptionError, Error, InputError, ObjectChangedError, RowError, StoreUnavailableError
 from dolmen.ingest.announcements import Drop
-from dolmen.ingest.formats.csv.quoting import Records, last_record_end
-from dolmen.ingest.formats.reader_options import BadRow
-from dolmen.ingest.formats.source_file import ByteStream, Format, SourceFile
-from dolmen.ingest.formats.text.text_blocks import blocks
-from dolmen.ingest.landing import Landing, LandingPath, etag_of_drop, exists
-from dolmen.store.base import MAX_KEY_BYTES, ObjectStore, Unknown
+from dolmen.ingest.formats.csv_records import Records, last_record_end
+from dolmen.ingest.formats.source_file import BadRow, ByteStream, Format, SourceFile
+from dolmen.ingest.formats.text_blocks import blocks
+from dolmen.ingest.landing import Landing, LandingPath, etag_in, exists
+from dolmen.store.base import MAX_KEY_BYTES, ObjectOutput, ObjectStore, Unknown
 
 ERROR_SUFFIX = ".error.json"
-
-
 _COPY_BYTES = MIB
-
-
 _ROOM_BYTES = 200
 """Bytes of a key that are kept free for the prefix of the rejects, and for suffixes."""
-
-
 _UNFIT = re.compile(r"[\\\0]")
 """Characters that S3 takes in a key, and a directory does not."""
-
-
 _DIGEST_IN_NAME = re.compile(r"-[0-9a-f]{8}(?=\.|$)(?!.*-[0-9a-f]{8}(?:\.|$))")
-
-
 _ENDING = re.compile(r"(\.[A-Za-z0-9]{1,10})?(\.(gz|zst|bz2|xz|lz4|zip))?$", re.IGNORECASE)
 
 
@@ -82,13 +60,8 @@ class Reject:
 
 
 def reject_key(drop: Drop, path: LandingPath) -> str:
-    """The key of a drop's copy, if it is rejected."""
+    """The key of the copy of a rejected drop."""
     return _key_with_digest(path, f"{drop.id}#{drop.sequencer or ''}")
-
-
-def rows_key(drop: Drop, path: LandingPath, content: str, suffix: str) -> str:
-    """The key of some kept rows of a drop; ``content`` is a digest of these rows."""
-    return _key_with_digest(path, f"{drop.id}#{content}", suffix)
 
 
 def split_name(path: str) -> tuple[str, str]:
@@ -110,7 +83,7 @@ def _key_with_digest(path: LandingPath, of: str, suffix: str | None = None) -> s
 
 
 def dropped_name(key: str) -> str:
-    """The path of the dropped file below ``landing/``, by the key of its copy, if that was made of it."""
+    """The path of the dropped file below ``landing/``, by the key of its copy."""
     folder, slash, name = key.rpartition("/")
     return f"{folder}{slash}{_DIGEST_IN_NAME.sub('', name, count=1)}"
 
@@ -133,17 +106,13 @@ def reject_drop(
     """Copies a drop to where rejects go, then writes the reason beside it. Repeated, it changes nothing.
 
     Args:
-        database: facts about the database at that time, for the report.
+        database: details of the database at that time, for the report.
         copy: False leaves the drop where it is, and the report says so.
-
-    Raises:
-        ObjectNotFoundError, ObjectChangedError: the drop is gone, or was overwritten.
-        StoreUnavailableError, ...: not both objects are there.
     """
     store, key = landing.rejects_store(drop), reject_key(drop, path)
     try:
         if copy:
-            copy_drop(landing, drop, store, key)
+            _copy_drop(landing, drop, store, key)
         else:
             _check_unchanged(landing, drop)
     except InputError:  # a file in a directory whose name no key can be: the report alone can say so
@@ -156,15 +125,15 @@ def reject_drop(
         "reason": error.reason if isinstance(error, RowError) else str(error),
         "error": type(error).__name__,
     }
-    about = drop_facts(landing, drop, key if copy else None)
+    about = _drop_details(landing, drop, key if copy else None)
     then = "nothing of this file was ingested; correct it, and drop it again"
     if not copy:
         then += "; it could not be copied here, and is still where it was dropped"
-    return write_report(landing, drop, key, {**what, **about, "database": database, "then": then})
+    return _write_report(landing, drop, key, {**what, **about, "database": database, "then": then})
 
 
-def drop_facts(landing: Landing, drop: Drop, key: str | None) -> dict[str, Any]:
-    """The facts about the drop, and about its copy if there is one, that are in every report."""
+def _drop_details(landing: Landing, drop: Drop, key: str | None) -> dict[str, Any]:
+    """The details of the drop, and of its copy if there is one, that are in every report."""
     return {
         "source": drop.source,
         "bytes": drop.size,
@@ -177,32 +146,25 @@ def drop_facts(landing: Landing, drop: Drop, key: str | None) -> dict[str, Any]:
     }
 
 
-def write_report(landing: Landing, drop: Drop, key: str, report: dict[str, Any]) -> Reject:
+def _write_report(landing: Landing, drop: Drop, key: str, report: dict[str, Any]) -> Reject:
     """Creates the report beside a copy, unless an earlier delivery has written it. Raises StoreUnavailableError."""
-    store = landing.rejects_store(drop)
-    create_once(store, key + ERROR_SUFFIX, json.dumps(report, indent=2, ensure_ascii=False), landing.runtime)
-    return Reject(key, f"{store.url}/{key}")
-
-
-def create_once(store: ObjectStore, key: str, text: str, runtime: Runtime) -> None:
-    """Creates a small object unless there is one of this name. Raises StoreUnavailableError."""
-    outcome = None
-    for _ in attempts(runtime):
-        outcome = store.put(key, text.encode("utf-8", "surrogatepass") + b"\n")
+    store, text = landing.rejects_store(drop), json.dumps(report, indent=2, ensure_ascii=False)
+    for _ in attempts(landing.runtime):
+        outcome = store.put(key + ERROR_SUFFIX, text.encode("utf-8", "surrogatepass") + b"\n")
         if not isinstance(outcome, Unknown):
-            return
-    raise StoreUnavailableError(f"cannot write {store.url}/{key}: {outcome}")
+            return Reject(key, f"{store.url}/{key}")
+    raise StoreUnavailableError(f"cannot write {store.url}/{key}{ERROR_SUFFIX}: {outcome}")
 
 
 def _check_unchanged(landing: Landing, drop: Drop) -> None:
     """Raises ObjectNotFoundError, ObjectChangedError: the drop is gone, or was overwritten."""
     store = landing.store(drop)
     found = store.head(drop.key, version=drop.version)
-    if drop.version is None and found.etag != etag_of_drop(store, drop):
+    if drop.version is None and found.etag != etag_in(store, drop.etag):
         raise ObjectChangedError(drop.key)
 
 
-def copy_drop(landing: Landing, drop: Drop, store: ObjectStore, key: str) -> None:
+def _copy_drop(landing: Landing, drop: Drop, store: ObjectStore, key: str) -> None:
     """Copies a dropped file, unless an object of this name exists, which is then its copy."""
     if not exists(store, key):  # else by an earlier delivery: objects appear whole or not at all
         with landing.open(drop) as source:
@@ -214,56 +176,44 @@ def copy_once(source: ByteStream, store: ObjectStore, key: str) -> None:
     with store.open_output(key) as target:
         while chunk := source.read(_COPY_BYTES):
             target.write(chunk)
-        try:
-            target.commit()
-        except CorruptionError:
-            if not exists(store, key):
-                raise
+        commit_once(target, store, key)
+
+
+def commit_once(output: ObjectOutput, store: ObjectStore, key: str) -> None:
+    """Commits an object, unless another process has made the same one meanwhile."""
+    try:
+        output.commit()
+    except CorruptionError:
+        if not exists(store, key):
+            raise
 
 
 ROWS_SUFFIX = ".rows.jsonl"
-
-
 MAX_BYTES = 256 * MIB
 """The most bytes of the bad rows of one file, as JSON. A file with more is rejected as a whole."""
-
-
 _MEMORY_BYTES = MIB
-
-
 _FIRST = 10
-
-
 _HEADER_BYTES = 1 << 16
 
 
 class Quarantine:
-    """The bad rows of one file, in a temporary file as soon as they are many. Close it, best by ``with``.
+    """The bad rows of one file, at most ``max_rows``: a context manager with a temporary file if they are many."""
 
-    Args:
-        name: what errors call the file.
-        most: the most rows that may be bad.
-    """
-
-    def __init__(self, name: str, most: int) -> None:
-        self._name, self._most = name, most
+    def __init__(self, name: str, max_rows: int) -> None:
+        self._name, self._max_rows = name, max_rows
         self._rows = SpooledTemporaryFile[bytes](max_size=_MEMORY_BYTES)
         self._digest = hashlib.sha256()
         self._first: list[dict[str, Any]] = []
         self._bytes = self._without_text = self.count = 0
 
     def add(self, bad: BadRow) -> None:
-        """Adds a row.
-
-        Raises:
-            RowError: there are too many; names the first.
-        """
+        """Adds a row. Raises RowError if there are too many; it names the first."""
         self.count += 1
         position = {"row": bad.row, "line": bad.line, "column": bad.column, "reason": bad.reason}
         if len(self._first) < _FIRST:
             self._first.append(position)
-        if self.count > self._most:
-            raise self._too_many(f"more than {self._most:,} rows cannot be read (ingest_max_bad_rows)")
+        if self.count > self._max_rows:
+            raise self._too_many(f"more than {self._max_rows:,} rows cannot be read (ingest_max_bad_rows)")
         line = json.dumps({**position, **_text(bad.text)}, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
         self._bytes += len(line)
         if self._bytes > MAX_BYTES:
@@ -284,19 +234,15 @@ class Quarantine:
         """Writes the rows to where rejects go, then the report. Repeated, it changes nothing.
 
         Args:
-            header: the file's first line, without which its rows are not to be understood.
-            database: facts about the database at that time, for the report.
-
-        Raises:
-            ObjectNotFoundError, ObjectChangedError: the drop is gone, or was overwritten, and is needed.
-            StoreUnavailableError, ...: not all is there.
+            header: the file's first line, without which its rows cannot be understood.
+            database: details of the database at that time, for the report.
         """
         store, content = landing.rejects_store(drop), self._digest.hexdigest()
-        key = rows_key(drop, path, content, ROWS_SUFFIX)
+        key = _key_with_digest(path, f"{drop.id}#{content}", ROWS_SUFFIX)
         whole: dict[str, Any] = {}
         if self._without_text:
-            copied = rows_key(drop, path, content, f".rows{split_name(path.path)[1]}")
-            copy_drop(landing, drop, store, copied)
+            copied = _key_with_digest(path, f"{drop.id}#{content}", f".rows{split_name(path.path)[1]}")
+            _copy_drop(landing, drop, store, copied)
             whole = {"rows_without_text": self._without_text, "copy_of_file": copied}
         if not exists(store, key):
             self._rows.seek(0)
@@ -309,12 +255,12 @@ class Quarantine:
             "first": self._first,
             "format": format.kind,
             **({} if header is None else {"header": _text(header)}),
-            **drop_facts(landing, drop, key),
+            **_drop_details(landing, drop, key),
             **whole,
             "database": database,
             "then": "all other rows of this file are ingested; correct these, and drop them as a file of their own",
         }
-        return write_report(landing, drop, key, report)
+        return _write_report(landing, drop, key, report)
 
     def __enter__(self) -> Self:
         return self
@@ -334,15 +280,12 @@ class Quarantine:
 
 
 def header_of(source: SourceFile) -> bytes | None:
-    """The line that names the columns of a delimited file, without its end; None if it has none. Reads its beginning.
-
-    Raises as ``formats.read`` does.
-    """
+    """The line of a delimited file that names its columns, without its end; None if there is none."""
     if source.format.known.delimiter is None or not source.options.header:
         return None
     find_end = partial(last_record_end, delimiter=source.delimiter)
     with source.text() as stream:
-        for block in blocks(stream, find_end, source.name, _HEADER_BYTES):
+        for block in blocks(stream.read, find_end, source.name, _HEADER_BYTES):
             records = Records.of(block.data, source.delimiter, blank_lines_count=False)
             if len(records.starts):
                 return block.data[int(records.starts[0]) : int(records.ends[0])].rstrip(b"\r\n")

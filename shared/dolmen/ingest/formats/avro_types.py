@@ -3,16 +3,14 @@
 =======================================  ==============================================================================
 Avro                                     Arrow
 =======================================  ==============================================================================
-boolean, int, long, float, double        bool, int32, int64, float32, float64
 string, enum, uuid in text               string
 bytes, fixed                             binary, fixed size binary
-decimal                                  decimal of its precision and scale
-date                                     date32
 time-millis, time-micros                 time32, time64
 timestamp-millis, -micros, -nanos        timestamp with zone UTC
 local-timestamp-millis, ...              timestamp without a zone
 record, array, map                       struct, list, map
 union of null and one type               that type, nullable
+all others                               the type of the same name
 =======================================  ==============================================================================
 
 Unknown logical types count as the type they stand on. Kafka Connect, and so Debezium, names its own types of times in
@@ -57,16 +55,8 @@ _DECIMAL_BYTES, _DECIMAL_DIGITS = 32, 76
 _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-class _Known(NamedTuple):
-    """A type of the schema.
-
-    Args:
-        plain: its schema for the decoder.
-        arrow: None while its own fields are read.
-        nullable: whether values may be NULL.
-        leaves: the number of columns without children that it is made of.
-        height: how many levels it nests.
-    """
+class _AvroType(NamedTuple):
+    """A type of the schema; ``arrow`` is None while its fields are read. ``leaves`` are columns without children."""
 
     plain: Any
     arrow: pa.DataType | None
@@ -76,45 +66,38 @@ class _Known(NamedTuple):
 
 
 class AvroTypes:
-    """The types in a file's schema.
+    """The types in a file's parsed schema.
 
     A record may be named any number of times, so a short schema can have more columns than memory holds: they are
     counted before they are made.
 
     Args:
-        schema: the parsed JSON of it.
         connect: whether times that ``connect.name`` says have their type, and not that of a number or text.
-        max_columns: the most columns without children that it may have.
 
     Attributes:
         plain: the schema without logical types, and names of its own: so the decoder gives the very numbers and bytes.
         arrow: the columns.
-
-    Raises:
-        SchemaError: rows of this schema have no columns, or a column has no Arrow type.
-        InputError: it is no Avro schema.
-        LimitError: it has too many columns.
     """
 
     def __init__(self, schema: Any, *, connect: bool = False, max_columns: int = MAX_COLUMNS) -> None:
         self._connect, self._max_columns = connect, max_columns
-        self._named: dict[str, _Known] = {}
+        self._named: dict[str, _AvroType] = {}
         self._bare: set[str] = set()
         self._defined = 0
-        found = self._read(schema, "", "the row", 0)
-        if found.nullable or found.arrow is None or not t.is_struct(found.arrow):
+        row = self._read(schema, "", "the row", 0)
+        if row.nullable or row.arrow is None or not t.is_struct(row.arrow):
             raise SchemaError("its rows are no records, so they have no columns")
-        self.plain: Any = found.plain
-        self.arrow = pa.schema(list(found.arrow))
+        self.plain: Any = row.plain
+        self.arrow = pa.schema(list(row.arrow))
 
-    def _read(self, schema: Any, namespace: str, where: str, depth: int) -> _Known:
+    def _read(self, schema: Any, namespace: str, where: str, depth: int) -> _AvroType:
         if depth > MAX_DEPTH:
             raise SchemaError(f"{where} is nested more than {MAX_DEPTH} levels deep")
         if isinstance(schema, list):
             return self._union(schema, namespace, where, depth)
         if isinstance(schema, str):
             if schema in _PRIMITIVES:
-                return _Known(schema, _PRIMITIVES[schema], schema == "null")
+                return _AvroType(schema, _PRIMITIVES[schema], schema == "null")
             return self._reference(schema, namespace, where, depth)
         kind = _part(schema, "type", where)
         if not isinstance(kind, str):
@@ -124,11 +107,11 @@ class AvroTypes:
             if not self._has_bytes(item.plain):  # a few bytes could claim to hold any number of them
                 raise SchemaError(f"{where}: lists of nothing but NULL cannot be read")
             plain, field = {"type": "array", "items": item.plain}, pa.field("item", item.arrow, item.nullable)
-            return _Known(plain, pa.list_(field), False, item.leaves, item.height + 1)
+            return _AvroType(plain, pa.list_(field), False, item.leaves, item.height + 1)
         if kind == "map":
             item = self._read(_part(schema, "values", where), namespace, where, depth + 1)
             plain, field = {"type": "map", "values": item.plain}, pa.field("value", item.arrow, item.nullable)
-            return _Known(plain, pa.map_(pa.string(), field), False, item.leaves + 1, item.height + 1)
+            return _AvroType(plain, pa.map_(pa.string(), field), False, item.leaves + 1, item.height + 1)
         if kind in ("record", "error", "enum", "fixed"):
             return self._define(schema, kind, namespace, where, depth)
         if kind not in _PRIMITIVES:
@@ -136,9 +119,9 @@ class AvroTypes:
         logical = _logical(schema, kind, where)
         if logical is None and self._connect and isinstance(name := schema.get("connect.name"), str):
             logical = CONNECT_TIMES.get((kind, name))
-        return _Known(kind, logical or _PRIMITIVES[kind], kind == "null")
+        return _AvroType(kind, logical or _PRIMITIVES[kind], kind == "null")
 
-    def _union(self, branches: list[Any], namespace: str, where: str, depth: int) -> _Known:
+    def _union(self, branches: list[Any], namespace: str, where: str, depth: int) -> _AvroType:
         if not branches:
             raise InputError(f"its schema is not valid: {where} is a union of no types")
         read = [self._read(branch, namespace, where, depth + 1) for branch in branches]
@@ -149,25 +132,25 @@ class AvroTypes:
         found = kinds[0] if kinds else read[0]
         return found._replace(plain=[each.plain for each in read], nullable=len(kinds) < len(read))
 
-    def _define(self, schema: Any, kind: str, namespace: str, where: str, depth: int) -> _Known:
+    def _define(self, schema: Any, kind: str, namespace: str, where: str, depth: int) -> _AvroType:
         given = _text(schema, "name", where)
         space = given.rpartition(".")[0] if "." in given else str(schema.get("namespace") or namespace)
         full = given if "." in given or not space else f"{space}.{given}"
         plain: dict[str, Any] = {"type": kind if kind != "error" else "record", "name": f"t{self._defined}"}
         self._defined += 1
-        self._named[full] = _Known(plain["name"], None)
+        self._named[full] = _AvroType(plain["name"], None)
         if kind == "enum":
             plain["symbols"] = _symbols(schema, where)
-            known = _Known(plain, pa.string())
+            avro_type = _AvroType(plain, pa.string())
         elif kind == "fixed":
             plain["size"] = size = _size(schema, where)
-            known = _Known(plain, _logical(schema, kind, where) or pa.binary(size))
+            avro_type = _AvroType(plain, _logical(schema, kind, where) or pa.binary(size))
         else:
-            known = self._record(schema, plain, space, where, depth)
-        self._named[full] = known._replace(plain=plain["name"])
-        return known
+            avro_type = self._record(schema, plain, space, where, depth)
+        self._named[full] = avro_type._replace(plain=plain["name"])
+        return avro_type
 
-    def _record(self, schema: Any, plain: dict[str, Any], space: str, where: str, depth: int) -> _Known:
+    def _record(self, schema: Any, plain: dict[str, Any], space: str, where: str, depth: int) -> _AvroType:
         listed = _part(schema, "fields", where)
         if not isinstance(listed, list):
             raise InputError(f"its schema is not valid: the fields of {where} are no list")
@@ -183,7 +166,7 @@ class AvroTypes:
             fields.append(pa.field(name, inner.arrow, inner.nullable))
         if not self._has_bytes(plain):
             self._bare.add(plain["name"])
-        return _Known(plain, pa.struct(fields), False, leaves, height)
+        return _AvroType(plain, pa.struct(fields), False, leaves, height)
 
     def _has_bytes(self, plain: Any) -> bool:
         """Whether each value takes at least a byte."""
@@ -191,16 +174,16 @@ class AvroTypes:
             return any(self._has_bytes(field["type"]) for field in plain["fields"])
         return not isinstance(plain, str) or (plain != "null" and plain not in self._bare)
 
-    def _reference(self, name: str, namespace: str, where: str, depth: int) -> _Known:
+    def _reference(self, name: str, namespace: str, where: str, depth: int) -> _AvroType:
         full = f"{namespace}.{name}" if namespace and "." not in name else name
-        known = self._named.get(full) or self._named.get(name)
-        if known is None:
+        avro_type = self._named.get(full) or self._named.get(name)
+        if avro_type is None:
             raise InputError(f"its schema names a type {name!r} that it does not define")
-        if known.arrow is None:
+        if avro_type.arrow is None:
             raise SchemaError(f"{where} holds itself: records without an end cannot be stored")
-        if depth + known.height > MAX_DEPTH:
+        if depth + avro_type.height > MAX_DEPTH:
             raise SchemaError(f"{where} is nested more than {MAX_DEPTH} levels deep")
-        return known
+        return avro_type
 
 
 def _part(schema: Any, key: str, where: str) -> Any:
@@ -257,25 +240,24 @@ def _logical(schema: Any, kind: str, where: str) -> pa.DataType | None:
     return pa.decimal128(precision, scale) if precision <= 38 else pa.decimal256(precision, scale)
 
 
-def with_named_times(own: pa.Schema, connect: pa.Schema, find: FindTime, wanted: pa.Schema | None = None) -> pa.Schema:
-    """A file's columns with the types of times that ``connect.name`` says, where these are found.
+def with_named_times(own: pa.Schema, connect: pa.Schema, find: FindTime, target: pa.Schema | None = None) -> pa.Schema:
+    """A file's columns with the types of times that ``connect.name`` says, where ``find`` finds them.
 
     Args:
-        own: ``AvroTypes.arrow``.
-        connect: the same with all of these types.
-        wanted: the columns that values go to.
+        connect: the columns with all of these types.
+        target: the columns that values go to.
     """
     if own == connect:
         return own
-    target = None if wanted is None else pa.struct(list(wanted))
-    return pa.schema(list(_named_times(pa.struct(list(own)), pa.struct(list(connect)), find, target)))
+    row = None if target is None else pa.struct(list(target))
+    return pa.schema(list(_named_times(pa.struct(list(own)), pa.struct(list(connect)), find, row)))
 
 
-def _named_times(own: pa.DataType, connect: pa.DataType, find: FindTime, wanted: pa.DataType | None) -> pa.DataType:
+def _named_times(own: pa.DataType, connect: pa.DataType, find: FindTime, target: pa.DataType | None) -> pa.DataType:
     if own == connect:
         return own
     if t.is_struct(own):
-        inner = {field.name: field.type for field in wanted} if wanted is not None and t.is_struct(wanted) else {}
+        inner = {field.name: field.type for field in target} if target is not None and t.is_struct(target) else {}
         names = own_names([field.name for field in own], inner)
         return pa.struct(
             [
@@ -284,13 +266,13 @@ def _named_times(own: pa.DataType, connect: pa.DataType, find: FindTime, wanted:
             ]
         )
     if t.is_list(own):
-        item = wanted.value_type if wanted is not None and t.is_list(wanted) else None
+        item = target.value_type if target is not None and t.is_list(target) else None
         return pa.list_(own.value_field.with_type(_named_times(own.value_type, connect.value_type, find, item)))
     if t.is_map(own):
-        item = wanted.item_type if wanted is not None and t.is_map(wanted) else None
+        item = target.item_type if target is not None and t.is_map(target) else None
         value = own.item_field.with_type(_named_times(own.item_type, connect.item_type, find, item))
         return pa.map_(own.key_type, value)
-    return find(connect, wanted) or own
+    return find(connect, target) or own
 
 
 def decoded_type(kind: pa.DataType) -> pa.DataType:
@@ -327,7 +309,7 @@ def to_column_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if t.is_decimal(kind):
         return _decimals(array, kind)
     if t.is_struct(kind):
-        children = [to_column_type(array.field(place), field.type) for place, field in enumerate(kind)]
+        children = [to_column_type(array.field(index), field.type) for index, field in enumerate(kind)]
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
     if t.is_list(kind):
         return pa.ListArray.from_arrays(

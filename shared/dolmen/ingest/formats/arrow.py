@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import BinaryIO, cast
 
 import pyarrow as pa
@@ -18,9 +17,8 @@ from pyarrow import ipc
 
 from dolmen.base.units import MIB
 from dolmen.errors import InputError
-from dolmen.ingest.formats.columnar.typed_batches import check_schema, conform_file, stored_schema, surveyed_schema
-from dolmen.ingest.formats.reader_options import OnBadRow
-from dolmen.ingest.formats.source_file import ByteStream, SourceFile
+from dolmen.ingest.formats.source_file import ByteStream, OnBadRow, SourceFile
+from dolmen.ingest.formats.typed_batches import check_schema, conform_file
 
 MAX_MESSAGE_BYTES = 256 * MIB
 
@@ -31,46 +29,20 @@ _MOST_PADDING = 72
 """Bytes between messages: they begin at multiples of up to 64, and the mark of the stream's end has 8."""
 
 
-@dataclass(frozen=True)
-class _ArrowRows:
-    schema: pa.Schema
-    batches: Iterator[pa.RecordBatch]
-
-
-def infer(source: SourceFile) -> pa.Schema:
-    """The stored types of the columns, without reading the rows.
-
-    Raises:
-        SchemaError: a column cannot be stored.
-        InputError: the file is damaged or not Arrow IPC.
-    """
-    with _open(source) as opened:
-        return stored_schema(opened.schema, source.name)
-
-
-def survey(source: SourceFile, *, skip_bad_rows: bool = False) -> pa.Schema:
-    """The file's columns as its schema says, all of which may be NULL. Raises as ``infer`` does."""
-    with _open(source) as opened:
-        return surveyed_schema(opened.schema, source.name)
+def own_schema(source: SourceFile) -> pa.Schema:
+    """The columns as the file has them, without reading the rows."""
+    with _open(source) as (schema, _):
+        return schema
 
 
 def read(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None = None) -> Iterator[pa.RecordBatch]:
-    """The rows as batches of ``schema``.
-
-    Args:
-        on_bad_row: called with each row that does not fit; None raises an error for the first.
-
-    Raises:
-        SchemaError: the columns do not match, or are of another kind.
-        RowError: a value does not fit its column.
-        InputError: the file is damaged, not whole, or not Arrow IPC.
-    """
-    with _open(source) as opened:
-        yield from conform_file(_check(opened.batches, source), opened.schema, source, schema, on_bad_row)
+    """The rows as batches of ``schema``. Raises as ``formats.read`` does."""
+    with _open(source) as (own, batches):
+        yield from conform_file(_check(batches, source), own, source, schema, on_bad_row)
 
 
 @contextmanager
-def _open(source: SourceFile) -> Iterator[_ArrowRows]:
+def _open(source: SourceFile) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
     with ExitStack() as stack:
         stream = stack.enter_context(source.stream())
         start = _exactly(stream, len(_MAGIC))
@@ -83,7 +55,7 @@ def _open(source: SourceFile) -> Iterator[_ArrowRows]:
         yield _open_whole(cast(BinaryIO, stream) if plain else stack.enter_context(source.seekable()), source)
 
 
-def _open_stream(stream: _Stream, source: SourceFile) -> _ArrowRows:
+def _open_stream(stream: _Stream, source: SourceFile) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     with _damage(source):
         reader = ipc.open_stream(pa.PythonFile(stream, mode="r"))
 
@@ -91,10 +63,10 @@ def _open_stream(stream: _Stream, source: SourceFile) -> _ArrowRows:
         yield from reader
         stream.check_end()
 
-    return _ArrowRows(check_schema(reader.schema, source.name, source.options.max_columns), batches())
+    return check_schema(reader.schema, source.name, source.options.max_columns), batches()
 
 
-def _open_whole(file: BinaryIO, source: SourceFile) -> _ArrowRows:
+def _open_whole(file: BinaryIO, source: SourceFile) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     whole = _ArrowFile(file, source.name)
     with _damage(source):
         end_at = file.seek(0, os.SEEK_END) - len(_MAGIC) - 4
@@ -111,11 +83,11 @@ def _open_whole(file: BinaryIO, source: SourceFile) -> _ArrowRows:
         reader = ipc.open_file(pa.PythonFile(whole, mode="r"))
 
     def batches() -> Iterator[pa.RecordBatch]:
-        for place in range(reader.num_record_batches):
-            yield reader.get_batch(place)
+        for index in range(reader.num_record_batches):
+            yield reader.get_batch(index)
         whole.check_all_read(_FIRST_MESSAGE + schema, reader.num_record_batches)
 
-    return _ArrowRows(check_schema(reader.schema, source.name, source.options.max_columns), batches())
+    return check_schema(reader.schema, source.name, source.options.max_columns), batches()
 
 
 def _damage(source: SourceFile) -> AbstractContextManager[None]:

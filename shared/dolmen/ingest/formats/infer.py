@@ -1,36 +1,11 @@
-"""Infers the type that holds every value of a column, from all of them.
+"""Infers the type that holds every value of a column, from all of them. docs/ingest.md has the rules (Inferred types).
 
 What is remembered of a column is its *shape*: the narrowest kind of text seen in all its cells, and between which
 bounds its integers lie. Shapes join, in any order and grouping, to the shape of all their cells: so the type does
 not depend on how a file is cut into blocks, and a surprise in the last line counts like one in the first.
 
-=========================================================  =======================================================
-all cells (but NULL) are                                   type
-=========================================================  =======================================================
-nothing, or of no common kind below                        string
-``true``, ``false`` in any case                            bool
-integers                                                   int64; uint64, decimal128(38, 0) or string where that
-                                                           does not hold them
-integers and decimal numbers, ``nan``, ``inf`` beside      float64; string if it would change a digit
-them
-``2024-02-29``                                             date32
-timestamps without an offset, dates among them             timestamp[us]
-timestamps with an offset                                  timestamp[us, UTC]
-=========================================================  =======================================================
-
-Values give the text back, up to notation: the case of ``true`` and ``nan``, the exponent of a number, ``T`` or a space
-in a timestamp, seconds or decimal places of zeros, an offset other than UTC, spaces around a value. What would lose
-more than that is a string:
-
-- Numbers that begin with ``+`` or a superfluous 0 (``007``), or end with a point, are codes.
-- A number with more digits than a double holds, or too small for it. Of cells: ``1.10`` among numbers with other
-  decimal places (``1.9``), as in versions. If all have as many decimal places, they are amounts, and doubles.
-- ``-0`` is no integer: it makes a column of integers float64.
-- ``nan`` and ``inf`` are numbers only beside numbers, and ``-nan`` never is one.
-- Timestamps with digits beyond microseconds.
-
-Text that is a number is never a time, whatever unit or pattern is given for times. A pattern counts beside the forms
-above. Times of day, durations and binary stay string unless a schema says otherwise.
+Text that is a number is never a time, whatever unit or pattern is given for times. A pattern counts beside ISO 8601.
+Times of day, durations and binary stay string unless a schema says otherwise.
 """
 
 from __future__ import annotations
@@ -43,8 +18,7 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dolmen.ingest.formats.text.cells import parse_text
-from dolmen.ingest.formats.text.times import NUMBER, TimeFormat
+from dolmen.ingest.formats.cells import NUMBER, TimeFormat, changes_digits, parse_text
 from dolmen.rows.write.casts import Misfit
 
 Kind = Literal["nothing", "bool", "integer", "special", "float", "date", "timestamp", "zoned", "text"]
@@ -52,8 +26,6 @@ Kind = Literal["nothing", "bool", "integer", "special", "float", "date", "timest
 MAX_EXACT_FLOAT = 2**53
 _BOOLS = re.compile("(?i:true|false)")
 _SPECIAL = "^(?i:nan|-?inf|-?infinity)$"
-_SURE_DIGITS = 15
-"""As many significant digits of a decimal number as every double holds."""
 _VARIOUS = -1
 _DECIMAL = pa.decimal128(38, 0)
 _MAX_DECIMAL = 10**38 - 1
@@ -67,7 +39,7 @@ class TextShape:
     Args:
         kind: ``special`` are ``nan`` and ``inf`` alone.
         low, high: bounds of the integers among them, and of 0.
-        places: how many decimal places all numbers have, ``_VARIOUS`` if not all the same; None if that says nothing.
+        places: how many decimal places all numbers have, ``_VARIOUS`` if not all the same; None without numbers.
         padded: whether a number ends with a superfluous 0: ``1.50``, but not ``1.0``.
     """
 
@@ -226,20 +198,6 @@ def _shape_of_floats(text: pa.Array, floats: pa.Array) -> TextShape:
     return TextShape("float", shape.low, shape.high)
 
 
-def changes_digits(text: pa.Array, floats: pa.Array) -> bool:
-    """Whether a double has other digits, in its shortest notation, than the number in the text that it was made of."""
-    doubtful = pc.or_(pc.greater(pc.binary_length(text), _SURE_DIGITS), pc.match_substring(text, "e", ignore_case=True))
-    text, shortest = text.filter(doubtful), floats.filter(doubtful).cast(pa.string())
-    others = pc.not_equal(text, shortest)  # few: most are written in their shortest notation
-    text, shortest = text.filter(others), shortest.filter(others)
-    return pc.all(pc.equal(_significant_digits(text), _significant_digits(shortest))).as_py() is False
-
-
-def _significant_digits(text: pa.Array) -> pa.Array:
-    """The digits of numbers, without zeros before and after them. Of one double, they differ if the numbers do."""
-    return pc.ascii_trim(pc.replace_substring_regex(text, r"^-|\.|[eE].*$", ""), "0")
-
-
 def _with_places(shape: TextShape, text: pa.Array) -> TextShape:
     """The shape of cells that are numbers, with what their decimal places say."""
     if shape.kind == "integer":
@@ -273,5 +231,5 @@ def _shape_of_times(text: pa.Array, times: TimeFormat | None) -> TextShape | Non
         return TextShape("date")
     if _cast(text, pa.timestamp("us"), times) is not None:
         return TextShape("timestamp")
-    # What has no offset is UTC only where a column is declared so: here it would depend on what stands beside it.
+    # What has no offset is UTC only where a column is declared so: here it would depend on the values beside it.
     return TextShape("zoned") if _cast(text, _ZONED, times if times and times.has_zone else None) is not None else None

@@ -1,9 +1,7 @@
-"""Lists rejects, reads their reports, and opens them.
+"""Lists rejects, reads their reports, opens them, and puts them back into the landing place under a new name.
 
-Beside the copy and the report of a reject (see ``rejects`` and ``quarantine``) ``<copy>.retried.json`` says that it was
-put back, when and under which name.
-
-Puts rejects back into the landing place under a new name, so that the ordinary pipeline ingests them.
+Beside the copy and the report of a reject (see ``rejects``) ``<copy>.retried.json`` says when it was put back, and
+under which name. The ordinary pipeline then ingests it.
 """
 
 from __future__ import annotations
@@ -25,13 +23,11 @@ from dolmen.errors import CorruptionError, InputError, NotFoundError, ObjectNotF
 from dolmen.format.ingest_properties import FORMATS, FileKind
 from dolmen.ingest.announcements import retry_name
 from dolmen.ingest.landing import etag_in, exists
-from dolmen.ingest.rejects.reject import ERROR_SUFFIX, ROWS_SUFFIX, copy_once, dropped_name, split_name
+from dolmen.ingest.rejects import ERROR_SUFFIX, ROWS_SUFFIX, commit_once, copy_once, dropped_name, split_name
 from dolmen.store import open_store
-from dolmen.store.base import ObjectOutput, ObjectStore, PreconditionFailed, Stored
+from dolmen.store.base import ObjectStore, PreconditionFailed, Stored
 
 RETRIED_SUFFIX = ".retried.json"
-
-
 _DIGEST = re.compile(r"[0-9a-f]{8}")
 
 
@@ -40,8 +36,7 @@ class RejectEntry:
     """A reject as a listing shows it.
 
     Args:
-        key: key of the copy; for a drop that was not copied, the key of its report without the ending.
-        size: bytes of the copy; None if there is none, and the drop is still where it was.
+        key: key of the copy, or of the report without its ending if the drop was not copied; then ``size`` is None.
         rejected_us: when its report was written, by the store's clock.
         retried: whether it was put back into the landing place.
     """
@@ -63,12 +58,7 @@ class RejectEntry:
 
 
 def list_rejects(store: ObjectStore, table: str | None = None, *, retried: bool = False) -> list[RejectEntry]:
-    """The rejects, newest first: one request for every thousand objects.
-
-    Args:
-        table: only those that were dropped for this table.
-        retried: also those that were put back already.
-    """
+    """The rejects, newest first, of all tables or of one; ``retried`` includes those that were put back."""
     copies: dict[str, int] = {}
     reports: dict[str, int] = {}
     put_back: set[str] = set()
@@ -79,27 +69,23 @@ def list_rejects(store: ObjectStore, table: str | None = None, *, retried: bool 
             put_back.add(info.key.removesuffix(RETRIED_SUFFIX))
         else:
             copies[info.key] = info.size
-    found = [RejectEntry(key, copies.get(key), at, key in put_back) for key, at in reports.items()]
-    wanted = [one for one in found if retried or not one.retried]
-    return sorted(wanted, key=lambda one: (-one.rejected_us, one.key))
+    entries = [RejectEntry(key, copies.get(key), at, key in put_back) for key, at in reports.items()]
+    shown = [entry for entry in entries if retried or not entry.retried]
+    return sorted(shown, key=lambda entry: (-entry.rejected_us, entry.key))
 
 
 def find_reject_key(store: ObjectStore, name: str) -> str:
-    """Finds the key of a reject by any name that logs and listings give: its key or URL, the key or URL of its report,
-    the 8 digits in it, or the key or URL of the file that was dropped.
-
-    Raises:
-        NotFoundError: there is none.
-        InputError: there are several of this name.
+    """Finds a reject's key by any name in logs and listings: its key or URL, or that of its report, the 8 digits in it,
+    or the key or URL of the dropped file. Raises NotFoundError; InputError if there are several.
     """
-    wanted = name.removesuffix(ERROR_SUFFIX)
-    key = wanted.removeprefix(f"{store.url}/")
+    copy = name.removesuffix(ERROR_SUFFIX)
+    key = copy.removeprefix(f"{store.url}/")
     if not _DIGEST.fullmatch(name) and "://" not in key and exists(store, key + ERROR_SUFFIX):
         return key
     rejects = list_rejects(store, retried=True)
     found = [one.key for one in rejects if name in re.split(r"[-/.]", one.key)]
-    found = found or [one.key for one in rejects if _ends_with(wanted, one.key)]
-    found = found or [one.key for one in rejects if _ends_with(wanted, dropped_name(one.key))]
+    found = found or [one.key for one in rejects if _ends_with(copy, one.key)]
+    found = found or [one.key for one in rejects if _ends_with(copy, dropped_name(one.key))]
     if len(found) > 1:
         raise InputError(f"{len(found)} rejects are of the name {name!r}: name one of {', '.join(found)}")
     if not found:
@@ -113,12 +99,7 @@ def _ends_with(url: str, path: str) -> bool:
 
 
 def read_report(store: ObjectStore, key: str) -> dict[str, Any]:
-    """The report of a reject.
-
-    Raises:
-        NotFoundError: there is no such reject.
-        CorruptionError: the report cannot be read.
-    """
+    """The report of a reject. Raises NotFoundError if there is none, CorruptionError if it cannot be read."""
     try:
         body = store.get(key + ERROR_SUFFIX).body
     except ObjectNotFoundError:
@@ -145,57 +126,42 @@ def read_reports(store: ObjectStore, keys: Iterable[str], runtime: Runtime) -> I
 
 
 def open_reject(store: ObjectStore, key: str, report: dict[str, Any], runtime: Runtime) -> BinaryIO:
-    """Opens a rejected file: the copy or, if none was made, the drop itself.
-
-    Raises:
-        ObjectNotFoundError, ObjectChangedError: the drop is gone, or was overwritten.
-        CorruptionError: the report does not say where it is.
-    """
+    """Opens a rejected file: the copy or, if there is none, the drop itself."""
     if report.get("copy", key) is not None:
         return store.open_input(key)
     root, file, version, etag = (report.get(name) for name in ("landing", "file", "version", "etag"))
     if not (isinstance(root, str) and isinstance(file, str) and (version or etag)):
-        raise CorruptionError(key + ERROR_SUFFIX, "it says of no copy, and not where the file is")
+        raise CorruptionError(key + ERROR_SUFFIX, "it names no copy, and not where the file is")
     landing = open_store(root, runtime)
     if version:
         return landing.open_input(file, version=str(version))
     return landing.open_input(file, etag=etag_in(landing, str(etag)))
 
 
-@dataclass(frozen=True, slots=True)
-class BadRows:
-    """The rows that are kept in a ``.rows.jsonl``. Iterating gives the facts of each, with ``text`` as bytes."""
-
-    store: ObjectStore
-    key: str
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        with BufferedReader(cast(Any, self.store.open_input(self.key)), MIB) as file:
-            for number, line in enumerate(file, 1):
-                try:
-                    row = json.loads(line)
-                    yield {**row, "text": text_of(row)}
-                except (ValueError, TypeError) as error:
-                    raise CorruptionError(self.key, f"line {number} is no row: {error}") from error
+def read_bad_rows(store: ObjectStore, key: str) -> Iterator[dict[str, Any]]:
+    """The rows in a ``.rows.jsonl``, with ``text`` as bytes."""
+    with BufferedReader(cast(Any, store.open_input(key)), MIB) as file:
+        for number, line in enumerate(file, 1):
+            try:
+                row = json.loads(line)
+                yield {**row, "text": text_of(row)}
+            except (ValueError, TypeError) as error:
+                raise CorruptionError(key, f"line {number} is not a row: {error}") from error
 
 
-def text_of(kept: dict[str, Any]) -> bytes | None:
-    """The bytes of a text that a report or a row keeps."""
-    if (encoded := kept.get("text_base64")) is not None:
+def text_of(members: dict[str, Any]) -> bytes | None:
+    """The bytes of a text in a report or a row."""
+    if (encoded := members.get("text_base64")) is not None:
         return b64decode(encoded)
-    text = kept.get("text")
+    text = members.get("text")
     return None if text is None else str(text).encode("utf-8", "surrogatepass")
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """A reject that was put back.
+    """A reject that was put back as the file at ``url``, whole or with a number of ``rows``.
 
-    Args:
-        key: key of the reject.
-        url: URL of the file in the landing place.
-        rows: number of rows in it; None for a whole file.
-        left: number of rows that are not in it: they have no text, or a quote that is never closed.
+    ``left`` rows are not in it: they have no text, or a quote that is never closed.
     """
 
     key: str
@@ -235,25 +201,27 @@ def retry(
     table: str | None = None,
     force: bool = False,
 ) -> Retry:
-    """Puts a reject back: the whole file, or a file of the rows that are kept, under their header if they have one.
+    """Puts a reject back: the whole file, or a file of its bad rows, under their header if they have one.
 
     Args:
         store: where rejects are.
-        key: of the copy.
-        landing: the URL below which files are dropped; None = where it was dropped, as its report says.
+        landing: the URL below which files are dropped; None: where it was dropped, as its report says.
         table: for this table, instead of the one it was dropped for.
         force: again, if it was put back before.
 
     Raises:
         InputError: it was put back before; or it was dropped for no table; or nothing of it can be put back.
         NotFoundError: there is no such reject.
-        ObjectNotFoundError, ObjectChangedError: it was not copied, and the drop is gone, or was overwritten.
-        CorruptionError: its report is none, or its rows, or what was noted when it was put back before.
+        ObjectNotFoundError, ObjectChangedError: it was not copied, and the drop was deleted or overwritten.
+        CorruptionError: its report, its rows or the note of earlier retries cannot be read.
     """
     report, before = read_report(store, key), earlier_retries(store, key)
     if before and not force:
         raise InputError(f"{key} was put back {before[-1].get('at')} as {before[-1].get('as')}: --force does it again")
-    root = landing or report.get("landing") or _root_of(report)
+    url, file = str(report.get("source", "")), str(report.get("file", ""))
+    root = landing or report.get("landing")
+    if not root and file and url.endswith(file):
+        root = url.removesuffix(file).rstrip("/")
     if not root:
         raise InputError(f"the report of {key} does not say where it was dropped: give --landing")
     target = open_store(root, runtime)
@@ -269,13 +237,8 @@ def retry(
     return done
 
 
-def _root_of(report: dict[str, Any]) -> str:
-    source, file = str(report.get("source", "")), str(report.get("file", ""))
-    return source.removesuffix(file).rstrip("/") if file and source.endswith(file) else ""
-
-
 def _name(key: str, report: dict[str, Any], time: int, table: str | None) -> str:
-    """The name below the landing place: always the same for the same retry."""
+    """The name below the landing URL: always the same for the same retry."""
     if key.endswith(ROWS_SUFFIX):
         stem, ending = key.removesuffix(ROWS_SUFFIX), f".{_kind(report)}"
     else:
@@ -284,13 +247,14 @@ def _name(key: str, report: dict[str, Any], time: int, table: str | None) -> str
     if table is None and not slash:
         raise InputError(f"{key} was dropped for no table: say for which one, with --to-table")
     dropped_us = report.get("dropped_us")
-    known = dropped_us if isinstance(dropped_us, int) and 0 <= dropped_us < 10**18 else None
-    return retry_name(f"{table or folder}/{rest if slash else folder}", ending, time, known)
+    if not isinstance(dropped_us, int) or not 0 <= dropped_us < 10**18:
+        dropped_us = None
+    return retry_name(f"{table or folder}/{rest if slash else folder}", ending, time, dropped_us)
 
 
 def _kind(report: dict[str, Any]) -> str:
-    known = FORMATS.get(cast(FileKind, report.get("format")))
-    return known.kind if known and known.delimiter else "jsonl"  # rows of other formats are kept as JSON
+    format = FORMATS.get(cast(FileKind, report.get("format")))
+    return format.kind if format and format.delimiter else "jsonl"  # rows of other formats are JSON
 
 
 def _write_rows(
@@ -304,7 +268,7 @@ def _write_rows(
         nonlocal left, rows
         if isinstance(header, dict) and (text := text_of(header)) is not None:
             yield text
-        for row in BadRows(store, key):
+        for row in read_bad_rows(store, key):
             text = row["text"]
             if text is None or (quoted and text.count(b'"') % 2):
                 left += 1  # an open quote would swallow the rows after it
@@ -317,20 +281,9 @@ def _write_rows(
         for line in lines():
             output.write(line + b"\n")
         if not rows:
-            raise InputError(f"none of the {left} rows of {key} can be put back as it stands: {_where(report)}")
+            copy = report.get("copy_of_file")
+            where = f"look at {copy}, the whole file" if copy else "correct them, and drop them as a file of their own"
+            raise InputError(f"none of the {left} rows of {key} can be put back as it stands: {where}")
         if not there:
-            _commit(output, target, name)
+            commit_once(output, target, name)
     return rows, left
-
-
-def _commit(output: ObjectOutput, target: ObjectStore, name: str) -> None:
-    try:
-        output.commit()
-    except CorruptionError:
-        if not exists(target, name):
-            raise
-
-
-def _where(report: dict[str, Any]) -> str:
-    whole = report.get("copy_of_file")
-    return f"look at {whole}, the whole file" if whole else "correct them, and drop them as a file of their own"

@@ -1,7 +1,7 @@
 """Files that know the types of their columns (Parquet, Arrow, Avro): their batches made to fit a table.
 
-Types are as they are, or cast without loss to the declared ones (``dolmen.rows.write.casts``); text is never parsed,
-but times with a zone that Kafka Connect writes into Avro.
+Types stay, or are cast without loss to the declared ones (``dolmen.rows.write.casts``); text is never parsed, but times
+with a zone that Kafka Connect writes into Avro.
 """
 
 from __future__ import annotations
@@ -11,18 +11,16 @@ import datetime as dt
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import types as t
 
-from dolmen.errors import InputError, LimitError, RowError, SchemaError
+from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.format.schema import own_names, plain_type, storable
 from dolmen.format.types import Json
 from dolmen.ingest.formats.column_limits import check_columns, count_columns, rows_at_once
-from dolmen.ingest.formats.reader_options import OnBadRow, good_rows, is_closed
-from dolmen.ingest.formats.source_file import SourceFile
+from dolmen.ingest.formats.source_file import OnBadRow, SourceFile, good_rows, is_closed, too_many_bytes
 from dolmen.rows.write.casts import FindCast, lossless_cast
 from dolmen.rows.write.conform import conform
 
@@ -30,11 +28,7 @@ _DECIMAL_DIGITS = {32: 9, 64: 18, 128: 38, 256: 76}
 
 
 def stored_schema(schema: pa.Schema, name: str) -> pa.Schema:
-    """The stored types of a file's columns; string where nothing but NULL tells no type.
-
-    Raises:
-        SchemaError: one cannot be stored.
-    """
+    """The stored types of a file's columns; string where there is nothing but NULL. Raises SchemaError."""
     fields = []
     for field in schema:
         try:
@@ -58,8 +52,8 @@ def without_nulls(kind: pa.DataType) -> pa.DataType:
 
 def surveyed_schema(schema: pa.Schema, name: str) -> pa.Schema:
     """The stored types of a file's columns, all nullable; those of type null stay so. Raises SchemaError."""
-    told = pa.schema([field for field in schema if not t.is_null(field.type)])
-    kinds = {field.name: field.type for field in stored_schema(told, name)}
+    typed = pa.schema([field for field in schema if not t.is_null(field.type)])
+    kinds = {field.name: field.type for field in stored_schema(typed, name)}
     return pa.schema([pa.field(field.name, kinds.get(field.name, pa.null())) for field in schema])
 
 
@@ -71,23 +65,17 @@ def conform_file(
     on_bad_row: OnBadRow | None,
     find: FindCast = lossless_cast,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a file as batches of ``schema``.
+    """The rows of a file as batches of ``schema``. Raises as ``formats.read`` does.
 
     Args:
         batches: of the schema ``own``.
-        on_bad_row: called with each row that does not fit; None raises an error for the first.
         find: how values without children are cast.
-
-    Raises:
-        SchemaError: the columns do not match, or are of another kind.
-        RowError: a value does not fit its column.
-        InputError: the file holds more than it may.
     """
     name = source.name
     batches = _slices(_check_size(batches, name, source.options.max_bytes), rows_at_once(own, name))
     if source.options.ignore_extra:
-        kept = common_schema(own, schema, name)
-        batches, own = (_keep(batch, kept) for batch in batches), kept
+        own = common_schema(own, schema, name)
+        batches = (batch.select(own.names).cast(own) for batch in batches)
     try:
         reader = pa.RecordBatchReader.from_batches(own, batches)
         checked = conform(reader, schema, find, defaults=source.options.defaults)
@@ -100,17 +88,12 @@ def conform_file(
         raise SchemaError(f"file {name!r}: {error}", column=error.column) from None
     row = 1
     for batch in batches:
-        yield from _read_good(_TypedRows(batch, schema, row, source.options.defaults, find), on_bad_row)
+        yield from _good_batches(batch, schema, row, source.options.defaults, find, on_bad_row)
         row += batch.num_rows
 
 
 def check_schema(schema: pa.Schema, name: str, max_columns: int) -> pa.Schema:
-    """The schema itself.
-
-    Raises:
-        InputError: it can only be damaged: Arrow does not look, and may crash on it.
-        LimitError: it has more columns than a file may have.
-    """
+    """The schema itself. Raises InputError if it is damaged: Arrow does not check it, and may crash; LimitError."""
     check_columns(count_columns(schema, max_columns), max_columns, name)
     try:
         for field in schema:
@@ -128,8 +111,8 @@ def _check(field: pa.Field) -> None:
     if t.is_decimal(kind) and not 0 <= kind.scale <= _DECIMAL_DIGITS[kind.bit_width]:
         raise ValueError(f"a decimal of scale {kind.scale}")
     if t.is_nested(kind):
-        for place in range(kind.num_fields):
-            _check(kind.field(place))
+        for index in range(kind.num_fields):
+            _check(kind.field(index))
 
 
 def common_schema(source: pa.Schema, schema: pa.Schema, name: str) -> pa.Schema:
@@ -141,9 +124,9 @@ def common_schema(source: pa.Schema, schema: pa.Schema, name: str) -> pa.Schema:
 
 
 def _common_fields(source: Iterable[pa.Field], target: Iterable[pa.Field]) -> list[pa.Field]:
-    given, wanted = list(source), {field.name: field for field in target}
-    names = own_names([field.name for field in given], wanted.values())
-    pairs = ((field, wanted.get(own)) for field, own in zip(given, names, strict=True))
+    fields, table = list(source), {field.name: field for field in target}
+    names = own_names([field.name for field in fields], table.values())
+    pairs = ((field, table.get(own)) for field, own in zip(fields, names, strict=True))
     return [field.with_type(_common_type(field.type, own)) for field, own in pairs if own is not None]
 
 
@@ -160,26 +143,12 @@ def _common_type(source: pa.DataType, field: pa.Field) -> pa.DataType:
     return source
 
 
-def _keep(batch: pa.RecordBatch, kept: pa.Schema) -> pa.RecordBatch:
-    columns = [batch.column(field.name) for field in kept]
-    return pa.RecordBatch.from_arrays(
-        [
-            column if column.type == field.type else column.cast(field.type)
-            for column, field in zip(columns, kept, strict=True)
-        ],
-        schema=kept,
-    )
-
-
 def _check_size(batches: Iterator[pa.RecordBatch], name: str, max_bytes: int) -> Iterator[pa.RecordBatch]:
     left = max_bytes
     for batch in batches:
         left -= max(batch.nbytes, batch.num_rows)  # rows of nothing but NULL may take no bytes
         if left < 0:
-            raise LimitError(
-                f"file {name!r} unpacks to more than the {max_bytes:,} bytes that one file may hold: "
-                "split it into smaller files"
-            )
+            raise too_many_bytes(name, max_bytes)
         yield batch
 
 
@@ -190,55 +159,36 @@ def _slices(batches: Iterator[pa.RecordBatch], most: int) -> Iterator[pa.RecordB
             yield batch.slice(start, most)
 
 
-def _read_good(rows: _TypedRows, on_bad_row: OnBadRow) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of a batch that fit, and reports the others."""
-    try:
-        made = list(rows.conform(rows.batch))
-    except RowError:
-        yield pa.concat_batches(
-            [pa.RecordBatch.from_pylist([], rows.schema), *good_rows(rows, rows.first_row, on_bad_row)]
-        )
-    else:
-        yield from made
+def _good_batches(
+    batch: pa.RecordBatch,
+    schema: pa.Schema,
+    first_row: int,
+    defaults: Mapping[str, Json],
+    find: FindCast,
+    on_bad_row: OnBadRow,
+) -> list[pa.RecordBatch]:
+    """Returns the rows of a batch that fit, and reports the others."""
 
-
-@dataclass(frozen=True)
-class _TypedRows:
-    """The rows of a batch, some of which may not fit.
-
-    Args:
-        defaults: JSON forms of the values of columns that the file lacks.
-    """
-
-    batch: pa.RecordBatch
-    schema: pa.Schema
-    first_row: int
-    defaults: Mapping[str, Json]
-    find: FindCast
-
-    def __len__(self) -> int:
-        return int(self.batch.num_rows)
-
-    def convert(self, start: int, stop: int) -> pa.RecordBatch:
-        """Some of the rows. Raises RowError for the first that does not fit."""
+    def conform_part(start: int, stop: int) -> pa.RecordBatch:
+        part = pa.RecordBatchReader.from_batches(batch.schema, [batch.slice(start, stop - start)])
         try:
-            return pa.concat_batches(list(self.conform(self.batch.slice(start, stop - start))))
+            return pa.concat_batches(list(conform(part, schema, find, defaults=defaults)))
         except RowError as error:
-            row = self.first_row + start + (error.row or 1) - 1
+            row = first_row + start + (error.row or 1) - 1
             raise RowError(error.reason, row=row, column=error.column) from None
 
-    def conform(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Rows made to fit. Raises RowError for the first that does not, counted from 1."""
-        reader = pa.RecordBatchReader.from_batches(batch.schema, [batch])
-        return conform(reader, self.schema, self.find, defaults=self.defaults)
+    def text(index: int) -> bytes | None:
+        return json_of(batch.slice(index, 1))
 
-    def text(self, place: int) -> bytes | None:
-        """A row as a JSON object; None if it has a value that Python has no words for."""
-        return json_of(self.batch.slice(place, 1))
+    try:
+        return list(conform(pa.RecordBatchReader.from_batches(batch.schema, [batch]), schema, find, defaults=defaults))
+    except RowError:
+        good = good_rows(batch.num_rows, first_row, conform_part, text, on_bad_row)
+        return [pa.concat_batches([pa.RecordBatch.from_pylist([], schema), *good])]
 
 
 def json_of(row: pa.RecordBatch) -> bytes | None:
-    """One row as a JSON object, values as ``jsonl`` reads them; None if Python has no words for one of them."""
+    """One row as a JSON object, values as ``jsonl`` reads them; None if JSON does not hold one of them."""
     try:
         (values,) = row.to_pylist()
         return json.dumps(_plain(values), ensure_ascii=False).encode()

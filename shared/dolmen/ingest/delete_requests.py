@@ -1,36 +1,7 @@
-"""Delete requests, as messages say them.
+"""Delete requests: parses their messages (docs/ingest.md), and applies a batch of them in one commit.
 
-A message is one JSON object. It names one table, or several for one atomic delete over all of them::
-
-    {"table": "events", "where": "user_id = 42 AND event_time < '2025-01-01'", "request_id": "gdpr-17"}
-    {"table": "events", "where": {"user_id": 42}}
-    {"table": "events", "keys": [1, 2, 3]}                        by the primary key
-    {"table": "events", "keys": [[1, "a"], [2, "b"]], "on": ["user_id", "kind"]}
-    {"tables": ["events", "sessions"], "where": {"user_id": 42}}  the same from each
-    {"tables": [{"table": "events", "where": {"user_id": 42}},    something else from each
-                {"table": "users", "keys": [42]}]}
-
-An erasure is one of a table, or of all rows about somebody in all tables with a subject::
-
-    {"erase": {"table": "events", "where": {"user_id": 42}}, "request_id": "gdpr-18"}
-    {"forget": {"subject": 42}, "request_id": "gdpr-19"}          or a list of subjects
-
-==============  =======================================================================================================
-``table``       name of a table
-``tables``      names that share the other members, or objects that each have their own; at most 100
-``where``       a predicate: SQL text, or an object of columns and values; ``"TRUE"`` deletes all rows
-``keys``        values of the key, or lists of them where it has several columns; at most 1,000,000 in all
-``on``          the key's columns; the primary key by default
-``mode``        ``"tombstone"`` (the default: constant time) or ``"positions"`` (looks the rows up now)
-``request_id``  1 to 256 printable characters; under one id a request is applied once, however often it comes, and
-                another request is refused. The message's own id by default.
-==============  =======================================================================================================
-
-Any other member is refused, and so is one that stands there twice. Numbers mean their digits: one that a double does
-not hold is kept as a decimal, never rounded to a neighbour. A message has at most 64 MB. Pure: nothing here knows the
-tables.
-
-Delete requests become tombstones: a batch of them is one commit, each request is in it once and whole, or not.
+An unknown member is refused, and so is one that is there twice. Numbers mean their digits: one that a double does not
+hold is kept as a decimal, never rounded to a neighbour.
 """
 
 from __future__ import annotations
@@ -40,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from typing import Any, get_args
 
 from dolmen.api.database import Database
@@ -50,36 +22,21 @@ from dolmen.entries.segments.erasures_in_force import SUBJECT
 from dolmen.errors import InvalidNameError, LimitError
 from dolmen.format.layout import check_table_name
 from dolmen.ingest.announcements import DROP_SCHEME
-from dolmen.ingest.batch import BatchRequest, Decision, RequestOutcome, apply_together
+from dolmen.ingest.batch import BatchRequest, BatchResult, Decision, apply_together
 from dolmen.ingest.redaction import MessageError
 from dolmen.transactions.erase import MOST_SUBJECTS
 from dolmen.transactions.row_statements import Mode
 from dolmen.transactions.transaction import Transaction, unit_of
-from dolmen.transactions.unit_of_work import Commit
 
 MAX_BODY_BYTES = 64 * MIB
-
-
 MAX_TABLES = 100
-
-
 MAX_ID_LENGTH = 256
-
-
 MAX_NESTING = 8
 """How deep lists and objects may be nested; a valid request needs six levels."""
-
-
 MAX_DIGITS = 400
 """The most digits of a number: more than any column holds."""
-
-
 _OF_ONE = frozenset({"table", "where", "keys", "on", "mode"})
-
-
 _OF_ALL = frozenset({"tables", "request_id"})
-
-
 _OF_ERASURE = frozenset({"table", "where", "keys", "on"})
 
 
@@ -104,9 +61,8 @@ class DeleteRequest:
     """One delete over one or several tables, applied as a whole and once; or an erasure.
 
     Args:
-        deletes: what is deleted; of an erasure of one table, that alone; none if somebody is forgotten.
-        erases: whether the rows are erased: in older versions too, and for good.
-        subjects: who is forgotten.
+        deletes: one for an erasure of a table; none if subjects are forgotten.
+        erases: whether the rows are erased: in older versions too, and permanently.
         dropped: see ``Database.forget``.
     """
 
@@ -119,15 +75,9 @@ class DeleteRequest:
 
 
 def parse_request(body: str | Mapping[str, Any] | None, message_id: str | None) -> DeleteRequest:
-    """Reads a message.
+    """Reads a message, JSON text or parsed. Raises InputError, which says what to correct.
 
-    Args:
-        body: JSON text, or what was read from it.
-        message_id: stands in where there is no ``request_id``.
-
-    Raises:
-        LimitError: it is too large, or has too many keys or tables.
-        InputError: it is no such message; says what to correct.
+    ``message_id`` is the request's id where there is no ``request_id``.
     """
     document = _json(body) if isinstance(body, str) else body
     if not isinstance(document, Mapping):
@@ -138,8 +88,8 @@ def parse_request(body: str | Mapping[str, Any] | None, message_id: str | None) 
         _check_values(document)
     request_id = _request_id(document, message_id)
     if "forget" in document:
-        said = _alone(document, "forget")
-        subjects, dropped = _subjects(said), bool(said.get("dropped"))
+        members = _alone(document, "forget")
+        subjects, dropped = _subjects(members), bool(members.get("dropped"))
         digest = digest_of({"forget": list(subjects), **({"dropped": True} if dropped else {})})
         return DeleteRequest(request_id, digest, (), erases=True, subjects=subjects, dropped=dropped)
     if "erase" in document:
@@ -166,7 +116,7 @@ def _json(text: str) -> Any:
         raise MessageError(f"not JSON: {error}") from None
     except MessageError:
         raise
-    except ValueError:  # Python reads no integer of more than 4,300 digits
+    except ValueError:  # Python parses no integer of more than 4,300 digits
         raise MessageError(f"a number of too many digits: at most {MAX_DIGITS} are allowed") from None
 
 
@@ -215,17 +165,16 @@ def _check_values(document: Mapping[str, Any]) -> None:
 
 
 def _request_id(document: Mapping[str, Any], message_id: str | None) -> str:
-    given = document.get("request_id", message_id)
-    if given is None:
+    id_, drops = document.get("request_id", message_id), DROP_SCHEME.bucket_url("")
+    if id_ is None:
         raise MessageError("no request_id, and no message id to stand in for it")
-    if not isinstance(given, str):
+    if not isinstance(id_, str):
         raise MessageError("request_id: text")
-    if not 0 < len(given) <= MAX_ID_LENGTH or not given.isprintable():
+    if not 0 < len(id_) <= MAX_ID_LENGTH or not id_.isprintable():
         raise MessageError(f"request_id: 1 to {MAX_ID_LENGTH} printable characters")
-    if given.startswith(DROP_SCHEME.bucket_url("")):
-        begin = DROP_SCHEME.bucket_url("")
-        raise MessageError(f"request_id: ids that begin with {begin} are those of dropped files")
-    return given
+    if id_.startswith(drops):
+        raise MessageError(f"request_id: ids that begin with {drops} are those of dropped files")
+    return id_
 
 
 def _deletes(document: Mapping[str, Any]) -> list[TableDelete]:
@@ -264,21 +213,20 @@ def _alone(document: Mapping[str, Any], member: str) -> Mapping[str, Any]:
     return found
 
 
-def _erased(said: Mapping[str, Any]) -> TableDelete:
-    if unknown := sorted(str(name) for name in said.keys() - _OF_ERASURE):
+def _erased(members: Mapping[str, Any]) -> TableDelete:
+    if unknown := sorted(str(name) for name in members.keys() - _OF_ERASURE):
         raise MessageError(f"erase: unknown member {{}}; there are: {', '.join(sorted(_OF_ERASURE))}", unknown[0])
-    if "table" not in said:
+    if "table" not in members:
         raise MessageError("erase: name a table; an erasure is of one, or of a subject in all of them ('forget')")
-    return _delete(said)
+    return _delete(members)
 
 
-def _subjects(said: Mapping[str, Any]) -> tuple[int | str, ...]:
-    if not {"subject"} <= said.keys() <= {"subject", "dropped"}:
+def _subjects(members: Mapping[str, Any]) -> tuple[int | str, ...]:
+    if not {"subject"} <= members.keys() <= {"subject", "dropped"}:
         raise MessageError("forget: an object with the member 'subject', and no other but 'dropped'")
-    if not isinstance(said.get("dropped", False), bool):
-        raise MessageError(f"dropped: true or false, not {_kind(said['dropped'])}")
-    given = said["subject"]
-    subjects = given if isinstance(given, list) else [given]
+    if not isinstance(members.get("dropped", False), bool):
+        raise MessageError(f"dropped: true or false, not {_kind(members['dropped'])}")
+    subjects = members["subject"] if isinstance(members["subject"], list) else [members["subject"]]
     if not subjects:
         raise MessageError("subject: an empty list forgets nobody")
     if len(subjects) > MOST_SUBJECTS:
@@ -288,23 +236,23 @@ def _subjects(said: Mapping[str, Any]) -> tuple[int | str, ...]:
     return tuple(dict.fromkeys(subjects))
 
 
-def _delete(said: Mapping[str, Any]) -> TableDelete:
+def _delete(members: Mapping[str, Any]) -> TableDelete:
     try:
-        table = check_table_name(said.get("table", ""))
+        table = check_table_name(members.get("table", ""))
     except InvalidNameError:
-        raise MessageError("table name {} is not 1 to 64 of a-z, 0-9 and _", said.get("table", "")) from None
-    if ("where" in said) == ("keys" in said):
+        raise MessageError("table name {} is not 1 to 64 of a-z, 0-9 and _", members.get("table", "")) from None
+    if ("where" in members) == ("keys" in members):
         raise MessageError(f"table {table!r}: delete what? Say where or keys, one of them")
-    mode: Any = said.get("mode", "tombstone")
+    mode: Any = members.get("mode", "tombstone")
     if mode not in get_args(Mode):
         raise MessageError(f"mode {{}}: {' or '.join(map(repr, get_args(Mode)))}", mode)
-    if "keys" in said:
+    if "keys" in members:
         if mode == "positions":
             raise MessageError("mode 'positions' goes with where, not with keys")
-        return TableDelete(table, None, _keys(said["keys"]), _on(said.get("on")), mode)
-    if "on" in said:
+        return TableDelete(table, None, _keys(members["keys"]), _on(members.get("on")), mode)
+    if "on" in members:
         raise MessageError("'on' goes with keys, not with where")
-    return TableDelete(table, _where(said["where"]), None, None, mode)
+    return TableDelete(table, _where(members["where"]), None, None, mode)
 
 
 def _where(where: Any) -> str | Mapping[str, Any]:
@@ -344,35 +292,21 @@ def _kind(value: Any) -> str:
     return names.get(type(value), "a number")
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteResult:
-    """The result of a batch of requests: an outcome for each, in their order, and the commit, if there was one.
-
-    ``transaction`` is that of the batch.
-    """
-
-    outcomes: list[RequestOutcome]
-    commit: Commit | None
-    transaction: Transaction | None = None
-
-
 def apply_deletes(
     database: Database, requests: Sequence[DeleteRequest], *, deadline: Callable[[], bool] = lambda: False
-) -> DeleteResult:
+) -> BatchResult:
     """Applies delete requests in ONE commit, each over all of its tables or not at all.
 
-    A request that cannot be applied (no such table or column, a predicate that cannot be read) is refused, alone.
-
-    Args:
-        deadline: once it is true, requests not begun yet are postponed.
+    A request that cannot be applied (no such table or column, a predicate that cannot be read) is refused, alone. Once
+    ``deadline`` is true, requests not begun yet are postponed.
     """
-    result = apply_together(
-        database,
-        "delete",
-        [BatchRequest(request.id, request.digest, _statements(request)) for request in requests],
-        deadline=deadline,
-    )
-    return DeleteResult(result.outcomes, result.commit, result.transaction)
+
+    def add_to(transaction: Transaction, request: DeleteRequest) -> Decision:
+        add_request(transaction, request)
+        return "apply"
+
+    batch = [BatchRequest(each.id, each.digest, partial(add_to, request=each)) for each in requests]
+    return apply_together(database, "delete", batch, deadline=deadline)
 
 
 def request_values(request: DeleteRequest) -> list[Any]:
@@ -407,11 +341,3 @@ def add_request(transaction: Transaction, request: DeleteRequest) -> None:
             table.erase(delete.where, keys=delete.keys, on=delete.on, request=request.id)
         else:
             table.delete(delete.where, keys=delete.keys, on=delete.on, mode=delete.mode, request=request.id)
-
-
-def _statements(request: DeleteRequest) -> Callable[[Transaction], Decision]:
-    def add_to(transaction: Transaction) -> Decision:
-        add_request(transaction, request)
-        return "apply"
-
-    return add_to

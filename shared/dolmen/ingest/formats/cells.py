@@ -1,0 +1,444 @@
+"""Parses cells: text of CSV and JSON strings as values of a declared type (docs/ingest.md, Values in text).
+
+Spaces around anything but a string do not count. Arrow's parsers take more than the rules in places: ``nan(1)``, an
+hour without minutes, the year 0; that is refused here. Its casts and parsers of decimals wrap around where rescaling a
+number takes more than 128 bits, and give zero for one with too small an exponent, without an error: so they only get
+text for which that cannot happen.
+
+Where times have another format (``TimeFormat``), text that is no such number, or does not match the pattern, is read as
+ISO 8601. With a unit, timestamps may have decimal places as far as microseconds reach. A pattern with date and time of
+day is that of timestamps; one without time of day that of dates, and of timestamps, which are their midnights; one
+without a date that of times of day. All other columns hold ISO 8601.
+"""
+
+from __future__ import annotations
+
+import re
+from binascii import a2b_base64
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import cache, partial
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types as t
+
+from dolmen.base.units import DAY_US
+from dolmen.format.ingest_properties import MONTHS, UNIT_DIGITS, parse_time_pattern
+from dolmen.format.types import TextKind, type_of
+from dolmen.rows.write.casts import Cast, Misfit, short_value
+
+_DIGITS = 38
+_MAX_EXPONENT, _EXPONENT_DIGITS = 1000, 8
+_PLAIN = r"^(?P<sign>[+-]?)0*(?P<whole>[0-9]*)\.?(?P<part>[0-9]*?)0*$"
+_NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)$"
+_WITH_EXPONENT = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][+-]?[0-9]+$"
+_MARK_BYTES = 48
+_SMALL_NUMBER = re.compile(rb"(?:^|[^0-9A-Za-z-])[-+]?[0-9.]+[eE]-$")
+_STRING_OR_SMALL = re.compile(rb'"(?:[^"\\]|\\.)*"|(-?)((?:0|[1-9][0-9]*)(?:\.[0-9]+)?)[eE]-([0-9]+)')
+_LOWER_CASE = 0x20
+_BASE64 = r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
+_SURE_DIGITS = 15
+"""As many significant digits of a decimal number as every double holds."""
+
+
+def native_decimal(target: pa.DataType) -> pa.DataType | None:
+    """The type to ask a parser for instead of a decimal one; None: there is none, ask for text.
+
+    It has so few digits that numbers cannot overflow when they are brought to the scale.
+    """
+    digits = min(target.precision, _DIGITS - target.scale)
+    return pa.decimal128(digits, target.scale) if digits > 0 else None
+
+
+def may_be_tiny(data: bytes) -> bool:
+    """Whether there is a number with a negative exponent anywhere, which parsers might take for zero."""
+    array = np.frombuffer(data, np.uint8)
+    marks = np.flatnonzero((array[1:] == ord("-")) & (array[:-1] | _LOWER_CASE == ord("e"))) + 2
+    return any(_SMALL_NUMBER.search(data[max(0, mark - _MARK_BYTES) : mark]) for mark in marks.tolist())
+
+
+def holds(kind: pa.DataType, is_kind: Callable[[pa.DataType], bool]) -> bool:
+    """Whether values of a type are of some kind, or hold such values at any depth."""
+    return bool(is_kind(kind)) or any(holds(kind.field(index).type, is_kind) for index in range(kind.num_fields))
+
+
+def without_tiny(lines: bytes) -> bytes:
+    """JSON with its numbers that have negative exponents written out: parsers take them for what they are."""
+    return _STRING_OR_SMALL.sub(_write_out, lines)
+
+
+def _write_out(found: re.Match[bytes]) -> bytes:
+    if found[0].startswith(b'"'):
+        return found[0]
+    sign, mantissa, exponent = found[1], found[2], found[3].lstrip(b"0")
+    if not mantissa.strip(b"0."):
+        return sign + b"0"
+    too_small = len(exponent) > _EXPONENT_DIGITS or int(exponent or b"0") > _MAX_EXPONENT
+    number = Decimal((b"1e-%d" % _MAX_EXPONENT if too_small else mantissa + b"e-" + (exponent or b"0")).decode())
+    return sign + format(number, "f").encode()
+
+
+def parse_decimal(text: pa.Array, target: pa.DataType) -> pa.Array:
+    """Trimmed text as decimals; NULL stays NULL. Raises Misfit."""
+    if pc.all(pc.match_substring_regex(text, _NUMBER)).as_py() is False:
+        text = _without_exponents(text)
+    parts = pc.extract_regex(text, _PLAIN)
+    sign, whole, part = (pc.struct_field(parts, name) for name in ("sign", "whole", "part"))
+    if (pc.max(pc.binary_length(part)).as_py() or 0) > target.scale:
+        raise Misfit("it needs rounding")
+    if (pc.max(pc.binary_length(whole)).as_py() or 0) > max(target.precision - target.scale, 0):
+        raise Misfit("too many digits")
+    digits = pc.binary_join_element_wise(sign, "0", whole, pc.utf8_rpad(part, target.scale, "0"), "")
+    unscaled = digits.cast(pa.decimal128(_DIGITS, 0)).cast(pa.decimal128(target.precision, 0))
+    return pa.Array.from_buffers(target, len(unscaled), unscaled.buffers(), offset=unscaled.offset)
+
+
+def changes_digits(text: pa.Array, floats: pa.Array) -> bool:
+    """Whether a double has other digits, in its shortest notation, than the number in the text that it was made of."""
+    doubtful = pc.or_(pc.greater(pc.binary_length(text), _SURE_DIGITS), pc.match_substring(text, "e", ignore_case=True))
+    text, shortest = text.filter(doubtful), floats.filter(doubtful).cast(pa.string())
+    others = pc.not_equal(text, shortest)  # few: most are written in their shortest notation
+    text, shortest = text.filter(others), shortest.filter(others)
+    return pc.all(pc.equal(_significant_digits(text), _significant_digits(shortest))).as_py() is False
+
+
+def _significant_digits(text: pa.Array) -> pa.Array:
+    """The digits of numbers, without zeros before and after them. Of one double, they differ if the numbers do."""
+    return pc.ascii_trim(pc.replace_substring_regex(text, r"^-|\.|[eE].*$", ""), "0")
+
+
+def _without_exponents(text: pa.Array) -> pa.Array:
+    """The same numbers written out; they are few. Raises Misfit if one is no number, or far too large or small."""
+    scientific = pc.match_substring_regex(text, _WITH_EXPONENT)
+    plain = pc.match_substring_regex(text, _NUMBER)
+    if pc.all(pc.or_(scientific, plain)).as_py() is False:
+        raise Misfit("not a number")
+    written = []
+    for number in text.filter(scientific).to_pylist():
+        exponent = number.lower().partition("e")[2]
+        if len(exponent) > _EXPONENT_DIGITS or abs(int(exponent)) > _MAX_EXPONENT:
+            raise Misfit("too large an exponent")
+        written.append(format(Decimal(number), "f"))
+    return pc.replace_with_mask(text, pc.fill_null(scientific, False), pa.array(written, pa.string()))
+
+
+Parse: TypeAlias = Callable[[pa.Array], pa.Array]
+_EXACT_INTEGER = pa.decimal128(38, 0)
+_HOUR_ALONE = "[T ][0-9]{2}([Z+-]|$)"
+FIRST_DAY, LAST_DAY = -719_162, 2_932_896
+"""The first day of year 1 and the last of 9999, in days since 1970: the range of Python, and of ISO 8601."""
+
+
+def join_strings(strings: pa.Array) -> pa.Buffer:
+    """The bytes of all strings, one after the other; none is NULL."""
+    _, offsets, data = strings.buffers()
+    bounds = np.frombuffer(offsets, np.int32)
+    first = int(bounds[strings.offset])
+    return data.slice(first, int(bounds[strings.offset + len(strings)]) - first) if data else pa.py_buffer(b"")
+
+
+def text_cast(target: pa.DataType, *, empty_is_null: bool, parse: Parse | None = None) -> Cast:
+    """The cast from strings to ``target``, which is not string itself.
+
+    Args:
+        empty_is_null: whether blank text is NULL. In a column of binary, an empty cell that was not NULL before (it was
+            in quotes) is no bytes at all.
+        parse: turns trimmed text into values of ``target``, or raises ``Misfit``; for types that text does not hold.
+    """
+
+    def cast(array: pa.Array) -> pa.Array:
+        text = pc.ascii_trim_whitespace(array)
+        if empty_is_null:
+            blank = pc.equal(text, "")
+            if t.is_binary(target):
+                blank = pc.and_(blank, pc.not_equal(array, ""))
+            text = pc.if_else(blank, pa.scalar(None, pa.string()), text)
+        return parse(text) if parse else parse_text(text, target)
+
+    return cast
+
+
+def precision_check(target: pa.DataType) -> Cast | None:
+    """The check of values that pyarrow parsed to ``target``: its CSV and JSON parsers let 1000 into decimal(5, 2)."""
+    if not t.is_decimal(target):
+        return None
+    wide = pa.decimal128(38, target.scale)
+
+    def check(values: pa.Array) -> pa.Array:
+        try:
+            return values.cast(wide).cast(target)
+        except pa.ArrowInvalid:
+            raise Misfit("too many digits") from None
+
+    return check
+
+
+def parse_text(text: pa.Array, target: pa.DataType) -> pa.Array:
+    """Trimmed text as values of a type without children; NULL stays NULL.
+
+    Raises Misfit if some text is no value of this type; the reason is right for an array of one.
+    """
+    column_type = type_of(target)
+    assert column_type is not None, target
+    assert column_type.text is not None, target
+    try:
+        return PARSERS[column_type.text](text, target)
+    except (pa.ArrowInvalid, Misfit):
+        raise Misfit(_why_not(text[0].as_py(), target) if len(text) == 1 else "") from None
+
+
+def _parse_time(text: pa.Array, target: pa.DataType) -> pa.Array:
+    moments = _cast_timestamp(pc.binary_join_element_wise("1970-01-01", text, "T"), pa.timestamp("us"))
+    return moments.cast(target)
+
+
+def _parse_integer(text: pa.Array, target: pa.DataType) -> pa.Array:
+    if pc.any(pc.match_substring(text, "x", ignore_case=True)).as_py():
+        raise Misfit("hexadecimal")  # Arrow would take 0x1F for 31
+    try:
+        return text.cast(target)
+    except pa.ArrowInvalid:
+        return parse_decimal(text, _EXACT_INTEGER).cast(target)
+
+
+def _parse_float(text: pa.Array, target: pa.DataType) -> pa.Array:
+    if pc.any(pc.match_substring(text, "(")).as_py():
+        raise Misfit("NaN with a payload")  # Arrow would take nan(1) for NaN
+    values = text.cast(target)
+    infinite = text.filter(pc.is_inf(values))
+    if pc.all(pc.match_substring(infinite, "inf", ignore_case=True)).as_py() is False:
+        raise Misfit("overflow")  # Arrow would take 1e400 for infinity
+    return values
+
+
+def within_years(values: pa.Array) -> pa.Array:
+    """Dates or timestamps as they are. Raises Misfit unless all lie within the years 1 to 9999, UTC."""
+    unit = pa.int32() if t.is_date(values.type) else pa.int64()
+    ends = pc.min_max(values.view(unit)).as_py()
+    scale = 1 if t.is_date(values.type) else DAY_US
+    if ends["min"] is not None and (ends["min"] < FIRST_DAY * scale or ends["max"] >= (LAST_DAY + 1) * scale):
+        raise Misfit("not within the years 1 to 9999")
+    return values
+
+
+def _cast_timestamp(text: pa.Array, target: pa.DataType) -> pa.Array:
+    if pc.any(pc.match_substring_regex(text, _HOUR_ALONE)).as_py():
+        raise Misfit("an hour without minutes")  # Arrow would take 01 for 01:00
+    try:
+        return text.cast(target)
+    except pa.ArrowInvalid:
+        return pc.replace_substring_regex(text, r"(\.\d{6})0+", r"\1").cast(target)
+
+
+PARSERS: dict[TextKind, Callable[[pa.Array, pa.DataType], pa.Array]] = {
+    "string": lambda text, target: text.cast(target),
+    "bool": lambda text, target: text.cast(target),
+    "integer": _parse_integer,
+    "float": _parse_float,
+    "decimal": parse_decimal,
+    "date": lambda text, target: within_years(text.cast(target)),
+    "time": _parse_time,
+    "timestamp": lambda text, target: within_years(_cast_timestamp(text, target)),
+    "base64": lambda text, target: _decode_base64(text).cast(target),
+}
+"""How trimmed text is parsed, by the kind of its grammar (``ColumnType.text``); ``json_values`` parses JSON."""
+
+
+def _why_not(text: str, target: pa.DataType) -> str:
+    reason = f"{short_value(text)} is not a valid {target}"
+    if t.is_timestamp(target):
+        other = pa.timestamp("us", None if target.tz else "UTC")
+        try:
+            _cast_timestamp(pa.array([text]), other)
+        except pa.ArrowInvalid:
+            return reason
+        return f"{reason}: it has no UTC offset" if target.tz else f"{reason}: it has a UTC offset"
+    if t.is_integer(target) or t.is_decimal(target):
+        try:
+            pa.array([text]).cast(pa.float64())
+        except pa.ArrowInvalid:
+            return reason
+        return f"{reason}: it does not fit without loss"
+    return reason
+
+
+def _decode_base64(text: pa.Array) -> pa.Array:
+    """Binary values of base64 strings (RFC 4648, section 4, padded). Raises Misfit."""
+    if pc.all(pc.match_substring_regex(text, _BASE64)).as_py() is False:
+        raise Misfit("not base64")
+    return pa.array([None if value is None else a2b_base64(value) for value in text.to_pylist()], pa.binary())
+
+
+_SECONDS = pa.decimal128(32, 6)
+"""Seconds to the microsecond, with more digits than there are years for."""
+
+NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+
+
+@dataclass(frozen=True, slots=True)
+class TimeFormat:
+    """A time format beside ISO 8601.
+
+    Args:
+        digits: of numbers since the epoch, see ``UNIT_DIGITS``; None for a pattern.
+        pattern: as a regular expression, a group for each directive.
+    """
+
+    name: str
+    digits: int | None = None
+    pattern: str = ""
+    directives: frozenset[str] = frozenset()
+
+    @staticmethod
+    @cache
+    def of(name: str | None) -> TimeFormat | None:
+        """The format of this name; None for ISO 8601 alone. Raises InputError for any other name."""
+        if name is None or name == "iso":
+            return None
+        if name in UNIT_DIGITS:
+            return TimeFormat(name, UNIT_DIGITS[name])
+        pattern = parse_time_pattern(name)
+        return TimeFormat(name, None, pattern.regex, pattern.directives)
+
+    @property
+    def has_zone(self) -> bool:
+        """Whether values have their UTC offset."""
+        return "z" in self.directives
+
+    def parser(self, target: pa.DataType) -> Parse | None:
+        """How trimmed text becomes values of ``target``; None if this format is not for that type."""
+        if self.digits is not None:
+            numbers: Callable[[pa.Array], pa.Array] = partial(_parse_numbers, digits=self.digits, target=target)
+            return partial(self._parse, NUMBER, numbers, target) if t.is_temporal(target) else None
+        if t.is_timestamp(target):
+            applies = "d" in self.directives
+        elif t.is_date(target):
+            applies = not self.directives & set("HI")
+        else:
+            applies = t.is_time(target) and "d" not in self.directives
+        return partial(self._parse, self.pattern, partial(self._match, target=target), target) if applies else None
+
+    def parser_type(self, target: pa.DataType) -> pa.DataType | None:
+        """The type of number to ask a parser for instead of ``target``; None if values are no numbers."""
+        if self.digits is None or not t.is_temporal(target):
+            return None
+        return _SECONDS if t.is_timestamp(target) and self.digits == _SECONDS.scale else pa.int64()
+
+    def number_cast(self, source: pa.DataType, target: pa.DataType) -> Cast | None:
+        """The cast from numbers to ``target``; None if ``source`` is not a number or ``target`` not a time."""
+        if self.digits is None or not t.is_temporal(target) or not (t.is_integer(source) or t.is_decimal(source)):
+            return None
+        return partial(_cast_numbers, digits=self.digits, target=target)
+
+    def _parse(self, pattern: str, parse: Parse, target: pa.DataType, text: pa.Array) -> pa.Array:
+        """Text by ``parse`` where it matches ``pattern``, and by ISO 8601 elsewhere."""
+        matches = pc.match_substring_regex(text, pattern)
+        if pc.all(matches).as_py():
+            return parse(text)
+        if not pc.any(matches).as_py():
+            return self._iso(text, target)
+        nothing = pa.scalar(None, pa.string())
+        some, others = pc.if_else(matches, text, nothing), pc.if_else(matches, nothing, text)
+        return pc.coalesce(parse(some), self._iso(others, target))
+
+    def _iso(self, text: pa.Array, target: pa.DataType) -> pa.Array:
+        try:
+            return parse_text(text, target)
+        except Misfit as misfit:
+            raise Misfit(f"{misfit}, nor is it as in {self.name}" if str(misfit) else "") from None
+
+    def _match(self, text: pa.Array, target: pa.DataType) -> pa.Array:
+        """Parses text that matches the pattern."""
+        found = pc.extract_regex(text, self.pattern)
+        part = {name: pc.struct_field(found, name) for name in self.directives}
+        pieces: list[Any] = []
+        if "d" in part:
+            pieces = [_year(part), "-", _month(part), "-", _two(part["d"])]
+        if not t.is_date(target) and (pieces == [] or part.keys() & set("HI")):
+            pieces += ["T"] if pieces else []
+            pieces += [_hour(part), ":", _two(part["M"]), ":", _two(part["S"]) if "S" in part else "00"]
+            pieces += [".", pc.utf8_rpad(part["f"], 6, "0")] if "f" in part else []
+            pieces += [part["z"]] if "z" in part else ["Z"] if t.is_timestamp(target) and target.tz else []
+        elif t.is_timestamp(target):
+            pieces += ["T00:00:00Z"] if target.tz else []
+        try:
+            return parse_text(pc.binary_join_element_wise(*pieces, ""), target)
+        except Misfit:
+            why = ": it has a UTC offset" if self.has_zone and not getattr(target, "tz", None) else ""
+            raise Misfit(
+                f"{short_value(text[0].as_py())} is not a valid {target}{why}" if len(text) == 1 else ""
+            ) from None
+
+
+def _parse_numbers(text: pa.Array, digits: int, target: pa.DataType) -> pa.Array:
+    try:
+        try:
+            numbers = text.cast(pa.int64())
+        except pa.ArrowInvalid:
+            numbers = parse_text(text, _SECONDS)
+        return _cast_numbers(numbers, digits, target)
+    except (pa.ArrowInvalid, Misfit) as error:
+        reason = str(error) if isinstance(error, Misfit) else ""
+        if len(text) == 1 and not reason:
+            reason = f"{short_value(text[0].as_py())} is not a valid {target}"
+        raise Misfit(reason) from None
+
+
+def _cast_numbers(numbers: pa.Array, digits: int, target: pa.DataType) -> pa.Array:
+    """Numbers since the epoch as times."""
+    if t.is_date(target):
+        digits, low, high = 0, FIRST_DAY, LAST_DAY
+    elif t.is_time(target):
+        low, high = 0, DAY_US - 1
+    else:
+        low, high = FIRST_DAY * DAY_US, (LAST_DAY + 1) * DAY_US - 1
+    try:
+        if t.is_decimal(numbers.type):
+            exact = numbers.cast(pa.decimal128(32, digits))  # as many decimal places as count: none is lost
+            whole = pa.Array.from_buffers(pa.decimal128(38, 0), len(exact), exact.buffers(), offset=exact.offset)
+            values = whole.cast(pa.int64())
+        else:
+            values = pc.multiply_checked(numbers.cast(pa.int64()), 10**digits)
+    except pa.ArrowInvalid:
+        raise _misfit(numbers, target, "it does not fit without loss") from None
+    within = pc.and_(pc.greater_equal(values, low), pc.less_equal(values, high))
+    if pc.all(within).as_py() is False:
+        why = "not within a day" if t.is_time(target) else "not within the years 1 to 9999"
+        raise _misfit(numbers, target, f"{why}; is it in another unit?")
+    return values.cast(pa.int32()).cast(target) if t.is_date(target) else values.cast(target)
+
+
+def _misfit(numbers: pa.Array, target: pa.DataType, why: str) -> Misfit:
+    return Misfit(f"{numbers[0]} is not a valid {target}: {why}" if len(numbers) == 1 else "")
+
+
+def _two(digits: pa.Array) -> pa.Array:
+    return pc.utf8_lpad(digits, 2, "0")
+
+
+def _year(part: dict[str, pa.Array]) -> pa.Array:
+    if "Y" in part:
+        return part["Y"]
+    last = pc.greater_equal(part["y"], "69")
+    return pc.binary_join_element_wise(pc.if_else(last, "19", "20"), part["y"], "")
+
+
+def _month(part: dict[str, pa.Array]) -> pa.Array:
+    if "m" in part:
+        return _two(part["m"])
+    name = pc.utf8_slice_codeunits(pc.ascii_lower(part.get("b", part.get("B"))), 0, 3)
+    number = pc.add(pc.index_in(name, pa.array(MONTHS)), 1)
+    return _two(number.cast(pa.string()))
+
+
+def _hour(part: dict[str, pa.Array]) -> pa.Array:
+    if "H" in part:
+        return _two(part["H"])
+    twelve = part["I"].cast(pa.int8())
+    hour = pc.if_else(pc.equal(twelve, 12), pa.scalar(0, pa.int8()), twelve)
+    later = pc.equal(pc.ascii_lower(part["p"]), "pm")
+    return _two(pc.if_else(later, pc.add(hour, pa.scalar(12, pa.int8())), hour).cast(pa.string()))

@@ -1,0 +1,423 @@
+"""CSV and TSV: UTF-8, a header line, then one record per row.
+
+- An empty field is NULL. A quoted empty field (``""``) is the empty string in a string column, no bytes in a binary
+  one, and NULL in any other. Other texts that mean NULL can be given; they do unless they are quoted.
+- Columns are matched by the header's names, in any case; a name that is missing, empty or there twice is an error.
+  Where columns that the table does not have are ignored, their names may be anything, and their fields hold any UTF-8.
+- Without a header, a record has the table's columns in their order (or, inferred, ``column_1`` and so on). Where what
+  the table does not have is ignored, all records may have more fields than that, as many as the first one has.
+- A record must have as many fields as the header. Empty lines are skipped, but in a file of one column, where they
+  are rows of NULL: no writer's rows are lost.
+- Quoted fields may hold delimiters, line ends and doubled quotes (see ``csv_records``). A byte order mark is skipped.
+- Line numbers count from 1 at the header, lines inside quoted fields included; row numbers count data rows from 1.
+- Lists and structs are written as JSON in their cell; maps cannot be.
+- A file without even a header is an error; one with nothing else has no rows.
+
+Each block is first parsed straight into the declared types. If anything in it does not fit, the block is parsed
+again as text, and ``cells`` decides what each cell means, and which is to blame.
+
+Where bad rows are reported one by one, a record with text after a closing quote is taken to end with that line; a quote
+that is never closed still ends the reading, and so does a header that cannot be read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv
+from pyarrow import types as t
+
+from dolmen.errors import InputError, RowError, SchemaError
+from dolmen.format.types import TextKind, type_of
+from dolmen.ingest.formats.cells import TimeFormat, may_be_tiny, native_decimal, precision_check, within_years
+from dolmen.ingest.formats.column_limits import check_columns
+from dolmen.ingest.formats.csv_records import Records, columns_by_name, columns_by_position, last_record_end
+from dolmen.ingest.formats.infer import NOTHING, TEXT, TextShape, shape_of_cells
+from dolmen.ingest.formats.json_values import unparsed_cast
+from dolmen.ingest.formats.source_file import (
+    BadRow,
+    ByteStream,
+    OnBadRow,
+    ReadOptions,
+    SourceFile,
+    good_rows,
+    is_mark,
+    mark_name,
+)
+from dolmen.ingest.formats.text_blocks import Block, blocks
+from dolmen.rows.write.casts import Cast, Misfit
+from dolmen.rows.write.conform import CastPlan, conform_batch, plan_conform
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_LOWER_CASE = 0x20
+_PAYLOAD = re.compile(rb"[nN]\(")
+
+
+def read(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None = None) -> Iterator[pa.RecordBatch]:
+    """The rows as batches of ``schema``, one per block of text that has any. Raises as ``formats.read`` does."""
+    with source.text() as stream:
+        columns = [name for name in schema.names if not is_mark(name)]
+        file = DelimitedFile.open(stream, source, columns, go_on=on_bad_row is not None)
+        if file is not None:
+            converter = _DelimitedConverter(file, schema, source.options, on_bad_row)
+            yield from (batch for batch in file.batches(converter.convert) if batch.num_rows)
+
+
+def infer(source: SourceFile) -> pa.Schema:
+    """The types that hold every cell of the file, by its header's names. Raises as ``read`` does."""
+    return pa.schema([(name, shape.arrow_type) for name, shape in _shapes(source).items()])
+
+
+def survey(source: SourceFile, skip_bad_rows: bool) -> pa.Schema:
+    """The types that hold every cell, by the header's names; null for a column without any. None without a header."""
+    if not source.options.header:
+        return pa.schema([])
+    shapes = _shapes(source, (lambda _: None) if skip_bad_rows else None)
+    return pa.schema([(name, pa.null() if shape == NOTHING else shape.arrow_type) for name, shape in shapes.items()])
+
+
+def _shapes(source: SourceFile, on_bad_row: OnBadRow | None = None) -> dict[str, TextShape]:
+    with source.text() as stream:
+        file = DelimitedFile.open(stream, source, None, go_on=on_bad_row is not None)
+        if file is None:
+            raise InputError(f"file {source.name!r} is empty: it needs at least a line to infer columns from")
+        shapes, times = dict.fromkeys(file.columns, NOTHING), TimeFormat.of(source.options.timestamp_format)
+        text = pa.schema(dict.fromkeys(file.columns, pa.string()))
+        for cells in file.batches(_DelimitedConverter(file, text, source.options, on_bad_row).convert):
+            for name, shape in shapes.items():
+                if shape != TEXT:
+                    shapes[name] = shape.join(shape_of_cells(cells[name], times))
+    return shapes
+
+
+@dataclass(frozen=True)
+class DelimitedFile:
+    """An open file whose columns are known; the name of one that is ignored is None.
+
+    ``said_by`` is what says how many fields a record has.
+    """
+
+    name: str
+    names: Sequence[str | None]
+    said_by: str
+    blocks: Iterator[Block]
+    delimiter: str
+    nulls: tuple[str, ...]
+
+    @classmethod
+    def open(
+        cls, stream: ByteStream, source: SourceFile, table: list[str] | None, *, go_on: bool
+    ) -> DelimitedFile | None:
+        """Reads as far as the columns are known; returns None for a file without a record, if it needs none.
+
+        Args:
+            table: the table's columns; None to infer them.
+            go_on: whether broken records are blocks of their own (see ``blocks``).
+        """
+        name, options, delimiter = source.name, source.options, source.delimiter
+        ignore_others = options.ignore_extra and table is not None
+        find_end = partial(last_record_end, delimiter=delimiter)
+        rest = blocks(stream.read, find_end, name, source.block_bytes, go_on=go_on)
+        if table is not None and not (options.header or ignore_others):
+            return cls(name, table, "the table", rest, delimiter, options.nulls)
+        for block in rest:
+            records = Records.of(block.data, delimiter, blank_lines_count=False)
+            if not len(records.starts):
+                continue
+            start, end = int(records.starts[0]), int(records.ends[0])
+            if not options.header:
+                check_columns(int(records.fields[0]), options.max_columns, name)
+                names, said_by = columns_by_position(int(records.fields[0]), table)
+                body = Block(block.data[start:], block.line_at(start), block.problem)
+                return cls(name, names, said_by, chain([body], rest), delimiter, options.nulls)
+            if block.problem is not None:
+                raise RowError(block.problem.reason, file=name, line=block.line_at(block.problem.offset))
+            header = Block(block.data[start:end], block.line_at(start))
+            body = Block(block.data[end:], block.line_at(end))
+            names = columns_by_name(header, delimiter, name, table, ignore_others, options.max_columns)
+            if table is not None and len(names) == 1 and names[0] is not None and names[0] not in table:
+                for sign in ";|\t,":
+                    if sign != delimiter and sign in names[0]:
+                        raise SchemaError(
+                            f"file {name!r}, line {header.line}: no column {names[0]!r} in the table; {sign!r} seems "
+                            "to separate its fields: say so (--delimiter, or the setting ingest_delimiter)"
+                        )
+            return cls(name, names, "the header", chain([body], rest), delimiter, options.nulls)
+        if options.header:
+            raise InputError(f"file {name!r} is empty: it needs at least a line with the names of its columns")
+        return None
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that are read."""
+        return [column for column in self.names if column is not None]
+
+    def batches(self, convert: Callable[[Block, int], tuple[pa.RecordBatch, int]]) -> Iterator[pa.RecordBatch]:
+        """Each block converted, given the 1-based number of its first row; ``convert`` returns its number of rows."""
+        row = 1
+        try:
+            for block in self.blocks:
+                batch, rows = convert(block, row)
+                row += rows
+                yield batch
+        except RowError as error:
+            if error.row is not None:
+                raise
+            raise RowError(error.reason, file=error.file, line=error.line, row=row) from None  # a record never ends
+
+    def parse(self, data: bytes, types: dict[str, pa.DataType]) -> pa.RecordBatch:
+        """The rows of a block, its columns as ``types``. Raises ArrowInvalid or UnicodeDecodeError."""
+        several = len(self.names) > 1
+        if not data or (data.isspace() and several and not data.strip(b"\r\n")):
+            return _no_rows(pa.schema(types))
+        if not data.endswith((b"\n", b"\r")):
+            data += b"\n"  # else pyarrow takes an empty last field for a quoted one if the one before it is quoted
+        marked = data.startswith(_BYTE_ORDER_MARK)
+        if marked:
+            data = b"\n" + data  # in the middle of a file it is text, and pyarrow would skip it
+        names, included = self.columns, None
+        if len(names) < len(self.names):
+            if not data.isascii():
+                data.decode()  # pyarrow does not look at what is left out
+            names = [f"\0{number}" if column is None else column for number, column in enumerate(self.names)]
+            included = list(types)
+        table = csv.read_csv(
+            pa.BufferReader(_copy_to_arrow(data)),
+            csv.ReadOptions(column_names=names, block_size=len(data) + 1),
+            csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=b'"' in data, ignore_empty_lines=several),
+            csv.ConvertOptions(
+                column_types=types,
+                include_columns=included,
+                null_values=self.nulls,
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+            ),
+        )
+        (batch,) = table.combine_chunks().to_batches()
+        return batch.slice(1) if marked and not several else batch
+
+    def strings(self, block: Block, row: int) -> pa.RecordBatch:
+        """The rows of a block as text. Raises RowError for its first malformed record."""
+        try:
+            return self.parse(block.data, dict.fromkeys(self.columns, pa.string()))
+        except (pa.ArrowInvalid, UnicodeDecodeError) as error:
+            raise self._malformed(block, row, error) from None
+
+    def records(self, block: Block) -> Records:
+        """Finds the block's rows."""
+        return Records.of(block.data, self.delimiter, blank_lines_count=len(self.names) == 1)
+
+    def _malformed(self, block: Block, row: int, error: ValueError) -> RowError:
+        records = self.records(block)
+        problems: list[tuple[int, int, str | None, str]] = []
+        ragged = np.flatnonzero(records.fields != len(self.names))
+        if len(ragged):
+            record = int(ragged[0])
+            found = int(records.fields[record])
+            reason = f"{found} field{'s' if found != 1 else ''} where {self.said_by} has {len(self.names)}"
+            problems.append((record, int(records.starts[record]), None, reason))
+        try:
+            block.data.decode()
+        except UnicodeDecodeError as undecodable:
+            record, field = records.position(undecodable.start)
+            column = self.names[field] if field < len(self.names) else None
+            problems.append((record, undecodable.start, column, f"not UTF-8: {undecodable.reason}"))
+        if not problems:
+            return RowError(f"the text cannot be parsed: {error}", file=self.name, line=block.line, row=row)
+        record, offset, column, reason = min(problems, key=lambda problem: problem[:2])
+        return RowError(reason, file=self.name, line=block.line_at(offset), row=row + record, column=column)
+
+
+def _copy_to_arrow(data: bytes) -> pa.Buffer:
+    """Copies bytes into Arrow's memory: its threads may free a block late, which would need Python's interpreter."""
+    copy = pa.allocate_buffer(len(data))
+    pa.FixedSizeBufferWriter(copy).write(data)
+    return copy
+
+
+def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([], schema)
+
+
+class _DelimitedConverter:
+    """Converts blocks of a file to batches of a schema; without ``on_bad_row``, the first bad row is an error."""
+
+    def __init__(
+        self, file: DelimitedFile, schema: pa.Schema, options: ReadOptions, on_bad_row: OnBadRow | None
+    ) -> None:
+        self._file, self._schema, self._on_bad_row, self._defaults = file, schema, on_bad_row, options.defaults
+        times = TimeFormat.of(options.timestamp_format)
+        self._find_cast = partial(_cell_cast, times=times, ignore_extra=options.ignore_extra)
+        self._native = {field.name: kind for field in schema if (kind := _native_type(field.type, times)) is not None}
+        self._marked = [column for column in file.columns if mark_name(column) in schema.names]
+        self._placeholders = pa.array(options.placeholders, pa.string())
+        self._placeholder_bytes = [text.encode() for text in options.placeholders] if self._marked else []
+        self._plans: dict[tuple[int, ...], tuple[dict[str, pa.DataType], CastPlan]] = {}
+        try:
+            _, self._text_plan = self._plan({}, [mark_name(column) for column in self._marked])
+            self._plan(self._native)
+        except SchemaError as error:
+            raise SchemaError(f"file {file.name!r}: {error}", column=error.column) from None
+
+    def _plan(
+        self, native: dict[str, pa.DataType], marks: Sequence[str] = ()
+    ) -> tuple[dict[str, pa.DataType], CastPlan]:
+        """The types as which pyarrow parses the columns, and the conversions that are left to do."""
+        types = {column: native.get(column, pa.string()) for column in self._file.columns}
+        own = pa.schema(types | dict.fromkeys(marks, pa.int8()))
+        return types, plan_conform(own, self._schema, self._find_cast, self._defaults)
+
+    def _plan_for(self, data: bytes) -> tuple[dict[str, pa.DataType], CastPlan]:
+        """The plan for a block, in which columns that pyarrow may misread are read as text."""
+        doubts = tuple(
+            index
+            for index, (concerns, is_in) in enumerate(_SUSPECTS)
+            if any(map(concerns, self._native.values())) and is_in(data)
+        )
+        if doubts not in self._plans:
+            concerned = [_SUSPECTS[index][0] for index in doubts]
+            sure = {name: kind for name, kind in self._native.items() if not any(of(kind) for of in concerned)}
+            self._plans[doubts] = self._plan(sure)
+        return self._plans[doubts]
+
+    def convert(self, block: Block, row: int) -> tuple[pa.RecordBatch, int]:
+        """The block's good rows, and the number of all its rows. Raises RowError if there is no ``on_bad_row``."""
+        if self._on_bad_row is not None and block.problem is not None:
+            line = block.line_at(block.problem.offset)
+            self._on_bad_row(BadRow(block.problem.reason, row, line, None, block.data.rstrip(b"\r\n")))
+            return _no_rows(self._schema), 1
+        try:
+            batch = self._convert(block, row)
+            return batch, batch.num_rows
+        except RowError:
+            if self._on_bad_row is None:
+                raise
+        records = self._file.records(block)
+
+        def convert_part(start: int, stop: int) -> pa.RecordBatch:
+            begin, end = int(records.starts[start]), int(records.ends[stop - 1])
+            batch = self._convert(Block(block.data[begin:end], block.line_at(begin)), row + start)
+            assert batch.num_rows == stop - start
+            return batch
+
+        def text(index: int) -> bytes:
+            return block.data[records.starts[index] : records.ends[index]].rstrip(b"\r\n")
+
+        count = len(records.starts)
+        good = good_rows(count, row, convert_part, text, self._on_bad_row)
+        return pa.concat_batches(good) if good else _no_rows(self._schema), count
+
+    def _convert(self, block: Block, row: int) -> pa.RecordBatch:
+        """The block's rows. Raises RowError for the first that is malformed or does not fit."""
+        types, plan = self._plan_for(block.data)
+        if not any(text in block.data for text in self._placeholder_bytes):
+            try:
+                return conform_batch(self._file.parse(block.data, types), plan, first_row=row)
+            except (pa.ArrowInvalid, UnicodeDecodeError, RowError):
+                pass  # the text says what is wrong, if anything is
+        try:
+            strings = self._file.strings(block, row)
+        except RowError as error:
+            if start := self._start(block, error, row):  # the first problem is to be reported, maybe of a row above
+                self._convert(Block(block.data[:start], block.line), row)
+            raise
+        try:
+            return conform_batch(self._mark(strings), self._text_plan, first_row=row)
+        except RowError as error:
+            line = block.line_at(self._start(block, error, row))
+            raise RowError(error.reason, file=self._file.name, line=line, row=error.row, column=error.column) from None
+
+    def _mark(self, strings: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows as text, with NULL and a mark for each placeholder."""
+        columns = dict(zip(strings.schema.names, strings.columns, strict=True))
+        for column in self._marked:
+            is_placeholder = pc.is_in(columns[column], self._placeholders)
+            columns[column] = pc.if_else(is_placeholder, pa.scalar(None, pa.string()), columns[column])
+            columns[mark_name(column)] = pc.if_else(is_placeholder, pa.scalar(0, pa.int8()), pa.scalar(None, pa.int8()))
+        return pa.RecordBatch.from_pydict(columns) if self._marked else strings
+
+    def _start(self, block: Block, error: RowError, row: int) -> int:
+        """The offset of the bad row in the block."""
+        return int(self._file.records(block).starts[(error.row or row) - row])
+
+
+NATIVE: dict[TextKind, bool] = {
+    "string": True,
+    "bool": True,
+    "integer": True,
+    "float": True,
+    "decimal": True,
+    "date": True,
+    "timestamp": True,
+    "time": False,
+    "base64": False,
+    "json": False,
+}
+"""Whether pyarrow's CSV reader understands text of a grammar (``ColumnType.text``) as dolmen does, or refuses it."""
+
+
+def _native_type(target: pa.DataType, times: TimeFormat | None) -> pa.DataType | None:
+    """The type as which pyarrow's CSV reader reads the cells of a column; None: as text."""
+    if times is not None and times.parser(target) is not None:
+        number = times.parser_type(target)
+        return number if number is not None and t.is_integer(number) else None
+    found = type_of(target)
+    if found is None or found.text is None or not NATIVE[found.text]:
+        return None
+    return native_decimal(target) if t.is_decimal(target) else target
+
+
+def _may_be_hexadecimal(data: bytes) -> bool:
+    """Whether there is a 0x anywhere, which pyarrow would take for the beginning of an integer."""
+    if b"x" not in data and b"X" not in data:
+        return False
+    array = np.frombuffer(data, np.uint8)
+    return bool(((array[1:] | _LOWER_CASE == ord("x")) & (array[:-1] == ord("0"))).any())
+
+
+def _may_have_payload(data: bytes) -> bool:
+    """Whether there is a nan(1) anywhere, which pyarrow would take for NaN."""
+    return b"(" in data and _PAYLOAD.search(data) is not None
+
+
+def _may_be_hour_alone(data: bytes) -> bool:
+    """Whether there is a 2024-02-29T13 anywhere, which pyarrow would take for 13:00."""
+    array = np.frombuffer(data + b"\n\n\n", np.uint8)
+    marks = np.flatnonzero((array[1:-3] == ord("T")) | (array[1:-3] == ord(" "))) + 1
+    for distance in (-1, 1, 2):
+        marks = marks[array[marks + distance] - ord("0") < 10]  # unsigned: what is below 0 is far above
+    return bool((array[marks + 3] != ord(":")).any())
+
+
+_SUSPECTS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[bytes], bool]], ...] = (
+    (lambda kind: bool(t.is_integer(kind) or t.is_decimal(kind)), _may_be_hexadecimal),
+    (t.is_decimal, may_be_tiny),
+    (t.is_floating, _may_have_payload),
+    (t.is_timestamp, _may_be_hour_alone),
+)
+"""Text that pyarrow's CSV reader may take for more than ``cells`` does: in values of which types, and whether a block
+may hold some (seldom wrong, and cheap)."""
+
+
+def _cell_cast(
+    source: pa.DataType, target: pa.DataType, *, times: TimeFormat | None, ignore_extra: bool
+) -> Cast | None:
+    """The cast of cells, parsed to ``target`` or to numbers already, or text (see ``casts.FindCast``)."""
+    if source == target or (t.is_decimal(source) and t.is_decimal(target)):
+        if t.is_timestamp(target) or t.is_date(target):
+            return within_years
+        return _not_infinite if t.is_floating(target) else precision_check(target)
+    return unparsed_cast(source, target, times, ignore_extra, empty_is_null=True)
+
+
+def _not_infinite(values: pa.Array) -> pa.Array:
+    if pc.any(pc.is_inf(values)).as_py():
+        raise Misfit("infinite, or too large a number: its text tells")
+    return values

@@ -1,0 +1,398 @@
+"""Queues of messages: of SQS, or a directory on one machine in which each message is a file.
+
+A queue of SQS takes messages of up to a megabyte, ten at a time and a megabyte together
+(docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_SendMessageBatch.html). A directory has::
+
+    queue/<name>.json           messages that wait, those of users among them
+    queue/.claimed/<id>.<name>  messages that were delivered, until they are done
+    dead-letters/*.json         beside the queue: messages that the local pipeline gave up
+
+A message may arrive twice, and one whose sending seemed to fail may arrive all the same: readers apply each once, by an
+id inside.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from dolmen.base.runtime import REQUEST, RetryPolicy, Runtime, attempts, cached_property, shared_runtime
+from dolmen.base.units import MIB
+from dolmen.errors import AccessDeniedError, Error, InputError, LimitError, NotFoundError, StoreUnavailableError
+from dolmen.store.s3.aws_service import AwsService
+
+
+@dataclass(frozen=True, slots=True)
+class OutgoingMessage:
+    """A message to be sent, with printable attributes; the queue holds it back for at most 900 seconds."""
+
+    body: str
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    delay_seconds: int = 0
+
+    @property
+    def size(self) -> int:
+        """The size that counts against the limits of SQS: bytes of the body, and of the attributes with their types."""
+        return len(self.body.encode()) + sum(
+            len(name) + len("String") + len(value.encode()) for name, value in self.attributes.items()
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDepth:
+    """The approximate numbers of messages in a queue: to be delivered, delivered but not done, and given up.
+
+    ``dead`` is None if that is not known; ``dead_letters`` is where those are.
+    """
+
+    waiting: int
+    under_way: int
+    dead: int | None
+    dead_letters: str | None
+
+
+class Queue(Protocol):
+    """A queue that takes messages."""
+
+    url: str
+    max_bytes: int
+    """The most bytes of one message, in UTF-8."""
+
+    def send(self, bodies: Sequence[str]) -> None:
+        """Sends messages.
+
+        Raises:
+            LimitError: a message is too large; none was sent.
+            NotFoundError, AccessDeniedError, StoreUnavailableError: some may have been sent. Sent again, they do no
+                harm.
+        """
+
+    def depth(self) -> QueueDepth:
+        """Counts the messages: one or two requests."""
+
+    def waiting(self) -> int:
+        """The approximate number of messages to be delivered: one request. Raises as ``send``."""
+
+
+def _check_sizes(sizes: list[int], max_bytes: int) -> list[int]:
+    if sizes and max(sizes) > max_bytes:
+        raise LimitError(f"a message of {max(sizes):,} bytes, where {max_bytes:,} are allowed")
+    return sizes
+
+
+_NAMESPACE = uuid.UUID("6f0f7c58-5d0a-4c5e-9a3f-2f6b3f0f1d11")
+Stamp = tuple[int, int, int]
+"""Inode, time of the last change in nanoseconds, and size: a file with the same stamp is the same file, unchanged."""
+
+
+@dataclass(slots=True)
+class Letter:
+    """A message of this machine, ``due`` (again) at that second of the runtime's monotonic clock."""
+
+    id: str
+    name: str
+    body: str
+    stamp: Stamp
+    tries: int = 0
+    due: float = 0.0
+
+
+class FileWatch:
+    """Finds complete files: those that have the same stamp in two listings."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, Stamp] = {}
+
+    def unchanged(self, now: dict[str, Stamp]) -> list[str]:
+        """Returns the names in ``now`` whose stamps are those of the last call."""
+        names = [name for name, stamp in now.items() if self._last.get(name) == stamp]
+        self._last = now
+        return names
+
+
+def letter_id(*parts: str) -> str:
+    """The id of a letter that these texts identify: the same after a restart."""
+    return str(uuid.uuid5(_NAMESPACE, "\n".join(parts)))
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file so that it exists whole or not at all."""
+    partial = path.with_name(f".{path.name}.partial")
+    with partial.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)
+
+
+def list_files(root: Path, *, below: bool = True) -> Iterator[tuple[str, Stamp]]:
+    """Lists the files under ``root``, and in its directories if ``below``: relative paths, with ``/``, and stamps.
+
+    Names that are not Unicode text are left out, because no event can contain them.
+    """
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(name for name in folders if below and not name.startswith("."))
+        for name in sorted(names):
+            path = os.path.join(folder, name)
+            relative = os.path.relpath(path, root).replace(os.sep, "/")
+            try:
+                relative.encode()
+                found = os.stat(path)
+            except (UnicodeEncodeError, FileNotFoundError):
+                continue
+            if stat.S_ISREG(found.st_mode) and not name.startswith("."):
+                yield relative, (found.st_ino, found.st_mtime_ns, found.st_size)
+
+
+MAX_FILE_BYTES = 64 * MIB
+"""The most bytes of one message: as many as a delete request may have."""
+_MAX_SHOWN_BYTES = 200
+
+
+class DirectoryQueue:
+    """A queue whose messages are the ``*.json`` files of a directory. Anyone may put one there, by any name.
+
+    A file is claimed when it is delivered: it is renamed into ``.claimed``, so another file of its name is another
+    message. Raises NotFoundError if there is no such directory.
+    """
+
+    max_bytes = MAX_FILE_BYTES
+
+    def __init__(self, root: Path, runtime: Runtime) -> None:
+        if not root.is_dir():
+            raise NotFoundError(
+                f"there is no directory {str(root)!r}: start 'dolmen local', which makes one, or say where"
+            )
+        self.url, self.root, self._runtime = str(root), root, runtime
+        self._claimed = root / ".claimed"
+        self._watch = FileWatch()
+        self._is_first_listing = True
+        self.has_incomplete = False
+
+    @property
+    def dead_letters(self) -> Path:
+        """The directory in which the local pipeline puts messages that it gave up."""
+        return self.root.absolute().parent / "dead-letters"
+
+    def send(self, bodies: Sequence[str]) -> None:
+        _check_sizes([len(body.encode()) for body in bodies], self.max_bytes)
+        for body in bodies:
+            name = f"{self._runtime.clock_us():017d}-{self._runtime.uuid()[:12]}.json"
+            write_whole(self.root / name, body)
+
+    def receive(self) -> Iterator[Letter]:
+        """Delivers the files that are complete, and those that an earlier process claimed and did not finish."""
+        self._claimed.mkdir(exist_ok=True)
+        if self._is_first_listing:
+            self._is_first_listing = False
+            for path in sorted(self._claimed.glob("*.json")):
+                yield _read_letter(path)
+        now = {name: stamp for name, stamp in list_files(self.root, below=False) if name.endswith(".json")}
+        complete = self._watch.unchanged(now)
+        self.has_incomplete = len(complete) < len(now)
+        for name in complete:
+            shown = name if len(name.encode()) <= _MAX_SHOWN_BYTES else "long-name.json"
+            claimed = self._claimed / f"{letter_id(name, *map(str, now[name]))}.{shown}"
+            try:
+                os.rename(self.root / name, claimed)
+            except FileNotFoundError:
+                continue
+            yield _read_letter(claimed)
+
+    def acknowledge(self, letter: Letter, *, given_up: bool = False) -> None:
+        """Removes a message that is done, or that a dead letter holds now."""
+        (self._claimed / f"{letter.id}.{letter.name}").unlink(missing_ok=True)
+
+    def waiting(self) -> int:
+        return sum(1 for _ in self.root.glob("[!.]*.json"))
+
+    def depth(self) -> QueueDepth:
+        dead = self.dead_letters
+        return QueueDepth(
+            self.waiting(),
+            sum(1 for _ in self._claimed.glob("*.json")),
+            sum(1 for _ in dead.glob("delete-*.json")),
+            str(dead),
+        )
+
+    def find_messages(self) -> Iterator[dict[str, Any]]:
+        """Reads the messages that wait or are being handled, as JSON objects; empty for any other."""
+        for path in (*self.root.glob("[!.]*.json"), *self._claimed.glob("*.json")):
+            yield _read_object(path)
+
+    def find_dead_letters(self) -> Iterator[dict[str, Any]]:
+        """Reads the delete requests that were given up, each with its ``body`` and the ``reason``."""
+        for path in sorted(self.dead_letters.glob("delete-*.json")):
+            yield _read_object(path)
+
+
+def _read_letter(claimed: Path) -> Letter:
+    id_, _, name = claimed.name.partition(".")
+    try:
+        body = claimed.read_bytes().decode(errors="replace")
+    except OSError as error:
+        body = f"the file cannot be read: {error}"  # this is no request, and is given up with this text
+    return Letter(id_, name, body, (0, 0, 0))
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > 2 * MAX_FILE_BYTES:
+            return {}
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):  # removed in the meantime, or not JSON, which the function reports
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+MAX_SQS_BYTES = MIB
+"""The most bytes of one message, and of all messages in one request."""
+MAX_SQS_BATCH = 10
+"""The most messages in one request."""
+EXPEDITED_SECONDS = 5
+"""An expedited request to SQS takes at most 2 seconds to connect, and 3 for its response."""
+
+_PATIENT = {"connect_timeout": 5, "read_timeout": 20, "retries": {"mode": "standard", "total_max_attempts": 3}}
+_EXPEDITED = {"connect_timeout": 2, "read_timeout": 3, "retries": {"total_max_attempts": 1}}
+
+
+class SqsQueue:
+    """A queue of SQS. Region, endpoint and credentials come from its URL and the ordinary AWS configuration."""
+
+    max_bytes = MAX_SQS_BYTES
+
+    def __init__(self, url: str, runtime: Runtime, *, expedited: bool = False) -> None:
+        self.url, self._runtime, self._expedited = url, runtime, expedited
+
+    @cached_property
+    def _service(self) -> AwsService:
+        parts = urlsplit(self.url)
+        host = parts.hostname or ""
+        region = re.search(r"(?:^|\.)sqs[.-]([a-z]{2}(?:-[a-z]+)+-\d)\.", host)
+        is_public = host.endswith((".amazonaws.com", ".amazonaws.com.cn")) and "vpce" not in host
+        return AwsService(
+            "sqs",
+            self.url,
+            _EXPEDITED if self._expedited else _PATIENT,
+            region=region[1] if region else None,
+            default_region="us-east-1",
+            endpoint=None if is_public else f"{parts.scheme}://{parts.netloc}",
+            translate=self._translate,
+        )
+
+    def send(self, bodies: Sequence[str]) -> None:
+        self.put([OutgoingMessage(body) for body in bodies])
+
+    def put(self, messages: Sequence[OutgoingMessage]) -> None:
+        """Sends messages with their attributes and delays; raises as ``send``."""
+        for batch in _batches(messages, self.max_bytes):
+            left = {str(number): message for number, message in enumerate(batch)}
+            refused: dict[str, Any] = {}
+            for _ in attempts(self._runtime, RetryPolicy(2) if self._expedited else REQUEST):
+                entries = [_entry(number, message) for number, message in left.items()]
+                response = self._ask("send_message_batch", Entries=entries)
+                refused = {entry["Id"]: entry for entry in response.get("Failed", ())}
+                if bad := next((entry for entry in refused.values() if entry.get("SenderFault")), None):
+                    raise InputError(f"{self.url} refuses a message: {bad.get('Code')}: {bad.get('Message')}")
+                left = {number: left[number] for number in refused}
+                if not left:
+                    break
+            else:
+                [last, *_] = refused.values()
+                raise StoreUnavailableError(f"{self.url} refuses for the moment: {last.get('Code')}")
+
+    def depth(self) -> QueueDepth:
+        names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
+        found = self._ask("get_queue_attributes", AttributeNames=[*names, "RedrivePolicy"])["Attributes"]
+        waiting, under_way = (int(found[name]) for name in names)
+        if "RedrivePolicy" not in found:
+            return QueueDepth(waiting, under_way, None, None)
+        *_, account, name = json.loads(found["RedrivePolicy"])["deadLetterTargetArn"].split(":")
+        parts = urlsplit(self.url)
+        url = f"{parts.scheme}://{parts.netloc}/{account}/{name}"
+        try:
+            dead = self._ask("get_queue_attributes", QueueUrl=url, AttributeNames=names[:1])["Attributes"][names[0]]
+        except (AccessDeniedError, NotFoundError):
+            return QueueDepth(waiting, under_way, None, url)
+        return QueueDepth(waiting, under_way, int(dead), url)
+
+    def hide(self, receipts: Sequence[str], seconds: int) -> None:
+        """Hides messages that were delivered from other receivers, for ``seconds`` from now. Raises as ``send``."""
+        self._change("change_message_visibility_batch", receipts, VisibilityTimeout=seconds)
+
+    def remove(self, receipts: Sequence[str]) -> None:
+        """Removes messages that were delivered. Raises as ``send``: some may come again."""
+        self._change("delete_message_batch", receipts)
+
+    def waiting(self) -> int:
+        name = "ApproximateNumberOfMessages"
+        return int(self._ask("get_queue_attributes", AttributeNames=[name])["Attributes"][name])
+
+    def _change(self, operation: str, receipts: Sequence[str], **each: Any) -> None:
+        for start in range(0, len(receipts), MAX_SQS_BATCH):
+            part = receipts[start : start + MAX_SQS_BATCH]
+            entries = [{"Id": str(number), "ReceiptHandle": receipt, **each} for number, receipt in enumerate(part)]
+            if refused := self._ask(operation, Entries=entries).get("Failed"):
+                raise InputError(f"{self.url} refuses: {refused[0].get('Code')}: {refused[0].get('Message')}")
+
+    def _ask(self, operation: str, **request: Any) -> Any:
+        return self._service.ask(operation, **({"QueueUrl": self.url} | request))
+
+    def _translate(self, code: str, text: str) -> Error | None:
+        if code.endswith(("NonExistentQueue", "QueueDoesNotExist")):
+            return NotFoundError(f"there is no queue {self.url}; the stack's outputs name it")
+        if code.endswith("BatchRequestTooLong") or "bytes" in text:
+            return LimitError(f"{self.url} takes no messages of this size ({text}): see its MaximumMessageSize")
+        return None
+
+
+def _entry(number: str, message: OutgoingMessage) -> dict[str, Any]:
+    entry: dict[str, Any] = {"Id": number, "MessageBody": message.body}
+    if message.attributes:
+        entry["MessageAttributes"] = {
+            name: {"DataType": "String", "StringValue": value} for name, value in message.attributes.items()
+        }
+    if message.delay_seconds:
+        entry["DelaySeconds"] = message.delay_seconds
+    return entry
+
+
+def _batches(messages: Sequence[OutgoingMessage], max_bytes: int) -> Iterator[list[OutgoingMessage]]:
+    batch: list[OutgoingMessage] = []
+    total = 0
+    for message, size in zip(messages, _check_sizes([each.size for each in messages], max_bytes), strict=True):
+        if batch and (len(batch) == MAX_SQS_BATCH or total + size > max_bytes):
+            yield batch
+            batch, total = [], 0
+        batch.append(message)
+        total += size
+    if batch:
+        yield batch
+
+
+def open_queue(url: str | os.PathLike[str], runtime: Runtime | None = None, *, expedited: bool = False) -> Queue:
+    """The queue that a URL names; asks nothing of the network. Raises InputError, NotFoundError.
+
+    Args:
+        url: of an SQS queue (``https://sqs.<region>.amazonaws.com/<account>/<name>``, or at any other endpoint), or a
+            directory.
+        expedited: give up on a request after ``EXPEDITED_SECONDS``, without another attempt.
+    """
+    text, runtime = os.fspath(url), runtime or shared_runtime()
+    scheme, separator, rest = text.partition("://")
+    if not separator or scheme == "file":
+        return DirectoryQueue(Path(rest) if separator else Path(text).expanduser(), runtime)
+    parts = urlsplit(text)
+    if scheme not in ("https", "http") or not parts.hostname or not parts.path.strip("/"):
+        raise InputError(f"{text!r} is no queue: give the URL of one (https://sqs...), or a directory")
+    if text.endswith(".fifo"):
+        raise InputError(f"{text!r} is a FIFO queue: dolmen's functions take standard ones")
+    return SqsQueue(text, runtime, expedited=expedited)
