@@ -315,7 +315,7 @@ def test_an_interrupted_run_says_where_to_go_on(landing: Path, tmp_path: Path) -
     for n in range(120):
         shutil.copy(landing / "events" / "1.csv", landing / "events" / f"n{n:03}.csv")
     script = (
-        "import os, signal, dolmen.cli.backfill as b; whole = b.ingest_with_retries\n"
+        "import os, signal, dolmen.cli.drops as b; whole = b.ingest_with_retries\n"
         "def once(*a, **k):\n"
         "    b.ingest_with_retries = lambda *a, **k: os.kill(os.getpid(), signal.SIGINT)\n"
         "    return whole(*a, **k)\n"

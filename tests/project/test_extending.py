@@ -63,8 +63,8 @@ AWS_CODE = {"iceberg/glue.py": "Glue is a service of AWS, and publishes database
 DIRECTORY_CODE = {
     "adopt/candidate_file.py": "a plain path, or a URL of Hadoop's, is one of this machine",
     "ingest/drops/announce_files.py": "a directory is named by its path too",
-    "service/local/layout.py": "the local pipeline watches a directory",
-    "service/check_store/check_site.py": "a directory is removed as a whole, with the folders made for it",
+    "service/local/pipeline.py": "the local pipeline watches a directory",
+    "service/check_store/check_run.py": "a directory is removed as a whole, with the folders made for it",
     "store/__init__.py": "exports the classes",
 }
 

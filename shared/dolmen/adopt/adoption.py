@@ -1,4 +1,4 @@
-"""Makes a table of existing files: reads all their footers, reports all reasons against it, then commits."""
+"""Makes a table of existing files: reads all footers, reports all reasons against it, then commits."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ from dolmen.adopt.candidate_file import (
     FileShape,
     parse_location,
     read_candidate,
-    reasons,
 )
 from dolmen.adopt.columns import AdoptedColumns, AdoptionRefusals, FilesOfShape, columns_of_files, ids_by_name
 from dolmen.adopt.iceberg_table import IcebergSource, find_iceberg
 from dolmen.base import arguments
 from dolmen.commit.statements.catalog import AdoptTable
-from dolmen.errors import AdoptionError, Error, SchemaError
+from dolmen.errors import AdoptionError, SchemaError
 from dolmen.format.entries import DataFile
 from dolmen.format.layout import check_table_name
 from dolmen.format.manifest import TableEntry
@@ -74,14 +73,11 @@ class Adoption:
 
     def facts(self) -> list[tuple[str, str]]:
         """The lines that ``repr`` shows, as pairs of name and value."""
-        lines = [("source", self.source), ("files", f"{self.files:,}"), ("rows", f"{self.rows:,}")]
-        lines.append(("bytes", f"{self.bytes:,}"))
-        if self.deleted_rows:
-            lines.append(("deleted rows", f"{self.deleted_rows:,}"))
-        if self.snapshot is not None:
-            lines.append(("snapshot", str(self.snapshot)))
-        lines.append(("columns", ", ".join(self.columns)))
-        return lines
+        lines = [("source", self.source)]
+        lines += [(name, f"{getattr(self, name):,}") for name in ("files", "rows", "bytes")]
+        lines += [("deleted rows", f"{self.deleted_rows:,}")] if self.deleted_rows else []
+        lines += [("snapshot", str(self.snapshot))] if self.snapshot is not None else []
+        return [*lines, ("columns", ", ".join(self.columns))]
 
     def __repr__(self) -> str:
         return "\n".join([f"Adoption of {self.table}", *(f"  {name}: {value}" for name, value in self.facts())])
@@ -130,8 +126,7 @@ def adopt(
         result = _Adopter(unit, name, label, settings, request, progress).run(sources)
     if request is not None and needs_content:
         keys = [list(settings.primary_key), list(settings.sort_key)]
-        content = content_digest("adopt", name, sources, *keys, dict(settings.properties or {}))
-        unit.add_content(request, content)
+        unit.add_content(request, content_digest("adopt", name, sources, *keys, dict(settings.properties or {})))
     return result if dry_run else replace(result, commit=transaction.commit())
 
 
@@ -164,7 +159,7 @@ class _Adopter:
         else:
             columns = columns_of_files(shapes, self._refusals)
             self._add_folder_refusals(locations, files)
-        entry = self._entry(columns.schema) if not self._refusals else None
+        entry = None if self._refusals else self._entry(columns.schema)
         self._refusals.check(self._source)
         assert entry is not None
         return self._add(entry, columns, shapes, files, numbers, iceberg)
@@ -199,23 +194,22 @@ class _Adopter:
         shapes: dict[str, FileShape] = {}
         found: list[CandidateFile] = []
 
-        def read(item: tuple[FileLocation, int | None]) -> CandidateFile | tuple[FileLocation, Error]:
+        def read(item: tuple[FileLocation, int | None]) -> CandidateFile | tuple[FileLocation, Sequence[str]]:
             location, size = item
             if location.is_reserved:
-                reason = "it is in a folder whose objects dolmen manages and deletes"
-                return location, AdoptionError(location.label, [reason])
+                return location, ["it is in a folder whose objects dolmen manages and deletes"]
             try:
                 return read_candidate(location, size, keys)
             except AdoptionError as error:
-                return location, error
+                return location, error.reasons
 
         runtime, items = self._context.runtime, iter(files)
         here = runtime.near(read, items) if files and is_local(files[0][0].store) else ()
         for number, file in enumerate(chain(here, runtime.map(read, items)), 1):
             if isinstance(file, tuple):
-                location, error = file
+                location, reasons = file
                 self._refusals.are_of_table |= location.is_reserved
-                for reason in reasons(error):
+                for reason in reasons:
                     self._refusals.add(location.label, reason)
             else:
                 found.append(replace(file, shape=shapes.setdefault(file.shape.key, file.shape)))
@@ -241,15 +235,15 @@ class _Adopter:
         """The new table's entry, without files; None if its keys or properties are refused."""
         settings = self._settings
         try:
-            key = row_statements.check_key(tuple(schema.field(column) for column in settings.primary_key))
-            order = row_statements.check_sortable(tuple(schema.field(column) for column in settings.sort_key))
-            ids = [field.id for field in key]
+            key = row_statements.check_key(tuple(map(schema.field, settings.primary_key)))
+            order = row_statements.check_sortable(tuple(map(schema.field, settings.sort_key)))
+            ids = tuple(field.id for field in key)
             properties = check_table_properties(settings.properties or {}, schema, ids)
             entry = TableEntry(
                 uuid=self._context.runtime.uuid(),
                 epoch=0,
                 schema=schema,
-                primary_key=tuple(ids),
+                primary_key=ids,
                 sort_key=tuple(field.id for field in order),
                 properties={name: value for name, value in properties.items() if value is not None},
             )
