@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import PurePosixPath
 from typing import Any, TypeAlias
@@ -130,37 +130,32 @@ def adopt(
     return result if dry_run else replace(result, commit=transaction.commit())
 
 
+@dataclass
 class _Adopter:
-    def __init__(
-        self,
-        unit: UnitOfWork,
-        name: str,
-        source: str,
-        settings: NewTableSettings,
-        request: str | None,
-        progress: AdoptionProgress | None,
-    ) -> None:
-        self._unit, self._context = unit, unit.context
-        self._name, self._source, self._settings = name, source, settings
-        self._request, self._progress = request, progress
-        self._refusals = AdoptionRefusals()
+    unit: UnitOfWork
+    name: str
+    source: str
+    settings: NewTableSettings
+    request: str | None
+    progress: AdoptionProgress | None
+    refusals: AdoptionRefusals = field(default_factory=AdoptionRefusals)
 
     def run(self, sources: Sequence[str]) -> Adoption:
         """Reads all files, and adds the statement. Raises AdoptionError with all reasons."""
-        store = self._context.store
+        store = self.unit.context.store
         locations = [parse_location(store, url) for url in sources]
-        iceberg = find_iceberg(store, self._context.runtime, locations[0]) if len(locations) == 1 else None
-        self._refusals.are_of_table = iceberg is not None
-        files = self._read(iceberg.files(self._refusals) if iceberg else self._plain_files(locations))
+        iceberg = find_iceberg(store, self.unit.context.runtime, locations[0]) if len(locations) == 1 else None
+        self.refusals.are_of_table = iceberg is not None
+        files = self._read(iceberg.files(self.refusals) if iceberg else self._plain_files(locations))
         shapes, numbers = _by_shape(files)
         if iceberg:
-            columns = iceberg.columns(shapes, self._refusals)
-            iceberg.check_partitions(files, columns.schema, self._refusals)
+            columns = iceberg.columns(shapes, self.refusals)
+            iceberg.check_partitions(files, columns.schema, self.refusals)
         else:
-            columns = columns_of_files(shapes, self._refusals)
+            columns = columns_of_files(shapes, self.refusals)
             self._add_folder_refusals(locations, files)
-        entry = None if self._refusals else self._entry(columns.schema)
-        self._refusals.check(self._source)
+        entry = None if self.refusals else self._entry(columns.schema)
+        self.refusals.check(self.source)
         assert entry is not None
         return self._add(entry, columns, shapes, files, numbers, iceberg)
 
@@ -169,14 +164,14 @@ class _Adopter:
         found: dict[tuple[str, str, str], tuple[FileLocation, int | None]] = {}
         for location in locations:
             if location.is_data_of_iceberg:
-                self._refusals.add("", "it is the data of an Iceberg table: name the folder of the table")
-                self._refusals.are_of_table = True
+                self.refusals.add("", "it is the data of an Iceberg table: name the folder of the table")
+                self.refusals.are_of_table = True
                 continue
             count = len(found)
             for info, parts in () if location.key.endswith(".parquet") else location.files():
                 if kind := next((kind for folder, kind in _OTHER_TABLES.items() if folder in parts), ""):
-                    self._refusals.add("", f"it is a {kind} table, whose metadata decides which files have rows")
-                    self._refusals.are_of_table = True
+                    self.refusals.add("", f"it is a {kind} table, whose metadata decides which files have rows")
+                    self.refusals.are_of_table = True
                     break
                 if not any(part.startswith(HIDDEN) for part in parts):
                     file = location.with_key(info.key)
@@ -185,12 +180,12 @@ class _Adopter:
                 if location.key.endswith(".parquet") or len(locations) > 1:
                     found[location.scheme, location.root, location.key] = (location, None)
                 else:
-                    self._refusals.add(location.label, "there are no files")
+                    self.refusals.add(location.label, "there are no files")
         return list(found.values())
 
     def _read(self, files: Sequence[tuple[FileLocation, int | None]]) -> list[CandidateFile]:
         """Reads all footers, several at a time."""
-        keys = {*self._settings.primary_key, *self._settings.sort_key}
+        keys = {*self.settings.primary_key, *self.settings.sort_key}
         shapes: dict[str, FileShape] = {}
         found: list[CandidateFile] = []
 
@@ -203,18 +198,18 @@ class _Adopter:
             except AdoptionError as error:
                 return location, error.reasons
 
-        runtime, items = self._context.runtime, iter(files)
+        runtime, items = self.unit.context.runtime, iter(files)
         here = runtime.near(read, items) if files and is_local(files[0][0].store) else ()
         for number, file in enumerate(chain(here, runtime.map(read, items)), 1):
             if isinstance(file, tuple):
                 location, reasons = file
-                self._refusals.are_of_table |= location.is_reserved
+                self.refusals.are_of_table |= location.is_reserved
                 for reason in reasons:
-                    self._refusals.add(location.label, reason)
+                    self.refusals.add(location.label, reason)
             else:
                 found.append(replace(file, shape=shapes.setdefault(file.shape.key, file.shape)))
-            if self._progress:
-                self._progress(number, len(files))
+            if self.progress:
+                self.progress(number, len(files))
         return found
 
     def _add_folder_refusals(self, locations: Sequence[FileLocation], files: Iterable[CandidateFile]) -> None:
@@ -229,18 +224,18 @@ class _Adopter:
                 column, equals, _ = part.partition("=")
                 if equals and column not in names:
                     reason = "it is only in folder names, and each column must be in the file"
-                    self._refusals.add(file.location.label, reason, column)
+                    self.refusals.add(file.location.label, reason, column)
 
     def _entry(self, schema: Schema) -> TableEntry | None:
         """The new table's entry, without files; None if its keys or properties are refused."""
-        settings = self._settings
+        settings = self.settings
         try:
             key = row_statements.check_key(tuple(map(schema.field, settings.primary_key)))
             order = row_statements.check_sortable(tuple(map(schema.field, settings.sort_key)))
             ids = tuple(field.id for field in key)
             properties = check_table_properties(settings.properties or {}, schema, ids)
             entry = TableEntry(
-                uuid=self._context.runtime.uuid(),
+                uuid=self.unit.context.runtime.uuid(),
                 epoch=0,
                 schema=schema,
                 primary_key=ids,
@@ -249,7 +244,7 @@ class _Adopter:
             )
             check_storable(entry)
         except SchemaError as error:
-            self._refusals.add("", str(error))
+            self.refusals.add("", str(error))
             return None
         return entry
 
@@ -263,10 +258,10 @@ class _Adopter:
         iceberg: IcebergSource | None,
     ) -> Adoption:
         """Adds the statement, with the deletes of an Iceberg table as deletion vectors."""
-        unit, runtime = self._unit, self._context.runtime
+        unit, runtime = self.unit, self.unit.context.runtime
         ids = [ids_by_name(each.shape, entry.schema, how) for each, how in zip(shapes, columns.columns_by, strict=True)]
-        deleted = iceberg.deleted(candidates, self._refusals) if iceberg else {}
-        self._refusals.check(self._source)
+        deleted = iceberg.deleted(candidates, self.refusals) if iceberg else {}
+        self.refusals.check(self.source)
         files, deleted_rows = [], 0
         for one, number in zip(candidates, numbers, strict=True):
             if not one.rows:
@@ -277,15 +272,15 @@ class _Adopter:
                 deleted_rows += one.rows
                 continue
             if positions:
-                vector = unit.uploads.tombstone_object(self._name, entry.uuid).add_vector(file.uuid, positions)
+                vector = unit.uploads.tombstone_object(self.name, entry.uuid).add_vector(file.uuid, positions)
                 file = msgspec.structs.replace(file, vector=vector)
                 deleted_rows += len(positions)
             files.append(file)
         entry = msgspec.structs.replace(entry, files=tuple(files))
-        unit.add(AdoptTable(self._name, entry, self._request))
+        unit.add(AdoptTable(self.name, entry, self.request))
         return Adoption(
-            self._name,
-            self._source,
+            self.name,
+            self.source,
             len(files),
             sum(file.live_rows for file in files),
             sum(file.size for file in files),

@@ -6,8 +6,8 @@ import os
 from dataclasses import fields
 from typing import Annotated, Any
 
-import typer
 from rich.progress import BarColumn, MofNCompleteColumn
+from typer import Argument, Option
 
 import dolmen
 from dolmen.cli.options import DatabaseUrl, DryRun, Json, Message, Request, app, names_of, open_existing
@@ -17,18 +17,18 @@ from dolmen.iceberg.publication import IcebergPublication
 
 @app.command()
 def adopt(
-    table: Annotated[str, typer.Argument(help="Name of the new table.")],
+    table: Annotated[str, Argument(help="Name of the new table.")],
     sources: Annotated[
         list[str],
-        typer.Argument(
+        Argument(
             metavar="SOURCE...",
             help="A folder of Parquet files, files, or the folder or metadata of an Iceberg table: URLs, paths of this "
             "machine, or names in the database.",
         ),
     ],
     database: DatabaseUrl,
-    primary_key: Annotated[str, typer.Option(help="Columns of the key: id,day.")] = "",
-    sort_key: Annotated[str, typer.Option(help="Columns by which compaction sorts rows: day,id.")] = "",
+    primary_key: Annotated[str, Option(help="Columns of the key: id,day.")] = "",
+    sort_key: Annotated[str, Option(help="Columns by which compaction sorts rows: day,id.")] = "",
     dry_run: DryRun = False,
     request: Request = None,
     message: Message = None,
@@ -64,19 +64,17 @@ def adopt(
 def publish_iceberg(
     database: DatabaseUrl,
     table: Annotated[
-        str | None, typer.Option("--table", "-t", help="One table; by default all with the setting iceberg.")
+        str | None, Option("--table", "-t", help="One table; by default all with the setting iceberg.")
     ] = None,
     glue: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--glue",
             metavar="DATABASE",
             help="Database of the AWS Glue Data Catalog that shows them; DOLMEN_GLUE_DATABASE by default.",
         ),
     ] = None,
-    anew: Annotated[
-        bool, typer.Option("--anew", help="Also publish tables that are up to date, from scratch.")
-    ] = False,
+    anew: Annotated[bool, Option("--anew", help="Also publish tables that are up to date, from scratch.")] = False,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Annotated, Any
 
 import pyarrow as pa
-import typer
+from typer import Argument, Option
 
 import dolmen
 from dolmen.base.units import count_text
@@ -62,12 +62,12 @@ from dolmen.transactions.transaction import unit_of
 def create(
     table: TableName,
     database: DatabaseUrl,
-    columns: Annotated[str, typer.Option(help="e.g. 'id BIGINT NOT NULL, at TIMESTAMPTZ, name VARCHAR'.")] = "",
-    like: Annotated[str | None, typer.Option(help=f"Infer the columns from {INPUT_HELP}.")] = None,
+    columns: Annotated[str, Option(help="e.g. 'id BIGINT NOT NULL, at TIMESTAMPTZ, name VARCHAR'.")] = "",
+    like: Annotated[str | None, Option(help=f"Infer the columns from {INPUT_HELP}.")] = None,
     form: InputForm = None,
     delimiter: Delimiter = None,
-    primary_key: Annotated[str, typer.Option(help="A column, or several with commas.")] = "",
-    sort_key: Annotated[str, typer.Option(help="A column, or several with commas.")] = "",
+    primary_key: Annotated[str, Option(help="A column, or several with commas.")] = "",
+    sort_key: Annotated[str, Option(help="A column, or several with commas.")] = "",
     request_id: Request = None,
     message: Message = None,
     as_json: Json = False,
@@ -93,21 +93,18 @@ def create(
 def append(
     table: TableName,
     files: Annotated[
-        list[str],
-        typer.Argument(help=f"CSV, JSON lines, Parquet, Arrow or Avro; plain, .gz, .zst or .bz2: {INPUT_HELP}."),
+        list[str], Argument(help=f"CSV, JSON lines, Parquet, Arrow or Avro; plain, .gz, .zst or .bz2: {INPUT_HELP}.")
     ],
     database: DatabaseUrl,
     create: Annotated[
-        bool, typer.Option("--create", help="If the table is missing, create it with the columns of the first file.")
+        bool, Option("--create", help="If the table is missing, create it with the columns of the first file.")
     ] = False,
-    upsert: Annotated[bool, typer.Option("--upsert", help="Replace rows with the same primary key.")] = False,
-    insert: Annotated[
-        bool, typer.Option("--insert", help="Add nothing if the table has one of the primary keys.")
-    ] = False,
+    upsert: Annotated[bool, Option("--upsert", help="Replace rows with the same primary key.")] = False,
+    insert: Annotated[bool, Option("--insert", help="Add nothing if the table has one of the primary keys.")] = False,
     form: InputForm = None,
     delimiter: Delimiter = None,
     leave_out_erased: Annotated[
-        bool, typer.Option("--leave-out-erased", help="Leave out rows that match an erasure in force.")
+        bool, Option("--leave-out-erased", help="Leave out rows that match an erasure in force.")
     ] = False,
     request_id: Request = None,
     message: Message = None,
@@ -138,13 +135,13 @@ def append(
 def delete(
     table: TableName,
     database: DatabaseUrl,
-    where: Annotated[str | None, typer.Option(help="Predicate, e.g. 'user_id = 42'. TRUE deletes all.")] = None,
+    where: Annotated[str | None, Option(help="Predicate, e.g. 'user_id = 42'. TRUE deletes all.")] = None,
     keys: Keys = "",
     keys_file: KeysFile = None,
     form: InputForm = None,
     on: KeyColumns = "",
     positions: Annotated[
-        bool, typer.Option("--positions", help="Look rows up now: the count is exact, and scans are faster.")
+        bool, Option("--positions", help="Look rows up now: the count is exact, and scans are faster.")
     ] = False,
     request_id: Request = None,
     message: Message = None,
@@ -178,7 +175,7 @@ def drop(
 @app.command()
 def rename(
     table: TableName,
-    new: Annotated[str, typer.Argument(help="The new name.")],
+    new: Annotated[str, Argument(help="The new name.")],
     database: DatabaseUrl,
     request_id: Request = None,
     message: Message = None,
@@ -195,16 +192,16 @@ def scan(
     table: TableName,
     database: DatabaseUrl,
     columns: Columns = "",
-    where: Annotated[str | None, typer.Option(help="Read only rows for which this predicate is true.")] = None,
-    limit: Annotated[int | None, typer.Option(help="The most rows to read.")] = None,
-    order_by: Annotated[str, typer.Option(help="Columns to sort by; -name for descending.")] = "",
+    where: Annotated[str | None, Option(help="Read only rows for which this predicate is true.")] = None,
+    limit: Annotated[int | None, Option(help="The most rows to read.")] = None,
+    order_by: Annotated[str, Option(help="Columns to sort by; -name for descending.")] = "",
     version: Version = None,
     at: At = None,
     tag: Tag = None,
     output: Output = None,
     form: Form = None,
-    count: Annotated[bool, typer.Option("--count", help="Count the rows only.")] = False,
-    explain: Annotated[bool, typer.Option("--explain", help="Show what would be read, without reading it.")] = False,
+    count: Annotated[bool, Option("--count", help="Count the rows only.")] = False,
+    explain: Annotated[bool, Option("--explain", help="Show what would be read, without reading it.")] = False,
     as_json: Json = False,
 ) -> None:
     """Read rows: filter, select columns, go back in time; show the rows or write a file."""
@@ -225,7 +222,7 @@ def scan(
 @app.command()
 def get(
     table: TableName,
-    key: Annotated[list[str], typer.Argument(help="The primary key: a value for each of its columns.")],
+    key: Annotated[list[str], Argument(help="The primary key: a value for each of its columns.")],
     database: DatabaseUrl,
     columns: Columns = "",
     version: Version = None,
@@ -250,7 +247,7 @@ def get(
 
 @app.command()
 def sql(
-    query: Annotated[str, typer.Argument(help="A SELECT over the tables.")],
+    query: Annotated[str, Argument(help="A SELECT over the tables.")],
     database: DatabaseUrl,
     version: Version = None,
     at: At = None,
@@ -277,9 +274,9 @@ def update(
     table: TableName,
     database: DatabaseUrl,
     assignments: Annotated[
-        list[str], typer.Option("--set", help="'COLUMN = EXPRESSION': its new value, in DuckDB's SQL; repeatable.")
+        list[str], Option("--set", help="'COLUMN = EXPRESSION': its new value, in DuckDB's SQL; repeatable.")
     ],
-    where: Annotated[str, typer.Option(help="Predicate, e.g. 'user_id = 42'. TRUE updates all rows.")],
+    where: Annotated[str, Option(help="Predicate, e.g. 'user_id = 42'. TRUE updates all rows.")],
     request_id: Request = None,
     message: Message = None,
     as_json: Json = False,
@@ -293,16 +290,16 @@ def update(
 @app.command()
 def merge(
     table: TableName,
-    file: Annotated[str, typer.Argument(help=f"The source: {INPUT_HELP}.")],
+    file: Annotated[str, Argument(help=f"The source: {INPUT_HELP}.")],
     database: DatabaseUrl,
-    on: Annotated[str, typer.Option(help="Columns of both, with commas; the primary key by default.")] = "",
+    on: Annotated[str, Option(help="Columns of both, with commas; the primary key by default.")] = "",
     assignments: Annotated[
         list[str] | None,
-        typer.Option("--set", help="'COLUMN = EXPRESSION' over target.COLUMN and source.COLUMN: updates only these."),
+        Option("--set", help="'COLUMN = EXPRESSION' over target.COLUMN and source.COLUMN: updates only these."),
     ] = None,
-    when_matched: Annotated[str, typer.Option(help="update, delete or nothing.")] = "update",
-    when_not_matched: Annotated[str, typer.Option(help="insert or nothing.")] = "insert",
-    when_not_matched_by_source: Annotated[str, typer.Option(help="delete or nothing.")] = _NOTHING,
+    when_matched: Annotated[str, Option(help="update, delete or nothing.")] = "update",
+    when_not_matched: Annotated[str, Option(help="insert or nothing.")] = "insert",
+    when_not_matched_by_source: Annotated[str, Option(help="delete or nothing.")] = _NOTHING,
     form: InputForm = None,
     delimiter: Delimiter = None,
     request_id: Request = None,

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import pyarrow as pa
 import typer
 from rich.text import Text
+from typer import Argument, Option
 
 import dolmen
 from dolmen.cli.exit_codes import INCOMPLETE
@@ -39,22 +40,18 @@ _SIGNS = {"add": ("+", "green"), "change": ("~", "yellow"), "remove": ("-", "red
 
 @app.command()
 def apply(
-    file: Annotated[Path, typer.Argument(help="A YAML file that declares tables; - is standard input.")],
+    file: Annotated[Path, Argument(help="A YAML file that declares tables; - is standard input.")],
     database: DatabaseUrl,
-    drop: Annotated[
-        bool, typer.Option("--drop", help="Drop columns that the file does not declare; older versions keep them.")
-    ] = False,
+    drop: Annotated[bool, Option("--drop", help="Drop undeclared columns; older versions keep them.")] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
-    exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="With --dry-run: end with 9 if there is something to do.")
-    ] = False,
+    exit_code: Annotated[bool, Option("--exit-code", help="With --dry-run: end with 9 if there are changes.")] = False,
     as_json: Json = False,
 ) -> None:
     """Make tables, their columns and settings match a file, in one commit; show the differences first.
 
-    Exit codes: 0 done, or nothing to do; 2 the file must be corrected, or a table can't be changed to match it; 4
-    declined, or other commits change the same tables; 9 with --dry-run --exit-code: there is something to do.
+    Exit codes: 0 done, or nothing to do; 2 the file must be corrected, or a table can't be changed to match it;
+    4 declined, or other commits change the same tables; 9 with --dry-run --exit-code: there is something to do.
     """
     declaration = Declaration.parse(sys.stdin.read(), "standard input") if str(file) == "-" else Declaration.read(file)
     db = dolmen.open(database)
@@ -132,18 +129,17 @@ Texts = list[str] | None
 def alter(
     table: TableName,
     database: DatabaseUrl,
-    rename: Annotated[Texts, typer.Option(help="OLD=NEW: rename a column.")] = None,
-    drop: Annotated[Texts, typer.Option(help="COLUMN: drop it; older versions keep it.")] = None,
-    add: Annotated[Texts, typer.Option(help="'COLUMN TYPE [NOT NULL]': add a column at the end.")] = None,
+    rename: Annotated[Texts, Option(help="OLD=NEW: rename a column.")] = None,
+    drop: Annotated[Texts, Option(help="COLUMN: drop it; older versions keep it.")] = None,
+    add: Annotated[Texts, Option(help="'COLUMN TYPE [NOT NULL]': add a column at the end.")] = None,
     default: Annotated[
-        Texts,
-        typer.Option(help="COLUMN=VALUE: for rows without the column; also for existing rows if it is added here."),
+        Texts, Option(help="COLUMN=VALUE: for rows without the column; also for existing rows if it is added here.")
     ] = None,
-    nullable: Annotated[Texts, typer.Option(help="COLUMN: allow NULL in it.")] = None,
-    widen: Annotated[Texts, typer.Option(help="COLUMN=TYPE: a type that includes all its values.")] = None,
-    comment: Annotated[Texts, typer.Option(help="COLUMN=TEXT: a description; no text removes it.")] = None,
-    first: Annotated[str, typer.Option(help="COLUMN,...: scans return these first.")] = "",
-    sort_key: Annotated[str | None, typer.Option(help="COLUMN,...: sort new files by these; '' by none.")] = None,
+    nullable: Annotated[Texts, Option(help="COLUMN: allow NULL in it.")] = None,
+    widen: Annotated[Texts, Option(help="COLUMN=TYPE: a type that includes all its values.")] = None,
+    comment: Annotated[Texts, Option(help="COLUMN=TEXT: a description; no text removes it.")] = None,
+    first: Annotated[str, Option(help="COLUMN,...: scans return these first.")] = "",
+    sort_key: Annotated[str | None, Option(help="COLUMN,...: sort new files by these; '' by none.")] = None,
     request_id: Request = None,
     message: Message = None,
     as_json: Json = False,

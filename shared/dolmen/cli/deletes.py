@@ -7,6 +7,7 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 from rich.markup import escape
+from typer import Argument, Option
 
 import dolmen
 from dolmen.base.runtime import shared_runtime
@@ -38,8 +39,7 @@ from dolmen.transactions.erase import ErasureResult
 _IRREVERSIBLE = "this can't be undone. "
 
 Within: TypeAlias = Annotated[
-    str | None,
-    typer.Option(help="The rows leave the disk within this time, such as 2d. Default: the setting erase_within."),
+    str | None, Option(help="When the rows leave the disk, such as 2d; by default the setting erase_within.")
 ]
 
 
@@ -47,7 +47,7 @@ Within: TypeAlias = Annotated[
 def erase(
     table: TableName,
     database: DatabaseUrl,
-    where: Annotated[str | None, typer.Option(help="Predicate, e.g. 'user_id = 42'. TRUE erases all.")] = None,
+    where: Annotated[str | None, Option(help="Predicate, e.g. 'user_id = 42'. TRUE erases all.")] = None,
     keys: Keys = "",
     keys_file: KeysFile = None,
     form: InputForm = None,
@@ -69,12 +69,10 @@ def erase(
 
 @app.command()
 def forget(
-    subjects: Annotated[list[str], typer.Argument(metavar="SUBJECT...", help="The values of the column to forget.")],
+    subjects: Annotated[list[str], Argument(metavar="SUBJECT...", help="The values of the column to forget.")],
     database: DatabaseUrl,
-    text: Annotated[bool, typer.Option("--text", help="42 is a text, not a number.")] = False,
-    dropped: Annotated[
-        bool, typer.Option("--dropped", help="Also if only dropped tables may have rows about them.")
-    ] = False,
+    text: Annotated[bool, Option("--text", help="42 is a text, not a number.")] = False,
+    dropped: Annotated[bool, Option("--dropped", help="Also if only dropped tables may have rows about them.")] = False,
     within: Within = None,
     yes: Yes = False,
     request_id: Request = None,
@@ -123,9 +121,9 @@ def _print_erasure(done: ErasureResult, as_json: bool) -> None:
 @app.command()
 def erasures(
     database: DatabaseUrl,
-    action: Annotated[str, typer.Argument(metavar="[list|show|verify|hurry]", help="What to do.")] = "list",
-    id_: Annotated[str, typer.Argument(metavar="[ID]", help="The erasure, to show, verify or hurry it.")] = "",
-    gone: Annotated[bool, typer.Option("--all", help="Also list erasures whose rows are gone from the disk.")] = False,
+    action: Annotated[str, Argument(metavar="[list|show|verify|hurry]", help="What to do.")] = "list",
+    id_: Annotated[str, Argument(metavar="[ID]", help="The erasure, to show, verify or hurry it.")] = "",
+    gone: Annotated[bool, Option("--all", help="Also list erasures whose rows are gone from the disk.")] = False,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
@@ -170,40 +168,33 @@ _POLL_SECONDS = (0.2, 5.0)
 
 @app.command("request-delete")
 def request_delete(
-    tables: Annotated[
-        list[str], typer.Argument(metavar="TABLE...", help="One table, or several to delete from at once.")
-    ],
+    tables: Annotated[list[str], Argument(metavar="TABLE...", help="One or several tables.")],
     queue: Annotated[
         str,
-        typer.Option(
+        Option(
             "--queue",
             "-q",
             envvar="DOLMEN_DELETE_QUEUE",
             help="The delete queue: a URL of SQS, or a directory (.local/queue).",
         ),
     ],
-    where: Annotated[str | None, typer.Option(help="Predicate, e.g. 'user_id = 42'. TRUE deletes all.")] = None,
+    where: Annotated[str | None, Option(help="Predicate, e.g. 'user_id = 42'. TRUE deletes all.")] = None,
     keys: Keys = "",
     keys_file: KeysFile = None,
     form: InputForm = None,
     on: KeyColumns = "",
-    mode: Annotated[str, typer.Option(help="tombstone, or positions to look the rows up.")] = "tombstone",
-    request_id: Annotated[
-        str | None,
-        typer.Option(help="Apply this only once under this id, however often it is sent; made up by default."),
-    ] = None,
+    mode: Annotated[str, Option(help="tombstone, or positions to look the rows up.")] = "tombstone",
+    request_id: Annotated[str | None, Option(help="Apply this only once under this id; a new id by default.")] = None,
     database: Annotated[
-        str,
-        typer.Option(
-            "--database", "-d", envvar="DOLMEN_DATABASE", help="A database to check the request against first."
-        ),
+        str, Option("--database", "-d", envvar="DOLMEN_DATABASE", help="Check the request against this database first.")
     ] = "",
     as_json: Json = False,
 ) -> None:
     """Put a delete request into the queue, and print its id. The delete function applies it once.
 
-    The request is checked first: its text, and its tables if the database is named. Exit codes: 0 it is in the queue;
-    2 it must be corrected, or is too large; 4 it may be in the queue: send it again under the same id.
+    The request is checked first: its text, and its tables if the database is named.
+
+    Exit codes: 0 sent; 2 it must be corrected, or is too large; 4 it may have been sent: repeat it under the same id.
     """
     db, columns = dolmen.open(database) if database else None, names_of(on)
     chosen = read_keys(db, tables[0], where, keys, keys_file, form, columns)
@@ -229,20 +220,20 @@ def request_delete(
 
 @app.command("request-status")
 def request_status(
-    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Ids that request-delete printed.")],
+    ids: Annotated[list[str], Argument(metavar="ID...", help="Ids that request-delete printed.")],
     database: DatabaseUrl,
     queue: Annotated[
-        str,
-        typer.Option("--queue", "-q", envvar="DOLMEN_DELETE_QUEUE", help="Show also how many messages are waiting."),
+        str, Option("--queue", "-q", envvar="DOLMEN_DELETE_QUEUE", help="Also count the waiting messages.")
     ] = "",
-    wait: Annotated[float, typer.Option(help="Seconds to wait until all are applied.", min=0)] = 0,
+    wait: Annotated[float, Option(help="Seconds to wait until all are applied.", min=0)] = 0,
     as_json: Json = False,
 ) -> None:
     """Show whether delete requests are applied, and by which version.
 
-    An id that is not applied is waiting, or it failed and is among the dead letters, or it was never sent; only a queue
-    in a directory shows which. The database keeps ids for its applied_retention (35 days by default). Exit codes: 0 all
-    are applied; 4 not yet, or not known; 2 one has failed (known only for a queue in a directory).
+    An id that is not applied is waiting, failed, or was never sent: only a queue in a directory shows which.
+    The database keeps ids for its applied_retention, 35 days by default.
+
+    Exit codes: 0 all are applied; 4 not yet, or not known; 2 one has failed (known only for a queue in a directory).
     """
     db = open_existing(database)
     target = open_queue(queue) if queue else None

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.progress import SpinnerColumn, TimeElapsedColumn
+from typer import Argument, Option
 
 import dolmen
 from dolmen.base.runtime import shared_runtime
@@ -95,34 +96,35 @@ class BackfillTally:
 
 @app.command()
 def backfill(
-    source: Annotated[str, typer.Argument(help="s3://bucket/folder, or a directory, with a folder for each table.")],
+    source: Annotated[str, Argument(help="s3://bucket/folder, or a directory, with a folder for each table.")],
     queue: Annotated[
-        str, typer.Option("--queue", "-q", help="The ingest queue; DOLMEN_INGEST_QUEUE by default.", show_default=False)
+        str, Option("--queue", "-q", help="The ingest queue; DOLMEN_INGEST_QUEUE by default.", show_default=False)
     ] = "",
     here: Annotated[
-        bool, typer.Option("--here", help="Ingest in this process, without a queue; the default for a directory.")
+        bool, Option("--here", help="Ingest in this process, without a queue; the default for a directory.")
     ] = False,
     database: Annotated[
-        str, typer.Option("--database", "-d", envvar="DOLMEN_DATABASE", help="The database; needed for --here.")
+        str, Option("--database", "-d", envvar="DOLMEN_DATABASE", help="The database; needed for --here.")
     ] = "",
     table: Annotated[
-        list[str] | None, typer.Option("--table", "-t", help="Take only files of this table; may be repeated.")
+        list[str] | None, Option("--table", "-t", help="Take only files of this table; repeatable.")
     ] = None,
-    start_after: Annotated[str, typer.Option(help="Go on after this key, where a run was interrupted.")] = "",
+    start_after: Annotated[str, Option(help="Go on after this key, where a run was interrupted.")] = "",
     dry_run: DryRun = False,
     landing_prefix: Annotated[
-        str, typer.Option(envvar="DOLMEN_LANDING_PREFIX", help="The prefix of the keys of dropped files.")
+        str, Option(envvar="DOLMEN_LANDING_PREFIX", help="Prefix of the keys of dropped files.")
     ] = "landing/",
-    records: Annotated[int, typer.Option(help="The most files per message.", min=1, max=1000)] = MAX_RECORDS,
+    records: Annotated[int, Option(help="The most files per message.", min=1, max=1000)] = MAX_RECORDS,
     auto_create: Annotated[
-        bool, typer.Option("--auto-create", envvar="DOLMEN_AUTO_CREATE", help="With --here: create missing tables.")
+        bool, Option("--auto-create", envvar="DOLMEN_AUTO_CREATE", help="With --here: create missing tables.")
     ] = False,
     as_json: Json = False,
 ) -> None:
     """Ingest files that exist already: send the events that S3 would have sent, or ingest them in this process.
 
-    Safe to repeat, also while new files arrive: each file is ingested once. Exit codes: 0 done; 2 some files were
-    rejected (--here); 9 some failed temporarily, call it again (--here).
+    Safe to repeat, also while new files arrive: each file is ingested once.
+
+    Exit codes: 0 done; 2 some files were rejected (--here); 9 some failed temporarily, call it again (--here).
     """
     settings = FunctionSettings.of({**os.environ, "DOLMEN_DATABASE": database or "memory://none"})
     found = DropSource.of(
@@ -241,22 +243,22 @@ _HEAD_BYTES = 1 << 16
 
 RejectedUrl = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--rejected",
         "-r",
         envvar="DOLMEN_REJECTED_URL",
         help="The URL of rejects, e.g. s3://landing-bucket/rejected. By default below DOLMEN_LANDING_URL, or .local.",
     ),
 ]
-Key = Annotated[str, typer.Argument(help="A key that ls shows, its 8 digits, or its name in logs.")]
+Key = Annotated[str, Argument(help="A key that ls shows, its 8 digits, or its name in logs.")]
 
 
 @rejected.command()
 def ls(
-    table: Annotated[str | None, typer.Argument(help="List only rejects of this table.")] = None,
+    table: Annotated[str | None, Argument(help="List only rejects of this table.")] = None,
     place: RejectedUrl = None,
-    limit: Annotated[int, typer.Option(help="The most rejects to list.", min=1)] = 50,
-    all_: Annotated[bool, typer.Option("--all", help="Also list rejects that were put back.")] = False,
+    limit: Annotated[int, Option(help="The most rejects to list.", min=1)] = 50,
+    all_: Annotated[bool, Option("--all", help="Also list rejects that were put back.")] = False,
     as_json: Json = False,
 ) -> None:
     """List rejects, newest first."""
@@ -278,7 +280,7 @@ def ls(
 def show(
     key: Key,
     place: RejectedUrl = None,
-    lines: Annotated[int, typer.Option(help="The most lines or rows to show.", min=0)] = 10,
+    lines: Annotated[int, Option(help="The most lines or rows to show.", min=0)] = 10,
     as_json: Json = False,
 ) -> None:
     """Show why something was rejected, and its first lines."""
@@ -298,14 +300,12 @@ def show(
 
 @rejected.command()
 def retry(
-    keys: Annotated[list[str] | None, typer.Argument(help="Names as for show.")] = None,
+    keys: Annotated[list[str] | None, Argument(help="Names as for show.")] = None,
     place: RejectedUrl = None,
-    table: Annotated[str | None, typer.Option(help="Put back all rejects of this table.")] = None,
-    landing: Annotated[
-        str | None, typer.Option(help="The URL below which to put it; by default where it was dropped.")
-    ] = None,
-    to_table: Annotated[str | None, typer.Option(help="Put it back for this table instead of its own.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Also put back rejects that were put back before.")] = False,
+    table: Annotated[str | None, Option(help="Put back all rejects of this table.")] = None,
+    landing: Annotated[str | None, Option(help="The URL to put it below; by default the original one.")] = None,
+    to_table: Annotated[str | None, Option(help="Put it back for this table instead of its own.")] = None,
+    force: Annotated[bool, Option("--force", help="Also put back rejects that were put back before.")] = False,
     as_json: Json = False,
 ) -> None:
     """Put rejects back where files are dropped, under new names, so that the pipeline ingests them."""

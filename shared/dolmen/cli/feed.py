@@ -11,7 +11,7 @@ from tempfile import SpooledTemporaryFile
 from typing import Annotated, Any
 
 import pyarrow as pa
-import typer
+from typer import Option
 
 import dolmen
 from dolmen.base.units import MIB
@@ -32,13 +32,13 @@ _BUFFER_BYTES = 32 * MIB
 def changes(
     table: TableName,
     database: DatabaseUrl,
-    since: Annotated[str, typer.Option(help="Version (0: from the beginning) or time after which changes begin.")],
-    until: Annotated[str | None, typer.Option(help="Version or time with which they end.")] = None,
-    columns: Annotated[str, typer.Option(help="Columns to show, with commas; all by default.")] = "",
-    where: Annotated[str | None, typer.Option(help="Only rows for which this predicate is true.")] = None,
-    net: Annotated[bool, typer.Option("--net", help="The difference of two versions only.")] = False,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on with new commits until Ctrl-C.")] = False,
-    interval: Annotated[float, typer.Option(help="Seconds between two looks for new commits.")] = 5.0,
+    since: Annotated[str, Option(help="Version (0: from the beginning) or time after which changes begin.")],
+    until: Annotated[str | None, Option(help="Version or time with which they end.")] = None,
+    columns: Annotated[str, Option(help="Columns to show, with commas; all by default.")] = "",
+    where: Annotated[str | None, Option(help="Only rows for which this predicate is true.")] = None,
+    net: Annotated[bool, Option("--net", help="The difference of two versions only.")] = False,
+    follow: Annotated[bool, Option("--follow", help="Go on with new commits until Ctrl-C.")] = False,
+    interval: Annotated[float, Option(help="Seconds between two looks for new commits.")] = 5.0,
     output: Output = None,
     form: Form = None,
     as_json: Json = False,

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import pyarrow as pa
 import typer
 from rich.markup import escape
+from typer import Argument, Option
 
 from dolmen.api.database import Database
 from dolmen.cli.options import (
@@ -38,9 +39,7 @@ _TIME = "%Y-%m-%d %H:%M:%S"
 
 @app.command()
 def history(
-    database: DatabaseUrl,
-    limit: Annotated[int, typer.Option(help="The most commits to list.")] = 20,
-    as_json: Json = False,
+    database: DatabaseUrl, limit: Annotated[int, Option(help="The most commits to list.")] = 20, as_json: Json = False
 ) -> None:
     """List commits, newest first."""
     commits = open_existing(database).history(limit)
@@ -148,21 +147,19 @@ def _complete_tables(context: typer.Context, incomplete: str) -> list[str]:
 def tag(
     name: Annotated[
         str,
-        typer.Argument(
+        Argument(
             help="Name of the tag: letters, digits, _, . and -, with no . or - first, and no 'iceberg.'.",
             autocompletion=complete_tag,
         ),
     ],
     database: DatabaseUrl,
-    version: Annotated[int | None, typer.Option(help="Tag this version; the newest by default.")] = None,
-    at: Annotated[
-        str | None, typer.Option(help="Tag the version that was the newest at this time (ISO 8601, UTC).")
-    ] = None,
+    version: Annotated[int | None, Option(help="Tag this version; the newest by default.")] = None,
+    at: Annotated[str | None, Option(help="Tag the version that was the newest at this time (ISO 8601, UTC).")] = None,
     until: Annotated[
-        str | None, typer.Option(help="When the tag ends: a time (ISO 8601, UTC), or a duration from now, such as 90d.")
+        str | None, Option(help="When the tag ends: a time (ISO 8601, UTC), or a duration such as 90d.")
     ] = None,
-    move: Annotated[bool, typer.Option("--move", help="Move an existing tag to this version.")] = False,
-    drop: Annotated[bool, typer.Option("--drop", help="Drop the tag. Its version may expire from now on.")] = False,
+    move: Annotated[bool, Option("--move", help="Move an existing tag to this version.")] = False,
+    drop: Annotated[bool, Option("--drop", help="Drop the tag. Its version may expire from now on.")] = False,
     request_id: Request = None,
     message: Message = None,
     as_json: Json = False,
@@ -209,7 +206,7 @@ def restore(
     database: DatabaseUrl,
     tables: Annotated[
         list[str] | None,
-        typer.Argument(
+        Argument(
             help="Names of tables in that version. By default all: then tables created since are dropped.",
             autocompletion=_complete_tables,
         ),
@@ -248,9 +245,9 @@ def restore(
 @app.command()
 def clone(
     source: Annotated[
-        str, typer.Argument(help="The table, under its name in that version.", autocompletion=_complete_tables)
+        str, Argument(help="The table, under its name in that version.", autocompletion=_complete_tables)
     ],
-    name: Annotated[str, typer.Argument(help="Name of the new table.")],
+    name: Annotated[str, Argument(help="Name of the new table.")],
     database: DatabaseUrl,
     version: Version = None,
     at: At = None,

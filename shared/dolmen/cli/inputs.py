@@ -18,9 +18,9 @@ from types import TracebackType
 from typing import Annotated, BinaryIO, Self, cast
 
 import pyarrow as pa
-import typer
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TimeRemainingColumn, TransferSpeedColumn
+from typer import Option
 
 from dolmen.api.database import Database
 from dolmen.base.arguments import short_repr
@@ -43,9 +43,9 @@ from dolmen.transactions.transaction import unit_of
 STANDARD_INPUT = "-"
 INPUT_HELP = "a file, s3://bucket/key, or - for standard input (with --format)"
 
-Keys = Annotated[str, typer.Option("--keys", help="Primary keys with commas.")]
-KeysFile = Annotated[str | None, typer.Option("--keys-file", help=f"A file with the key columns: {INPUT_HELP}.")]
-KeyColumns = Annotated[str, typer.Option("--on", help="Key columns, if not the primary key.")]
+Keys = Annotated[str, Option("--keys", help="Primary keys with commas.")]
+KeysFile = Annotated[str | None, Option("--keys-file", help=f"A file with the key columns: {INPUT_HELP}.")]
+KeyColumns = Annotated[str, Option("--on", help="Key columns, if not the primary key.")]
 
 
 @dataclass(frozen=True)

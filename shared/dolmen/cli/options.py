@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
+from typer import Argument, Option
 from typer.core import TyperGroup
 
 import dolmen
@@ -55,7 +56,7 @@ app = typer.Typer(
 @app.callback()
 def _options(
     show_version: Annotated[
-        bool, typer.Option("--version", help="Show the version of dolmen.", callback=_print_version, is_eager=True)
+        bool, Option("--version", help="Show the version of dolmen.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
     pass
@@ -89,33 +90,31 @@ def _complete_table(context: typer.Context, incomplete: str) -> list[str]:
 
 
 DatabaseUrl = Annotated[
-    str, typer.Option("--database", "-d", envvar="DOLMEN_DATABASE", help="s3://bucket/prefix or a directory.")
+    str, Option("--database", "-d", envvar="DOLMEN_DATABASE", help="s3://bucket/prefix or a directory.")
 ]
-TableName = Annotated[str, typer.Argument(help="Name of the table.", autocompletion=_complete_table)]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; needed without a terminal.")]
+TableName = Annotated[str, Argument(help="Name of the table.", autocompletion=_complete_table)]
+Json = Annotated[bool, Option("--json", help="Print JSON.")]
+Yes = Annotated[bool, Option("--yes", "-y", help="Do not ask; needed without a terminal.")]
 Request = Annotated[
-    str | None, typer.Option("--request-id", help="Apply this only once under this id, however often it is tried.")
+    str | None, Option("--request-id", help="Apply this only once under this id, however often it is tried.")
 ]
-Message = Annotated[str | None, typer.Option("--message", help="A message for the history.")]
-Version = Annotated[int | None, typer.Option("--version", help="Read this version.")]
-At = Annotated[
-    str | None, typer.Option("--at", help="Read the version that was the newest at this time (ISO 8601, UTC).")
-]
-Tag = Annotated[str | None, typer.Option("--tag", help="Read the version with this tag.", autocompletion=complete_tag)]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Report what would be done, and do nothing.")]
-Columns = Annotated[str, typer.Option(help="Columns to read, with commas; all by default.")]
-Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")]
+Message = Annotated[str | None, Option("--message", help="A message for the history.")]
+Version = Annotated[int | None, Option("--version", help="Read this version.")]
+At = Annotated[str | None, Option("--at", help="Read the version that was the newest at this time (ISO 8601, UTC).")]
+Tag = Annotated[str | None, Option("--tag", help="Read the version with this tag.", autocompletion=complete_tag)]
+DryRun = Annotated[bool, Option("--dry-run", help="Report what would be done, and do nothing.")]
+Columns = Annotated[str, Option(help="Columns to read, with commas; all by default.")]
+Output = Annotated[Path | None, Option("--output", "-o", help="Write to this file.")]
 Form = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--format",
         help=f"{', '.join(WRITTEN)}; table for the first and last rows. By default the file's name decides; "
         "without a file table on a terminal, and csv elsewhere.",
     ),
 ]
-InputForm = Annotated[str | None, typer.Option("--format", help=f"{listed()}; by default the name decides.")]
-Delimiter = Annotated[str | None, typer.Option("--delimiter", help="The delimiter of CSV, if not a comma: ';', '|'.")]
+InputForm = Annotated[str | None, Option("--format", help=f"{listed()}; by default the name decides.")]
+Delimiter = Annotated[str | None, Option("--delimiter", help="The delimiter of CSV, if not a comma: ';', '|'.")]
 
 
 def names_of(text: str | None) -> list[str] | None:

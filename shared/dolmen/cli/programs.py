@@ -12,6 +12,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table as RichTable
 from rich.text import Text
+from typer import Argument, Option
 
 from dolmen.base.units import count_text
 from dolmen.cli.options import Json, app
@@ -24,26 +25,22 @@ if TYPE_CHECKING:
 
 @app.command()
 def local(
-    root: Annotated[Path, typer.Option(help="The folder of landing/, queue/ and the rest.")] = Path(".local"),
+    root: Annotated[Path, Option(help="The folder of landing/, queue/ and the rest.")] = Path(".local"),
     database: Annotated[
-        str | None,
-        typer.Option("--database", "-d", envvar="DOLMEN_DATABASE", help="The database; ROOT/database by default."),
+        str | None, Option("--database", "-d", envvar="DOLMEN_DATABASE", help="The database; ROOT/database by default.")
     ] = None,
-    functions: Annotated[
-        Path | None, typer.Option(help="A folder of functions to run instead of dolmen's own.")
-    ] = None,
-    once: Annotated[bool, typer.Option("--once", help="End when everything is handled.")] = False,
+    functions: Annotated[Path | None, Option(help="A folder of other functions than dolmen's.")] = None,
+    once: Annotated[bool, Option("--once", help="End when everything is handled.")] = False,
     auto_create: Annotated[
-        bool,
-        typer.Option("--auto-create/--no-auto-create", help="Create missing tables from the files dropped for them."),
+        bool, Option("--auto-create/--no-auto-create", help="Create missing tables from dropped files.")
     ] = True,
-    compact_every: Annotated[float, typer.Option(help="Seconds between rounds of compaction; 0 for none.")] = 60,
-    gc_every: Annotated[float, typer.Option(help="Seconds between collections of garbage; 0 for none.")] = 3600,
+    compact_every: Annotated[float, Option(help="Seconds between rounds of compaction; 0 for none.")] = 60,
+    gc_every: Annotated[float, Option(help="Seconds between collections of garbage; 0 for none.")] = 3600,
     report: Annotated[
-        bool, typer.Option("--report/--no-report", help="Serve the page of dolmen report to browsers of this machine.")
+        bool, Option("--report/--no-report", help="Serve the page of dolmen report on this machine.")
     ] = True,
     report_port: Annotated[
-        int, typer.Option(help="The port of that page on 127.0.0.1; 0 for any free one.", min=0, max=65_535)
+        int, Option(help="The port of that page on 127.0.0.1; 0 for any free one.", min=0, max=65_535)
     ] = 0,
     as_json: Json = False,
 ) -> None:
@@ -99,11 +96,9 @@ _COLOURS = {"ok": "green", "FAILED": "bold red", "DENIED": "bold red", "differs"
 
 @app.command("check-store")
 def check_store(
-    url: Annotated[str, typer.Argument(help="s3://bucket/prefix or a directory, below which it works.")],
-    writers: Annotated[int, typer.Option(min=2, help="Clients that increment one object at once.")] = 8,
-    commits: Annotated[
-        int, typer.Option(min=1, help="Increments by each of them, and commits by each writer of a database.")
-    ] = 10,
+    url: Annotated[str, Argument(help="s3://bucket/prefix or a directory, below which it works.")],
+    writers: Annotated[int, Option(min=2, help="Clients that increment one object at once.")] = 8,
+    commits: Annotated[int, Option(min=1, help="Increments by each, and commits by each writer of a database.")] = 10,
     as_json: Json = False,
 ) -> None:
     """Check whether a store does what dolmen relies on: conditions, consistency, listings. Exit code 1 if not.
@@ -137,7 +132,7 @@ def check_store(
 
 def _print(report: StoreReport) -> None:
     has_findings = any(result.found for result in report.results)
-    table = RichTable("check", "result", "seconds", *(["meaning, and what was found"] if has_findings else []))
+    table = RichTable("check", "result", "seconds", *(["what that means, and what was found"] if has_findings else []))
     for result in report.results:
         table.add_row(
             Text(result.name),

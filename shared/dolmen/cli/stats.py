@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.markup import escape
@@ -19,6 +18,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Column
 from rich.table import Table as RichTable
 from rich.text import Text
+from typer import Option
 
 import dolmen
 from dolmen.base.units import DAY_US, count_text, duration_text, named_count_text, utc
@@ -37,11 +37,9 @@ _LATE_US = DAY_US
 @app.command()
 def stats(
     database: DatabaseUrl,
-    exact: Annotated[bool, typer.Option("--exact", help="Read segments too, for exact figures.")] = False,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Look again and again until Ctrl-C, and show changes.")
-    ] = False,
-    interval: Annotated[float, typer.Option(help="Seconds between two looks.")] = 5.0,
+    exact: Annotated[bool, Option("--exact", help="Read segments too, for exact figures.")] = False,
+    watch: Annotated[bool, Option("--watch", help="Look repeatedly until Ctrl-C, and show changes.")] = False,
+    interval: Annotated[float, Option(help="Seconds between two looks.")] = 5.0,
     as_json: Json = False,
 ) -> None:
     """Show the background work that is left: unresolved deletes, small files, dead rows, the manifest's size."""
@@ -301,12 +299,11 @@ _COLOURS = {"danger": "bold red", "warning": "yellow", "notice": "blue"}
 def report(
     database: DatabaseUrl,
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="The file of the page; report.html by default.", show_default=False),
+        Path | None, Option("--output", "-o", help="The file of the page; report.html by default.", show_default=False)
     ] = None,
     rejected: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--rejected",
             "-r",
             envvar="DOLMEN_REJECTED_URL",
@@ -315,10 +312,10 @@ def report(
     ] = None,
     queue: Annotated[
         str | None,
-        typer.Option("--queue", "-q", envvar="DOLMEN_DELETE_QUEUE", help="The delete queue, to count its messages."),
+        Option("--queue", "-q", envvar="DOLMEN_DELETE_QUEUE", help="The delete queue, to count its messages."),
     ] = None,
     ingest_queue: Annotated[
-        str | None, typer.Option(envvar="DOLMEN_INGEST_QUEUE", help="The ingest queue, to count its messages.")
+        str | None, Option(envvar="DOLMEN_INGEST_QUEUE", help="The ingest queue, to count its messages.")
     ] = None,
     as_json: Json = False,
 ) -> None:

@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TaskID, TimeElapsedColumn
 from rich.table import Table as RichTable
 from rich.text import Text
+from typer import Argument, Option
 
 import dolmen
 from dolmen.base.units import count_text, named_count_text
@@ -22,14 +23,12 @@ from dolmen.format.properties import DATABASE_PROPERTIES, TABLE_PROPERTIES
 from dolmen.maintenance.compact.compaction import Compacted
 from dolmen.maintenance.measures import WorkDone, facts_of
 
-SomeTable = Annotated[str | None, typer.Argument(help="One table; all by default.")]
+SomeTable = Annotated[str | None, Argument(help="One table; all by default.")]
 
 
 @app.command("set")
 def set_(
-    settings: Annotated[
-        list[str], typer.Argument(help="[TABLE] NAME=VALUE ...; settings of the database without a table.")
-    ],
+    settings: Annotated[list[str], Argument(help="[TABLE] NAME=VALUE ...; settings of the database without a table.")],
     database: DatabaseUrl,
     request_id: Request = None,
     message: Message = None,
@@ -123,12 +122,10 @@ def maintain(database: DatabaseUrl, table: SomeTable = None, as_json: Json = Fal
 def gc(
     database: DatabaseUrl,
     dry_run: DryRun = False,
-    full: Annotated[
-        bool, typer.Option("--full", help="Look for orphans among all objects, whatever their age.")
-    ] = False,
+    full: Annotated[bool, Option("--full", help="Look for orphans of any age.")] = False,
     outside: Annotated[
         list[str] | None,
-        typer.Option(metavar="URL", help="A folder, e.g. of dropped files, whose objects receipts of erasures list."),
+        Option(metavar="URL", help="A folder, e.g. of dropped files, whose objects receipts of erasures list."),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -149,14 +146,10 @@ def gc(
 @app.command()
 def verify(
     database: DatabaseUrl,
-    deep: Annotated[bool, typer.Option("--deep", help="Read all data, and compare it with the metadata.")] = False,
-    version: Annotated[int | None, typer.Option(help="Check this version; the newest by default.")] = None,
-    tag: Annotated[
-        str | None, typer.Option(help="Check the version with this tag.", autocompletion=complete_tag)
-    ] = None,
-    all_versions: Annotated[
-        bool, typer.Option("--all-versions", help="Check the objects of every kept version.")
-    ] = False,
+    deep: Annotated[bool, Option("--deep", help="Read all data, and compare it with the metadata.")] = False,
+    version: Annotated[int | None, Option(help="Check this version; the newest by default.")] = None,
+    tag: Annotated[str | None, Option(help="Check the version with this tag.", autocompletion=complete_tag)] = None,
+    all_versions: Annotated[bool, Option("--all-versions", help="Check the objects of every kept version.")] = False,
     as_json: Json = False,
 ) -> None:
     """Check that all objects exist and are correct. Exit code 7 if something is damaged or missing."""

@@ -87,11 +87,6 @@ class DocumentPart:
         except InputError as error:
             raise self.error(error, type(error) if type(error).__init__ is Error.__init__ else InputError) from error
 
-    @property
-    def is_list(self) -> bool:
-        """True for a list."""
-        return bool(self.node.id == "sequence")
-
     def members(self, allowed: Iterable[str] | None = None, *, of: str = "{}") -> dict[str, DocumentPart]:
         """The members of a mapping, in their order. Raises InputError unless it is one, with names that are allowed.
 
@@ -128,7 +123,7 @@ class DocumentPart:
 
     def texts(self) -> list[str]:
         """A list of texts, or one text as a list. Empty and ``null`` elements are text too."""
-        if not self.is_list:
+        if self.node.id != "sequence":
             return [self.text()]
         if wrong := next((node for node in self.node.value if node.id != "scalar"), None):
             raise DocumentPart(wrong, self.file, self.what).error("a list of texts cannot contain lists and mappings")
@@ -326,7 +321,7 @@ def _properties(parts: Mapping[str, DocumentPart], allowed: Mapping[str, Any]) -
     """The values of properties. Each is checked alone, so that an error names its line."""
     values: dict[str, Value] = {}
     for name, part in parts.items():
-        value: Value = part.texts() if part.is_list else part.text("its value")
+        value: Value = part.texts() if part.node.id == "sequence" else part.text("its value")
         part.check(check_properties, {name: value}, allowed, "it")
         values[name] = value
     return values
@@ -409,7 +404,11 @@ def _arrow_type(kind: Any) -> pa.DataType:
     if isinstance(this, types) and this.name in _BY_TOKEN:
         return _BY_TOKEN[this.name]
     if this is types.DECIMAL:
-        return _decimal([int(part.name) for part in inner] or [18, 3], kind.sql("duckdb"))  # DuckDB's default
+        precision, scale = ([int(part.name) for part in inner] + [0])[:2] if inner else (18, 3)  # DuckDB's default
+        if not (0 < precision <= 38 and 0 <= scale <= precision):
+            limits = "a decimal has a precision of 1 to 38 digits, and a scale of at most the precision"
+            raise SchemaError(f"{kind.sql('duckdb')}: {limits}")
+        return pa.decimal128(precision, scale)
     if this in (types.ARRAY, types.LIST) and len(inner) == 1 and not kind.args.get("values"):
         return pa.list_(_arrow_type(inner[0]))
     if this is types.MAP and len(inner) == 2:
@@ -419,13 +418,6 @@ def _arrow_type(kind: Any) -> pa.DataType:
     raise SchemaError(
         f"type {kind.sql('duckdb')} cannot be stored; there are BIGINT, VARCHAR, TIMESTAMPTZ, DECIMAL(p, s), ..."
     )
-
-
-def _decimal(size: list[int], text: str) -> pa.DataType:
-    precision, scale = size if len(size) == 2 else (size[0], 0)
-    if not (0 < precision <= 38 and 0 <= scale <= precision):
-        raise SchemaError(f"{text}: a decimal has a precision of 1 to 38 digits, and a scale of at most the precision")
-    return pa.decimal128(precision, scale)
 
 
 def column_text(field: pa.Field) -> str:

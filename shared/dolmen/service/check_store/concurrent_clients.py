@@ -44,10 +44,10 @@ def exactly_one_of_many_creators_of_a_key_wins(sandbox: Sandbox) -> None:
         refused = outcomes.count(PreconditionFailed())
         unknown = [outcome for outcome in outcomes if isinstance(outcome, Unknown)]
         found = int(sandbox.store.get(key).body)
-        counts = f"{len(winners)} of {len(outcomes)} creators were told that they won, {refused} that they lost"
+        counts = f"{len(winners)} of {len(outcomes)} creators won, {refused} lost"
         expect(len(winners) == 1 or (not winners and unknown), counts)
         expect(refused + len(winners) + len(unknown) == len(outcomes), counts)
-        expect(found in winners or unknown, f"{counts}; the object is of another")
+        expect(found in winners or unknown, f"{counts}; the object is another one's")
 
 
 def _put_number(store: ObjectStore, key: str, number: int) -> PutOutcome:
@@ -69,7 +69,7 @@ def no_update_is_lost_among_many_writers(sandbox: Sandbox) -> None:
 
 
 def _count_up(sandbox: Sandbox, runtime: Runtime, number: int) -> tuple[int, int]:
-    """Returns the number of acknowledged increments, and of those without a clear answer."""
+    """Returns the numbers of acknowledged increments, and of those with an unknown outcome."""
     dice, sure, unsure = random.Random(number), 0, 0
     for _ in range(sandbox.load.increments):
         losses = 0
@@ -79,7 +79,7 @@ def _count_up(sandbox: Sandbox, runtime: Runtime, number: int) -> tuple[int, int
             outcome = sandbox.store.put("counter", b"%d" % (int(found.body) + 1), if_match=found.etag)
             if isinstance(outcome, PreconditionFailed):
                 losses += 1
-                runtime.sleep(dice.uniform(0, min(1.0, 0.2 * 2**losses)))  # otherwise losers make most of the requests
+                runtime.sleep(dice.uniform(0, min(1.0, 0.2 * 2**losses)))  # otherwise losers make most requests
                 continue
             sure += isinstance(outcome, Stored)
             unsure += isinstance(outcome, Unknown)
@@ -117,7 +117,7 @@ def exactly_one_of_many_uploads_in_parts_to_a_key_is_completed(sandbox: Sandbox)
             return True
 
     won = [number for number, mine in enumerate(sandbox.at_once(upload, _UPLOADERS)) if mine]
-    equal(len(won), 1, "uploads that were told that they are the object")
+    equal(len(won), 1, "uploads that succeeded")
     equal(sandbox.store.head("key").size, THRESHOLD_BYTES + won[0] + 1, "the size of the object")
 
 

@@ -7,10 +7,10 @@
 ``DOLMEN_REJECTED_URL``       where rejects go; ``s3://<the drop's bucket>/rejected`` by default
 ``DOLMEN_AUTO_CREATE``        ``1`` creates a table that does not exist from the first file dropped for it
 ``DOLMEN_MAX_FILE_BYTES``     a file that unpacks to more bytes is rejected; 64 GiB by default
-``DOLMEN_OUTSIDE``            URLs, with spaces between them, whose objects gc reports in receipts of erasures
+``DOLMEN_OUTSIDE``            URLs, separated by spaces, whose objects gc reports in receipts of erasures
 ``DOLMEN_INGEST_QUEUE``       URL of the queue that ingest takes its messages from: its backlog may be handed over
 ``DOLMEN_DELETE_QUEUE``       URL of the queue that delete takes its messages from
-``DOLMEN_DEAD_LETTERS``       URL of the function's dead-letter queue; with it, and its own queue, both of SQS, the
+``DOLMEN_DEAD_LETTERS``       URL of the function's dead-letter queue; if both its queues are of SQS, the
                               function sends messages again and gives them up itself
                               (``dolmen.service.functions.deliveries``)
 ============================  =========================================================================================

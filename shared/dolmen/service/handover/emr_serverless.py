@@ -52,8 +52,9 @@ FAILED = frozenset({"FAILED", "CANCELLED"})
 _FIRST_WAIT_US = 15 * MINUTE_US
 _LONGEST_WAIT_US = DAY_US
 _NEW_US = 10 * SECOND_US
-"""A run that is no older is the caller's own (or that of one who called at the same time); clocks differ by less."""
+"""A younger run was started by this call, or by one at the same time; clocks differ by less."""
 _MOST_LINKS = 20
+"""The most runs that the list of runs may lack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,7 @@ class EnsureResult:
         outcome: ``started``; ``alive``: one was running, or about to; ``held``: runs have failed, and the next one must
             wait.
         run: id of the run; for ``held``, of the last one.
-        wait_seconds: for ``held``, seconds until the next run may start.
+        wait_seconds: for ``held``, the time until the next run may start.
     """
 
     outcome: Literal["started", "alive", "held"]
@@ -131,9 +132,6 @@ class EnsureResult:
 def ensure_running(service: JobService, job: SparkJob, now_us: int) -> EnsureResult:
     """Starts a run of a job unless one is alive; see the module's documentation.
 
-    Args:
-        now_us: microseconds since the epoch.
-
     Raises:
         AccessDeniedError, InputError, NotFoundError, StoreUnavailableError: it may not have been started. The caller
             tries again later.
@@ -142,7 +140,7 @@ def ensure_running(service: JobService, job: SparkJob, now_us: int) -> EnsureRes
     for run in reversed(runs):
         if run.alive:
             return EnsureResult("alive", run.id)
-    # Without a last run the day is used: a service need not remember tokens for longer, nor be asked about all of them.
+    # Without a last run the day is used: a service need not remember tokens for longer.
     before = runs[-1].id if runs else utc(now_us).date().isoformat()
     for _ in range(_MOST_LINKS):
         wait_us = _wait_us(runs, now_us)
@@ -169,12 +167,12 @@ class JobAttempt:
 
     @property
     def is_running(self) -> bool:
-        """Whether a run is known to be alive."""
+        """Whether a run is alive."""
         return self.result is not None and self.result.outcome != "held"
 
 
 def request_job(service: JobService, job: SparkJob, now_us: int, table: str | None = None) -> JobAttempt:
-    """Calls ``ensure_running`` and keeps its error: a job that is not started now is asked for again later."""
+    """Calls ``ensure_running`` and returns its error: a job that is not started now is requested again later."""
     try:
         return JobAttempt(job, table, ensure_running(service, job, now_us), None)
     except Error as error:

@@ -166,7 +166,7 @@ def _set_stream(handler: logging.StreamHandler[Any], stream: Any) -> Any:
 def _load(path: Path) -> Any:
     spec = importlib.util.spec_from_file_location(f"dolmen_local_{path.parent.name}", path)
     if not path.is_file() or spec is None or spec.loader is None:
-        raise InputError(f"there is no function {path}: install dolmen from its wheel, or say where functions/ is")
+        raise InputError(f"there is no function {path}: install dolmen from its wheel, or name the functions' folder")
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)

@@ -32,48 +32,41 @@ _MOST_CONNECTIONS = 8
 """Beyond it, the connection that has waited longest for its request is closed: browsers open some in vain."""
 
 
-class PageServer:
+class PageServer(ThreadingMixIn, HTTPServer):
     """A server of one page, which ``draw`` makes. Port 0 is any free one.
 
     Raises:
         InputError: the port is in use, or is not one.
     """
 
+    allow_reuse_address = True
+
     def __init__(self, draw: Callable[[], str], port: int, runtime: Runtime) -> None:
         if not 0 <= arguments.number("port", port) <= 65_535:
             raise InputError(f"port {port}: give one from 1 to 65535, or 0 for any free one")
-        try:
-            self._server = _Server(port, draw, runtime)
-        except OSError as error:
-            raise InputError(
-                f"port {port} cannot be listened on ({error.strerror}): give another one, or 0 for any that is free"
-            ) from None
-        self._runtime = runtime
-
-    @property
-    def address(self) -> str:
-        """The page's URL."""
-        return f"http://{HOST}:{self._server.server_address[1]}/"
-
-    def __enter__(self) -> Self:
-        self._runtime.start(self._server.serve_forever, "dolmen-page")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-
-class _Server(ThreadingMixIn, HTTPServer):
-    allow_reuse_address = True
-
-    def __init__(self, port: int, draw: Callable[[], str], runtime: Runtime) -> None:
         self.draw, self._runtime = draw, runtime
         self.one_at_a_time = threading.Lock()
         self._connections = threading.Lock()
         self._open = 0
         self._idle: dict[socket.socket, None] = {}  # without a request so far, the oldest first
-        super().__init__((HOST, port), _Handler)
+        try:
+            super().__init__((HOST, port), _Handler)
+        except OSError as error:
+            reason = f"port {port} cannot be listened on ({error.strerror})"
+            raise InputError(f"{reason}: give another one, or 0 for any free one") from None
+
+    @property
+    def address(self) -> str:
+        """The page's URL."""
+        return f"http://{HOST}:{self.server_address[1]}/"
+
+    def __enter__(self) -> Self:
+        self._runtime.start(self.serve_forever, "dolmen-page")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self.server_close()
 
     @property
     def hosts(self) -> set[str]:
@@ -82,14 +75,14 @@ class _Server(ThreadingMixIn, HTTPServer):
         return {f"{name}:{port}" for name in _NAMES} | (set(_NAMES) if port == _HTTP_PORT else set())
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Handles a request in a thread of its own, as browsers open connections that they do not use at once."""
+        """Handles a request in a thread of its own, because browsers open connections before they use them."""
         with self._connections:
             is_full = self._open >= _MOST_CONNECTIONS
             oldest = next(iter(self._idle), None) if is_full else None
             if oldest is not None:
                 del self._idle[oldest]
                 with suppress(OSError):  # its client has gone
-                    oldest.shutdown(socket.SHUT_RDWR)  # its thread ends, and counts it no more
+                    oldest.shutdown(socket.SHUT_RDWR)  # its thread ends, and no longer counts it
             accepted = oldest is not None or not is_full
             if accepted:
                 self._open += 1
@@ -100,7 +93,7 @@ class _Server(ThreadingMixIn, HTTPServer):
             self.shutdown_request(request)
 
     def begin_request(self, connection: socket.socket) -> None:
-        """Notes that a connection has sent its request: it is answered, however many others come."""
+        """Notes that a connection has sent its request, which is answered in any case."""
         with self._connections:
             self._idle.pop(connection, None)
 
@@ -119,7 +112,7 @@ class _Server(ThreadingMixIn, HTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: _Server
+    server: PageServer
     timeout = _WAIT_SECONDS
 
     def do_GET(self) -> None:
