@@ -23,8 +23,8 @@ from dolmen.commit.context import context_of
 from dolmen.errors import Error, InputError
 from dolmen.maintenance.compact.compaction import Compacted
 from dolmen.maintenance.indexing import Indexed
-from dolmen.maintenance.measures import facts_of
-from dolmen.maintenance.resolve.resolution import resolve
+from dolmen.maintenance.resolution import resolve
+from dolmen.maintenance.round import facts_of
 from dolmen.spark.failures import FAILURES
 from dolmen.spark.sessions import job_session
 from dolmen.spark.spark_compaction import compact

@@ -17,7 +17,7 @@ from dolmen.cli.options import DatabaseUrl, Json
 from dolmen.cli.output import StatusLine, console, print_json
 from dolmen.commit.context import context_of
 from dolmen.maintenance.gc.collection import Collected
-from dolmen.maintenance.measures import facts_of
+from dolmen.maintenance.round import facts_of
 from dolmen.spark.sessions import job_session
 from dolmen.spark.spark_gc import gc
 

@@ -24,7 +24,7 @@ from dolmen.service.functions.function_settings import FunctionSettings
 from dolmen.service.handover.handover_records import HandoverRecords
 from dolmen.spark.load.load import MAX_FILES, Loaded, load
 from dolmen.spark.sessions import job_session
-from dolmen.store.url import open_store
+from dolmen.store import open_store
 
 
 def main(

@@ -20,12 +20,13 @@ import pytest
 import dolmen
 from dolmen.base.runtime import shared_runtime
 from dolmen.errors import AccessDeniedError, StoreUnavailableError
-from dolmen.ingest.announcements import DIRECTORY_BUCKET, Drop, Message, read_drops
+from dolmen.ingest.announcements import DIRECTORY_BUCKET, Drop, read_drops
+from dolmen.ingest.batch import Message
 from dolmen.ingest.drops import announce_files
 from dolmen.ingest.drops.announce_files import MAX_MESSAGE_BYTES, DropSource, announce
 from dolmen.ingest.drops.ingest_drops import ingest_drops
 from dolmen.ingest.landing import Landing
-from dolmen.ingest.queues.directory_queue import DirectoryQueue
+from dolmen.ingest.queues import DirectoryQueue
 from support.local_once import local_once
 from support.ministack import boto3_client, endpoint_environment
 from support.proxy import Proxy

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from dolmen.base.runtime import Runtime
-from dolmen.ingest.queues.directory_queue import DirectoryQueue
+from dolmen.ingest.queues import DirectoryQueue
 from dolmen.service.local.pipeline import LandingDirectory
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dolmen.format.ingest_properties import INGEST_PROPERTIES, CdcSettings, IngestSettings
-from dolmen.format.properties import DATABASE_PROPERTIES, TABLE_PROPERTIES, DatabaseSettings, TableSettings
+from dolmen.format.ingest_properties import INGEST_PROPERTIES, TABLE_PROPERTIES, CdcSettings, IngestSettings
+from dolmen.format.properties import DATABASE_PROPERTIES, DatabaseSettings, TableSettings
 from project.test_types import MAPPINGS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,7 +57,7 @@ def test_modules_that_map_kinds_of_types_are_there() -> None:
         assert re.search(rf"^(class )?{name}\b", path.read_text(), re.MULTILINE), place
 
 
-STORE_CODE = ("store/", "ingest/announcements.py", "format/adopted_files.py")
+STORE_CODE = ("store/", "ingest/announcements.py", "format/layout.py")
 """The code that a list for a store names: it may know the kinds of stores apart."""
 AWS_CODE = {"iceberg/glue.py": "Glue is a service of AWS, and publishes databases in S3 alone"}
 DIRECTORY_CODE = {

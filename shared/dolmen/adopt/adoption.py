@@ -26,17 +26,16 @@ from dolmen.base import arguments
 from dolmen.commit.statements.catalog import AdoptTable
 from dolmen.errors import AdoptionError, SchemaError
 from dolmen.format.entries import DataFile
+from dolmen.format.ingest_properties import check_table_properties
 from dolmen.format.layout import check_table_name
 from dolmen.format.manifest import TableEntry
-from dolmen.format.properties import check_table_properties
 from dolmen.format.schema import Schema
-from dolmen.rows.scan.read.byte_ranges import is_local
-from dolmen.rows.write.conform import check_storable
+from dolmen.rows.scan.data_objects import is_local
+from dolmen.rows.write.data_file import check_storable
 from dolmen.rows.write.row_digest import content_digest
 from dolmen.transactions import row_statements
-from dolmen.transactions.results import Commit
 from dolmen.transactions.transaction import Transaction, unit_of
-from dolmen.transactions.unit_of_work import UnitOfWork
+from dolmen.transactions.unit_of_work import Commit, UnitOfWork
 
 AdoptionProgress: TypeAlias = Callable[[int, int], None]
 """Called with the number of footers read so far, and the number of files."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 from urllib.parse import unquote
+from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,16 +19,16 @@ import pyarrow.parquet as pq
 from dolmen.base import arguments
 from dolmen.base.units import KIB
 from dolmen.errors import AdoptionError, InputError, ObjectNotFoundError, SchemaError
-from dolmen.format.adopted_files import JULIAN, OWN, AdoptedPath, ColumnsBy, julian_leaves, key_fault
-from dolmen.format.checksums import crc32
 from dolmen.format.entries import Bounds, ColumnStats, column_stats
+from dolmen.format.layout import OWN_SCHEME, AdoptedPath, ColumnsBy, key_problem
+from dolmen.format.parquet_footer import JULIAN, julian_leaves
 from dolmen.format.schema import Field, field_id, is_nested
-from dolmen.rows.scan.read.byte_ranges import check_same_kind
-from dolmen.rows.scan.read.footers import (
+from dolmen.rows.scan.data_objects import (
     AdoptedColumn,
     DataFileFooter,
     FileColumn,
     adopted_column,
+    check_same_kind,
     leaf_count,
     microseconds_per_unit,
 )
@@ -79,7 +80,7 @@ class FileLocation:
     @property
     def is_reserved(self) -> bool:
         """True for an object of the database, which dolmen may delete."""
-        return self.scheme == OWN and self.key.partition("/")[0] in RESERVED
+        return self.scheme == OWN_SCHEME and self.key.partition("/")[0] in RESERVED
 
     @property
     def is_data_of_iceberg(self) -> bool:
@@ -114,7 +115,7 @@ def parse_location(store: ObjectStore, url: str, *, is_quoted: bool = True) -> F
     scheme, separator, rest = text.partition("://")
     if not separator:
         if not text.startswith("/"):
-            return FileLocation(store, OWN, "", _key(text, url))
+            return FileLocation(store, OWN_SCHEME, "", _key(text, url))
         scheme, rest = FILE.name, text
     elif scheme == FILE.name:
         path = rest[rest.find("/") :] if "/" in rest else rest
@@ -122,7 +123,7 @@ def parse_location(store: ObjectStore, url: str, *, is_quoted: bool = True) -> F
     scheme = own_name(scheme)
     whole = f"{scheme}://{rest}"
     if whole.startswith(f"{own.rstrip('/')}/"):
-        return FileLocation(store, OWN, "", _key(whole[len(own.rstrip("/")) + 1 :], url))
+        return FileLocation(store, OWN_SCHEME, "", _key(whole[len(own.rstrip("/")) + 1 :], url))
     check_same_kind(store, scheme, url)
     if scheme == FILE.name:
         return FileLocation(store.sibling(""), scheme, "", _key(rest.lstrip("/"), url))
@@ -198,7 +199,7 @@ def read_candidate(location: FileLocation, size: int | None, keys: Collection[st
     Raises:
         AdoptionError: the file cannot be adopted. Unreadable columns raise no error: the shape lists them.
     """
-    if reason := key_fault(location.key):
+    if reason := key_problem(location.key):
         raise AdoptionError(location.label, [reason])
     try:
         size = location.store.head(location.key).size if size is None else size

@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from dolmen.adopt.candidate_file import FileShape
 from dolmen.errors import AdoptionError, SchemaError
-from dolmen.format.adopted_files import ColumnsBy, MappedColumn
-from dolmen.format.schema import COMMIT_TS_ID, Field, Schema, TypeJson, check_column_names, field_id
+from dolmen.format.layout import ColumnsBy
+from dolmen.format.schema import COMMIT_TS_ID, Field, MappedColumn, Schema, TypeJson, check_column_names, field_id
 from dolmen.format.types import short_type
-from dolmen.rows.scan.read.footers import AdoptedColumn, column_named
+from dolmen.rows.scan.data_objects import AdoptedColumn, column_named
 
 _MOST_LINES = 50
 

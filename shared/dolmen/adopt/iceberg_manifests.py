@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from io import BytesIO
 from itertools import chain
 from typing import Any, TypeVar
+from zlib import crc32
 
 import fastavro
 import msgspec
@@ -25,7 +26,6 @@ from pyroaring import BitMap
 from dolmen.adopt.columns import READ_BY_ENGINE, AdoptionRefusals
 from dolmen.base.runtime import Runtime
 from dolmen.errors import AdoptionError, ObjectNotFoundError
-from dolmen.format.checksums import crc32
 
 R = TypeVar("R")
 

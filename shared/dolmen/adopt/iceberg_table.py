@@ -22,13 +22,12 @@ from dolmen.adopt.iceberg_manifests import DATA, EQUALITY_DELETES, IcebergFile, 
 from dolmen.base.arguments import short_repr
 from dolmen.base.runtime import Runtime
 from dolmen.errors import AdoptionError, InputError, ObjectNotFoundError, SchemaError
-from dolmen.format.adopted_files import ColumnsBy, MappedColumn
-from dolmen.format.column_history import is_date_to_timestamp, narrowing
-from dolmen.format.nesting import has_same_fields
-from dolmen.format.schema import Field, Schema, TypeJson, check_column_names, field_id, is_nested
+from dolmen.format.column_history import has_same_fields, is_date_to_timestamp, widening_problem
+from dolmen.format.layout import ColumnsBy
+from dolmen.format.schema import Field, MappedColumn, Schema, TypeJson, check_column_names, field_id, is_nested
 from dolmen.format.types import DATE, TIMESTAMP, TIMESTAMP_ZONED, Json, from_json, type_of
-from dolmen.iceberg.schemas import NAME_MAPPING, decode_mapping
-from dolmen.rows.scan.read.footers import AdoptedColumn, adopted_column, column_named
+from dolmen.iceberg.metadata import NAME_MAPPING, decode_mapping
+from dolmen.rows.scan.data_objects import AdoptedColumn, adopted_column, column_named
 from dolmen.store.base import ObjectStore
 
 _METADATA = re.compile(r"(?P<name>[^/]+?)(?:\.gz)?\.metadata\.json(?:\.gz)?")
@@ -363,7 +362,7 @@ def _mismatches(own: pa.DataType, current: pa.DataType) -> Iterator[str]:
     if not is_nested(own) or not is_nested(current):
         if is_date_to_timestamp(own, current):
             yield "it is a date in the file, and a timestamp in the table"
-        elif reason := narrowing(own, current):
+        elif reason := widening_problem(own, current):
             yield f"it is {own} in the file, and {current} in the table: {reason}"
         return
     if own.id != current.id:

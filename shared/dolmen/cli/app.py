@@ -54,7 +54,7 @@ from dolmen.cli.output import (
 )
 from dolmen.declaration.declaration_file import parse_columns
 from dolmen.errors import InputError, RowNotFoundError
-from dolmen.transactions.merge.row_template import Expression
+from dolmen.transactions.merge.clauses import Expression
 from dolmen.transactions.transaction import unit_of
 
 

@@ -30,10 +30,9 @@ from dolmen.cli.options import (
 from dolmen.cli.output import commit_facts, print_commit, print_json, print_rows, say, warn
 from dolmen.commit.context import context_of
 from dolmen.errors import InputError, RetryableError
-from dolmen.ingest.deletes.delete_requests import parse_request
-from dolmen.ingest.deletes.tracking import RequestStatus, check, check_size, compose, status_of
-from dolmen.ingest.queues.queue import Queue
-from dolmen.ingest.queues.sqs import open_queue
+from dolmen.ingest.delete_requests import parse_request
+from dolmen.ingest.queues import Queue, open_queue
+from dolmen.ingest.request_tracking import RequestStatus, check, check_size, compose, status_of
 from dolmen.transactions.erase import ErasureResult
 
 _IRREVERSIBLE = "this can't be undone. "

@@ -28,23 +28,22 @@ from dolmen.ingest.announcements import Drop
 from dolmen.ingest.drops.announce_files import MAX_RECORDS, Announcement, DropSource, announce, group_drops
 from dolmen.ingest.drops.ingest_drops import ingest_with_retries
 from dolmen.ingest.formats.formats import ReadOptions, SourceFile, detect
-from dolmen.ingest.queues.queue import Queue
-from dolmen.ingest.queues.sqs import MAX_SQS_BATCH, open_queue
-from dolmen.ingest.rejects.reject import ROWS_SUFFIX
-from dolmen.ingest.rejects.reject_listing import (
-    BadRows,
+from dolmen.ingest.queues import MAX_SQS_BATCH, Queue, open_queue
+from dolmen.ingest.reject_listing import (
     RejectEntry,
     find_reject_key,
     list_rejects,
     open_reject,
+    read_bad_rows,
     read_report,
     read_reports,
 )
-from dolmen.ingest.rejects.reject_listing import earlier_retries as retries
-from dolmen.ingest.rejects.reject_listing import retry as put_back
+from dolmen.ingest.reject_listing import earlier_retries as retries
+from dolmen.ingest.reject_listing import retry as put_back
+from dolmen.ingest.rejects import ROWS_SUFFIX
 from dolmen.service.functions.function_settings import FunctionSettings
+from dolmen.store import open_store
 from dolmen.store.base import ObjectStore
-from dolmen.store.url import open_store
 
 HERE_FILES, HERE_BYTES = 100, GIB
 """The most files and bytes of one commit when files are ingested in this process."""
@@ -362,7 +361,7 @@ def _position(report: Mapping[str, Any], *names: str) -> str:
 def _head(store: ObjectStore, key: str, report: dict[str, Any]) -> Iterator[str]:
     """The first lines of a text file, or the rows that were kept."""
     if key.endswith(ROWS_SUFFIX):
-        for row in BadRows(store, key):
+        for row in read_bad_rows(store, key):
             yield f"{_position(row, 'line', 'row')}: {_line_text(row['text'] or b'')}"
         return
     try:

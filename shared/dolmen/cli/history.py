@@ -32,7 +32,7 @@ from dolmen.cli.options import (
 from dolmen.cli.output import cell_text, commit_facts, counts, print_commit, print_json, print_rows, say
 from dolmen.errors import InputError, TagExistsError
 from dolmen.format.types import from_json, to_scalar
-from dolmen.transactions.results import Commit
+from dolmen.transactions.unit_of_work import Commit
 
 _TIME = "%Y-%m-%d %H:%M:%S"
 

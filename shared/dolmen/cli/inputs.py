@@ -27,17 +27,15 @@ from dolmen.base.arguments import short_repr
 from dolmen.base.units import MIB
 from dolmen.cli.output import progress_bar
 from dolmen.errors import InputError, ObjectNotFoundError, PredicateError
-from dolmen.format.file_formats import FORMATS, FileKind, kind_of
-from dolmen.format.ingest_properties import INGEST_PROPERTIES
+from dolmen.format.ingest_properties import FORMATS, INGEST_PROPERTIES, FileKind, kind_of
 from dolmen.format.manifest import TableEntry
-from dolmen.format.property import value_of
+from dolmen.format.properties import value_of
 from dolmen.format.types import to_array
-from dolmen.ingest.formats.reader_options import ReadOptions
-from dolmen.ingest.formats.source_file import Format, SourceFile
+from dolmen.ingest.formats.source_file import Format, ReadOptions, SourceFile
 from dolmen.predicate.constants import from_text
+from dolmen.store import open_store
 from dolmen.store.base import split_object_url
-from dolmen.store.url import open_store
-from dolmen.transactions.row_statements import key_fields
+from dolmen.transactions.reading import key_fields
 from dolmen.transactions.transaction import unit_of
 
 STANDARD_INPUT = "-"

@@ -19,7 +19,7 @@ from dolmen.api.database import Database
 from dolmen.cli.exit_codes import BROKEN_PIPE, DECLINED, INTERRUPTED
 from dolmen.cli.output import warn
 from dolmen.errors import DatabaseNotFoundError, Error, InputError, UnsettledTimestampError
-from dolmen.format.file_formats import WRITTEN, listed
+from dolmen.format.ingest_properties import WRITTEN, format_names
 from dolmen.transactions.snapshot import Snapshot
 
 
@@ -113,7 +113,7 @@ Form = Annotated[
         "without a file table on a terminal, and csv elsewhere.",
     ),
 ]
-InputForm = Annotated[str | None, Option("--format", help=f"{listed()}; by default the name decides.")]
+InputForm = Annotated[str | None, Option("--format", help=f"{format_names()}; by default the name decides.")]
 Delimiter = Annotated[str | None, Option("--delimiter", help="The delimiter of CSV, if not a comma: ';', '|'.")]
 
 

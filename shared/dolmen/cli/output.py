@@ -31,10 +31,10 @@ from rich.text import Text
 
 from dolmen.base.units import count_text, named_count_text
 from dolmen.errors import InputError
-from dolmen.format.file_formats import FORMATS
+from dolmen.format.ingest_properties import FORMATS
 from dolmen.ingest.formats.source_file import Format
 from dolmen.rows.scan.scan import Scan, plan_of, scan_files
-from dolmen.transactions.results import Commit
+from dolmen.transactions.unit_of_work import Commit
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer

@@ -335,7 +335,7 @@ def report(
     db = open_existing(database)
     health = db.health(look_at_pipeline(rejected, ingest_queue, queue, context_of(db).runtime))
     if page is not None:
-        from dolmen.maintenance.health.page.page import draw_page
+        from dolmen.maintenance.health.page import draw_page
 
         with open_whole(page) as file:
             file.write(draw_page(health).encode())

@@ -19,9 +19,10 @@ from dolmen.cli.exit_codes import DAMAGED, INCOMPLETE
 from dolmen.cli.options import DatabaseUrl, DryRun, Json, Message, Request, app, check_one, complete_tag, open_existing
 from dolmen.cli.output import changing_line, console, print_commit, print_json, print_rows, progress_bar, say, warn
 from dolmen.errors import InputError, TagNotFoundError
-from dolmen.format.properties import DATABASE_PROPERTIES, TABLE_PROPERTIES
+from dolmen.format.ingest_properties import TABLE_PROPERTIES
+from dolmen.format.properties import DATABASE_PROPERTIES
 from dolmen.maintenance.compact.compaction import Compacted
-from dolmen.maintenance.measures import WorkDone, facts_of
+from dolmen.maintenance.round import WorkDone, facts_of
 
 SomeTable = Annotated[str | None, Argument(help="One table; all by default.")]
 

@@ -37,15 +37,16 @@ from dolmen.base.arguments import short_repr
 from dolmen.base.units import MIB
 from dolmen.errors import Error, InputError, LimitError, PredicateError, SchemaError
 from dolmen.format.evolution import check_comment
-from dolmen.format.ingest_properties import INGEST_PROPERTIES
+from dolmen.format.ingest_properties import INGEST_PROPERTIES, TABLE_PROPERTIES, check_table_properties
 from dolmen.format.layout import check_table_name
-from dolmen.format.properties import DATABASE_PROPERTIES, TABLE_PROPERTIES, check_table_properties
-from dolmen.format.property import check_properties
+from dolmen.format.properties import DATABASE_PROPERTIES, check_properties
 from dolmen.format.schema import MAX_DEPTH, Field, Schema, is_nested, storable
 from dolmen.format.types import TYPES, Json, from_json, short_type, type_of
-from dolmen.predicate.constants import Domain, domain_of, scalar_from_text
+from dolmen.predicate.constants import scalar_from_text
+from dolmen.predicate.domains import Domain, domain_of
 from dolmen.predicate.text import plain_text
-from dolmen.transactions.row_statements import check_key, check_sortable, default_json
+from dolmen.transactions.reading import check_key, check_sortable
+from dolmen.transactions.transaction_table import default_json
 
 T = TypeVar("T")
 

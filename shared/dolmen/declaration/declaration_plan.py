@@ -17,8 +17,8 @@ import msgspec
 import pyarrow as pa
 
 from dolmen.api.database import Database
+from dolmen.commit.change import Expect
 from dolmen.commit.statements.catalog import AlterTable
-from dolmen.commit.statements.statement import Expect
 from dolmen.declaration.declaration_file import (
     Declaration,
     DeclaredColumn,
@@ -28,7 +28,7 @@ from dolmen.declaration.declaration_file import (
     type_text,
 )
 from dolmen.errors import ConflictError, InputError, SchemaError, TableExistsError, TableNotFoundError
-from dolmen.format.column_history import narrowing
+from dolmen.format.column_history import widening_problem
 from dolmen.format.evolution import (
     AddColumn,
     DropColumn,
@@ -41,12 +41,12 @@ from dolmen.format.evolution import (
     SetSortKey,
     WidenColumn,
 )
+from dolmen.format.ingest_properties import TABLE_PROPERTIES
 from dolmen.format.manifest import TableEntry
-from dolmen.format.properties import DATABASE_PROPERTIES, TABLE_PROPERTIES, columns_named, with_renamed_column
-from dolmen.format.property import Property, value_of
+from dolmen.format.properties import DATABASE_PROPERTIES, Property, columns_named, value_of, with_renamed_column
 from dolmen.format.schema import Field, Schema, own_names
-from dolmen.transactions.results import Commit
 from dolmen.transactions.transaction import Transaction, unit_of
+from dolmen.transactions.unit_of_work import Commit
 
 _What = Literal["table", "column", "rename", "default", "comment", "order", "primary_key", "sort_key", "property"]
 
@@ -180,7 +180,7 @@ def _make_column(alteration: TableAlteration, table: str, declared: Field, colum
         return
     shown = DeclaredChange("change", table, "column", declared.name, column_text(existing.to_arrow()), text)
     if not existing.arrow_type.equals(declared.arrow_type):
-        if reason := narrowing(existing.arrow_type, declared.arrow_type):
+        if reason := widening_problem(existing.arrow_type, declared.arrow_type):
             types = f"is {type_text(existing.arrow_type)}, not {type_text(declared.arrow_type)}"
             raise _error(alteration, table, declared.name, f"{types}, and cannot be changed: {reason}")
         alteration.make(WidenColumn(declared.name, declared.arrow_type), shown)

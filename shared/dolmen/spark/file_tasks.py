@@ -17,8 +17,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from dolmen.api.database import open as open_database
-from dolmen.base.cached import cached_property
-from dolmen.base.runtime import Runtime, shared_runtime
+from dolmen.base.runtime import Runtime, cached_property, shared_runtime
 from dolmen.commit.context import Context
 from dolmen.commit.head import Head
 from dolmen.commit.versions import manifest_at_version
@@ -37,8 +36,8 @@ from dolmen.spark.spark_types import spark_arrow_schema
 from dolmen.spark.write.frame_columns import schema_of
 from dolmen.spark.write.key_tombstones import KeySink, check_each_once
 from dolmen.spark.write.task_reports import DigestMode, Reported
+from dolmen.store import open_store
 from dolmen.store.base import ObjectStore
-from dolmen.store.url import open_store
 
 _THREADS = 4
 """Threads for the requests of a task; it computes on one processor, the one that Spark gives it."""

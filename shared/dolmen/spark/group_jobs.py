@@ -16,9 +16,9 @@ from pyspark import inheritable_thread_target
 from pyspark.sql import SparkSession
 
 from dolmen.commit.context import Context
-from dolmen.commit.intent import BEAT_SECONDS, Intent
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import Compact, Group
+from dolmen.commit.uploads import BEAT_SECONDS, Intent
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
@@ -29,7 +29,7 @@ from dolmen.rows.write.data_file import write_data_files
 from dolmen.spark.checks import worker_url
 from dolmen.spark.failures import FAILURES, dolmen_error, mark_errors
 from dolmen.spark.file_tasks import MapBatches, conform_batches, open_to_write, snapshot_in_task, task_runtime
-from dolmen.store.url import open_store
+from dolmen.store import open_store
 
 REWRITTEN = "number INT, files BINARY, spilled_bytes BIGINT, copied_bytes BIGINT"
 """The report of a task: the group that it has rewritten, and the entries of the new files, encoded."""

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as s
 
 from dolmen.base import arguments
-from dolmen.commit.statements.row_changes import Claim
+from dolmen.commit.change import Claim
 from dolmen.errors import ConflictError
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.transactions.snapshot import pin

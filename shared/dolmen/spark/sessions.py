@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from dolmen.base.runtime import Runtime, shared_runtime
 from dolmen.commit.change import find_applied
 from dolmen.commit.context import Context, context_of
-from dolmen.commit.versions import commit_of
+from dolmen.commit.head import commit_of
 from dolmen.errors import RetryableError
 from dolmen.format.schema import COMMIT_TS
 from dolmen.predicate import Where, to_sql
@@ -26,7 +26,7 @@ from dolmen.spark.checks import worker_url
 from dolmen.spark.failures import raising_dolmen_errors
 from dolmen.spark.spark_types import quote, spark_schema
 from dolmen.transactions.reading import ReadableTable
-from dolmen.transactions.results import Commit
+from dolmen.transactions.unit_of_work import Commit
 
 ANSWER_SECONDS = 3.0
 """How long a master may take to accept each connection."""

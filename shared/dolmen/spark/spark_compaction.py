@@ -19,11 +19,11 @@ from pyspark.sql import functions as F  # noqa
 
 from dolmen.api.database import Database
 from dolmen.base import arguments
+from dolmen.base.runtime import never
 from dolmen.commit.context import Context, context_of
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.maintenance import never
 from dolmen.maintenance.compact.compaction import Compacted, target_file_bytes
 from dolmen.maintenance.compact.compaction_plan import CompactionOptions, CompactionPlan, PlannedGroup, plan_compaction
 from dolmen.maintenance.compact.rewrite import Rewritten, TableVersion

@@ -24,19 +24,20 @@ from pyspark.sql import SparkSession
 
 from dolmen.api.database import Database
 from dolmen.base import arguments
+from dolmen.base.runtime import never
 from dolmen.base.units import MIB
 from dolmen.commit.context import Context, context_of
 from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.format.manifest import Manifest
 from dolmen.format.properties import DatabaseSettings
-from dolmen.maintenance import never
 from dolmen.maintenance.gc.collection import Collected, collect
-from dolmen.maintenance.gc.mark import Codes, KeySet, MarkPart, keys_of_part, split_mark, stable_code, stable_codes
+from dolmen.maintenance.gc.deletion import Codes, KeySet, stable_code, stable_codes
+from dolmen.maintenance.gc.mark import MarkPart, keys_of_part, split_mark
 from dolmen.spark import checks
 from dolmen.spark.checks import worker_url
 from dolmen.spark.failures import mark_errors, raising_dolmen_errors
 from dolmen.spark.file_tasks import MapBatches, snapshot_in_task, task_runtime
-from dolmen.store.url import open_store
+from dolmen.store import open_store
 
 _MARKED = "part INT, piece INT, pieces INT, probe BIGINT, codes BINARY"
 _COLUMNS = pa.schema(

@@ -16,11 +16,11 @@ from pyspark.sql import SparkSession
 
 from dolmen.api.database import Database
 from dolmen.base import arguments
+from dolmen.base.runtime import never
 from dolmen.commit.context import Context, context_of
 from dolmen.commit.loop import submit
 from dolmen.format.manifest import Segment
 from dolmen.format.properties import has_index
-from dolmen.maintenance import never
 from dolmen.maintenance.indexing import MOST_LOST, Indexed, IndexVersion, PartBuilding, index_reader
 from dolmen.spark import checks
 from dolmen.spark.checks import worker_url

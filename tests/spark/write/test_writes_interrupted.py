@@ -21,9 +21,8 @@ from dolmen import Database, Transaction
 from dolmen.api.database import Table
 from dolmen.base.runtime import Runtime
 from dolmen.commit.context import context_of
-from dolmen.commit.intent import Intent
 from dolmen.commit.statements.row_changes import Write
-from dolmen.commit.uploads import MAX_KEYS
+from dolmen.commit.uploads import MAX_KEYS, Intent
 from dolmen.errors import StoreUnavailableError
 from dolmen.spark.failures import FAILURES
 from dolmen.spark.file_tasks import RowsTask, report_task

@@ -20,10 +20,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dolmen.commit.context import context_of
-from dolmen.format.erasures import erasure_id
-from dolmen.ingest.announcements import Message
-from dolmen.ingest.batch import RequestOutcome
-from dolmen.ingest.deletes.delete_requests import (
+from dolmen.format.receipts import erasure_id
+from dolmen.ingest.batch import Message, RequestOutcome
+from dolmen.ingest.delete_requests import (
     DeleteRequest,
     apply_deletes,
     parse_request,
@@ -37,7 +36,7 @@ from dolmen.service.functions.function_settings import FunctionResources, Invoca
 from dolmen.transactions.transaction import Transaction
 
 if TYPE_CHECKING:  # it imports all of maintenance
-    from dolmen.maintenance.measures import Measures
+    from dolmen.maintenance.round import Measures
 
 _LOOKUP_BYTES_PER_SECOND = 32 << 20
 """The most bytes of data files to search for erased rows, for each second of half of the time left."""
@@ -129,7 +128,7 @@ class _DeleteEvent:
 
         The requests are applied by now, and stay so. A repeated delivery finds that and publishes nothing.
         """
-        from dolmen.iceberg.erased_tables import publish_erasures  # imports fastavro
+        from dolmen.iceberg.publication import publish_erasures  # imports fastavro
 
         done = publish_erasures(
             context_of(self._database),

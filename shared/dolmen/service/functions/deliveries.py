@@ -35,7 +35,7 @@ from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
 from dolmen.commit.context import context_of
 from dolmen.errors import Error
-from dolmen.ingest.announcements import (
+from dolmen.ingest.batch import (
     CRASHES_ATTRIBUTE,
     FAILURES_ATTRIBUTE,
     ID_ATTRIBUTE,
@@ -44,12 +44,11 @@ from dolmen.ingest.announcements import (
     Message,
     isolate,
 )
-from dolmen.ingest.queues.queue import OutgoingMessage
-from dolmen.ingest.queues.sqs import EXPEDITED_SECONDS, MAX_SQS_BATCH, MAX_SQS_BYTES, SqsQueue, open_queue
+from dolmen.ingest.queues import EXPEDITED_SECONDS, MAX_SQS_BATCH, MAX_SQS_BYTES, OutgoingMessage, SqsQueue, open_queue
 from dolmen.ingest.redaction import error_fields
 
 if TYPE_CHECKING:  # it imports all of maintenance
-    from dolmen.maintenance.measures import Measures
+    from dolmen.maintenance.round import Measures
 
 MAX_FAILURES = 16
 MAX_CRASHES = 4

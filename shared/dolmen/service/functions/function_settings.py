@@ -27,19 +27,17 @@ from typing import TYPE_CHECKING
 
 from dolmen.api.database import Database
 from dolmen.api.database import open as open_database
-from dolmen.base.cached import cached_property
-from dolmen.base.runtime import Runtime
+from dolmen.base.runtime import Runtime, cached_property
 from dolmen.commit.context import context_of
 from dolmen.errors import InputError
 from dolmen.ingest.landing import PREFIX, Landing
-from dolmen.ingest.queues.queue import Queue
-from dolmen.ingest.queues.sqs import open_queue
+from dolmen.ingest.queues import Queue, open_queue
 from dolmen.service.functions.deliveries import DeliveryQueues, FunctionLogger, open_queues
 from dolmen.service.handover.emr_serverless import EmrServerless, JobSettings, whole_number
-from dolmen.store.url import open_store
+from dolmen.store import open_store
 
 if TYPE_CHECKING:  # they import all of maintenance, and the readers of files
-    from dolmen.maintenance.measures import Measures
+    from dolmen.maintenance.round import Measures
     from dolmen.service.handover.handover_records import HandoverRecords
 
 

@@ -31,7 +31,8 @@ from typing import TYPE_CHECKING, Any
 
 from dolmen.commit.context import context_of
 from dolmen.errors import Error
-from dolmen.ingest.announcements import MAX_TABLE_TRIES, Drop, Message, read_drops
+from dolmen.ingest.announcements import Drop, read_drops
+from dolmen.ingest.batch import MAX_TABLE_TRIES, Message
 from dolmen.ingest.drops.drop_outcomes import DropOutcome
 from dolmen.ingest.drops.ingest_drops import ingest_drops
 from dolmen.ingest.redaction import error_fields
@@ -41,7 +42,7 @@ from dolmen.service.handover.emr_serverless import load_job, log_record, metric_
 from dolmen.service.handover.handover_records import hand_over
 
 if TYPE_CHECKING:  # it imports all of maintenance
-    from dolmen.maintenance.measures import Measures
+    from dolmen.maintenance.round import Measures
 
 START_SECONDS = 45
 """The time that starting a job may take: three requests of 15 seconds each."""

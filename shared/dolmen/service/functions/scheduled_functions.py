@@ -32,16 +32,19 @@ from dolmen.errors import Error, StoreUnavailableError
 from dolmen.ingest.redaction import error_fields, reason_for_log
 from dolmen.maintenance.compact.compaction import CompactionPlan, compact
 from dolmen.maintenance.compact.compaction_plan import MOST_FILES, NEXT_PLAN
-from dolmen.maintenance.deadline import Deadline
 from dolmen.maintenance.debt import debts
-from dolmen.maintenance.measures import (
+from dolmen.maintenance.round import (
+    CompactRequest,
+    Deadline,
+    Done,
+    GcRequest,
+    StepFailure,
     changed_anything,
     facts_of,
     measures_of_collection,
     measures_of_debt,
     measures_of_round,
 )
-from dolmen.maintenance.round import CompactRequest, Done, GcRequest, StepFailure
 from dolmen.service.functions.function_settings import FunctionResources, Invocation
 from dolmen.service.handover.emr_serverless import (
     JobAttempt,

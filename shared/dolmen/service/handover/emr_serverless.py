@@ -39,8 +39,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from dolmen.base.cached import cached_property
-from dolmen.base.runtime import Runtime
+from dolmen.base.runtime import Runtime, cached_property
 from dolmen.base.units import DAY_US, GIB, MINUTE_US, SECOND_US, utc
 from dolmen.errors import Error, InputError, NotFoundError, StoreUnavailableError
 from dolmen.ingest.redaction import error_fields

@@ -29,7 +29,7 @@ from dolmen.errors import (
     StoreUnavailableError,
     UnsupportedFormatError,
 )
-from dolmen.format.checksums import prepare
+from dolmen.format.layout import prepare
 from dolmen.ingest.announcements import Drop
 from dolmen.ingest.drops.drop_outcomes import DropOutcome
 from dolmen.ingest.landing import Landing

@@ -23,7 +23,7 @@ from typing import Any, Self
 
 from dolmen.base.runtime import Runtime, shared_runtime
 from dolmen.errors import Error, InputError
-from dolmen.ingest.queues.directory_queue import Letter
+from dolmen.ingest.queues import Letter
 
 TIMEOUT_SECONDS = 900
 

@@ -20,7 +20,7 @@ from typing import Any, Self
 from dolmen.base import arguments
 from dolmen.base.runtime import Runtime
 from dolmen.errors import Error, InputError
-from dolmen.maintenance.health.page.page import POLICY
+from dolmen.maintenance.health.page import POLICY
 
 HOST = "127.0.0.1"
 """The only address that is listened on."""

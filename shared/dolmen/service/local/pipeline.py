@@ -18,21 +18,13 @@ from dolmen.errors import Error, InputError, ObjectNotFoundError
 from dolmen.ingest.announcements import DIRECTORY_BUCKET, Drop, write_notification, write_record
 from dolmen.ingest.landing import is_temporary
 from dolmen.ingest.pipeline_health import look_at_queue, look_at_rejects
-from dolmen.ingest.queues.directory_queue import (
-    DirectoryQueue,
-    FileWatch,
-    Letter,
-    Stamp,
-    letter_id,
-    list_files,
-    write_whole,
-)
+from dolmen.ingest.queues import DirectoryQueue, FileWatch, Letter, Stamp, letter_id, list_files, write_whole
 from dolmen.maintenance.health.health import Pipeline, QueuePlace
-from dolmen.maintenance.health.page.page import draw_page
+from dolmen.maintenance.health.page import draw_page
 from dolmen.service.local.local_functions import LocalFunction, Schedule, functions_directory
 from dolmen.service.local.page_server import PageServer
+from dolmen.store import open_store
 from dolmen.store.local_store import LocalStore
-from dolmen.store.url import open_store
 
 
 @dataclass(frozen=True, slots=True)

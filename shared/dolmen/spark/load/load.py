@@ -31,8 +31,8 @@ from dolmen.ingest.landing import Landing
 from dolmen.service.handover.handover_records import HandoverRecord, HandoverRecords
 from dolmen.spark import checks
 from dolmen.spark.load.load_batch import BatchLoader, is_loaded_by_tasks
-from dolmen.transactions.results import Commit
 from dolmen.transactions.transaction import unit_of
+from dolmen.transactions.unit_of_work import Commit
 
 MAX_FILES, MAX_BYTES = 1000, 8 * GIB
 """The most files and bytes of one batch, which is one commit. A larger one is clustered better, and costs more when it

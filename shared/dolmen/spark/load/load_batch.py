@@ -22,9 +22,9 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 
 from dolmen.api.database import Database
 from dolmen.base.units import MIB, megabytes_text
+from dolmen.commit.change import Expect
 from dolmen.commit.context import context_of
 from dolmen.commit.statements.row_changes import Write
-from dolmen.commit.statements.statement import Expect
 from dolmen.errors import AppliedIdError, ConflictError
 from dolmen.format.entries import DataFile
 from dolmen.format.ingest_properties import INGEST_PROPERTIES, IngestSettings
@@ -35,7 +35,7 @@ from dolmen.ingest.drops.announce_files import group_drops
 from dolmen.ingest.drops.drop_ingestion import DropIngestion
 from dolmen.ingest.drops.drop_outcomes import DropOutcome, RowCounts
 from dolmen.ingest.drops.ingest_drops import ingest_drops
-from dolmen.ingest.formats.reader_options import ReadOptions
+from dolmen.ingest.formats.source_file import ReadOptions
 from dolmen.ingest.landing import Landing
 from dolmen.ingest.late import ErasedRows, expect_erasures
 from dolmen.spark.checks import worker_url
@@ -56,9 +56,8 @@ from dolmen.spark.load.load_tasks import (
     write_read,
 )
 from dolmen.spark.write.from_frame import collect_keeping_alive, collect_rows, without_files
-from dolmen.transactions.results import Commit
 from dolmen.transactions.transaction import Transaction, unit_of
-from dolmen.transactions.unit_of_work import leaves_out_erased
+from dolmen.transactions.unit_of_work import Commit, leaves_out_erased
 
 HELD_BYTES = 32 * MIB
 """The most bytes of a file's rows that a task keeps until it has seen the file's end."""

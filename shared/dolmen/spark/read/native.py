@@ -24,12 +24,12 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 from pyspark.sql import types as s
 
 from dolmen.errors import SchemaError
-from dolmen.format.adopted_files import is_adopted
+from dolmen.format.layout import is_adopted
 from dolmen.format.schema import COMMIT_TS, COMMIT_TS_ID, Field
 from dolmen.predicate import columns
 from dolmen.rows.scan.plan import FilePlan
+from dolmen.rows.scan.row_groups import Deletes
 from dolmen.rows.scan.scan import Scan, plan_of, reader_of
-from dolmen.rows.scan.scan_deletes import Deletes
 from dolmen.spark.file_tasks import FILE, ROW
 from dolmen.spark.origin import Origin
 from dolmen.spark.read.spark_parquet import (

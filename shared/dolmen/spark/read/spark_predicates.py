@@ -23,7 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 from dolmen.errors import Error
 from dolmen.predicate.ast import And, Compare, Constant, In, IsNull, Like, Literal, Not, Or, Predicate, Term, Truth
 from dolmen.predicate.ast import Column as ColumnOf
-from dolmen.predicate.constants import HOLDS, Domain, Op, domain_of, fit, grid, into, join, order, plain_of, rounds_to
+from dolmen.predicate.domains import HOLDS, Domain, Op, domain_of, fit, grid, into, join, order, plain_of, rounds_to
 from dolmen.predicate.like import pattern
 from dolmen.spark.spark_types import spark_type
 

@@ -20,14 +20,14 @@ from dolmen.entries.segments.erasures_in_force import with_erasures
 from dolmen.errors import CorruptionError, ObjectNotFoundError
 from dolmen.format.schema import COMMIT_TS, Field, Schema, is_nested
 from dolmen.predicate import Predicate, bind, parse
-from dolmen.predicate.constants import NULL, Domain, Op, Value, domain_of
-from dolmen.predicate.foreign import ConditionReader, Connective, UnsupportedConditionError
-from dolmen.predicate.mapping import from_python
+from dolmen.predicate.bind import ConditionReader, Connective, UnsupportedConditionError
+from dolmen.predicate.constants import NULL, Value, from_python
+from dolmen.predicate.domains import Domain, Op, domain_of
 from dolmen.rows.scan.scan import Scan, plan_of, scan_files
 from dolmen.spark.failures import mark_dolmen_errors
 from dolmen.spark.source.source import READ, Options, SourceTable
 from dolmen.spark.spark_types import spark_arrow_schema, worker_schema
-from dolmen.store.url import open_store
+from dolmen.store import open_store
 from dolmen.transactions.snapshot import PinnedTable
 
 PARTITION_BYTES = 128 * MIB

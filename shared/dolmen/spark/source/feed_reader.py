@@ -41,7 +41,7 @@ from dolmen.spark.source.source import (
 )
 from dolmen.spark.spark_types import spark_arrow_schema, spark_schema, worker_schema
 from dolmen.spark.write.from_frame import without_files
-from dolmen.store.url import open_store
+from dolmen.store import open_store
 from dolmen.transactions.snapshot import manifest_at
 
 ADDED = tuple(field.name for field in FEED_FIELDS)

@@ -27,13 +27,11 @@ from dolmen.api.database import open as open_database
 from dolmen.api.table import Table
 from dolmen.base import arguments
 from dolmen.base.runtime import Runtime, shared_runtime
-from dolmen.commit.change import Change, find_applied
+from dolmen.commit.change import Change, Statement, find_applied
 from dolmen.commit.context import context_of
-from dolmen.commit.intent import BEAT_SECONDS, Heartbeat, Intent
 from dolmen.commit.loop import commit as commit_change
 from dolmen.commit.statements.row_changes import Overwrite, Write
-from dolmen.commit.statements.statement import Statement
-from dolmen.commit.uploads import PendingUploads
+from dolmen.commit.uploads import BEAT_SECONDS, Heartbeat, Intent, PendingUploads
 from dolmen.errors import ConflictError, InputError
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import TableEntry
@@ -48,8 +46,8 @@ from dolmen.spark.source.source import STREAM_WRITE, WRITE, Options
 from dolmen.spark.write.frame_columns import add_new_columns, check_columns
 from dolmen.spark.write.from_frame import Mode, apply_batch, without_files
 from dolmen.spark.write.task_reports import DigestMode, RowSums
+from dolmen.store import open_store
 from dolmen.store.base import ObjectStore
-from dolmen.store.url import open_store
 from dolmen.transactions.snapshot import pin
 
 _NUMBER_BITS = 60

@@ -13,12 +13,12 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 from pyspark.sql import types as s
 
-from dolmen.base.cached import cached_property
+from dolmen.base.runtime import cached_property
 from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
 from dolmen.predicate import Constant, Predicate
-from dolmen.predicate.foreign import ForeignCondition
+from dolmen.predicate.bind import ForeignCondition
 from dolmen.spark.failures import mark_of
 from dolmen.spark.file_tasks import FILE, ROW
 from dolmen.spark.origin import origins_read

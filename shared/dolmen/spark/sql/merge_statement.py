@@ -14,7 +14,7 @@ from typing import TypeAlias
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
-from dolmen.base.cached import cached_property
+from dolmen.base.runtime import cached_property
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.schema import Field
 from dolmen.predicate import Predicate

@@ -7,7 +7,6 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from dolmen.api.autocommit import replay
 from dolmen.base import arguments
 from dolmen.base.arguments import short_repr
 from dolmen.commit.context import context_of
@@ -32,8 +31,8 @@ from dolmen.spark.sql.statement import (
     read_statement,
 )
 from dolmen.spark.write.from_frame import append, bind_request, overwrite
-from dolmen.transactions.results import Commit
-from dolmen.transactions.transaction import Transaction, unit_of
+from dolmen.transactions.transaction import Transaction, replay, unit_of
+from dolmen.transactions.unit_of_work import Commit
 
 
 def sql(

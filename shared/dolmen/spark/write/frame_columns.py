@@ -14,11 +14,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 from pyspark.sql import types as s
 
-from dolmen.base.retry import NEW_COLUMNS, attempts
+from dolmen.base.runtime import NEW_COLUMNS, attempts
 from dolmen.commit.context import Context
 from dolmen.commit.statements.catalog import AlterTable
 from dolmen.errors import ConflictError, SchemaError
-from dolmen.format.column_history import narrowing
+from dolmen.format.column_history import widening_problem
 from dolmen.format.evolution import AddColumn, SchemaChange, WidenColumn
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field, Schema, own_names, same_names
@@ -98,7 +98,7 @@ def _changes(schema: s.StructType, entry: TableEntry) -> tuple[SchemaChange, ...
 
 
 def _is_wider(arrow_type: pa.DataType, own: pa.DataType) -> bool:
-    return arrow_type != own and not narrowing(own, arrow_type)
+    return arrow_type != own and not widening_problem(own, arrow_type)
 
 
 def _unknown(schema: s.StructType, own: Schema) -> list[str]:

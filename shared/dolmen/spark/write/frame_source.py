@@ -11,7 +11,7 @@ from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
-from dolmen.format.keys import Keys, keys_from_arrow
+from dolmen.format.delete_object import Keys, keys_from_arrow
 from dolmen.format.schema import Field
 from dolmen.predicate import Constant, Predicate
 from dolmen.spark.failures import mark_errors, raising_dolmen_errors

@@ -17,11 +17,10 @@ from pyspark.sql import DataFrame, Row
 
 from dolmen.api.table import Table
 from dolmen.base import arguments
+from dolmen.commit.change import Statement
 from dolmen.commit.context import context_of
-from dolmen.commit.intent import BEAT_SECONDS
 from dolmen.commit.statements.row_changes import Overwrite, Write
-from dolmen.commit.statements.statement import Statement
-from dolmen.commit.uploads import MAX_KEYS
+from dolmen.commit.uploads import BEAT_SECONDS, MAX_KEYS
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
@@ -45,11 +44,11 @@ from dolmen.spark.write.frame_columns import (
 )
 from dolmen.spark.write.key_tombstones import check_not_null, tombstones
 from dolmen.spark.write.task_reports import REPORT, DigestMode, Reported
-from dolmen.transactions.results import Commit
-from dolmen.transactions.row_statements import delete_keys, key_fields, keys_content, take_keys
+from dolmen.transactions.reading import key_fields, take_keys
+from dolmen.transactions.row_statements import delete_keys, keys_content
 from dolmen.transactions.snapshot import pin
 from dolmen.transactions.transaction import Transaction, unit_of
-from dolmen.transactions.unit_of_work import UnitOfWork
+from dolmen.transactions.unit_of_work import Commit, UnitOfWork
 
 Mode: TypeAlias = Literal["append", "upsert"]
 Made: TypeAlias = tuple[Statement | None, list[Any]]

@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 from pyspark.sql import types as s
 
-from dolmen.base.cached import cached_property
+from dolmen.base.runtime import cached_property
 from dolmen.errors import InputError
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import COMMIT_TS, Field

@@ -16,9 +16,8 @@ from dolmen.base.runtime import Runtime
 from dolmen.base.units import MIB
 from dolmen.commit.uploads import MAX_KEYS, PendingUploads
 from dolmen.errors import InputError, RowError
-from dolmen.format.delete_object import TombstoneObject
+from dolmen.format.delete_object import Keys, TombstoneObject, add_keys, keys_from_arrow
 from dolmen.format.entries import KeysTombstone
-from dolmen.format.keys import Keys, add_keys, keys_from_arrow
 from dolmen.format.layout import tombstone_key
 from dolmen.format.schema import Field
 from dolmen.spark.write.task_reports import Reported

@@ -31,8 +31,8 @@ from dolmen.spark.write.frame_columns import schema_of
 from dolmen.spark.write.from_frame import begin_uploads, collect_keeping_alive, without_files
 from dolmen.spark.write.key_tombstones import KeySink, tombstones
 from dolmen.spark.write.task_reports import REPORT, Reported
-from dolmen.transactions.insertion import add_inserts
-from dolmen.transactions.merge.row_template import NO_LITERALS, casts_of
+from dolmen.transactions.merge.clauses import NO_LITERALS, casts_of
+from dolmen.transactions.row_statements import add_inserts
 from dolmen.transactions.transaction import Transaction, unit_of
 
 ACTION = "__action"

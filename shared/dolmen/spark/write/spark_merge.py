@@ -16,7 +16,6 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
-from dolmen.api.autocommit import replay
 from dolmen.api.table import Table
 from dolmen.commit.context import context_of
 from dolmen.errors import RowError, SchemaError
@@ -34,9 +33,9 @@ from dolmen.spark.write.join_plan import MergePlan
 from dolmen.spark.write.key_tombstones import duplicate_key_error
 from dolmen.spark.write.row_actions import apply_actions
 from dolmen.transactions.merge.clauses import Clauses, WhenMatched, WhenNotMatched, WhenNotMatchedBySource
-from dolmen.transactions.results import Commit
-from dolmen.transactions.row_statements import key_fields
-from dolmen.transactions.transaction import Transaction, unit_of
+from dolmen.transactions.reading import key_fields
+from dolmen.transactions.transaction import Transaction, replay, unit_of
+from dolmen.transactions.unit_of_work import Commit
 
 
 def merge(
