@@ -1,10 +1,10 @@
-"""Makes a table of existing files: reads all their footers, reports all reasons against it, then commits."""
+"""Makes a table of existing files: reads all footers, reports all reasons against it, then commits."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import PurePosixPath
 from typing import Any, TypeAlias
@@ -19,13 +19,12 @@ from dolmen.adopt.candidate_file import (
     FileShape,
     parse_location,
     read_candidate,
-    reasons,
 )
 from dolmen.adopt.columns import AdoptedColumns, AdoptionRefusals, FilesOfShape, columns_of_files, ids_by_name
 from dolmen.adopt.iceberg_table import IcebergSource, find_iceberg
 from dolmen.base import arguments
 from dolmen.commit.statements.catalog import AdoptTable
-from dolmen.errors import AdoptionError, Error, SchemaError
+from dolmen.errors import AdoptionError, SchemaError
 from dolmen.format.entries import DataFile
 from dolmen.format.ingest_properties import check_table_properties
 from dolmen.format.layout import check_table_name
@@ -33,7 +32,8 @@ from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Schema
 from dolmen.rows.scan.data_objects import is_local
 from dolmen.rows.write.data_file import check_storable
-from dolmen.transactions.reading import check_key, check_sortable
+from dolmen.rows.write.row_digest import content_digest
+from dolmen.transactions import row_statements
 from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.unit_of_work import Commit, UnitOfWork
 
@@ -72,14 +72,11 @@ class Adoption:
 
     def facts(self) -> list[tuple[str, str]]:
         """The lines that ``repr`` shows, as pairs of name and value."""
-        lines = [("source", self.source), ("files", f"{self.files:,}"), ("rows", f"{self.rows:,}")]
-        lines.append(("bytes", f"{self.bytes:,}"))
-        if self.deleted_rows:
-            lines.append(("deleted rows", f"{self.deleted_rows:,}"))
-        if self.snapshot is not None:
-            lines.append(("snapshot", str(self.snapshot)))
-        lines.append(("columns", ", ".join(self.columns)))
-        return lines
+        lines = [("source", self.source)]
+        lines += [(name, f"{getattr(self, name):,}") for name in ("files", "rows", "bytes")]
+        lines += [("deleted rows", f"{self.deleted_rows:,}")] if self.deleted_rows else []
+        lines += [("snapshot", str(self.snapshot))] if self.snapshot is not None else []
+        return [*lines, ("columns", ", ".join(self.columns))]
 
     def __repr__(self) -> str:
         return "\n".join([f"Adoption of {self.table}", *(f"  {name}: {value}" for name, value in self.facts())])
@@ -122,45 +119,42 @@ def adopt(
         unit.refresh()  # the table may have been dropped
     sources = arguments.names("source", source)
     label = sources[0] if len(sources) == 1 else f"{len(sources):,} files"
+    needs_content, applied = unit.needs_content(request), transaction.has_applied(request)
     result = Adoption(name, label)
-    if not unit.has_applied(request):
+    if not applied:
         result = _Adopter(unit, name, label, settings, request, progress).run(sources)
-    keys = [list(settings.primary_key), list(settings.sort_key)]
-    unit.add_content(request, "adopt", name, sources, *keys, dict(settings.properties or {}))
+    if request is not None and needs_content:
+        keys = [list(settings.primary_key), list(settings.sort_key)]
+        unit.add_content(request, content_digest("adopt", name, sources, *keys, dict(settings.properties or {})))
     return result if dry_run else replace(result, commit=transaction.commit())
 
 
+@dataclass
 class _Adopter:
-    def __init__(
-        self,
-        unit: UnitOfWork,
-        name: str,
-        source: str,
-        settings: NewTableSettings,
-        request: str | None,
-        progress: AdoptionProgress | None,
-    ) -> None:
-        self._unit, self._context = unit, unit.context
-        self._name, self._source, self._settings = name, source, settings
-        self._request, self._progress = request, progress
-        self._refusals = AdoptionRefusals()
+    unit: UnitOfWork
+    name: str
+    source: str
+    settings: NewTableSettings
+    request: str | None
+    progress: AdoptionProgress | None
+    refusals: AdoptionRefusals = field(default_factory=AdoptionRefusals)
 
     def run(self, sources: Sequence[str]) -> Adoption:
         """Reads all files, and adds the statement. Raises AdoptionError with all reasons."""
-        store = self._context.store
+        store = self.unit.context.store
         locations = [parse_location(store, url) for url in sources]
-        iceberg = find_iceberg(store, self._context.runtime, locations[0]) if len(locations) == 1 else None
-        self._refusals.are_of_table = iceberg is not None
-        files = self._read(iceberg.files(self._refusals) if iceberg else self._plain_files(locations))
+        iceberg = find_iceberg(store, self.unit.context.runtime, locations[0]) if len(locations) == 1 else None
+        self.refusals.are_of_table = iceberg is not None
+        files = self._read(iceberg.files(self.refusals) if iceberg else self._plain_files(locations))
         shapes, numbers = _by_shape(files)
         if iceberg:
-            columns = iceberg.columns(shapes, self._refusals)
-            iceberg.check_partitions(files, columns.schema, self._refusals)
+            columns = iceberg.columns(shapes, self.refusals)
+            iceberg.check_partitions(files, columns.schema, self.refusals)
         else:
-            columns = columns_of_files(shapes, self._refusals)
+            columns = columns_of_files(shapes, self.refusals)
             self._add_folder_refusals(locations, files)
-        entry = self._entry(columns.schema) if not self._refusals else None
-        self._refusals.check(self._source)
+        entry = None if self.refusals else self._entry(columns.schema)
+        self.refusals.check(self.source)
         assert entry is not None
         return self._add(entry, columns, shapes, files, numbers, iceberg)
 
@@ -169,14 +163,14 @@ class _Adopter:
         found: dict[tuple[str, str, str], tuple[FileLocation, int | None]] = {}
         for location in locations:
             if location.is_data_of_iceberg:
-                self._refusals.add("", "it is the data of an Iceberg table: name the folder of the table")
-                self._refusals.are_of_table = True
+                self.refusals.add("", "it is the data of an Iceberg table: name the folder of the table")
+                self.refusals.are_of_table = True
                 continue
             count = len(found)
             for info, parts in () if location.key.endswith(".parquet") else location.files():
                 if kind := next((kind for folder, kind in _OTHER_TABLES.items() if folder in parts), ""):
-                    self._refusals.add("", f"it is a {kind} table, whose metadata decides which files have rows")
-                    self._refusals.are_of_table = True
+                    self.refusals.add("", f"it is a {kind} table, whose metadata decides which files have rows")
+                    self.refusals.are_of_table = True
                     break
                 if not any(part.startswith(HIDDEN) for part in parts):
                     file = location.with_key(info.key)
@@ -185,37 +179,36 @@ class _Adopter:
                 if location.key.endswith(".parquet") or len(locations) > 1:
                     found[location.scheme, location.root, location.key] = (location, None)
                 else:
-                    self._refusals.add(location.label, "there are no files")
+                    self.refusals.add(location.label, "there are no files")
         return list(found.values())
 
     def _read(self, files: Sequence[tuple[FileLocation, int | None]]) -> list[CandidateFile]:
         """Reads all footers, several at a time."""
-        keys = {*self._settings.primary_key, *self._settings.sort_key}
+        keys = {*self.settings.primary_key, *self.settings.sort_key}
         shapes: dict[str, FileShape] = {}
         found: list[CandidateFile] = []
 
-        def read(item: tuple[FileLocation, int | None]) -> CandidateFile | tuple[FileLocation, Error]:
+        def read(item: tuple[FileLocation, int | None]) -> CandidateFile | tuple[FileLocation, Sequence[str]]:
             location, size = item
             if location.is_reserved:
-                reason = "it is in a folder whose objects dolmen manages and deletes"
-                return location, AdoptionError(location.label, [reason])
+                return location, ["it is in a folder whose objects dolmen manages and deletes"]
             try:
                 return read_candidate(location, size, keys)
             except AdoptionError as error:
-                return location, error
+                return location, error.reasons
 
-        runtime, items = self._context.runtime, iter(files)
+        runtime, items = self.unit.context.runtime, iter(files)
         here = runtime.near(read, items) if files and is_local(files[0][0].store) else ()
         for number, file in enumerate(chain(here, runtime.map(read, items)), 1):
             if isinstance(file, tuple):
-                location, error = file
-                self._refusals.are_of_table |= location.is_reserved
-                for reason in reasons(error):
-                    self._refusals.add(location.label, reason)
+                location, reasons = file
+                self.refusals.are_of_table |= location.is_reserved
+                for reason in reasons:
+                    self.refusals.add(location.label, reason)
             else:
                 found.append(replace(file, shape=shapes.setdefault(file.shape.key, file.shape)))
-            if self._progress:
-                self._progress(number, len(files))
+            if self.progress:
+                self.progress(number, len(files))
         return found
 
     def _add_folder_refusals(self, locations: Sequence[FileLocation], files: Iterable[CandidateFile]) -> None:
@@ -230,27 +223,27 @@ class _Adopter:
                 column, equals, _ = part.partition("=")
                 if equals and column not in names:
                     reason = "it is only in folder names, and each column must be in the file"
-                    self._refusals.add(file.location.label, reason, column)
+                    self.refusals.add(file.location.label, reason, column)
 
     def _entry(self, schema: Schema) -> TableEntry | None:
         """The new table's entry, without files; None if its keys or properties are refused."""
-        settings = self._settings
+        settings = self.settings
         try:
-            key = check_key(tuple(schema.field(column) for column in settings.primary_key))
-            order = check_sortable(tuple(schema.field(column) for column in settings.sort_key))
-            ids = [field.id for field in key]
+            key = row_statements.check_key(tuple(map(schema.field, settings.primary_key)))
+            order = row_statements.check_sortable(tuple(map(schema.field, settings.sort_key)))
+            ids = tuple(field.id for field in key)
             properties = check_table_properties(settings.properties or {}, schema, ids)
             entry = TableEntry(
-                uuid=self._context.runtime.uuid(),
+                uuid=self.unit.context.runtime.uuid(),
                 epoch=0,
                 schema=schema,
-                primary_key=tuple(ids),
+                primary_key=ids,
                 sort_key=tuple(field.id for field in order),
                 properties={name: value for name, value in properties.items() if value is not None},
             )
             check_storable(entry)
         except SchemaError as error:
-            self._refusals.add("", str(error))
+            self.refusals.add("", str(error))
             return None
         return entry
 
@@ -264,10 +257,10 @@ class _Adopter:
         iceberg: IcebergSource | None,
     ) -> Adoption:
         """Adds the statement, with the deletes of an Iceberg table as deletion vectors."""
-        unit, runtime = self._unit, self._context.runtime
+        unit, runtime = self.unit, self.unit.context.runtime
         ids = [ids_by_name(each.shape, entry.schema, how) for each, how in zip(shapes, columns.columns_by, strict=True)]
-        deleted = iceberg.deleted(candidates, self._refusals) if iceberg else {}
-        self._refusals.check(self._source)
+        deleted = iceberg.deleted(candidates, self.refusals) if iceberg else {}
+        self.refusals.check(self.source)
         files, deleted_rows = [], 0
         for one, number in zip(candidates, numbers, strict=True):
             if not one.rows:
@@ -278,15 +271,15 @@ class _Adopter:
                 deleted_rows += one.rows
                 continue
             if positions:
-                vector = unit.uploads.tombstone_object(self._name, entry.uuid).add_vector(file.uuid, positions)
+                vector = unit.uploads.tombstone_object(self.name, entry.uuid).add_vector(file.uuid, positions)
                 file = msgspec.structs.replace(file, vector=vector)
                 deleted_rows += len(positions)
             files.append(file)
         entry = msgspec.structs.replace(entry, files=tuple(files))
-        unit.add(AdoptTable(self._name, entry, self._request))
+        unit.add(AdoptTable(self.name, entry, self.request))
         return Adoption(
-            self._name,
-            self._source,
+            self.name,
+            self.source,
             len(files),
             sum(file.live_rows for file in files),
             sum(file.size for file in files),

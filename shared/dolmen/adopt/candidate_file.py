@@ -1,4 +1,4 @@
-"""Files to adopt: where they are, and their rows, columns and bounds by their footers.
+"""Files to adopt: their locations, and the rows, columns and bounds in their footers.
 
 One request reads a footer, or two if it is large.
 """
@@ -6,7 +6,7 @@ One request reads a footer, or two if it is large.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from dolmen.base import arguments
 from dolmen.base.units import KIB
-from dolmen.errors import AdoptionError, Error, InputError, ObjectNotFoundError, SchemaError
+from dolmen.errors import AdoptionError, InputError, ObjectNotFoundError, SchemaError
 from dolmen.format.entries import Bounds, ColumnStats, column_stats
 from dolmen.format.layout import OWN_SCHEME, AdoptedPath, ColumnsBy, key_problem
 from dolmen.format.parquet_footer import JULIAN, julian_leaves
@@ -57,12 +57,7 @@ HIDDEN = ("_", ".")
 
 @dataclass(frozen=True)
 class FileLocation:
-    """A file, or a folder of files.
-
-    Args:
-        store: the store that it is in.
-        scheme, root, key: as in ``AdoptedPath``.
-    """
+    """A file, or a folder of files: the store that it is in, and the parts of an ``AdoptedPath``."""
 
     store: ObjectStore
     scheme: str
@@ -105,10 +100,9 @@ class FileLocation:
 
 
 def parse_location(store: ObjectStore, url: str, *, is_quoted: bool = True) -> FileLocation:
-    """The location that a URL, an absolute path, or a key in the database names.
+    """The location that a URL, an absolute path, or a key in the database's store names.
 
     Args:
-        store: the database's store.
         is_quoted: whether ``file://`` URLs are percent-encoded, which they are not in Iceberg's metadata.
 
     Raises:
@@ -170,12 +164,7 @@ class UnreadableColumn(NamedTuple):
 
 @dataclass(frozen=True)
 class FileShape:
-    """The columns of a file. Files of one writer mostly have the same shape.
-
-    Args:
-        columns: the columns that can be read, in the file's order.
-        unreadable: the others.
-    """
+    """The columns of a file, in its order. Files of one writer mostly have the same shape."""
 
     columns: tuple[AdoptedColumn, ...]
     unreadable: tuple[UnreadableColumn, ...] = ()
@@ -190,16 +179,7 @@ class FileShape:
 
 @dataclass(frozen=True)
 class CandidateFile:
-    """One file, by its footer.
-
-    Args:
-        location: where the file is.
-        size: size in bytes.
-        rows: the number of rows.
-        footer: as in ``DataFile``.
-        shape: the columns.
-        stats: bounds by column name.
-    """
+    """One file, by its footer, which is described as in ``DataFile``. Bounds are by column name."""
 
     location: FileLocation
     size: int
@@ -217,7 +197,7 @@ def read_candidate(location: FileLocation, size: int | None, keys: Collection[st
         keys: columns whose bounds matter most.
 
     Raises:
-        AdoptionError: the file cannot be adopted. Columns that cannot be read raise no error: see ``FileShape``.
+        AdoptionError: the file cannot be adopted. Unreadable columns raise no error: the shape lists them.
     """
     if reason := key_problem(location.key):
         raise AdoptionError(location.label, [reason])
@@ -272,14 +252,10 @@ def _file_refusals(metadata: pq.FileMetaData) -> list[str]:
         refusals.append(f"it has {metadata.num_rows:,} rows; a file may have at most {_MOST_ROWS:,}")
     if sum(_rows(metadata)) != metadata.num_rows:
         refusals.append("its footer has another number of rows than its row groups together")
-    groups = (metadata.row_group(group) for group in range(metadata.num_row_groups))
-    if any(group.num_columns and group.column(0).file_path for group in groups):
+    groups, leaves = range(metadata.num_row_groups), range(metadata.num_columns)
+    if leaves and any(metadata.row_group(group).column(0).file_path for group in groups):
         refusals.append("its rows are in other files, as for a summary file (_metadata)")
-    codecs = {
-        metadata.row_group(group).column(leaf).compression
-        for group in range(metadata.num_row_groups)
-        for leaf in range(metadata.num_columns)
-    }
+    codecs = {metadata.row_group(group).column(leaf).compression for group in groups for leaf in leaves}
     refusals += _count_refusals(metadata)
     for codec in sorted(codecs - {"UNCOMPRESSED", _OLD_LZ4}):
         try:
@@ -312,19 +288,17 @@ def _shape(metadata: pq.FileMetaData) -> tuple[FileShape, list[FileColumn]]:
     for field in map(_without_ids, schema) if _has_ids_of_structs(schema) else schema:
         leaves = tuple(range(leaf, leaf + leaf_count(field.type)))
         leaf += len(leaves)
-        reason = next((found for each in leaves if (found := _leaf_refusal(metadata, each))), "")
-        if reason or not julian.isdisjoint(leaves):
-            reason = reason or f"{JULIAN}: rewrite the file with Spark"
-            unreadable.append(UnreadableColumn(field.name, reason, field_id(field)))
-            continue
         try:
+            if reason := next(filter(None, (_leaf_refusal(metadata, each) for each in leaves)), ""):
+                raise SchemaError(reason)
+            if not julian.isdisjoint(leaves):
+                raise SchemaError(f"{JULIAN}: rewrite the file with Spark")
             column = adopted_column(field, leaves)
         except SchemaError as error:
             unreadable.append(UnreadableColumn(field.name, str(error), field_id(field)))
             continue
         columns.append(column)
-        times = pa.types.is_temporal(column.type)
-        unit = microseconds_per_unit(metadata, leaves[0]) if times else 1
+        unit = microseconds_per_unit(metadata, leaves[0]) if pa.types.is_temporal(column.type) else 1
         readable.append(FileColumn(column.type, leaves, unit))
     return FileShape(tuple(columns), tuple(unreadable)), readable
 
@@ -335,14 +309,12 @@ def _has_ids_of_structs(schema: pa.Schema) -> bool:
     Such ids do not identify a column of the table, so the columns of such a file are found by name.
     """
 
-    def ids(fields: Iterable[pa.Field]) -> Iterator[list[int]]:
-        some = list(fields)
-        yield [id_ for id_ in map(field_id, some) if id_ is not None and id_ >= 0]
-        for field in some:
-            kind = field.type
-            yield from ids(kind.field(i) for i in range(kind.num_fields))
+    def ids(fields: Sequence[pa.Field]) -> Iterator[list[int]]:
+        yield [id_ for id_ in map(field_id, fields) if id_ is not None and id_ >= 0]
+        for kind in (field.type for field in fields):
+            yield from ids([kind.field(index) for index in range(kind.num_fields)])
 
-    levels = list(ids(schema))
+    levels = list(ids(list(schema)))
     every = [id_ for level in levels for id_ in level]
     return len(set(every)) < len(every) and all(len(set(level)) == len(level) for level in levels)
 
@@ -381,8 +353,8 @@ def _stats(footer: DataFileFooter, columns: Sequence[AdoptedColumn], keys: Colle
         if is_nested(column.type):
             continue
         field = Field(id=index, name=column.name, type=str(column.type))
-        groups = [footer.bounds(group, field, None) for group in range(len(footer.firsts))]
-        bounds = _merge_bounds(groups, [footer.rows(group) for group in range(len(footer.firsts))])
+        groups = range(len(footer.firsts))
+        bounds = _merge_bounds([footer.bounds(group, field, None) for group in groups], list(map(footer.rows, groups)))
         if bounds != Bounds(nans=bounds.nans):
             found[column.name] = column_stats(*bounds)
     return found
@@ -391,8 +363,7 @@ def _stats(footer: DataFileFooter, columns: Sequence[AdoptedColumn], keys: Colle
 def _merge_bounds(groups: Sequence[Bounds], rows: Sequence[int]) -> Bounds:
     """Bounds over row groups; unknown if the bounds of a row group with values are unknown."""
     valued = [one for one, count in zip(groups, rows, strict=True) if count and one.nulls != count]
-    least = [one.min for one in valued]
-    greatest = [one.max for one in valued]
+    least, greatest = [one.min for one in valued], [one.max for one in valued]
     nulls, nans = [one.nulls for one in groups], [one.nans for one in groups]
     return Bounds(
         min(least) if least and None not in least else None,  # type: ignore[type-var]  # of one type
@@ -400,8 +371,3 @@ def _merge_bounds(groups: Sequence[Bounds], rows: Sequence[int]) -> Bounds:
         None if None in nulls else sum(filter(None, nulls)),
         None if None in nans else sum(filter(None, nans)),
     )
-
-
-def reasons(error: Error) -> Sequence[str]:
-    """The reasons in an error of ``read_candidate``."""
-    return error.reasons if isinstance(error, AdoptionError) else [str(error)]

@@ -38,13 +38,7 @@ class AdoptionRefusals:
         """Whether the files belong to a table of another format, so they must not be loaded either."""
 
     def add(self, file: str, reason: str, column: str = "", files: int = 1) -> None:
-        """Adds a reason.
-
-        Args:
-            file: the first file with this reason; "" for a reason about all files.
-            column: the column, or the path of a field inside one; "" for a reason about whole files.
-            files: the number of files with this reason.
-        """
+        """Adds a reason that applies to some files; "" stands for all files, and for no column in particular."""
         count, first = self._found.get((column, reason), (0, file))
         self._found[column, reason] = count + files, first
 
@@ -53,7 +47,12 @@ class AdoptionRefusals:
 
     def lines(self) -> list[str]:
         """The reasons as text, those about columns last."""
-        return [_line(column, reason, *where) for (column, reason), where in sorted(self._found.items())]
+        lines = []
+        for (column, reason), (files, first) in sorted(self._found.items()):
+            about = f"column {column!r}: " if column else ""
+            where = f" ({f'{files:,} files, the first is ' if files > 1 else ''}{first})" if first else ""
+            lines.append(f"{about}{reason}{where}")
+        return lines
 
     def check(self, source: str) -> None:
         """Raises AdoptionError, whose message names ``source``, if there is any reason."""
@@ -65,25 +64,13 @@ class AdoptionRefusals:
         raise AdoptionError(source, shown, READ_BY_ENGINE) if self.are_of_table else AdoptionError(source, shown)
 
 
-def _line(column: str, reason: str, files: int, first: str) -> str:
-    about = f"column {column!r}: " if column else ""
-    where = f" ({f'{files:,} files, the first is ' if files > 1 else ''}{first})" if first else ""
-    return f"{about}{reason}{where}"
-
-
 _GREATEST_ID = 2_147_483_447
 """Iceberg reserves greater field ids for its own columns, such as row ids."""
 
 
 @dataclass(frozen=True)
 class FilesOfShape:
-    """Files with the same columns.
-
-    Args:
-        shape: the columns.
-        files: the number of files.
-        first: the first of them, for messages.
-    """
+    """Files with the same columns: their number, and the first of them, for messages."""
 
     shape: FileShape
     files: int
@@ -92,28 +79,21 @@ class FilesOfShape:
 
 @dataclass(frozen=True)
 class AdoptedColumns:
-    """The columns of the table.
-
-    Args:
-        schema: the schema, with the mapping of names if there are files without field ids.
-        columns_by: for each shape, how its columns are found.
-    """
+    """The schema, with a mapping of names if some files have no field ids, and how columns are found in each shape."""
 
     schema: Schema
     columns_by: tuple[ColumnsBy, ...]
 
 
 def columns_of_files(shapes: Sequence[FilesOfShape], refusals: AdoptionRefusals) -> AdoptedColumns:
-    """The columns of plain files.
+    """The columns of plain files. Adds reasons to ``refusals``: with any, the result is meaningless.
 
     Columns of the same name must have the same type in all files. A column that a file lacks is NULL in its rows.
-
-    Args:
-        refusals: reasons are added here. If there are any, the result is meaningless.
     """
-    add_type_refusals(shapes, refusals)
     by_name: dict[str, list[tuple[FilesOfShape, AdoptedColumn]]] = {}
     for each in shapes:
+        for unreadable in each.shape.unreadable:
+            refusals.add(each.first, unreadable.reason, unreadable.name, each.files)
         for column in each.shape.columns:
             by_name.setdefault(column.name, []).append((each, column))
         for name, count in Counter(column.name for column in each.shape.columns).items():
@@ -134,7 +114,8 @@ def columns_of_files(shapes: Sequence[FilesOfShape], refusals: AdoptionRefusals)
     for name, found in by_name.items():
         best = next((column for _, column in found if column.id is not None), found[0][1])
         nullable = len(found) < len(shapes) or any(column.nullable for _, column in found)
-        merged.append(pa.field(name, best.type, nullable, _metadata(best.id)))
+        metadata = None if best.id is None else {b"PARQUET:field_id": str(best.id).encode()}
+        merged.append(pa.field(name, best.type, nullable, metadata))
     own_ids = [id_ for field in merged for id_ in _ids(field)]
     ids = iter(range(max(own_ids, default=0) + 1, COMMIT_TS_ID))
     fields = tuple(_numbered(field, ids) for field in merged)
@@ -142,13 +123,6 @@ def columns_of_files(shapes: Sequence[FilesOfShape], refusals: AdoptionRefusals)
     if "names" in columns_by:
         schema = msgspec.structs.replace(schema, mapping=tuple(map(mapped, fields)))
     return AdoptedColumns(schema, columns_by)
-
-
-def add_type_refusals(shapes: Iterable[FilesOfShape], refusals: AdoptionRefusals) -> None:
-    """Adds the columns whose types cannot be read."""
-    for each in shapes:
-        for column in each.shape.unreadable:
-            refusals.add(each.first, column.reason, column.name, each.files)
 
 
 def mapped(field: Field) -> MappedColumn:
@@ -165,12 +139,12 @@ def mapped(field: Field) -> MappedColumn:
 
 def ids_by_name(shape: FileShape, schema: Schema, columns_by: ColumnsBy) -> dict[str, int]:
     """By name in the file, the ids of a file's columns that the table has."""
-    if columns_by == "ids":
-        found = {column.name: column.id for column in shape.columns}
-    else:
-        mapping = {column.name: column_named(schema.mapping, column.name) for column in shape.columns}
-        found = {name: None if each is None else each.id for name, each in mapping.items()}
-    return {name: id_ for name, id_ in found.items() if id_ is not None and id_ in schema.by_id}
+    found: dict[str, int] = {}
+    for column in shape.columns:
+        source = column if columns_by == "ids" else column_named(schema.mapping, column.name)
+        if source is not None and source.id is not None and source.id in schema.by_id:
+            found[column.name] = source.id
+    return found
 
 
 def children(json: TypeJson) -> list[Field]:
@@ -205,18 +179,14 @@ def _columns_by(each: FilesOfShape, refusals: AdoptionRefusals) -> ColumnsBy:
 
 def _add_conflicts(name: str, found: Sequence[tuple[FilesOfShape, AdoptedColumn]], refusals: AdoptionRefusals) -> None:
     """Adds files in which a column has another type, or other field ids, than in the first file."""
-    first = found[0][1]
-    known = next((column for _, column in found if column.id is not None), None)
-    for each, column in found[1:]:
+    (files, first), *others = found
+    with_id = next((column for _, column in found if column.id is not None), first)
+    for each, column in others:
         if column.type != first.type:
-            refusals.add(
-                each.first,
-                f"it is {short_type(first.type)} in {found[0][0].first}, and {short_type(column.type)} here",
-                name,
-                each.files,
-            )
-        elif known is not None and column.id is not None and field_ids([column]) != field_ids([known]):
-            refusals.add(each.first, f"it has other field ids than in {found[0][0].first}", name, each.files)
+            reason = f"it is {short_type(first.type)} in {files.first}, and {short_type(column.type)} here"
+            refusals.add(each.first, reason, name, each.files)
+        elif column.id is not None and field_ids([column]) != field_ids([with_id]):
+            refusals.add(each.first, f"it has other field ids than in {files.first}", name, each.files)
 
 
 def _inner_ids(arrow_type: pa.DataType) -> Iterator[int | None]:
@@ -230,10 +200,6 @@ def _inner_ids(arrow_type: pa.DataType) -> Iterator[int | None]:
 def _ids(field: pa.Field) -> list[int]:
     own = field_id(field)
     return [id_ for id_ in (own, *_inner_ids(field.type)) if id_ is not None and id_ > 0]
-
-
-def _metadata(id_: int | None) -> dict[bytes, bytes] | None:
-    return None if id_ is None else {b"PARQUET:field_id": str(id_).encode()}
 
 
 def _numbered(field: pa.Field, ids: Iterator[int]) -> Field:

@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
+from itertools import chain
 from typing import Any, TypeVar
 from zlib import crc32
 
@@ -34,11 +35,8 @@ _DAMAGE = (
 )  # fmt: skip
 """The errors that fastavro raises for damaged bytes, and those for records without a field."""
 
-
 DATA, POSITION_DELETES, EQUALITY_DELETES = 0, 1, 2
-
-
-_ADDED, _DELETED = 1, 2
+_DELETED = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +45,10 @@ class IcebergFile:
 
     Args:
         content: ``DATA``, ``POSITION_DELETES`` or ``EQUALITY_DELETES``.
-        path: the URL.
         format: ``PARQUET``, ``PUFFIN``, ``AVRO`` or ``ORC``.
-        rows, size: the number of rows, and the size in bytes.
         sequence: the data sequence number.
         spec: id of the partition spec.
-        data_file: for a deletion vector, the data file to which it applies; otherwise "".
-        blob: for a deletion vector, its offset and length in the file.
-        is_encrypted: whether a key is needed to read the file.
+        data_file, blob: for a deletion vector, its data file, and its offset and length in the file.
         columns: for an equality delete, the ids of its columns.
     """
 
@@ -103,29 +97,23 @@ class _EntryRecord(msgspec.Struct):
 
 
 def snapshot_files(
-    snapshot: Mapping[str, Any], read: Callable[[str], bytes], runtime: Runtime
+    manifest_list: str | None, paths: Sequence[str], read: Callable[[str], bytes], runtime: Runtime
 ) -> Iterator[IcebergFile]:
-    """All files of a snapshot. Manifests are read several at a time.
-
-    Args:
-        snapshot: the snapshot's element in the table metadata.
-        read: returns the bytes of an object by its URL.
+    """All files of a snapshot, by its manifest list, or by the paths of manifests, which version 1 allows.
 
     Raises:
         AdoptionError: a manifest cannot be read.
     """
-    if "manifest-list" in snapshot:
-        path = snapshot["manifest-list"]
-        manifests = list(_records(read(path), path, _ManifestRecord))
-    else:  # version 1 allows this
-        manifests = [_ManifestRecord(path) for path in snapshot["manifests"]]
-    for some in runtime.map(lambda manifest: _files(manifest, read), manifests):
-        yield from some
+    if manifest_list is None:
+        manifests = [_ManifestRecord(path) for path in paths]
+    else:
+        manifests = list(_records(read(manifest_list), manifest_list, _ManifestRecord))
 
+    def files(manifest: _ManifestRecord) -> list[IcebergFile]:
+        entries = _records(read(manifest.manifest_path), manifest.manifest_path, _EntryRecord)
+        return [_file(entry, manifest) for entry in entries if entry.status != _DELETED]
 
-def _files(manifest: _ManifestRecord, read: Callable[[str], bytes]) -> list[IcebergFile]:
-    entries = _records(read(manifest.manifest_path), manifest.manifest_path, _EntryRecord)
-    return [_file(entry, manifest) for entry in entries if entry.status != _DELETED]
+    return chain.from_iterable(runtime.map(files, manifests))
 
 
 def _file(entry: _EntryRecord, manifest: _ManifestRecord) -> IcebergFile:
@@ -165,9 +153,6 @@ _ANY_NUMBER = "its schema allows any number of values in a few bytes"
 def _takes_bytes(schema: Any, records: set[str]) -> bool:
     """Whether each value of a schema takes at least one byte. A partition may not: it can have no fields.
 
-    Args:
-        records: names of the records in the schema so far.
-
     Raises:
         ValueError: a list's items take no bytes, or a record is used twice or in itself, which no manifest does.
     """
@@ -197,7 +182,6 @@ def _takes_bytes(schema: Any, records: set[str]) -> bool:
 
 
 _VECTOR_MAGIC = b"\xd1\xd3\x39\x64"
-
 _EMPTY = 16
 
 ReadRange = Callable[[str, tuple[int, int]], bytes]
@@ -216,11 +200,6 @@ def deleted_positions(
 
     A deletion vector replaces the position deletes of its file. Position deletes apply to files whose sequence number
     is not greater than theirs.
-
-    Args:
-        deletes: position deletes and deletion vectors.
-        data: data files by label.
-        label: returns the label of a file by its URL.
     """
     found: dict[str, BitMap] = {}
     vectors = [file for file in deletes if file.blob is not None]
@@ -243,11 +222,11 @@ def deleted_positions(
             continue
         for path, own in some.items():
             name = label(path)
-            there = data.get(name)
-            if there is None or there.sequence > file.sequence or (file.blob is None and name in with_vectors):
+            target = data.get(name)
+            if target is None or target.sequence > file.sequence or (file.blob is None and name in with_vectors):
                 continue
-            if own and own.max() >= there.rows:
-                refusals.add(file.path, f"it deletes row {own.max():,} of a file with {there.rows:,} rows")
+            if own and own.max() >= target.rows:
+                refusals.add(file.path, f"it deletes row {own.max():,} of a file with {target.rows:,} rows")
                 continue
             found[name] = found[name] | own if name in found else own
     return found

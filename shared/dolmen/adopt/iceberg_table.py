@@ -1,24 +1,33 @@
-"""An Iceberg table to adopt: its metadata, and the files, columns and deletes of its current snapshot."""
+"""An Iceberg table to adopt: its metadata, and the files, columns and deletes of its current snapshot.
+
+See "Schemas and Data Types", "Schema Evolution", "Column Projection" and appendix C of https://iceberg.apache.org/spec/.
+"""
 
 from __future__ import annotations
 
 import gzip
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import date
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 from pyroaring import BitMap
 
 from dolmen.adopt.candidate_file import CandidateFile, FileLocation, parse_location
-from dolmen.adopt.columns import READ_BY_ENGINE, AdoptedColumns, AdoptionRefusals, FilesOfShape
+from dolmen.adopt.columns import READ_BY_ENGINE, AdoptedColumns, AdoptionRefusals, FilesOfShape, field_ids
 from dolmen.adopt.iceberg_manifests import DATA, EQUALITY_DELETES, IcebergFile, deleted_positions, snapshot_files
-from dolmen.adopt.iceberg_schema import IcebergColumns, has_column
 from dolmen.base.arguments import short_repr
 from dolmen.base.runtime import Runtime
-from dolmen.errors import AdoptionError, InputError, ObjectNotFoundError
-from dolmen.format.schema import Schema
+from dolmen.errors import AdoptionError, InputError, ObjectNotFoundError, SchemaError
+from dolmen.format.column_history import has_same_fields, is_date_to_timestamp, widening_problem
+from dolmen.format.layout import ColumnsBy
+from dolmen.format.schema import Field, MappedColumn, Schema, TypeJson, check_column_names, field_id, is_nested
+from dolmen.format.types import DATE, TIMESTAMP, TIMESTAMP_ZONED, Json, from_json, type_of
+from dolmen.iceberg.metadata import NAME_MAPPING, decode_mapping
+from dolmen.rows.scan.data_objects import AdoptedColumn, adopted_column, column_named
 from dolmen.store.base import ObjectStore
 
 _METADATA = re.compile(r"(?P<name>[^/]+?)(?:\.gz)?\.metadata\.json(?:\.gz)?")
@@ -28,12 +37,26 @@ _NUMBERED = re.compile(r"(?P<v>v)?(?P<number>\d{1,18})(?(v)|-[0-9a-f]{8}(?:-[0-9
 _FORMATS = (1, 2, 3)
 _NAME_IT = "Name the metadata file (*.metadata.json) that the table's catalog gives as the current one"
 
+_TYPES = {
+    "boolean": "bool", "int": "int32", "long": "int64", "float": "float", "double": "double", "string": "string",
+    "binary": "binary", "uuid": "fixed_size_binary[16]", "date": str(DATE.stored), "time": "time64[us]",
+    "timestamp": str(TIMESTAMP.stored), "timestamptz": str(TIMESTAMP_ZONED.stored),
+}  # fmt: skip
+_DECIMAL = re.compile(r"decimal\((\d+), ?(\d+)\)")
+_FIXED = re.compile(r"fixed\[(\d+)\]")
+_EPOCH_DAY = date(1970, 1, 1).toordinal()
+NARROWER = 1
+"""``widened_ts``, until the commit, of a column that some files have in a narrower type or with other fields."""
+
 
 class _FieldForm(msgspec.Struct, rename="kebab"):
     id: int
     name: str
     required: bool
     type: Any
+    doc: Any = None
+    initial_default: Any = None
+    write_default: Any = None
 
 
 class _SchemaForm(msgspec.Struct, rename="kebab"):
@@ -70,6 +93,11 @@ class _MetadataForm(msgspec.Struct, rename="kebab"):
     partition_specs: list[_SpecForm] | None = None
     partition_spec: list[_PartitionFieldForm] | None = None
     properties: dict[str, str] | None = None
+
+    @property
+    def current_schema(self) -> _SchemaForm:
+        schemas = self.schemas or ([self.schema] if self.schema else [])  # one schema in v1
+        return next((schema for schema in schemas if schema.schema_id == self.current_schema_id), schemas[-1])
 
 
 def find_iceberg(store: ObjectStore, runtime: Runtime, location: FileLocation) -> IcebergSource | None:
@@ -137,18 +165,13 @@ def _number(name: str) -> int | None:
 
 
 class IcebergSource:
-    """The current snapshot of an Iceberg table.
-
-    Args:
-        store: the database's store.
-        metadata: the location of the table's metadata file.
-    """
+    """The current snapshot of an Iceberg table with this metadata file, for a database in ``store``."""
 
     def __init__(self, store: ObjectStore, runtime: Runtime, metadata: FileLocation) -> None:
         self._store, self._runtime, self._label = store, runtime, metadata.label
         self._metadata = _decode(metadata)
-        snapshot = self._metadata.get("current-snapshot-id")
-        self.snapshot: int | None = None if snapshot in (None, -1) else int(snapshot)
+        snapshot = self._metadata.current_snapshot_id
+        self.snapshot = None if snapshot == -1 else snapshot
         self._data: dict[str, IcebergFile] = {}
         self._deletes: list[IcebergFile] = []
 
@@ -180,7 +203,7 @@ class IcebergSource:
 
     def columns(self, shapes: Sequence[FilesOfShape], refusals: AdoptionRefusals) -> AdoptedColumns:
         """The table's current columns. Reasons against columns are added to ``refusals``."""
-        return IcebergColumns(self._metadata, refusals).match(shapes)
+        return _match_columns(self._metadata, shapes, refusals)
 
     def check_partitions(self, files: Sequence[CandidateFile], schema: Schema, refusals: AdoptionRefusals) -> None:
         """Adds columns whose values are only in partition metadata, as in imported Hive tables."""
@@ -200,21 +223,23 @@ class IcebergSource:
                 refusals.add(one.location.label, f"it has {one.rows:,} rows, and its manifest entry {expected:,}")
         return deleted_positions(self._deletes, self._data, self._label_of, self._read_range, self._runtime, refusals)
 
-    def _snapshot_files(self) -> list[IcebergFile]:
+    def _snapshot_files(self) -> Iterable[IcebergFile]:
         if self.snapshot is None:
-            return []
-        for snapshot in self._metadata.get("snapshots") or ():
-            if snapshot["snapshot-id"] == self.snapshot:
-                return list(snapshot_files(snapshot, self._read, self._runtime))
+            return ()
+        for snapshot in self._metadata.snapshots or ():
+            if snapshot.snapshot_id == self.snapshot:
+                if snapshot.manifest_list is None and snapshot.manifests is None:
+                    raise AdoptionError(self._label, [f"snapshot {self.snapshot} lists no manifests"], READ_BY_ENGINE)
+                return snapshot_files(snapshot.manifest_list, snapshot.manifests or (), self._read, self._runtime)
         raise AdoptionError(self._label, [f"the metadata lacks its current snapshot {self.snapshot}"], READ_BY_ENGINE)
 
-    def _identities(self) -> dict[int, tuple[int, ...]]:
+    def _identities(self) -> dict[int, tuple[int | None, ...]]:
         """By id of a partition spec, the columns with identity transforms."""
-        specs = self._metadata.get("partition-specs")
+        specs = self._metadata.partition_specs
         if specs is None:  # in v1
-            specs = [{"spec-id": 0, "fields": self._metadata.get("partition-spec") or []}]
+            specs = [_SpecForm(0, self._metadata.partition_spec or [])]
         return {
-            spec["spec-id"]: tuple(field["source-id"] for field in spec["fields"] if field["transform"] == "identity")
+            spec.spec_id: tuple(each.source_id for each in spec.fields if each.transform == "identity")
             for spec in specs
         }
 
@@ -236,13 +261,13 @@ class IcebergSource:
         return location.store.get(location.key, byte_range).body
 
 
-def _decode(location: FileLocation) -> Mapping[str, Any]:
+def _decode(location: FileLocation) -> _MetadataForm:
     """Reads table metadata. Raises AdoptionError."""
     try:
         body = location.store.get(location.key).body
         if body[:2] == b"\x1f\x8b":
             body = gzip.decompress(body)
-        found: Mapping[str, Any] = msgspec.json.decode(body)
+        found = msgspec.json.decode(body)
         version = found.get("format-version") if isinstance(found, dict) else None
         if version not in _FORMATS:
             reason = f"it is metadata of Iceberg's format version {short_repr(version)}; supported are 1, 2 and 3"
@@ -250,9 +275,171 @@ def _decode(location: FileLocation) -> Mapping[str, Any]:
         form = msgspec.convert(found, _MetadataForm)
         if not form.schemas and form.schema is None:
             raise msgspec.ValidationError("Object contains no schema")
+        return form
     except ObjectNotFoundError:
         raise AdoptionError(location.label, ["there is no such file"], _NAME_IT) from None
     except (msgspec.DecodeError, OSError, EOFError, zlib.error, RecursionError) as error:
         reason = f"it is not metadata of an Iceberg table: {error}"
         raise AdoptionError(location.label, [reason], READ_BY_ENGINE) from None
-    return found
+
+
+def _match_columns(
+    metadata: _MetadataForm, shapes: Sequence[FilesOfShape], refusals: AdoptionRefusals
+) -> AdoptedColumns:
+    """Finds the table's current columns in files, and adds reasons for columns that cannot be read."""
+    fields: list[Field] = []
+    for form in metadata.current_schema.fields:
+        try:
+            fields.append(_field(form))
+        except SchemaError as error:
+            refusals.add("", str(error), form.name)
+    try:
+        check_column_names([field.name for field in fields])
+    except SchemaError as error:
+        refusals.add("", str(error))
+    mapping, lacks = _name_mapping(metadata)
+    narrower: set[int] = set()
+    columns_by: list[ColumnsBy] = []
+    for each in shapes:
+        how, by_id = _find_columns(each, {field.id for field in fields}, mapping, lacks, refusals)
+        columns_by.append(how)
+        for field in fields:
+            reason, is_narrower = _compare(by_id.get(field.id), field)
+            if is_narrower:
+                narrower.add(field.id)
+            if reason:
+                refusals.add(each.first, reason, field.name, each.files)
+    own = (msgspec.structs.replace(each, widened_ts=NARROWER) if each.id in narrower else each for each in fields)
+    names = (mapping or ()) if "names" in columns_by else ()
+    return AdoptedColumns(Schema(tuple(own), metadata.last_column_id + 1, mapping=names), tuple(columns_by))
+
+
+def _name_mapping(metadata: _MetadataForm) -> tuple[tuple[MappedColumn, ...] | None, str]:
+    """The table's mapping of names to ids, or None and what is wrong."""
+    text = (metadata.properties or {}).get(NAME_MAPPING)
+    if text is None:
+        return None, "the table has no property"
+    try:
+        return decode_mapping(text), ""
+    except ValueError as error:
+        return None, f"the table has a malformed ({error}) property"
+
+
+def _find_columns(
+    each: FilesOfShape, ids: set[int], mapping: tuple[MappedColumn, ...] | None, lacks: str, refusals: AdoptionRefusals
+) -> tuple[ColumnsBy, dict[int, AdoptedColumn]]:
+    """How the columns of files are found, and the columns by id."""
+    columns, unreadable = each.shape.columns, each.shape.unreadable
+    by_ids = any(id_ is not None for id_ in field_ids(columns)) or any(column.id for column in unreadable)
+    if not by_ids and mapping is None:
+        refusals.add(each.first, f"the file has no field ids, and {lacks} {NAME_MAPPING}", files=each.files)
+        return "names", {}
+    for column in unreadable:
+        source = column if by_ids else column_named(mapping or (), column.name)
+        if source is not None and source.id in ids:
+            refusals.add(each.first, column.reason, column.name, each.files)
+    if not by_ids:
+        fields = (pa.field(column.name, column.type, column.nullable) for column in columns)
+        columns = tuple(
+            adopted_column(field, column.leaves, mapping) for field, column in zip(fields, columns, strict=True)
+        )
+    return "ids" if by_ids else "names", {column.id: column for column in columns if column.id is not None}
+
+
+def _compare(own: AdoptedColumn | None, field: Field) -> tuple[str, bool]:
+    """Why a file's column cannot be read as the table's column, and whether it is narrower or has other fields."""
+    if own is None:
+        lacks = not field.nullable and field.initial_default is None
+        return ("the file lacks it, and it cannot be NULL" if lacks else ""), False
+    current = field.arrow_type
+    reason = next(_mismatches(own.type, current), "")
+    if is_nested(current):
+        return reason, not has_same_fields(own.type, current)
+    return reason, own.type != current
+
+
+def _mismatches(own: pa.DataType, current: pa.DataType) -> Iterator[str]:
+    if not is_nested(own) or not is_nested(current):
+        if is_date_to_timestamp(own, current):
+            yield "it is a date in the file, and a timestamp in the table"
+        elif reason := widening_problem(own, current):
+            yield f"it is {own} in the file, and {current} in the table: {reason}"
+        return
+    if own.id != current.id:
+        yield f"it is {own} in the file, and {current} in the table"
+        return
+    there = {field_id(own.field(index)): own.field(index) for index in range(own.num_fields)}
+    for index in range(current.num_fields):
+        field = current.field(index)
+        same = there.get(field_id(field))
+        if same is None and (not pa.types.is_struct(current) or not field.nullable):
+            yield f"the file lacks the field {field.name!r} inside it"
+        elif same is not None:
+            yield from _mismatches(same.type, field.type)
+
+
+def _field(form: _FieldForm) -> Field:
+    comment = str(form.doc or "")
+    field = Field(id=form.id, name=form.name, type=_type(form.type), nullable=not form.required, comment=comment)
+    defaults = {"initial_default": form.initial_default, "write_default": form.write_default}
+    own = {name: _default(value, field.arrow_type) for name, value in defaults.items() if value is not None}
+    return msgspec.structs.replace(field, **own)
+
+
+def _type(json: Any) -> TypeJson:
+    """The stored type of an Iceberg type. Raises SchemaError."""
+    if isinstance(json, str):
+        if json in _TYPES:
+            return _TYPES[json]
+        if match := _DECIMAL.fullmatch(json):
+            return f"decimal128({match[1]}, {match[2]})"
+        if match := _FIXED.fullmatch(json):
+            return f"fixed_size_binary[{match[1]}]"
+        raise SchemaError(f"dolmen has no type for Iceberg's {json}")
+    try:
+        kind = json["type"]
+        if kind == "struct":
+            return {"struct": [_child(field) for field in json["fields"]]}
+        if kind == "list":
+            return {"list": _inner(json, "element")}
+        if kind == "map":
+            return {"map": [_inner(json, "key"), _inner(json, "value")]}
+    except (KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
+        raise SchemaError(f"its type is malformed: {type(error).__name__}: {error}") from None
+    raise SchemaError(f"dolmen has no type for Iceberg's {kind}")
+
+
+def _child(json: Any) -> dict[str, Any]:
+    form = msgspec.convert(json, _FieldForm)
+    if form.initial_default is not None or form.write_default is not None:
+        raise SchemaError(f"the field {form.name!r} inside it has a default")
+    built: dict[str, Any] = msgspec.to_builtins(_field(form))
+    return built
+
+
+def _inner(json: Mapping[str, Any], name: str) -> dict[str, Any]:
+    required = True if name == "key" else json[f"{name}-required"]
+    return _child({"id": json[f"{name}-id"], "name": name, "type": json[name], "required": required})
+
+
+def _default(value: Any, arrow_type: pa.DataType) -> Json:
+    """A default in dolmen's JSON form ("JSON single-value serialization"). Raises SchemaError."""
+    kind = type_of(arrow_type)
+    try:
+        if kind is DATE:
+            return date.fromisoformat(value).toordinal() - _EPOCH_DAY
+        if not pa.types.is_temporal(arrow_type) and not pa.types.is_binary(arrow_type):
+            json: Json = float(value) if pa.types.is_floating(arrow_type) else value
+            from_json(json, arrow_type)
+            return json
+    except (TypeError, ValueError, SchemaError):
+        pass
+    raise SchemaError("defaults of its type are not supported")
+
+
+def has_column(columns: Sequence[AdoptedColumn], id_: int, mapping: Sequence[MappedColumn]) -> bool:
+    """Whether a file has the column or the field inside a column with this id."""
+    if any(id_ in field_ids([column]) for column in columns):
+        return True
+    names = next((each.names for each in mapping if each.id == id_), ())
+    return any(column.name in names for column in columns)

@@ -1,7 +1,7 @@
 """The ``dolmen`` command: parses arguments, calls the package, prints tables or JSON, and sets the exit code.
 
 It imports everything but ``dolmen.spark``; typer and rich are used nowhere else. Each module adds its commands to
-``dolmen.cli.options.app`` when it is imported: ``dolmen.cli.commands`` does that when one of them is called.
+``dolmen.cli.options.app`` when ``dolmen.cli.commands`` imports it to call one of them.
 Begin with ``dolmen.cli.commands`` and ``dolmen.cli.app``; ``dolmen.cli.exit_codes`` maps errors to exit codes.
 """
 
@@ -9,6 +9,6 @@ import gc
 
 from dolmen.cli.commands import main
 
-gc.freeze()  # what is imported stays: Python's collector need not look at it while a command runs, nor when it ends
+gc.freeze()  # the collector can ignore what is imported, while a command runs and when it ends
 
 __all__ = ["main"]

@@ -1,109 +1,81 @@
-"""Command that makes tables of files that are already there.
-
-Command that publishes tables for readers of Apache Iceberg.
-"""
+"""Commands between dolmen and other formats: ``adopt`` existing files and tables, ``publish-iceberg``."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import fields
 from typing import Annotated, Any
 
-import typer
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn
+from typer import Argument, Option
 
 import dolmen
-from dolmen.adopt.adoption import Adoption
-from dolmen.cli.options import DatabaseUrl, Json, Message, Request, app, open_existing
-from dolmen.cli.output import console, errors, print_json
+from dolmen.cli.options import DatabaseUrl, DryRun, Json, Message, Request, app, names_of, open_existing
+from dolmen.cli.output import print_json, progress_bar, say
 from dolmen.iceberg.publication import IcebergPublication
 
 
 @app.command()
 def adopt(
-    table: Annotated[str, typer.Argument(help="Name of the new table.")],
+    table: Annotated[str, Argument(help="Name of the new table.")],
     sources: Annotated[
         list[str],
-        typer.Argument(
+        Argument(
             metavar="SOURCE...",
             help="A folder of Parquet files, files, or the folder or metadata of an Iceberg table: URLs, paths of this "
             "machine, or names in the database.",
         ),
     ],
     database: DatabaseUrl,
-    primary_key: Annotated[str | None, typer.Option("--primary-key", help="Columns of the key: id,day.")] = None,
-    sort_key: Annotated[
-        str | None, typer.Option("--sort-key", help="Columns by which compaction sorts rows: day,id.")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Look at everything, and commit nothing.")] = False,
+    primary_key: Annotated[str, Option(help="Columns of the key: id,day.")] = "",
+    sort_key: Annotated[str, Option(help="Columns by which compaction sorts rows: day,id.")] = "",
+    dry_run: DryRun = False,
     request: Request = None,
     message: Message = None,
     as_json: Json = False,
 ) -> None:
     """Make a table of Parquet files, or of an Iceberg table, without copying data; see docs/adopt.md."""
-    places = [os.path.abspath(each) if os.path.exists(each) else each for each in sources]
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
-    with Progress(*columns, console=errors, disable=not errors.is_terminal, transient=True) as bar:
+    urls = [os.path.abspath(each) if os.path.exists(each) else each for each in sources]
+    with progress_bar("{task.description}", BarColumn(), MofNCompleteColumn(), quiet=False) as bar:
         task = bar.add_task("footers", total=None)
         found = dolmen.open(database).adopt(
             table,
-            places[0] if len(places) == 1 else places,
-            _names(primary_key),
-            _names(sort_key),
+            urls[0] if len(urls) == 1 else urls,
+            names_of(primary_key),
+            names_of(sort_key),
             dry_run=dry_run,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
             request=request,
             message=message,
         )
     if as_json:
-        print_json(_adoption_to_dict(found))
+        facts = {field.name: getattr(found, field.name) for field in fields(found) if field.name != "commit"}
+        print_json({**facts, "version": found.commit.version if found.commit else None})
         return
     if found.commit is not None and found.commit.already:
-        console.print(f"[bold]{table}[/] was adopted under this id before", highlight=False)
+        say(f"[bold]{table}[/] was adopted under this id before", markup=True)
         return
-    console.print(f"[bold]{table}[/] {'would be' if dry_run else 'was'} adopted", highlight=False)
-    for about, told in found.facts():
-        console.print(f"  {about}: {escape(told)}", highlight=False, soft_wrap=True)
-
-
-def _names(columns: str | None) -> list[str] | None:
-    return None if columns is None else columns.split(",")
-
-
-def _adoption_to_dict(found: Adoption) -> dict[str, Any]:
-    return {
-        "table": found.table,
-        "source": found.source,
-        "files": found.files,
-        "rows": found.rows,
-        "bytes": found.bytes,
-        "deleted_rows": found.deleted_rows,
-        "columns": list(found.columns),
-        "snapshot": found.snapshot,
-        "version": found.commit.version if found.commit else None,
-    }
+    say(f"[bold]{table}[/] {'would be' if dry_run else 'was'} adopted", markup=True)
+    for name, value in found.facts():
+        say(f"  {name}: {value}")
 
 
 @app.command("publish-iceberg")
 def publish_iceberg(
     database: DatabaseUrl,
     table: Annotated[
-        str | None, typer.Option("--table", "-t", help="One table; all whose setting iceberg is set by default.")
+        str | None, Option("--table", "-t", help="One table; by default all with the setting iceberg.")
     ] = None,
     glue: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--glue",
             metavar="DATABASE",
             help="Database of the AWS Glue Data Catalog that shows them; DOLMEN_GLUE_DATABASE by default.",
         ),
     ] = None,
-    anew: Annotated[
-        bool, typer.Option("--anew", help="Publish also what is published, and carry nothing over.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Report what would be published, and write nothing.")
-    ] = False,
+    anew: Annotated[bool, Option("--anew", help="Also publish tables that are up to date, from scratch.")] = False,
+    dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
     """Publish tables as Apache Iceberg snapshots, without copying data; see docs/iceberg.md."""
@@ -112,33 +84,14 @@ def publish_iceberg(
         print_json({name: _publication_to_dict(one) for name, one in found.items()})
         return
     for name, one in found.items():
-        console.print(f"[bold]{name}[/]: {_outcome(one, dry_run)}", highlight=False)
-        for about, told in one.facts():
-            console.print(f"  {about}: {escape(told)}", highlight=False, soft_wrap=True)
+        outcome = "would be published" if dry_run else "published"
+        say(f"[bold]{name}[/]: {outcome if one.is_new else 'shows the newest rows'}", markup=True)
+        for label, value in one.facts():
+            say(f"  {label}: {value}")
     if not found:
-        console.print("no table has the setting iceberg; name one with --table")
-
-
-def _outcome(one: IcebergPublication, dry_run: bool) -> str:
-    if not one.is_new:
-        return "shows the newest rows"
-    return "would be published" if dry_run else "published"
+        say("no table has the setting iceberg; name one with --table")
 
 
 def _publication_to_dict(one: IcebergPublication) -> dict[str, Any]:
-    return {
-        "version": one.version,
-        "metadata_location": one.metadata_location,
-        "format_version": one.format_version,
-        "is_new": one.is_new,
-        "is_repaired": one.is_repaired,
-        "files": one.files,
-        "rows": one.rows,
-        "delete_files": one.delete_files,
-        "deleted_rows": one.deleted_rows,
-        "snapshots": one.snapshots,
-        "left_out": one.left_out or {},
-        "objects": one.objects,
-        "bytes": one.bytes,
-        "glue": one.glue,
-    }
+    published = {each.name: getattr(one, each.name) for each in fields(one) if each.name not in ("table", "files_read")}
+    return published | {"left_out": one.left_out or {}}

@@ -1,22 +1,29 @@
-"""Commands on data: each opens the database, calls the Python API, and prints the result.
-
-The commands that change rows by values: ``update``, and ``merge`` with the rows of a file.
-"""
+"""Commands on the data of tables: create, append, read, change, drop."""
 
 from __future__ import annotations
 
-import sys
 from functools import partial
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import pyarrow as pa
-import typer
+from typer import Argument, Option
 
 import dolmen
 from dolmen.base.units import count_text
-from dolmen.cli.exit_codes import DECLINED
-from dolmen.cli.inputs import INPUT_HELP, Input, key_rows, open_inputs, parse_keys
+from dolmen.cli.inputs import (
+    INPUT_HELP,
+    Input,
+    InputProgress,
+    KeyColumns,
+    Keys,
+    KeysFile,
+    key_rows,
+    open_inputs,
+    read_keys,
+)
 from dolmen.cli.options import (
+    At,
+    Columns,
     DatabaseUrl,
     Delimiter,
     Form,
@@ -26,26 +33,26 @@ from dolmen.cli.options import (
     Output,
     Request,
     TableName,
+    Tag,
+    Version,
     Yes,
     app,
+    ask,
+    names_of,
     open_existing,
+    snapshot_of,
 )
 from dolmen.cli.output import (
     PLAN_COLUMNS,
     console,
     destination,
-    ends_of,
-    errors,
     print_commit,
     print_json,
     print_text,
     send_rows,
-    show_ends,
-    show_plan,
     show_scan,
 )
-from dolmen.cli.versions import At, Tag, Version, snapshot_of
-from dolmen.declaration.column_text import parse_columns
+from dolmen.declaration.declaration_file import parse_columns
 from dolmen.errors import InputError, RowNotFoundError
 from dolmen.transactions.merge.clauses import Expression
 from dolmen.transactions.transaction import unit_of
@@ -55,12 +62,12 @@ from dolmen.transactions.transaction import unit_of
 def create(
     table: TableName,
     database: DatabaseUrl,
-    columns: Annotated[str, typer.Option(help="e.g. 'id BIGINT NOT NULL, at TIMESTAMPTZ, name VARCHAR'.")] = "",
-    like: Annotated[Optional[str], typer.Option(help=f"Infer the columns from {INPUT_HELP}.")] = None,  # noqa: UP045
+    columns: Annotated[str, Option(help="e.g. 'id BIGINT NOT NULL, at TIMESTAMPTZ, name VARCHAR'.")] = "",
+    like: Annotated[str | None, Option(help=f"Infer the columns from {INPUT_HELP}.")] = None,
     form: InputForm = None,
     delimiter: Delimiter = None,
-    primary_key: Annotated[str, typer.Option(help="A column, or several with commas.")] = "",
-    sort_key: Annotated[str, typer.Option(help="A column, or several with commas.")] = "",
+    primary_key: Annotated[str, Option(help="A column, or several with commas.")] = "",
+    sort_key: Annotated[str, Option(help="A column, or several with commas.")] = "",
     request_id: Request = None,
     message: Message = None,
     as_json: Json = False,
@@ -74,7 +81,7 @@ def create(
         with open_inputs([like], form, delimiter, again=True) as [file]:
             schema = file.infer()
     made = dolmen.open(database).create_table(
-        table, schema, _names(primary_key), _names(sort_key), request=request_id, message=message
+        table, schema, names_of(primary_key), names_of(sort_key), request=request_id, message=message
     )
     if as_json:
         print_json({"table": table, "columns": {field.name: str(field.type) for field in made.schema}})
@@ -86,29 +93,24 @@ def create(
 def append(
     table: TableName,
     files: Annotated[
-        list[str],
-        typer.Argument(help=f"CSV, JSON lines, Parquet, Arrow or Avro; plain, .gz, .zst or .bz2: {INPUT_HELP}."),
+        list[str], Argument(help=f"CSV, JSON lines, Parquet, Arrow or Avro; plain, .gz, .zst or .bz2: {INPUT_HELP}.")
     ],
     database: DatabaseUrl,
     create: Annotated[
-        bool, typer.Option("--create", help="If the table is missing, create it with the columns of the first file.")
+        bool, Option("--create", help="If the table is missing, create it with the columns of the first file.")
     ] = False,
-    upsert: Annotated[bool, typer.Option("--upsert", help="Replace rows with the same primary key.")] = False,
-    insert: Annotated[
-        bool, typer.Option("--insert", help="Add nothing if the table has one of the primary keys.")
-    ] = False,
+    upsert: Annotated[bool, Option("--upsert", help="Replace rows with the same primary key.")] = False,
+    insert: Annotated[bool, Option("--insert", help="Add nothing if the table has one of the primary keys.")] = False,
     form: InputForm = None,
     delimiter: Delimiter = None,
     leave_out_erased: Annotated[
-        bool, typer.Option("--leave-out-erased", help="Leave out rows that match an erasure in force.")
+        bool, Option("--leave-out-erased", help="Leave out rows that match an erasure in force.")
     ] = False,
     request_id: Request = None,
     message: Message = None,
     as_json: Json = False,
 ) -> None:
     """Add the rows of files, all in one commit. Settings ingest_* have no effect here; they are for dropped files."""
-    from dolmen.cli.inputs import InputProgress
-
     if upsert and insert:
         raise InputError("give one of --upsert and --insert: replace rows with the same key, or refuse them")
     operation = "upsert" if upsert else "insert" if insert else "append"
@@ -133,31 +135,23 @@ def append(
 def delete(
     table: TableName,
     database: DatabaseUrl,
-    where: Annotated[Optional[str], typer.Option(help="Predicate, e.g. 'user_id = 42'. TRUE deletes all.")] = None,  # noqa: UP045
-    keys: Annotated[str, typer.Option(help="Primary keys with commas.")] = "",
-    keys_file: Annotated[Optional[str], typer.Option(help=f"A file with the key columns: {INPUT_HELP}.")] = None,  # noqa: UP045
+    where: Annotated[str | None, Option(help="Predicate, e.g. 'user_id = 42'. TRUE deletes all.")] = None,
+    keys: Keys = "",
+    keys_file: KeysFile = None,
     form: InputForm = None,
-    on: Annotated[str, typer.Option(help="Key columns, if not the primary key.")] = "",
+    on: KeyColumns = "",
     positions: Annotated[
-        bool, typer.Option("--positions", help="Look rows up now: the count is exact, and scans are faster.")
+        bool, Option("--positions", help="Look rows up now: the count is exact, and scans are faster.")
     ] = False,
     request_id: Request = None,
     message: Message = None,
     as_json: Json = False,
 ) -> None:
     """Delete rows by predicate or by keys."""
-    if sum((where is not None, bool(keys), keys_file is not None)) != 1:
-        raise InputError("give exactly one of --where, --keys and --keys-file")
-    db = open_existing(database)
-    target = db.table(table)
+    db, columns = open_existing(database), names_of(on)
+    chosen = read_keys(db, table, where, keys, keys_file, form, columns)
     mode: Any = "positions" if positions else "tombstone"
-    delete_them = partial(target.delete, on=_names(on), mode=mode, request=request_id, message=message)
-    if keys_file is None:
-        chosen = parse_keys(db, table, keys, _names(on)) if keys else None
-        commit = delete_them(where, keys=chosen)
-    else:
-        with open_inputs([keys_file], form, again=True) as [file]:
-            commit = delete_them(keys=file.read_keys(target, _names(on)))
+    commit = db.table(table).delete(where, keys=chosen, on=columns, mode=mode, request=request_id, message=message)
     print_commit(commit, as_json)
 
 
@@ -172,20 +166,16 @@ def drop(
 ) -> None:
     """Drop a table, which frees its name. Older versions still show its rows until they expire."""
     db = open_existing(database)
-    if not yes and (request_id is None or table in db):  # a request that was applied before has nothing to ask
+    if not yes and (request_id is None or table in db):  # no question if the request was applied before
         facts = db.table(table).describe()
-        if as_json or not sys.stdin.isatty():
-            raise InputError("the question needs a terminal, so nothing was changed: give --yes")
-        if not typer.confirm(f"drop {table} with {count_text(facts['rows_in_files'], 'row')} in files?", err=True):
-            errors.print("declined: nothing was changed")
-            raise typer.Exit(DECLINED)
+        ask(f"drop {table} with {count_text(facts['rows_in_files'], 'row')} in files?", as_json)
     print_commit(db.drop_table(table, request=request_id, message=message), as_json)
 
 
 @app.command()
 def rename(
     table: TableName,
-    new: Annotated[str, typer.Argument(help="The new name.")],
+    new: Annotated[str, Argument(help="The new name.")],
     database: DatabaseUrl,
     request_id: Request = None,
     message: Message = None,
@@ -201,23 +191,23 @@ def rename(
 def scan(
     table: TableName,
     database: DatabaseUrl,
-    columns: Annotated[str, typer.Option(help="Columns to read, with commas; all by default.")] = "",
-    where: Annotated[Optional[str], typer.Option(help="Read only rows for which this predicate is true.")] = None,  # noqa: UP045
-    limit: Annotated[Optional[int], typer.Option(help="The most rows to read.")] = None,  # noqa: UP045
-    order_by: Annotated[str, typer.Option(help="Columns to sort by; -name for descending.")] = "",
+    columns: Columns = "",
+    where: Annotated[str | None, Option(help="Read only rows for which this predicate is true.")] = None,
+    limit: Annotated[int | None, Option(help="The most rows to read.")] = None,
+    order_by: Annotated[str, Option(help="Columns to sort by; -name for descending.")] = "",
     version: Version = None,
     at: At = None,
     tag: Tag = None,
     output: Output = None,
     form: Form = None,
-    count: Annotated[bool, typer.Option("--count", help="Count the rows only.")] = False,
-    explain: Annotated[bool, typer.Option("--explain", help="Show what would be read, without reading it.")] = False,
+    count: Annotated[bool, Option("--count", help="Count the rows only.")] = False,
+    explain: Annotated[bool, Option("--explain", help="Show what would be read, without reading it.")] = False,
     as_json: Json = False,
 ) -> None:
     """Read rows: filter, select columns, go back in time; show the rows or write a file."""
     format = destination(output, form, as_json=as_json)
     source = snapshot_of(open_existing(database), version, at, tag).table(table)
-    found = partial(source.scan, _names(columns), where, order_by=_names(order_by))
+    found = partial(source.scan, names_of(columns), where, order_by=names_of(order_by))
     if explain:
         print_text(str(found(limit).explain()))
     elif count:
@@ -232,9 +222,9 @@ def scan(
 @app.command()
 def get(
     table: TableName,
-    key: Annotated[list[str], typer.Argument(help="The primary key: a value for each of its columns.")],
+    key: Annotated[list[str], Argument(help="The primary key: a value for each of its columns.")],
     database: DatabaseUrl,
-    columns: Annotated[str, typer.Option(help="Columns to read, with commas; all by default.")] = "",
+    columns: Columns = "",
     version: Version = None,
     at: At = None,
     tag: Tag = None,
@@ -242,26 +232,22 @@ def get(
     form: Form = None,
     as_json: Json = False,
 ) -> None:
-    """Read the rows with a primary key, through the index if there is one. Without such a row the exit code is 3."""
+    """Read the rows with a primary key, through the index if there is one. Exit code 3 if there is no such row."""
     format = destination(output, form, as_json=as_json)
     source = snapshot_of(open_existing(database), version, at, tag).table(table)
     if len(key) != len(source.primary_key):
         names = ", ".join(source.primary_key) or "none"
-        raise InputError(f"give a value for each column of the primary key, which are: {names}")
+        raise InputError(f"give a value for each column of the primary key: {names}")
     types = pa.schema([source.schema.field(name) for name in source.primary_key])
-    found = source.get_many(key_rows(types, [key]), _names(columns))
+    found = source.get_many(key_rows(types, [key]), names_of(columns))
     if not found.num_rows:
         raise RowNotFoundError(f"table {table!r} has no row with the key {', '.join(key)}")
-    rows = found.to_reader()
-    if format is None:
-        show_ends(ends_of(rows, None))
-    else:
-        send_rows(rows, output, format, as_json=as_json)
+    send_rows(found.to_reader(), output, format, as_json=as_json)
 
 
 @app.command()
 def sql(
-    query: Annotated[str, typer.Argument(help="A SELECT over the tables.")],
+    query: Annotated[str, Argument(help="A SELECT over the tables.")],
     database: DatabaseUrl,
     version: Version = None,
     at: At = None,
@@ -274,37 +260,29 @@ def sql(
     format = destination(output, form, as_json=as_json)
     rows = snapshot_of(open_existing(database), version, at, tag).sql(query).to_reader()
     if rows.schema.names == PLAN_COLUMNS and form is None and output is None and not as_json:
-        show_plan(rows)
-    elif format is None:
-        show_ends(ends_of(rows, None))
+        for row in rows.read_all().to_pylist():
+            print_text(str(row[PLAN_COLUMNS[1]]).rstrip())
     else:
         send_rows(rows, output, format, as_json=as_json)
 
 
-def _names(text: str) -> list[str] | None:
-    return [name.strip() for name in text.split(",")] if text else None
-
-
 _NOTHING = "nothing"
-
-
-Assignments = Annotated[
-    list[str], typer.Option("--set", help="'COLUMN = EXPRESSION': its new value, in DuckDB's SQL; more than once.")
-]
 
 
 @app.command()
 def update(
     table: TableName,
     database: DatabaseUrl,
-    assignments: Assignments,
-    where: Annotated[str, typer.Option(help="Predicate, e.g. 'user_id = 42'. TRUE updates all rows.")],
+    assignments: Annotated[
+        list[str], Option("--set", help="'COLUMN = EXPRESSION': its new value, in DuckDB's SQL; repeatable.")
+    ],
+    where: Annotated[str, Option(help="Predicate, e.g. 'user_id = 42'. TRUE updates all rows.")],
     request_id: Request = None,
     message: Message = None,
     as_json: Json = False,
 ) -> None:
     """Give rows new values, in one commit."""
-    values = {name: Expression(text) for name, text in _parse(assignments).items()}
+    values = {name: Expression(text) for name, text in _parse_assignments(assignments).items()}
     commit = open_existing(database).table(table).update(values, where, request=request_id, message=message)
     print_commit(commit, as_json)
 
@@ -312,16 +290,16 @@ def update(
 @app.command()
 def merge(
     table: TableName,
-    file: Annotated[str, typer.Argument(help=f"The source: {INPUT_HELP}.")],
+    file: Annotated[str, Argument(help=f"The source: {INPUT_HELP}.")],
     database: DatabaseUrl,
-    on: Annotated[str, typer.Option(help="Columns of both, with commas; the primary key by default.")] = "",
+    on: Annotated[str, Option(help="Columns of both, with commas; the primary key by default.")] = "",
     assignments: Annotated[
-        Optional[list[str]],  # noqa: UP045
-        typer.Option("--set", help="'COLUMN = EXPRESSION' over target.COLUMN and source.COLUMN: updates only these."),
+        list[str] | None,
+        Option("--set", help="'COLUMN = EXPRESSION' over target.COLUMN and source.COLUMN: updates only these."),
     ] = None,
-    when_matched: Annotated[str, typer.Option(help="update, delete or nothing.")] = "update",
-    when_not_matched: Annotated[str, typer.Option(help="insert or nothing.")] = "insert",
-    when_not_matched_by_source: Annotated[str, typer.Option(help="delete or nothing.")] = _NOTHING,
+    when_matched: Annotated[str, Option(help="update, delete or nothing.")] = "update",
+    when_not_matched: Annotated[str, Option(help="insert or nothing.")] = "insert",
+    when_not_matched_by_source: Annotated[str, Option(help="delete or nothing.")] = _NOTHING,
     form: InputForm = None,
     delimiter: Delimiter = None,
     request_id: Request = None,
@@ -332,41 +310,35 @@ def merge(
     if assignments and when_matched != "update":
         raise InputError(f"--set says what an update changes, and --when-matched is {when_matched}")
     target = open_existing(database).table(table)
-    names = [name.strip() for name in on.split(",")] if on else list(target.primary_key)
+    names = names_of(on) or list(target.primary_key)
     if not names:
         raise InputError(f"table {table!r} has no primary key: name the columns of both, --on")
-    matched: Any = _parse(assignments) if assignments else _act(when_matched)
+    matched: Any = _parse_assignments(assignments) if assignments else _act(when_matched)
     with open_inputs([file], form, delimiter, again=True) as [source]:
-        commit = target.merge(
-            source.read(_columns(source, target.schema)),
-            names,
-            matched,
-            _act(when_not_matched),  # type: ignore[arg-type]
-            _act(when_not_matched_by_source),  # type: ignore[arg-type]
-            request=request_id,
-            message=message,
-        )
+        rows = source.read(_columns(source, target.schema))
+        other: list[Any] = [_act(when_not_matched), _act(when_not_matched_by_source)]
+        commit = target.merge(rows, names, matched, *other, request=request_id, message=message)
     print_commit(commit, as_json)
 
 
 def _columns(source: Input, schema: pa.Schema) -> pa.Schema:
-    """The columns of a file: those of the table in its types, others in inferred ones; the table's if it has none."""
-    known = {field.name: field for field in schema}
+    """The columns of a file: the table's types where it has the column, others inferred; the table's if it has none."""
+    own = {field.name: field for field in schema}
     try:
-        given = source.infer()
+        columns = source.infer()
     except InputError:  # JSON lines without a row
         if source.survey():
             raise
-        given = schema
-    return pa.schema([known.get(field.name, field).with_nullable(True) for field in given])
+        columns = schema
+    return pa.schema([own.get(field.name, field).with_nullable(True) for field in columns])
 
 
 def _act(word: str) -> str | None:
     return None if word == _NOTHING else word
 
 
-def _parse(texts: list[str]) -> dict[str, str]:
-    """Expressions by column, of ``COLUMN = EXPRESSION``."""
+def _parse_assignments(texts: list[str]) -> dict[str, str]:
+    """Expressions by column, from texts such as ``COLUMN = EXPRESSION``."""
     found: dict[str, str] = {}
     for text in texts:
         name, equals, expression = text.partition("=")

@@ -1,16 +1,17 @@
-"""The commands by name. Only the module of the command that is called is imported, so that it starts sooner."""
+"""Runs the commands. Only the module of the called command is imported, so that it starts sooner."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from functools import cache
 from importlib import import_module
-from typing import Any
+from typing import Any, NoReturn
 
 import typer
 from rich.markup import escape
 
-from dolmen.cli.exit_codes import exit_code
+from dolmen.cli.exit_codes import INTERRUPTED, SPARK_FAILED, exit_code
 from dolmen.cli.options import add_examples, app
 from dolmen.cli.output import errors, print_json
 from dolmen.errors import Error
@@ -18,16 +19,13 @@ from dolmen.errors import Error
 COMMANDS = {
     "adopt_and_publish": ("adopt", "publish-iceberg"),
     "declare": ("alter", "apply"),
-    "backfill": ("backfill",),
+    "drops": ("backfill", "rejected"),
     "feed": ("changes",),
-    "erase": ("erase", "forget", "erasures"),
-    "show": ("history", "tables", "show"),
-    "past_versions": ("tag", "tags", "restore", "clone"),
+    "deletes": ("erase", "forget", "erasures", "request-delete", "request-status"),
+    "history": ("history", "tables", "show", "tag", "tags", "restore", "clone"),
     "programs": ("local", "simulate", "check-store"),
-    "rejected": ("rejected",),
-    "report": ("report",),
-    "requests": ("request-delete", "request-status"),
-    "upkeep": ("set", "settings", "resolve", "compact", "maintain", "gc", "verify", "stats"),
+    "stats": ("stats", "report"),
+    "upkeep": ("set", "settings", "resolve", "compact", "maintain", "gc", "verify"),
     "app": ("create", "append", "delete", "drop", "rename", "scan", "get", "sql", "update", "merge"),
 }
 """The commands of each module of ``dolmen.cli``, in the order of ``dolmen --help``."""
@@ -45,22 +43,37 @@ def command_line(name: str | None = None) -> Any:
 
 def main() -> None:
     """Runs the command. Errors of dolmen become one line and an exit code (cli/exit_codes.py)."""
+    name = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
+    _run(lambda: command_line(name)(prog_name="dolmen"))  # otherwise Click names it after the program that runs it
+
+
+def run_job(command: Callable[..., None]) -> None:
+    """Runs the command line of a job for ``spark-submit``: a function, whose parameters become options."""
+    _run(lambda: typer.run(command))
+
+
+def _run(call: Callable[[], object]) -> None:
+    """Ends the process with the exit code of an error, which is printed in one line."""
     try:
-        name = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
-        command_line(name)(prog_name="dolmen")  # otherwise Click names it after the program that runs it
+        call()
     except Error as error:
-        if "--json" in sys.argv:
-            print_json({"error": {"type": type(error).__name__, "message": str(error), "exit_code": exit_code(error)}})
-        else:
-            errors.print(f"[bold red]{type(error).__name__}[/]: {escape(str(error))}", highlight=False, soft_wrap=True)
-        raise SystemExit(exit_code(error)) from None
+        _fail(type(error).__name__, error, exit_code(error))
     except KeyboardInterrupt:
-        raise SystemExit(130) from None
-    except RuntimeError as error:
-        # Up to Python 3.11 a Ctrl-C becomes this while a class is made, which is what imports do.
-        if isinstance(error.__cause__, KeyboardInterrupt):
-            raise SystemExit(130) from None
-        raise
+        raise SystemExit(INTERRUPTED) from None
     except OSError as error:
-        errors.print(f"[bold red]error[/]: {escape(str(error))}", highlight=False, soft_wrap=True)
-        raise SystemExit(2) from None
+        _fail("error", error, 2)
+    except Exception as error:
+        # Up to Python 3.11, Ctrl-C becomes a RuntimeError while a class is made, for instance during an import.
+        if isinstance(error, RuntimeError) and isinstance(error.__cause__, KeyboardInterrupt):
+            raise SystemExit(INTERRUPTED) from None
+        if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
+            raise
+        _fail(type(error).__name__, error, SPARK_FAILED)
+
+
+def _fail(kind: str, error: BaseException, code: int) -> NoReturn:
+    if "--json" in sys.argv:
+        print_json({"error": {"type": kind, "message": str(error), "exit_code": code}})
+    else:
+        errors.print(f"[bold red]{kind}[/]: {escape(str(error))}", highlight=False, soft_wrap=True)
+    raise SystemExit(code) from None

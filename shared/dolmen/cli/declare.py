@@ -1,26 +1,36 @@
-"""``dolmen apply``: makes tables match a file that declares them, and shows the differences first.
-
-The command that changes a table's columns.
-"""
+"""Commands that declare tables: ``apply`` makes them match a file, and ``alter`` changes the columns of one."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import pyarrow as pa
 import typer
 from rich.text import Text
+from typer import Argument, Option
 
 import dolmen
-from dolmen.cli.exit_codes import DECLINED, INCOMPLETE
-from dolmen.cli.options import DatabaseUrl, Json, Message, Request, TableName, Yes, app, open_existing
-from dolmen.cli.output import commit_facts, console, errors, print_commit, print_json
+from dolmen.cli.exit_codes import INCOMPLETE
+from dolmen.cli.options import (
+    DatabaseUrl,
+    DryRun,
+    Json,
+    Message,
+    Request,
+    TableName,
+    Yes,
+    app,
+    ask,
+    names_of,
+    open_existing,
+)
+from dolmen.cli.output import commit_facts, console, print_commit, print_json, warn
 from dolmen.declaration import Declaration, DeclarationPlan, DeclaredChange, plan
-from dolmen.declaration.column_text import parse_column, parse_columns, parse_default
+from dolmen.declaration.declaration_file import parse_column, parse_columns, parse_default
 from dolmen.declaration.declaration_plan import ROUNDS
 from dolmen.errors import ConflictError, InputError
 from dolmen.transactions.transaction import unit_of
@@ -30,67 +40,57 @@ _SIGNS = {"add": ("+", "green"), "change": ("~", "yellow"), "remove": ("-", "red
 
 @app.command()
 def apply(
-    file: Annotated[Path, typer.Argument(help="A YAML file that declares tables; - is standard input.")],
+    file: Annotated[Path, Argument(help="A YAML file that declares tables; - is standard input.")],
     database: DatabaseUrl,
-    drop: Annotated[
-        bool, typer.Option("--drop", help="Drop columns that the file does not declare; older versions keep them.")
-    ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the differences only.")] = False,
+    drop: Annotated[bool, Option("--drop", help="Drop undeclared columns; older versions keep them.")] = False,
+    dry_run: DryRun = False,
     yes: Yes = False,
-    exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="With --dry-run: end with 9 if there is something to do.")
-    ] = False,
+    exit_code: Annotated[bool, Option("--exit-code", help="With --dry-run: end with 9 if there are changes.")] = False,
     as_json: Json = False,
 ) -> None:
     """Make tables, their columns and settings match a file, in one commit; show the differences first.
 
-    Exit codes: 0 done, or nothing to do; 2 the file must be corrected, or a table can't become what it declares; 4
-    declined, or somebody else changes the same; 9 with --dry-run --exit-code: there is something to do.
+    Exit codes: 0 done, or nothing to do; 2 the file must be corrected, or a table can't be changed to match it;
+    4 declined, or other commits change the same tables; 9 with --dry-run --exit-code: there is something to do.
     """
     declaration = Declaration.parse(sys.stdin.read(), "standard input") if str(file) == "-" else Declaration.read(file)
     db = dolmen.open(database)
-    asks = not (yes or dry_run)
     for left in reversed(range(ROUNDS)):
-        wanted = plan(db, declaration, drop=drop)
+        planned = plan(db, declaration, drop=drop)
         if not as_json:
-            _print(wanted)
-        if wanted.changes and asks and (as_json or not sys.stdin.isatty()):
-            raise InputError("the question needs a terminal, so nothing was changed: give --yes, or --dry-run to look")
+            _print(planned)
         if dry_run:
             if as_json:
-                print_json(_facts(wanted))
-            raise typer.Exit(INCOMPLETE if exit_code and wanted.changes else 0)
-        if wanted.changes and asks and not typer.confirm("apply this?", err=True):
-            errors.print("declined: nothing was changed")
-            raise typer.Exit(DECLINED)
+                print_json(_facts(planned))
+            raise typer.Exit(INCOMPLETE if exit_code and planned.changes else 0)
+        if planned.changes and not yes:
+            ask("apply this?", as_json, instead=", or --dry-run to look")
         try:
-            commit = wanted.commit()
+            commit = planned.commit()
         except ConflictError as error:
             if not left:
                 raise
-            errors.print(f"{error}", markup=False, highlight=False)
+            warn(str(error))
             continue
         if as_json:
-            print_json(_facts(wanted) | {"commit": commit_facts(commit)})
-        elif wanted.changes:
+            print_json(_facts(planned) | {"commit": commit_facts(commit)})
+        elif planned.changes:
             print_commit(commit, as_json)
         return
 
 
-def _facts(wanted: DeclarationPlan) -> dict[str, Any]:
-    return {"version": wanted.version, "changes": _rows(wanted.changes), "undropped": _rows(wanted.undropped)}
+def _facts(planned: DeclarationPlan) -> dict[str, Any]:
+    changes, undropped = ([asdict(change) for change in each] for each in (planned.changes, planned.undropped))
+    return {"version": planned.version, "changes": changes, "undropped": undropped}
 
 
-def _rows(changes: Iterable[DeclaredChange]) -> list[dict[str, Any]]:
-    return [asdict(change) for change in changes]
-
-
-def _print(wanted: DeclarationPlan) -> None:
+def _print(planned: DeclarationPlan) -> None:
     """Prints the differences, in one block per table."""
-    if not wanted.changes:
-        console.print(f"nothing to do; version [bold]{wanted.version}[/] is what {wanted.declaration.file!r} declares")
+    if not planned.changes:
+        version, file = planned.version, planned.declaration.file
+        console.print(f"nothing to do; version [bold]{version}[/] matches {file!r}")
     heading: str | None = ""
-    for change in wanted.changes:
+    for change in planned.changes:
         if change.table != heading:
             heading = change.table
             sign, style = _SIGNS["add" if change.what == "table" else "change"]
@@ -99,7 +99,7 @@ def _print(wanted: DeclarationPlan) -> None:
         if change.what != "table":
             sign, style = _SIGNS[change.kind]
             console.print(Text(f"    {sign} {_describe(change)}", style=style), soft_wrap=True)
-    for change in wanted.undropped:
+    for change in planned.undropped:
         column = f"column {change.name} {change.before} of table {change.table}"
         console.print(Text(f"  {column} is not declared, and stays: --drop drops it"), soft_wrap=True)
 
@@ -111,11 +111,9 @@ def _describe(change: DeclaredChange) -> str:
             return f"column {change.name} {sides}"
         case "default" | "comment":
             return f"{change.what} of {change.name}: {sides}"
-        case "rename" | "order":
-            return f"{change.what}: {sides}"
-        case "primary_key" | "sort_key":
-            return f"{change.what.replace('_', ' ')}: {sides}"
-    return f"{change.name}: {sides}"
+        case "property":
+            return f"{change.name}: {sides}"
+    return f"{change.what.replace('_', ' ')}: {sides}"
 
 
 def _value_text(value: Any) -> str:
@@ -124,32 +122,31 @@ def _value_text(value: Any) -> str:
     return repr(value) if not str(value).strip() else str(value)
 
 
-Texts = Optional[list[str]]  # noqa: UP045
+Texts = list[str] | None
 
 
 @app.command()
 def alter(
     table: TableName,
     database: DatabaseUrl,
-    rename: Annotated[Texts, typer.Option(help="OLD=NEW: rename a column.")] = None,
-    drop: Annotated[Texts, typer.Option(help="COLUMN: drop it; older versions keep it.")] = None,
-    add: Annotated[Texts, typer.Option(help="'COLUMN TYPE [NOT NULL]': add a column at the end.")] = None,
+    rename: Annotated[Texts, Option(help="OLD=NEW: rename a column.")] = None,
+    drop: Annotated[Texts, Option(help="COLUMN: drop it; older versions keep it.")] = None,
+    add: Annotated[Texts, Option(help="'COLUMN TYPE [NOT NULL]': add a column at the end.")] = None,
     default: Annotated[
-        Texts,
-        typer.Option(help="COLUMN=VALUE: for rows without the column; also for existing rows if it is added here."),
+        Texts, Option(help="COLUMN=VALUE: for rows without the column; also for existing rows if it is added here.")
     ] = None,
-    nullable: Annotated[Texts, typer.Option(help="COLUMN: allow NULL in it.")] = None,
-    widen: Annotated[Texts, typer.Option(help="COLUMN=TYPE: a type that has all values of its own.")] = None,
-    comment: Annotated[Texts, typer.Option(help="COLUMN=TEXT: what the column is; no text takes that away.")] = None,
-    first: Annotated[str, typer.Option(help="COLUMN,...: scans return these first.")] = "",
-    sort_key: Annotated[Optional[str], typer.Option(help="COLUMN,...: sort new files by these; '' by none.")] = None,  # noqa: UP045
+    nullable: Annotated[Texts, Option(help="COLUMN: allow NULL in it.")] = None,
+    widen: Annotated[Texts, Option(help="COLUMN=TYPE: a type that includes all its values.")] = None,
+    comment: Annotated[Texts, Option(help="COLUMN=TEXT: a description; no text removes it.")] = None,
+    first: Annotated[str, Option(help="COLUMN,...: scans return these first.")] = "",
+    sort_key: Annotated[str | None, Option(help="COLUMN,...: sort new files by these; '' by none.")] = None,
     request_id: Request = None,
     message: Message = None,
     as_json: Json = False,
 ) -> None:
     """Change a table's columns in one commit that touches no file, in the order of the options below."""
     if not any((rename, drop, add, default, nullable, widen, comment, first)) and sort_key is None:
-        raise InputError("nothing says what to change: give --add, --drop, --rename, ... (dolmen alter --help)")
+        raise InputError("no change is named: give --add, --drop, --rename, ... (dolmen alter --help)")
     db = open_existing(database)
     with db.transaction("alter", message=message) as tx:
         target = tx.table(table)
@@ -171,18 +168,12 @@ def alter(
             target.widen_column(name, _wider_type(name, text), request=request_id)
         for name, text in _pairs("--comment", comment):
             target.comment(name, text, request=request_id)
-        if first:
-            target.reorder([name.strip() for name in first.split(",")], request=request_id)
+        if order := names_of(first):
+            target.reorder(order, request=request_id)
         if sort_key is not None:
-            target.set_sort_key(
-                [name.strip() for name in sort_key.split(",")] if sort_key else None, request=request_id
-            )
+            target.set_sort_key(names_of(sort_key), request=request_id)
         commit = tx.commit()
     print_commit(commit, as_json)
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",")] if text else []
 
 
 def _pairs(option: str, texts: list[str] | None) -> Iterator[tuple[str, str]]:
@@ -196,14 +187,12 @@ def _pairs(option: str, texts: list[str] | None) -> Iterator[tuple[str, str]]:
 def _wider_type(name: str, text: str) -> pa.DataType:
     column = parse_column(name, text)
     if not column.nullable:
-        raise InputError(
-            f"--widen {name}={text}: give the type alone: a column that is NOT NULL stays so, and no other becomes so"
-        )
+        raise InputError(f"--widen {name}={text}: give the type alone: widening keeps NOT NULL, and never adds it")
     return column.type
 
 
 def _default(column: pa.Field, text: str | None) -> pa.Scalar | None:
-    """A default as it is written in a command; no text, or none after the equals sign, is NULL."""
+    """A default of the command line; no text is NULL."""
     if not text:
         return None
     try:

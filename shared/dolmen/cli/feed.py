@@ -1,4 +1,4 @@
-"""``dolmen changes``: the rows that commits added and took away, once or for as long as it runs."""
+"""``dolmen changes``: the rows that commits inserted, deleted and updated, once or continuously."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import pyarrow as pa
-import typer
+from typer import Option
 
 import dolmen
 from dolmen.base.units import MIB
-from dolmen.cli.options import DatabaseUrl, Form, Json, Output, TableName, app, open_existing
-from dolmen.cli.output import Stop, check_interval, destination, ends_of, send_rows, show_ends, stopping_at_interrupt
+from dolmen.cli.options import DatabaseUrl, Form, Json, Output, TableName, app, names_of, open_existing
+from dolmen.cli.output import Stop, check_interval, destination, send_rows, stopping_at_interrupt
 from dolmen.errors import InputError, SchemaError, TableNotFoundError
 from dolmen.ingest.formats.export import check_target, export_stream
 from dolmen.ingest.formats.formats import Format
@@ -24,29 +24,29 @@ from dolmen.predicate import columns as columns_of
 from dolmen.predicate import parse
 from dolmen.rows.scan.plan import stored_schema_of
 
-_HELD_BYTES = 32 * MIB
-"""A longer commit waits in a temporary file until it is whole."""
+_BUFFER_BYTES = 32 * MIB
+"""A larger commit is buffered in a temporary file until it is complete."""
 
 
 @app.command()
 def changes(
     table: TableName,
     database: DatabaseUrl,
-    since: Annotated[str, typer.Option(help="Version (0: from the beginning) or time after which changes begin.")],
-    until: Annotated[Optional[str], typer.Option(help="Version or time with which they end.")] = None,  # noqa: UP045
-    columns: Annotated[str, typer.Option(help="Columns to show, with commas; all by default.")] = "",
-    where: Annotated[Optional[str], typer.Option(help="Only rows for which this predicate is true.")] = None,  # noqa: UP045
-    net: Annotated[bool, typer.Option("--net", help="The difference of two versions, not what came and went.")] = False,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on with new commits until Ctrl-C.")] = False,
-    interval: Annotated[float, typer.Option(help="Seconds between two looks for new commits.")] = 5.0,
+    since: Annotated[str, Option(help="Version (0: from the beginning) or time after which changes begin.")],
+    until: Annotated[str | None, Option(help="Version or time with which they end.")] = None,
+    columns: Annotated[str, Option(help="Columns to show, with commas; all by default.")] = "",
+    where: Annotated[str | None, Option(help="Only rows for which this predicate is true.")] = None,
+    net: Annotated[bool, Option("--net", help="The difference of two versions only.")] = False,
+    follow: Annotated[bool, Option("--follow", help="Go on with new commits until Ctrl-C.")] = False,
+    interval: Annotated[float, Option(help="Seconds between two looks for new commits.")] = 5.0,
     output: Output = None,
     form: Form = None,
     as_json: Json = False,
 ) -> None:
     """Show the rows that commits inserted, deleted and updated, in the order of the versions."""
     db = open_existing(database)
-    names = [name.strip() for name in columns.split(",")] if columns else None
-    ask = partial(db.table(table).changes, columns=names, where=where)
+    names = names_of(columns)
+    read = partial(db.table(table).changes, columns=names, where=where)
     identify = partial(_identity, db, table, names, where)
     first = _moment(since)
     if follow:
@@ -54,14 +54,11 @@ def changes(
             raise InputError("--follow has no end and shows every commit: leave out --until and --net")
         check_interval(interval)
         format = destination(output, form or ("jsonl" if output is None else None), as_json=as_json)
-        _follow(db, ask, identify, first, interval, output, format)
+        _follow(db, read, identify, first, interval, output, format)
         return
     format = destination(output, form, as_json=as_json)
-    rows = ask(first, None if until is None else _moment(until), net=net)
-    if format is None:
-        show_ends(ends_of(rows, None))
-    else:
-        send_rows(rows, output, format, as_json=as_json)
+    rows = read(first, None if until is None else _moment(until), net=net)
+    send_rows(rows, output, format, as_json=as_json)
 
 
 def _moment(text: str) -> int | str:
@@ -69,18 +66,18 @@ def _moment(text: str) -> int | str:
 
 
 def _identity(db: dolmen.Database, table: str, names: list[str] | None, where: str | None, version: int) -> str:
-    """Says which table has the name in a version, and which of its columns the feed depends on."""
-    there = db.at(version).table(table)
+    """Identifies the table that has the name in a version, with the columns that the feed depends on."""
+    snapshot = db.at(version).table(table)
     if names is None:
-        return there.identity()
-    schema = stored_schema_of(there)
+        return snapshot.identity()
+    schema = stored_schema_of(snapshot)
     tested = frozenset[int]() if where is None else columns_of(parse(where, schema, now_us=0))
-    return there.identity([*names, *(f.name for f in schema.fields if f.id in tested and f.name not in names)])
+    return snapshot.identity([*names, *(f.name for f in schema.fields if f.id in tested and f.name not in names)])
 
 
 def _follow(
     db: dolmen.Database,
-    ask: Any,
+    read: Any,
     identify: Callable[[int], str],
     since: int | str,
     interval: float,
@@ -92,7 +89,7 @@ def _follow(
         raise InputError("--follow writes as it goes: give --format jsonl, csv or arrow")
     with stopping_at_interrupt() as stop:
         until = db.refresh()
-        rows: pa.RecordBatchReader = ask(since, until)
+        rows: pa.RecordBatchReader = read(since, until)
         schema = pa.schema([field.with_nullable(True) for field in rows.schema])  # as after an erasure
         if output is None:
             sys.stdout.flush()
@@ -101,7 +98,7 @@ def _follow(
             check_target(output)
             target = output.open("wb")
         try:
-            batches = _new_commits(db, ask, identify, rows, until, interval, stop, target.flush)
+            batches = _new_commits(db, read, identify, rows, until, interval, stop, target.flush)
             alike = (pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in batches)
             export_stream(pa.RecordBatchReader.from_batches(schema, alike), target, format)
             target.flush()
@@ -112,7 +109,7 @@ def _follow(
 
 def _new_commits(
     db: dolmen.Database,
-    ask: Any,
+    read: Any,
     identify: Callable[[int], str],
     rows: pa.RecordBatchReader,
     seen: int,
@@ -120,13 +117,13 @@ def _new_commits(
     stop: Stop,
     flush: Any,
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the changes that there are, and then those of new versions. Looks for these with one request.
+    """Yields the present changes, then those of new versions, for which it looks with one request.
 
     Raises:
         SchemaError: the columns have changed.
         TableNotFoundError: the table is gone, or another one has its name.
     """
-    known = identify(seen)
+    identity = identify(seen)
     while True:
         for commit in _whole_commits(rows):
             yield from commit
@@ -138,25 +135,25 @@ def _new_commits(
             if stop.wait(interval):
                 return
         now = identify(newest)
-        if now.partition("/")[0] != known.partition("/")[0]:
+        if now.partition("/")[0] != identity.partition("/")[0]:
             raise TableNotFoundError(
                 f"another table has the name since a version after {seen}: go on with --since {seen}, which shows all "
                 "rows of the present table as inserts. --until, with a version that has the table before, shows the "
                 "last changes of that one"
             )
-        if now != known:
+        if now != identity:
             raise SchemaError(
                 f"the table has other columns since a version after {seen}: go on with --since {seen}, which shows "
                 "the present columns"
             )
-        rows = ask(seen, newest)
+        rows = read(seen, newest)
         seen = newest
 
 
 def _whole_commits(rows: pa.RecordBatchReader) -> Iterator[Iterator[pa.RecordBatch]]:
-    """Yields the batches of each commit, once all of them are here."""
+    """Yields the batches of each commit, once it is complete."""
     for _, batches in groupby(rows, lambda batch: batch.column("_version")[0].as_py()):
-        with SpooledTemporaryFile(_HELD_BYTES) as file:
+        with SpooledTemporaryFile(_BUFFER_BYTES) as file:
             with pa.ipc.new_stream(file, rows.schema) as writer:
                 for batch in batches:
                     writer.write_batch(batch)

@@ -1,9 +1,4 @@
-"""Input files of commands: local files, objects of S3, and standard input.
-
-Keys on the command line: texts, which say values as in predicates.
-
-A progress bar over the bytes of input files, shown on standard error if that is a terminal.
-"""
+"""The rows and keys that commands read: from local files, objects of S3, standard input, and the command line."""
 
 from __future__ import annotations
 
@@ -20,17 +15,17 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
-from typing import BinaryIO, Self, cast
+from typing import Annotated, BinaryIO, Self, cast
 
 import pyarrow as pa
 from rich.markup import escape
-from rich.progress import BarColumn, DownloadColumn, TaskID, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-from rich.progress import Progress as RichProgress
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TimeRemainingColumn, TransferSpeedColumn
+from typer import Option
 
 from dolmen.api.database import Database
 from dolmen.base.arguments import short_repr
 from dolmen.base.units import MIB
-from dolmen.cli.output import errors
+from dolmen.cli.output import progress_bar
 from dolmen.errors import InputError, ObjectNotFoundError, PredicateError
 from dolmen.format.ingest_properties import FORMATS, INGEST_PROPERTIES, FileKind, kind_of
 from dolmen.format.manifest import TableEntry
@@ -40,49 +35,40 @@ from dolmen.ingest.formats.source_file import Format, ReadOptions, SourceFile
 from dolmen.predicate.constants import from_text
 from dolmen.store import open_store
 from dolmen.store.base import split_object_url
-from dolmen.transactions.reading import ReadableTable, key_fields
+from dolmen.transactions.reading import key_fields
 from dolmen.transactions.transaction import unit_of
 
 STANDARD_INPUT = "-"
-
-
 INPUT_HELP = "a file, s3://bucket/key, or - for standard input (with --format)"
+
+Keys = Annotated[str, Option("--keys", help="Primary keys with commas.")]
+KeysFile = Annotated[str | None, Option("--keys-file", help=f"A file with the key columns: {INPUT_HELP}.")]
+KeyColumns = Annotated[str, Option("--on", help="Key columns, if not the primary key.")]
 
 
 @dataclass(frozen=True)
 class Input:
-    """A file with rows.
-
-    Args:
-        size: its size in bytes, if that is known before it is opened.
-    """
+    """A file with rows, and its size in bytes if that is known before it is opened."""
 
     source: SourceFile
     size: int | None = None
 
     def infer(self) -> pa.Schema:
-        """Infers columns that can hold all of its rows."""
+        """Infers columns for all of its rows."""
         from dolmen.ingest.formats.formats import infer
 
         return infer(self.source)
 
     def survey(self) -> pa.Schema:
-        """The columns that it says, none if it says none."""
+        """The columns that it names, or none."""
         from dolmen.ingest.formats.formats import survey
 
         return survey(self.source)
 
-    def read_keys(self, table: ReadableTable | None, on: Sequence[str] | None) -> pa.Table:
-        """Reads rows of keys: the columns ``on``, or else those of the table's primary key, with the table's types."""
-        names = list(on or (table.primary_key if table is not None else ()))
-        schema = pa.schema([table.schema.field(name) for name in names]) if table is not None and names else None
-        rows = self.read(schema).read_all()
-        return rows.select(names) if names else rows
-
     def read(self, schema: TableEntry | pa.Schema | None) -> pa.RecordBatchReader:
         """Reads its rows with these columns; None infers the columns.
 
-        A table's entry says the defaults of columns that it lacks, too, and how many it may have.
+        A table's entry also sets the defaults of columns that the file lacks, and the most columns it may have.
         """
         from dolmen.ingest.formats.formats import read
 
@@ -97,30 +83,24 @@ class Input:
 def open_inputs(
     names: Sequence[str], form: str | None, delimiter: str | None = None, *, again: bool = False
 ) -> Iterator[list[Input]]:
-    """Opens files by name. Standard input is read once, or copied into a temporary file where that does not suffice.
+    """Opens files by name. Standard input is read once, or copied into a temporary file where that is not enough.
 
     Args:
-        form: the format of all of them; by default that of each name.
+        form: the format of all of them; by default each name shows it.
         delimiter: the delimiter of CSV, if not the format's own.
         again: whether they are opened more than once, to infer their columns first.
 
     Raises:
         InputError: a name shows no format, or names no file.
     """
-    kind, options = _kind(form), ReadOptions(delimiter=delimiter)
+    kind = None if form is None else kind_of(form)
+    if form is not None and kind is None:
+        raise InputError(f"--format {form!r} is unknown: give one of {', '.join(FORMATS)}")
+    options = ReadOptions(delimiter=delimiter)
     if list(names).count(STANDARD_INPUT) > 1:
         raise InputError("standard input can be read only once: name - once")
     with ExitStack() as stack:
         yield [_input(name, kind, options, stack, again=again) for name in names]
-
-
-def _kind(form: str | None) -> FileKind | None:
-    if form is None:
-        return None
-    found = kind_of(form)
-    if found is None:
-        raise InputError(f"--format {form!r} is unknown: give one of {', '.join(FORMATS)}")
-    return found
 
 
 def _input(name: str, kind: FileKind | None, options: ReadOptions, stack: ExitStack, *, again: bool) -> Input:
@@ -139,7 +119,7 @@ def _input(name: str, kind: FileKind | None, options: ReadOptions, stack: ExitSt
     path = Path(name)
     if path.is_dir():
         raise InputError(f"{name!r} is a directory: name the files in it, or let `dolmen backfill` take them")
-    return Input(SourceFile(partial(_open, path), detect(path.name, kind), name, options), path.stat().st_size)
+    return Input(SourceFile(lambda: path.open("rb"), detect(path.name, kind), name, options), path.stat().st_size)
 
 
 def _object(url: str, bucket_url: str, key: str) -> Callable[[], BinaryIO]:
@@ -156,55 +136,69 @@ def _object(url: str, bucket_url: str, key: str) -> Callable[[], BinaryIO]:
 
 def _standard_input(stack: ExitStack, *, copied: bool) -> Callable[[], BinaryIO]:
     if not copied:
-        woken, wake = os.pipe()
-        for end in (woken, wake):
+        signalled, wakeup = os.pipe()
+        for end in (signalled, wakeup):
             stack.callback(os.close, end)
-        os.set_blocking(wake, False)
-        stack.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(wake))
-        return lambda: cast("BinaryIO", io.BufferedReader(_StandardInput(woken), MIB))
+        os.set_blocking(wakeup, False)
+        stack.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(wakeup))
+        return lambda: cast("BinaryIO", io.BufferedReader(_StandardInput(signalled), MIB))
     directory = stack.enter_context(TemporaryDirectory())
     copy = Path(directory, "input")
     with copy.open("wb") as file:
         shutil.copyfileobj(sys.stdin.buffer, file)
-    return partial(_open, copy)
-
-
-def _open(file: Path) -> BinaryIO:
-    return file.open("rb")
+    return lambda: copy.open("rb")
 
 
 class _StandardInput(io.RawIOBase):
-    """Standard input that ends when Ctrl-C is pressed, also while another thread waits for input.
+    """Standard input that ends at Ctrl-C, also while another thread waits for input.
 
     Args:
-        woken: a file descriptor that can be read once a signal has come (``signal.set_wakeup_fd``).
+        signalled: a file descriptor that becomes readable at a signal (``signal.set_wakeup_fd``).
     """
 
-    def __init__(self, woken: int) -> None:
+    def __init__(self, signalled: int) -> None:
         super().__init__()
-        self._woken = woken
+        self._signalled = signalled
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: memoryview | bytearray) -> int:  # type: ignore[override]  # typeshed's WriteableBuffer
         source = sys.stdin.fileno()
-        if self._woken in select.select([source, self._woken], [], [])[0]:
+        if self._signalled in select.select([source, self._signalled], [], [])[0]:
             raise KeyboardInterrupt
         data = os.read(source, len(buffer))
         buffer[: len(data)] = data
         return len(data)
 
 
-def parse_keys(database: Database, table: str, texts: str, on: Sequence[str] | None) -> pa.Table:
-    """Parses keys of one column, with commas between them.
+def read_keys(
+    database: Database | None,
+    table: str,
+    where: str | None,
+    keys: str,
+    keys_file: str | None,
+    form: str | None,
+    on: Sequence[str] | None,
+) -> pa.Table | None:
+    """The keys in the columns ``on``, or else of the primary key, that --keys or --keys-file give; None for --where."""
+    if sum((where is not None, bool(keys), keys_file is not None)) != 1:
+        raise InputError("give exactly one of --where, --keys and --keys-file")
+    if keys:
+        if database is None:
+            raise InputError("--keys needs the type of the key: give --database, or give the keys with --keys-file")
+        return _parse_keys(database, table, keys, on)
+    if keys_file is None:
+        return None
+    target = database.table(table) if database else None
+    names = list(on or (target.primary_key if target else ()))
+    schema = pa.schema([target.schema.field(name) for name in names]) if target and names else None
+    with open_inputs([keys_file], form, again=True) as [file]:
+        rows = file.read(schema).read_all()
+    return rows.select(names) if names else rows
 
-    Args:
-        on: the key's column; the primary key by default.
 
-    Raises:
-        InputError: the key has several columns, or a text is no value of its column.
-    """
+def _parse_keys(database: Database, table: str, texts: str, on: Sequence[str] | None) -> pa.Table:
     fields = key_fields(unit_of(database.transaction()).entry(table), on)
     if len(fields) != 1:
         raise InputError("--keys takes values of one column; give --keys-file for keys of several")
@@ -212,56 +206,30 @@ def parse_keys(database: Database, table: str, texts: str, on: Sequence[str] | N
 
 
 def key_rows(schema: pa.Schema, rows: Sequence[Sequence[str]]) -> pa.Table:
-    """Converts texts to keys: ``7`` is a number only in a column of numbers.
-
-    Args:
-        schema: the columns of the key.
-        rows: a text for each column.
-
-    Raises:
-        InputError: a text is no value of its column.
-    """
-    columns = zip(*rows, strict=True)
-    return pa.table([_array(texts, field) for texts, field in zip(columns, schema, strict=True)], schema=schema)
-
-
-def _array(texts: Sequence[str], field: pa.Field) -> pa.Array:
-    return pa.concat_arrays([_value(text, field) for text in texts])
+    """Converts rows of texts to keys: ``7`` is a number only in a column of numbers. Raises InputError."""
+    columns = [
+        pa.concat_arrays([_value(text, field) for text in texts])
+        for texts, field in zip(zip(*rows, strict=True), schema, strict=True)
+    ]
+    return pa.table(columns, schema=schema)
 
 
 def _value(text: str, field: pa.Field) -> pa.Array:
     try:
         return to_array([from_text(text, field.type).value], field.type)  # type: ignore[list-item]  # no interval
-    except PredicateError as error:
+    except (PredicateError, pa.ArrowException, ArithmeticError, ValueError) as error:
         is_number = pa.types.is_integer(field.type) or pa.types.is_decimal(field.type)
-        reason = "" if is_number else f": {error.reason}"
-        raise InputError(_misfit(text, field) + reason) from error
-    except (pa.ArrowException, ArithmeticError, ValueError) as error:
-        raise InputError(_misfit(text, field)) from error
-
-
-def _misfit(text: str, field: pa.Field) -> str:
-    return f"the key {short_repr(text)} does not fit column {field.name!r} of type {field.type}"
+        reason = f": {error.reason}" if isinstance(error, PredicateError) and not is_number else ""
+        problem = f"the key {short_repr(text)} does not fit column {field.name!r} of type {field.type}"
+        raise InputError(problem + reason) from error
 
 
 class InputProgress:
-    """Shows how much of each file was read.
-
-    Args:
-        quiet: show nothing; also if standard error is no terminal.
-    """
+    """Shows how much of each file was read, if standard error is a terminal."""
 
     def __init__(self, *, quiet: bool) -> None:
-        self._bar = RichProgress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn(),
-            TransferSpeedColumn(),
-            TimeRemainingColumn(),
-            console=errors,
-            disable=quiet or not errors.is_terminal,
-            transient=True,
-        )
+        columns = BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
+        self._bar = progress_bar("{task.description}", *columns, quiet=quiet)
 
     def watch(self, file: Input) -> Input:
         """The same file, whose reads move the bar. Reading it a second time shows a second bar."""
@@ -280,7 +248,7 @@ class InputProgress:
 
 
 class _Counted(io.RawIOBase):
-    def __init__(self, file: BinaryIO, bar: RichProgress, task: TaskID) -> None:
+    def __init__(self, file: BinaryIO, bar: Progress, task: TaskID) -> None:
         super().__init__()
         self._file, self._bar, self._task, self._read = file, bar, task, 0
 

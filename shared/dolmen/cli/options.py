@@ -1,7 +1,4 @@
-"""The application, and the options that commands share.
-
-Examples of the commands for ``--help``. docs/cli.md has all of them, and its test runs them.
-"""
+"""The application, the options that commands share, and the examples of ``--help``."""
 
 from __future__ import annotations
 
@@ -10,17 +7,20 @@ import sys
 from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
+from typer import Argument, Option
 from typer.core import TyperGroup
 
 import dolmen
 from dolmen.api.database import Database
-from dolmen.cli.exit_codes import BROKEN_PIPE, INTERRUPTED
-from dolmen.errors import DatabaseNotFoundError, Error
+from dolmen.cli.exit_codes import BROKEN_PIPE, DECLINED, INTERRUPTED
+from dolmen.cli.output import warn
+from dolmen.errors import DatabaseNotFoundError, Error, InputError, UnsettledTimestampError
 from dolmen.format.ingest_properties import WRITTEN, format_names
+from dolmen.transactions.snapshot import Snapshot
 
 
 class Commands(TyperGroup):
@@ -31,15 +31,15 @@ class Commands(TyperGroup):
             result = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes again when it ends
             raise typer.Exit(BROKEN_PIPE) from None
         except typer.Abort:  # Ctrl-C or end of input at a question
             raise typer.Exit(INTERRUPTED) from None
         return result
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         sys.stdout.write(f"dolmen {version('dolmen')}\n")
         raise typer.Exit
 
@@ -53,87 +53,120 @@ app = typer.Typer(
 )
 
 
+@app.callback()
+def _options(
+    show_version: Annotated[
+        bool, Option("--version", help="Show the version of dolmen.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
 def open_existing(url: str) -> Database:
-    """Opens a database that a command needs: it must be there. Raises DatabaseNotFoundError."""
+    """Opens a database that must exist. Raises DatabaseNotFoundError."""
     database = dolmen.open(url)
     if database.version == 0:
         raise DatabaseNotFoundError(f"there is no database at {database.url}")
     return database
 
 
-@app.callback()
-def _options(
-    show_version: Annotated[
-        bool, typer.Option("--version", help="Show the version of dolmen.", callback=_print_version, is_eager=True)
-    ] = False,
-) -> None:
-    pass
-
-
-DatabaseUrl = Annotated[
-    str,
-    typer.Option("--database", "-d", envvar="DOLMEN_DATABASE", help="s3://bucket/prefix or a directory."),
-]
-
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
-
-def complete(context: typer.Context, incomplete: str, names: Callable[[dolmen.Database], Iterable[str]]) -> list[str]:
-    """Names for a shell's completion; none if the database cannot be read.
-
-    Args:
-        names: gives all names of a database.
-    """
+def complete(context: typer.Context, incomplete: str, names: Callable[[Database], Iterable[str]]) -> list[str]:
+    """Names for a shell's completion; none if the database cannot be read."""
     database = context.params.get("database") or os.environ.get("DOLMEN_DATABASE")
     try:
-        known = names(dolmen.open(database)) if database else ()
+        found = names(dolmen.open(database)) if database else ()
     except Error:
         return []
-    return sorted(name for name in known if name.startswith(incomplete))
+    return sorted(name for name in found if name.startswith(incomplete))
+
+
+def complete_tag(context: typer.Context, incomplete: str) -> list[str]:
+    """Names of tags for a shell's completion."""
+    return complete(context, incomplete, lambda db: db.tags())
 
 
 def _complete_table(context: typer.Context, incomplete: str) -> list[str]:
     return complete(context, incomplete, lambda db: db.tables())
 
 
-TableName = Annotated[str, typer.Argument(help="Name of the table.", autocompletion=_complete_table)]
-
-
-Request = Annotated[
-    Optional[str], typer.Option("--request-id", help="Apply this only once under this id, however often it is tried.")  # noqa: UP045
+DatabaseUrl = Annotated[
+    str, Option("--database", "-d", envvar="DOLMEN_DATABASE", help="s3://bucket/prefix or a directory.")
 ]
-
-
-Message = Annotated[Optional[str], typer.Option("--message", help="A message for the history.")]  # noqa: UP045
-
-
-Output = Annotated[Optional[Path], typer.Option("--output", "-o", help="Write to this file.")]  # noqa: UP045
-
-
+TableName = Annotated[str, Argument(help="Name of the table.", autocompletion=_complete_table)]
+Json = Annotated[bool, Option("--json", help="Print JSON.")]
+Yes = Annotated[bool, Option("--yes", "-y", help="Do not ask; needed without a terminal.")]
+Request = Annotated[
+    str | None, Option("--request-id", help="Apply this only once under this id, however often it is tried.")
+]
+Message = Annotated[str | None, Option("--message", help="A message for the history.")]
+Version = Annotated[int | None, Option("--version", help="Read this version.")]
+At = Annotated[str | None, Option("--at", help="Read the version that was the newest at this time (ISO 8601, UTC).")]
+Tag = Annotated[str | None, Option("--tag", help="Read the version with this tag.", autocompletion=complete_tag)]
+DryRun = Annotated[bool, Option("--dry-run", help="Report what would be done, and do nothing.")]
+Columns = Annotated[str, Option(help="Columns to read, with commas; all by default.")]
+Output = Annotated[Path | None, Option("--output", "-o", help="Write to this file.")]
 Form = Annotated[
-    Optional[str],  # noqa: UP045
-    typer.Option(
+    str | None,
+    Option(
         "--format",
         help=f"{', '.join(WRITTEN)}; table for the first and last rows. By default the file's name decides; "
         "without a file table on a terminal, and csv elsewhere.",
     ),
 ]
+InputForm = Annotated[str | None, Option("--format", help=f"{format_names()}; by default the name decides.")]
+Delimiter = Annotated[str | None, Option("--delimiter", help="The delimiter of CSV, if not a comma: ';', '|'.")]
 
 
-InputForm = Annotated[
-    Optional[str],  # noqa: UP045
-    typer.Option("--format", help=f"{format_names()}; by default the name decides."),
-]
+def names_of(text: str | None) -> list[str] | None:
+    """The names in a text with commas between them; None for no text."""
+    return [name.strip() for name in text.split(",")] if text else None
 
 
-Delimiter = Annotated[
-    Optional[str],  # noqa: UP045
-    typer.Option("--delimiter", help="The delimiter of CSV, if not a comma: ';', '|'."),
-]
+def check_one(version: int | None, at: str | None, tag: str | None) -> None:
+    """Raises InputError if more than one option names a version."""
+    if [version, at, tag].count(None) < 2:
+        raise InputError("give only one of --version, --at and --tag")
 
 
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; needed without a terminal.")]
+def snapshot_of(
+    db: Database, version: int | None, at: str | None, tag: str | None, *, settled: bool = False
+) -> Snapshot:
+    """The version that options name, or the newest. Warns if it is not settled yet.
+
+    Raises:
+        InputError: more than one option names a version.
+        UnsettledTimestampError: it is not settled although ``settled`` is True, or its time is in the future.
+    """
+    check_one(version, at, tag)
+    if version is None and at is None and tag is None:
+        return db.at(version=db.version)
+    snapshot = db.at(version, timestamp=at, tag=tag)
+    if not snapshot.settled:
+        reason = (
+            f"version {snapshot.version} is not settled yet: for 20 minutes a commit under way may be dated before {at}"
+        )
+        if settled:
+            raise UnsettledTimestampError(f"{reason}. Nothing was changed: --version {snapshot.version} takes it")
+        warn(reason)
+    return snapshot
+
+
+def ask(question: str, as_json: bool, before: str = "", instead: str = "") -> None:
+    """Asks before a change.
+
+    Args:
+        before: begins the error if there is no terminal for the question.
+        instead: ends it with what could be given beside --yes.
+
+    Raises:
+        InputError: there is no terminal, or the output is JSON.
+        Exit: the answer is no.
+    """
+    if as_json or not sys.stdin.isatty():
+        raise InputError(f"{before}The question needs a terminal, so nothing was changed: give --yes{instead}")
+    if not typer.confirm(question, err=True):
+        warn("declined: nothing was changed")
+        raise typer.Exit(DECLINED)
 
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
@@ -184,10 +217,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "dolmen alter events --rename channel=source --request-id alter-17",
         "dolmen alter events --add 'size INTEGER' --widen size=BIGINT",
     ),
-    "tag": (
-        "dolmen tag before-import --until 90d --message 'ticket 18'",
-        "dolmen tag before-import --drop",
-    ),
+    "tag": ("dolmen tag before-import --until 90d --message 'ticket 18'", "dolmen tag before-import --drop"),
     "tags": ("dolmen tags",),
     "clone": ("dolmen clone events experiment --tag before-import",),
     "restore": ("dolmen restore events --tag before-import", "dolmen restore --version 12 --yes"),

@@ -1,13 +1,7 @@
-"""Output of the command: rich tables for people, JSON for machines.
+"""Output of the command: text and rows for people, JSON for machines, progress, and watching until Ctrl-C.
 
 The maker of a file chooses its name, columns and values, and messages quote them. A terminal obeys the control
 characters in them. So all output passes this module, which shows such characters escaped.
-
-Shows rows on a terminal: the first and last ones, and their number, in bounded memory.
-
-Each cell is one short line. Control characters are shown escaped. Columns that do not fit the terminal are counted.
-
-Commands that look again and again, until Ctrl-C.
 """
 
 from __future__ import annotations
@@ -30,6 +24,7 @@ from pyarrow import types as t
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
 from rich.segment import Segment
+from rich.status import Status
 from rich.table import Column
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -43,6 +38,7 @@ from dolmen.transactions.unit_of_work import Commit
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer
+    from rich.progress import Progress, ProgressColumn
 
 
 class _Console(Console):
@@ -56,10 +52,7 @@ class _Console(Console):
 
 
 console = _Console(emoji=False)
-
-
 errors = _Console(stderr=True, emoji=False)
-
 
 _FORMS = {name: known.kind for known in FORMATS.values() if known.is_written for name in (known.kind, *known.aliases)}
 
@@ -73,8 +66,18 @@ def print_json(document: Any) -> None:
 
 
 def print_text(text: str) -> None:
-    """Prints lines as they are, but for control characters."""
+    """Prints lines as they are, except for control characters."""
     sys.stdout.write(printable(text, "\t\n") + "\n")
+
+
+def say(text: str, *, markup: bool = False, to: Console = console) -> None:
+    """Prints a line without folding it."""
+    to.print(text, markup=markup, highlight=False, soft_wrap=True)
+
+
+def warn(text: str, *, markup: bool = False) -> None:
+    """Prints a line on standard error without folding it."""
+    say(text, markup=markup, to=errors)
 
 
 def commit_facts(commit: Commit) -> dict[str, Any]:
@@ -89,10 +92,9 @@ def commit_facts(commit: Commit) -> dict[str, Any]:
         **figures,
     }
     if commit.did:
-        facts["did"] = [msgspec.to_builtins(deed) for deed in commit.did]
-    named = ("requests", "message", "erased_rows_written", "erased_rows_left_out")
-    facts |= {name: value for name in named if (value := getattr(commit, name))}
-    return facts | ({"already": commit.already} if commit.already else {})
+        facts["did"] = msgspec.to_builtins(list(commit.did))
+    optional = ("requests", "message", "erased_rows_written", "erased_rows_left_out", "already")
+    return facts | {name: value for name in optional if (value := getattr(commit, name))}
 
 
 def counts(commit: Commit) -> str:
@@ -107,7 +109,7 @@ def print_commit(commit: Commit, as_json: bool) -> None:
         print_json(commit_facts(commit))
         return
     if commit.erased_rows_left_out:
-        console.print(f"rows left out that were erased: {commit.erased_rows_left_out:,}")
+        console.print(f"left out because they were erased: {count_text(commit.erased_rows_left_out, 'row')}")
     if commit.erased_rows_written:
         errors.print(
             f"{commit.erased_rows_written:,} of the written rows match erasures in force (dolmen erasures): append "
@@ -120,23 +122,19 @@ def print_commit(commit: Commit, as_json: bool) -> None:
     if commit.operation == "nothing":
         console.print(f"nothing to do; the database is at version [bold]{commit.version}[/]")
         return
-    told = counts(commit)
-    console.print(f"version [bold]{commit.version}[/] {commit.operation}{': ' + told if told else ''}")
+    console.print(f"version [bold]{commit.version}[/] {': '.join(filter(None, (commit.operation, counts(commit))))}")
 
 
-def print_rows(headers: list[str], rows: Iterable[Iterable[object]], title: str | None = None) -> None:
-    """Prints a small table. On a narrow terminal long words go on in the next line, so that ids can be copied."""
-    columns = [Column(header, overflow="fold") for header in headers]
-    table = RichTable(*columns, title=title, title_justify="left")
-    for row in rows:
-        table.add_row(
-            *(Text("" if cell is None else printable(str(cell))) for cell in row)
-        )  # as Text, since data is not markup
+def print_rows(headers: list[str], rows: Iterable[Iterable[object]]) -> None:
+    """Prints a small table. On a narrow terminal long words are folded, so that ids can be copied."""
+    table = RichTable(*(Column(header, overflow="fold") for header in headers))
+    for row in rows:  # as Text, because data is not markup
+        table.add_row(*(Text("" if cell is None else printable(str(cell))) for cell in row))
     console.print(table)
 
 
 def printable(text: str, kept: str = "") -> str:
-    """Text with control characters escaped, but for those of ``kept``, so that they have no effect on a terminal."""
+    """Text with control characters escaped, except for those of ``kept``, so that a terminal does not obey them."""
     return text if text.isprintable() else "".join(c if c.isprintable() or c in kept else repr(c)[1:-1] for c in text)
 
 
@@ -155,19 +153,20 @@ class _TerminalStream(io.RawIOBase):
         return len(body)
 
 
-def send_rows(rows: pa.RecordBatchReader, output: Path | None, format: Format, *, as_json: bool) -> None:
-    """Streams rows to a file and prints their number, or streams them to standard output."""
+def send_rows(rows: pa.RecordBatchReader, output: Path | None, format: Format | None, *, as_json: bool) -> None:
+    """Streams rows to a file and prints their number, or streams them to standard output; None shows a table."""
     from dolmen.ingest.formats.export import export_file, export_stream
 
+    if format is None:
+        show_ends(ends_of(rows, None))
+        return
     if output is None:
         sys.stdout.flush()
         export_stream(rows, cast(BinaryIO, _TerminalStream()) if sys.stdout.isatty() else sys.stdout.buffer, format)
         sys.stdout.flush()
         return
     written = export_file(rows, output, format)
-    print_json({"rows": written, "output": output}) if as_json else errors.print(
-        count_text(written, "row"), highlight=False
-    )
+    print_json({"rows": written, "output": output}) if as_json else warn(count_text(written, "row"))
 
 
 def destination(output: Path | None, form: str | None, *, as_json: bool) -> Format | None:
@@ -175,7 +174,7 @@ def destination(output: Path | None, form: str | None, *, as_json: bool) -> Form
 
     Args:
         output: the file; None for standard output.
-        form: the format that the user asked for. By default the file's name decides; without a file it is a table on a
+        form: the format that the user named. By default the file's name decides; without a file it is a table on a
             terminal, and CSV elsewhere.
 
     Raises:
@@ -209,19 +208,11 @@ def destination(output: Path | None, form: str | None, *, as_json: bool) -> Form
 
 SHOWN_ROWS = 20
 """The number of first rows, and of last rows, that are shown."""
-
-
 LISTED_ROWS = 1_000
 """With a ``--limit`` up to this, all rows are shown."""
-
-
 PLAN_COLUMNS = ["explain_key", "explain_value"]
 """The columns of EXPLAIN's result."""
-
-
 _CELL_WIDTHS = range(48, 11, -4)
-
-
 _BORDERS = 3
 
 
@@ -235,13 +226,7 @@ class Ends:
 
 
 def show_scan(scan: Callable[[int | None], Scan], limit: int | None, *, sorts: bool) -> None:
-    """Shows the first and last rows of a scan. Reads only the files that hold them, and what counting needs.
-
-    Args:
-        scan: makes the scan, given a limit.
-        limit: the user's limit.
-        sorts: whether the user asked for an order.
-    """
+    """Shows the first and last rows of a scan, made for a limit. Reads only their files, and what counting needs."""
     if sorts or limit is not None:
         show_ends(ends_of(scan(limit).to_reader(), limit))
         return
@@ -266,11 +251,7 @@ def _last_rows(scan: Scan) -> pa.Table:
 
 
 def ends_of(rows: pa.RecordBatchReader, limit: int | None) -> Ends:
-    """The first and last rows of a stream. Holds no more than these.
-
-    Args:
-        limit: the user's limit, if there is one.
-    """
+    """The first and last rows of a stream with the user's limit, in bounded memory."""
     listed = limit if limit is not None and limit <= LISTED_ROWS else 2 * SHOWN_ROWS
     first, last, count = rows.schema.empty_table(), rows.schema.empty_table(), 0
     for batch in rows:
@@ -280,30 +261,19 @@ def ends_of(rows: pa.RecordBatchReader, limit: int | None) -> Ends:
             first = pa.concat_tables([first, pa.Table.from_batches([batch.slice(0, missing)])]).combine_chunks()
             batch = batch.slice(missing)
         last = pa.concat_tables([last, pa.Table.from_batches([batch])])
-        last = _copy(last.slice(max(0, len(last) - SHOWN_ROWS)))
+        last = last.slice(max(0, len(last) - SHOWN_ROWS))
+        last = last.take(pa.array(range(len(last)), pa.int64()))  # a copy: a slice would keep its batch in memory
     if len(last):
         last = pa.concat_tables([first, last])
         last, first = last.slice(max(0, len(last) - SHOWN_ROWS)), first.slice(0, SHOWN_ROWS)
     return Ends(first, last, count)
 
 
-def _copy(table: pa.Table) -> pa.Table:
-    """A copy of the table: a slice would keep its whole batch in memory."""
-    return table.take(pa.array(range(len(table)), pa.int64()))
-
-
-def show_plan(rows: pa.RecordBatchReader) -> None:
-    """Prints the result of EXPLAIN, which is formatted already."""
-    for row in rows.read_all().to_pylist():
-        print_text(str(row[PLAN_COLUMNS[1]]).rstrip())
-
-
 def show_ends(ends: Ends) -> None:
     """Prints the first and last rows as one table, and the number of rows."""
     schema = ends.first.schema
-    cells = [
-        [list(_cells(part.column(place))) for part in (ends.first, ends.last)] for place in range(len(schema.names))
-    ]
+    parts = ends.first, ends.last
+    cells = [[list(_cells(part.column(index))) for part in parts] for index in range(len(schema.names))]
     names = [printable(name) for name in schema.names]
     cut, width = _columns_that_fit(names, cells)
     table = RichTable()
@@ -314,19 +284,18 @@ def show_ends(ends: Ends) -> None:
     if left_out:
         table.add_column(Text("…"))
     more = [Text("…")] if left_out else []
-    for row in range(len(ends.first)):
-        table.add_row(*(_display(column[0][row]) for column in cells[:cut]), *more)
-    if len(ends.last):
-        table.add_row(*(Text("…", style="dim") for _ in range(cut)), *more)
-    for row in range(len(ends.last)):
-        table.add_row(*(_display(column[1][row]) for column in cells[:cut]), *more)
+    for number, part in enumerate(parts):
+        if number and len(part):
+            table.add_row(*(Text("…", style="dim") for _ in range(cut)), *more)
+        for row in range(len(part)):
+            table.add_row(*(_display(column[number][row]) for column in cells[:cut]), *more)
     console.print(table)
-    told = count_text(ends.rows, "row")
+    summary = count_text(ends.rows, "row")
     if len(ends.last):
-        told += f": the first and the last {SHOWN_ROWS} (--output FILE writes all, --format csv prints all)"
+        summary += f": the first and the last {SHOWN_ROWS} (--output FILE writes all, --format csv prints all)"
     if left_out:
-        told += f"; {count_text(left_out, 'column does', 'columns do')} not fit here"
-    console.print(told, highlight=False, markup=False, soft_wrap=True)
+        summary += f"; {count_text(left_out, 'column does', 'columns do')} not fit here"
+    say(summary)
 
 
 def _columns_that_fit(names: list[str], cells: list[list[list[str | None]]]) -> tuple[int, int]:
@@ -336,11 +305,11 @@ def _columns_that_fit(names: list[str], cells: list[list[list[str | None]]]) -> 
         for name, parts in zip(names, cells, strict=True)
     ]
     for width in _CELL_WIDTHS:
-        taken = [min(one, width) + _BORDERS for one in longest]
-        if sum(taken) < console.width:
+        widths = [min(one, width) + _BORDERS for one in longest]
+        if sum(widths) < console.width:
             return len(names), width
     room, fit = console.width - _BORDERS - 2, 0
-    while fit < len(taken) and (room := room - taken[fit]) > 0:
+    while fit < len(widths) and (room := room - widths[fit]) > 0:
         fit += 1
     return max(1, fit), width
 
@@ -364,44 +333,43 @@ def _display(cell: str | None) -> Text:
 
 
 class Stop:
-    """Whether somebody has asked to stop.
+    """An event for a signal handler, which may call ``set`` at any step of the same thread.
 
-    ``set`` may be called by a signal handler at any place of the same thread. ``threading.Event`` may not: its lock is
-    not reentrant, so a signal between two steps of its ``wait`` would stop the program for good.
+    ``threading.Event`` is not one: its lock is not reentrant, so a signal during its ``wait`` would block for good.
     """
 
     def __init__(self) -> None:
-        self._asked = False
+        self._is_set = False
         self._bell: SimpleQueue[None] = SimpleQueue()  # the one queue whose put is reentrant
 
     def set(self) -> None:
-        """Asks to stop."""
-        self._asked = True
+        """Requests the stop."""
+        self._is_set = True
         self._bell.put(None)
 
     def is_set(self) -> bool:
-        """Whether somebody has asked."""
-        return self._asked
+        """Whether the stop was requested."""
+        return self._is_set
 
     def wait(self, seconds: float) -> bool:
-        """Waits until somebody asks, or for so many seconds; returns whether somebody has asked."""
-        if not self._asked:
+        """Waits for the stop, at most for these seconds; returns whether it was requested."""
+        if not self._is_set:
             with suppress(Empty):
                 self._bell.get(timeout=seconds)
-        return self._asked
+        return self._is_set
 
 
 @contextmanager
 def stopping_at_interrupt() -> Iterator[Stop]:
-    """Makes Ctrl-C ask to stop; a second one interrupts as usual."""
+    """Makes Ctrl-C request a stop; a second one interrupts as usual."""
     stop = Stop()
     before = signal.getsignal(signal.SIGINT)
 
-    def ask_to_stop(*_: object) -> None:
+    def request_stop(*_: object) -> None:
         stop.set()
         signal.signal(signal.SIGINT, before)
 
-    signal.signal(signal.SIGINT, ask_to_stop)
+    signal.signal(signal.SIGINT, request_stop)
     try:
         yield stop
     finally:
@@ -409,6 +377,48 @@ def stopping_at_interrupt() -> Iterator[Stop]:
 
 
 def check_interval(seconds: float) -> None:
-    """Raises InputError unless a command may wait for so long between two looks."""
+    """Raises InputError unless it is a sensible pause between two looks."""
     if not 0 < seconds < 86_400:
         raise InputError(f"--interval {seconds}: give seconds, more than 0 and less than a day")
+
+
+@contextmanager
+def changing_line(text: str, *, quiet: bool) -> Iterator[Callable[[str], None]]:
+    """Shows a line about work under way on standard error, if that is a terminal; yields what replaces the text."""
+    if quiet or not errors.is_terminal:
+        yield lambda text: None
+        return
+    with errors.status(text) as status:
+        yield status.update
+
+
+def progress_bar(*columns: str | ProgressColumn, quiet: bool) -> Progress:
+    """A bar with these columns on standard error, if that is a terminal."""
+    from rich.progress import Progress
+
+    disable = quiet or not errors.is_terminal
+    return Progress(*columns, console=errors, disable=disable, transient=True)
+
+
+class StatusLine:
+    """Shows the state of a job on standard error: one changing line on a terminal, otherwise lines with seconds."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._quiet = quiet
+        self._status: Status | None = errors.status("") if errors.is_terminal and not quiet else None
+
+    def show(self, seconds: float, text: str) -> None:
+        """Shows a state, with the seconds since the job began."""
+        if self._status is not None:
+            self._status.update(escape(text))
+        elif not self._quiet:
+            warn(f"{seconds:8.1f} s  {text}")
+
+    def __enter__(self) -> StatusLine:
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        if self._status is not None:
+            self._status.stop()

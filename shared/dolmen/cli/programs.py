@@ -1,60 +1,46 @@
-"""Commands that run a whole program: the pipeline on this machine, and the simulator, a distribution of its own.
-
-``dolmen check-store``: checks whether a store is fit for dolmen. The checks are imported only when it runs.
-"""
+"""Commands that run a whole program: the local pipeline, the simulator, and the checks of a store."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 from rich.table import Table as RichTable
 from rich.text import Text
+from typer import Argument, Option
 
 from dolmen.base.units import count_text
 from dolmen.cli.options import Json, app
-from dolmen.cli.output import console, errors, print_json
+from dolmen.cli.output import changing_line, console, print_json, say
 from dolmen.errors import InputError
 
 if TYPE_CHECKING:
     from dolmen.service.check_store.check_run import CheckResult, StoreReport
 
 
-_VERBATIM: Any = {"markup": False, "highlight": False, "soft_wrap": True}
-
-
-_PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True}
-
-
 @app.command()
 def local(
-    root: Annotated[Path, typer.Option(help="The folder of landing/, queue/ and the rest.")] = Path(".local"),
+    root: Annotated[Path, Option(help="The folder of landing/, queue/ and the rest.")] = Path(".local"),
     database: Annotated[
-        str | None,
-        typer.Option("--database", "-d", envvar="DOLMEN_DATABASE", help="The database; ROOT/database by default."),
+        str | None, Option("--database", "-d", envvar="DOLMEN_DATABASE", help="The database; ROOT/database by default.")
     ] = None,
-    functions: Annotated[
-        Optional[Path], typer.Option(help="A folder of functions to run instead of dolmen's own.")  # noqa: UP045
-    ] = None,
-    once: Annotated[bool, typer.Option("--once", help="End when everything is handled.")] = False,
+    functions: Annotated[Path | None, Option(help="A folder of other functions than dolmen's.")] = None,
+    once: Annotated[bool, Option("--once", help="End when everything is handled.")] = False,
     auto_create: Annotated[
-        bool,
-        typer.Option("--auto-create/--no-auto-create", help="Create missing tables from the files dropped for them."),
+        bool, Option("--auto-create/--no-auto-create", help="Create missing tables from dropped files.")
     ] = True,
-    compact_every: Annotated[float, typer.Option(help="Seconds between rounds of compaction; 0 for none.")] = 60,
-    gc_every: Annotated[float, typer.Option(help="Seconds between collections of garbage; 0 for none.")] = 3600,
+    compact_every: Annotated[float, Option(help="Seconds between rounds of compaction; 0 for none.")] = 60,
+    gc_every: Annotated[float, Option(help="Seconds between collections of garbage; 0 for none.")] = 3600,
     report: Annotated[
-        bool, typer.Option("--report/--no-report", help="Serve the page of dolmen report to browsers of this machine.")
+        bool, Option("--report/--no-report", help="Serve the page of dolmen report on this machine.")
     ] = True,
     report_port: Annotated[
-        int, typer.Option(help="The port of that page on 127.0.0.1; 0 for any that is free.", min=0, max=65_535)
+        int, Option(help="The port of that page on 127.0.0.1; 0 for any free one.", min=0, max=65_535)
     ] = 0,
     as_json: Json = False,
 ) -> None:
@@ -68,24 +54,21 @@ def local(
         if as_json:
             print_json({"function": event.function, "event": event.text, **facts})
         elif event.function == "report":
-            console.print(f"the health of the database: {facts['address']}", **_VERBATIM)
+            say(f"the health of the database: {facts['address']}")
         else:
-            told = escape(" ".join(f"{name}={value}" for name, value in facts.items()))
-            console.print(f"[bold]{event.function}[/] {event.text} [dim]{told}[/]", highlight=False, soft_wrap=True)
+            fields = escape(" ".join(f"{name}={value}" for name, value in facts.items()))
+            say(f"[bold]{event.function}[/] {event.text} [dim]{fields}[/]", markup=True)
             if copy := facts.get("rejected_to"):
                 key = str(copy).removeprefix(f"{layout.rejected.as_uri()}/")
                 command = f"dolmen rejected show --rejected {shlex.quote(str(layout.rejected))} {shlex.quote(key)}"
-                console.print(f"  why, and what the file says there: {command}", **_VERBATIM)
+                say(f"  why, and what the file says there: {command}")
             if letter := facts.get("dead_letter"):
                 then = f"put it into {layout.queue}/" if event.function == "delete" else "drop the file"
-                console.print(f"  correct it, and {then} again: {letter}", **_VERBATIM)
+                say(f"  correct it, and {then} again: {letter}")
 
     if not as_json:
-        for line in (
-            f"drop files into {layout.landing}/<table>/, and delete requests as .json into {layout.queue}/",
-            f"read with: dolmen scan <table> --database {shlex.quote(layout.database)}    (stop with Ctrl-C)",
-        ):
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
+        say(f"drop files into {layout.landing}/<table>/, and delete requests as .json into {layout.queue}/")
+        say(f"read with: dolmen scan <table> --database {shlex.quote(layout.database)}    (stop with Ctrl-C)")
     run_local(
         layout.database,
         layout.landing,
@@ -100,9 +83,9 @@ def local(
     )
 
 
-@app.command(context_settings=_PASSED_ON, add_help_option=False)
+@app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True}, add_help_option=False)
 def simulate(context: typer.Context) -> None:
-    """Run databases in a simulated world of faults, and check what must never happen. Needs dolmen-simulator."""
+    """Run databases in a simulated world of faults, and check that they stay correct. Needs dolmen-simulator."""
     if find_spec("dolmen_simulator") is None:
         raise InputError("dolmen simulate needs the simulator: pip install dolmen-simulator")
     raise typer.Exit(import_module("dolmen_simulator.command").run(context.args))
@@ -113,11 +96,9 @@ _COLOURS = {"ok": "green", "FAILED": "bold red", "DENIED": "bold red", "differs"
 
 @app.command("check-store")
 def check_store(
-    url: Annotated[str, typer.Argument(help="s3://bucket/prefix or a directory, below which it works.")],
-    writers: Annotated[int, typer.Option(min=2, help="Clients that increment one object at once.")] = 8,
-    commits: Annotated[
-        int, typer.Option(min=1, help="Increments by each of them, and commits by each writer of a database.")
-    ] = 10,
+    url: Annotated[str, Argument(help="s3://bucket/prefix or a directory, below which it works.")],
+    writers: Annotated[int, Option(min=2, help="Clients that increment one object at once.")] = 8,
+    commits: Annotated[int, Option(min=1, help="Increments by each, and commits by each writer of a database.")] = 10,
     as_json: Json = False,
 ) -> None:
     """Check whether a store does what dolmen relies on: conditions, consistency, listings. Exit code 1 if not.
@@ -127,21 +108,11 @@ def check_store(
     from dolmen.service.check_store.check_run import check_store as run
     from dolmen.service.check_store.contract import Load
 
-    with _showing_progress(as_json) as progress:
-        report = run(url, load=Load(writers=writers, increments=commits, commits=commits), progress=progress)
+    load = Load(writers=writers, increments=commits, commits=commits)
+    with changing_line("checking ...", quiet=as_json) as show:
+        report = run(url, load=load, progress=lambda name, number, total: show(f"{number} of {total}: {name}"))
     if as_json:
-        print_json(_document(report))
-    else:
-        _print(report)
-    if not report.ok:
-        raise typer.Exit(1)
-
-
-def _document(report: StoreReport) -> dict[str, object]:
-    return {
-        "url": report.url,
-        "ok": report.ok,
-        "checks": [
+        checks = [
             {
                 "check": result.name,
                 "holds": result.holds,
@@ -151,48 +122,34 @@ def _document(report: StoreReport) -> dict[str, object]:
                 "means": result.means,
             }
             for result in report.results
-        ],
-        "left": list(report.left),
-    }
+        ]
+        print_json({"url": report.url, "ok": report.ok, "checks": checks, "left": list(report.left)})
+    else:
+        _print(report)
+    if not report.ok:
+        raise typer.Exit(1)
 
 
 def _print(report: StoreReport) -> None:
-    told = any(result.found for result in report.results)
-    table = RichTable("check", "result", "seconds", *(["what that means, and what was found"] if told else []))
+    has_findings = any(result.found for result in report.results)
+    table = RichTable("check", "result", "seconds", *(["what that means, and what was found"] if has_findings else []))
     for result in report.results:
         table.add_row(
             Text(result.name),
             Text(result.outcome.value, _COLOURS.get(result.outcome.value, "dim")),
             Text(f"{result.seconds:.2f}", justify="right"),
-            *([_describe(result)] if told else []),
+            *([_describe(result)] if has_findings else []),
         )
     console.print(table)
-    bad = [result for result in report.results if not result.good]
-    if bad:
-        console.print(
-            f"[bold red]{len(bad)} of {count_text(len(report.results), 'check')} failed[/]: {report.url}",
-            highlight=False,
-        )
+    checks, failed = count_text(len(report.results), "check"), sum(not result.good for result in report.results)
+    if failed:
+        say(f"[bold red]{failed} of {checks} failed[/]: {escape(report.url)}", markup=True)
     else:
-        console.print(
-            f"[bold green]dolmen can be used here[/]: {count_text(len(report.results), 'check')}", highlight=False
-        )
+        say(f"[bold green]dolmen can be used here[/]: {checks}", markup=True)
     if report.left:
-        console.print(
-            f"[bold yellow]{count_text(len(report.left), 'object')} could not be removed[/], such as", highlight=False
-        )
-        console.print(Text(report.left[0]), soft_wrap=True)
+        say(f"[bold yellow]{count_text(len(report.left), 'object')} could not be removed[/], such as", markup=True)
+        say(report.left[0])
 
 
 def _describe(result: CheckResult) -> Text:
     return Text(f"{result.means}\n" if result.means else "", "bold").append(result.found, "not bold")
-
-
-@contextmanager
-def _showing_progress(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """Shows on standard error which check runs, if that is a terminal."""
-    if quiet or not errors.is_terminal:
-        yield lambda name, number, total: None
-        return
-    with errors.status("checking ...") as status:
-        yield lambda name, number, total: status.update(f"{number} of {total}: {name}")

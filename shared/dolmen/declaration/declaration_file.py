@@ -16,11 +16,14 @@
 
 The YAML document consists only of texts, lists and mappings, and each part knows its line. Scalars stay text: ``30d``,
 ``false`` and ``007`` are not converted, and a column can be called ``on``. Tags cannot construct objects.
+
+Types are DuckDB's, which sqlglot parses. Defaults are parsed like quoted literals in predicates.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -29,37 +32,41 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from dolmen.base import arguments
+from dolmen.base.arguments import short_repr
 from dolmen.base.units import MIB
-from dolmen.declaration.column_text import parse_column, parse_default
-from dolmen.errors import Error, InputError, LimitError, SchemaError
+from dolmen.errors import Error, InputError, LimitError, PredicateError, SchemaError
 from dolmen.format.evolution import check_comment
 from dolmen.format.ingest_properties import INGEST_PROPERTIES, TABLE_PROPERTIES, check_table_properties
 from dolmen.format.layout import check_table_name
 from dolmen.format.properties import DATABASE_PROPERTIES, check_properties
-from dolmen.format.schema import Schema
-from dolmen.format.types import Json
+from dolmen.format.schema import MAX_DEPTH, Field, Schema, is_nested, storable
+from dolmen.format.types import TYPES, Json, from_json, short_type, type_of
+from dolmen.predicate.constants import scalar_from_text
+from dolmen.predicate.domains import Domain, domain_of
+from dolmen.predicate.text import plain_text
 from dolmen.transactions.reading import check_key, check_sortable
 from dolmen.transactions.transaction_table import default_json
 
 T = TypeVar("T")
 
 MAX_BYTES = MIB
+MAX_TABLES = 1000
+MAX_COLUMNS = 2000
 
-_CORE = "tag:yaml.org,2002:"
+_YAML = "tag:yaml.org,2002:"
+_TEXTUAL = frozenset(_YAML + name for name in ("str", "int", "float", "bool", "timestamp", "merge", "value"))
 
-_TEXTUAL = frozenset(_CORE + name for name in ("str", "int", "float", "bool", "timestamp", "merge", "value"))
+_INGEST = {name.removeprefix("ingest_"): name for name in INGEST_PROPERTIES}
+_OWN = [name for name in TABLE_PROPERTIES if name not in INGEST_PROPERTIES]
+_MEMBERS = ["columns", "primary_key", "sort_key", *_OWN, "ingest"]
 
-_NULL = _CORE + "null"
+Value = str | list[str]
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentPart:
-    """A node of the document.
-
-    Args:
-        file: name of the file, for messages.
-        what: description of the node for messages, such as "table 'events'".
-    """
+    """A node of the document. For messages: the file's name, and what the node is, such as "table 'events'"."""
 
     node: Any
     file: str
@@ -71,37 +78,24 @@ class DocumentPart:
         return int(self.node.start_mark.line) + 1
 
     def error(self, reason: object, kind: type[InputError] = InputError) -> InputError:
-        """An error with the file, the line, the description of the node and the reason."""
+        """An error that names the file, the line, the node and the reason."""
         return kind(f"{self.file}, line {self.line}: {self.what}: {reason}")
 
     def check(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Calls ``function``, and raises its InputError with the file and line of this node."""
+        """Calls ``function``, and adds the file and line of this node to its InputError."""
         try:
             return function(*arguments)
         except InputError as error:
             raise self.error(error, type(error) if type(error).__init__ is Error.__init__ else InputError) from error
 
-    @property
-    def is_list(self) -> bool:
-        """True for a list."""
-        return bool(self.node.id == "sequence")
-
-    @property
-    def is_mapping(self) -> bool:
-        """True for a mapping."""
-        return bool(self.node.id == "mapping")
-
     def members(self, allowed: Iterable[str] | None = None, *, of: str = "{}") -> dict[str, DocumentPart]:
-        """The members of a mapping, in their order.
+        """The members of a mapping, in their order. Raises InputError unless it is one, with names that are allowed.
 
         Args:
             allowed: the allowed names; None for any.
             of: description of a member for messages, with ``{}`` for its name.
-
-        Raises:
-            InputError: this is not a mapping, or it has a name twice or one that is not allowed.
         """
-        if self.node.id != "mapping" or self.node.tag != _CORE + "map":
+        if self.node.id != "mapping" or self.node.tag != _YAML + "map":
             raise self.error(f"{self._shown()} is not a mapping: write 'name: value' lines, or {{name: value, ...}}")
         names = None if allowed is None else list(allowed)
         members: dict[str, DocumentPart] = {}
@@ -118,37 +112,31 @@ class DocumentPart:
         return members
 
     def text(self, what: str = "one value") -> str:
-        """The value of this node as text. Raises InputError for a list, a mapping, or an empty value."""
+        """The value as text. Raises InputError for a list, a mapping, or an empty value."""
         node = self.node
         if node.id != "scalar":
             raise self.error(f"{self._shown()} is not {what}")
-        if node.tag == _NULL:
+        if node.tag == _YAML + "null":
             raise self.error(f"{what} is missing: write it, or remove the line")
         if node.tag not in _TEXTUAL:
             raise self.error(f"the tag {node.tag} is not supported: write plain values")
         return str(node.value)
 
     def texts(self) -> list[str]:
-        """A list of texts, or one text as a list. Empty and ``null`` elements are text, too."""
-        if not self.is_list:
+        """A list of texts, or one text as a list. Empty and ``null`` elements are text too."""
+        if self.node.id != "sequence":
             return [self.text()]
         if wrong := next((node for node in self.node.value if node.id != "scalar"), None):
             raise DocumentPart(wrong, self.file, self.what).error("a list of texts cannot contain lists and mappings")
         return [str(node.value) for node in self.node.value]
 
     def _shown(self) -> str:
-        if self.node.id != "scalar":
-            return {"sequence": "a list", "mapping": "a mapping"}[self.node.id]
-        return repr(self.node.value) if self.node.value else "nothing"
+        scalar = repr(self.node.value) if self.node.value else "nothing"
+        return {"sequence": "a list", "mapping": "a mapping"}.get(self.node.id, scalar)
 
 
 def parse_document(text: str, file: str) -> DocumentPart:
-    """Reads a YAML document.
-
-    Raises:
-        LimitError: the text is larger than a megabyte.
-        InputError: the text is not YAML, empty, or more than one document.
-    """
+    """Reads a YAML document. Raises InputError unless the text is one document of at most a megabyte."""
     import yaml  # only declarations need it
 
     if len(text) > MAX_BYTES:
@@ -174,26 +162,9 @@ def _instead(name: str, allowed: list[str]) -> str:
     return f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(allowed)}"
 
 
-MAX_TABLES = 1000
-
-MAX_COLUMNS = 2000
-
-_PREFIX = "ingest_"
-
-_INGEST = {name.removeprefix(_PREFIX): name for name in INGEST_PROPERTIES}
-
-_OWN = [name for name in TABLE_PROPERTIES if name not in INGEST_PROPERTIES]
-
-_COLUMN = ("type", "default", "comment", "renamed_from")
-
-_MEMBERS = ["columns", "primary_key", "sort_key", *_OWN, "ingest"]
-
-Value = str | list[str]
-
-
 @dataclass(frozen=True)
 class DeclaredColumn:
-    """The declared attributes of a column other than its name and type.
+    """The attributes of a column other than its name and type.
 
     Args:
         default: JSON form of the value for rows that are written without it.
@@ -207,11 +178,7 @@ class DeclaredColumn:
 
 @dataclass(frozen=True)
 class DeclaredTable:
-    """A declared table: see ``Database.create_table``.
-
-    Args:
-        columns: by column name, the attributes other than name and type.
-    """
+    """A declared table: see ``Database.create_table``. ``columns`` has further attributes of columns."""
 
     name: str
     schema: pa.Schema
@@ -273,18 +240,12 @@ def _table(name: str, part: DocumentPart) -> DeclaredTable:
     part.check(check_table_name, name)
     members = part.members(_MEMBERS, of=f"table {name!r}, {{}}")
     if "columns" not in members:
-        raise part.error(
-            "has no columns: write 'columns:' and 'name: TYPE' lines below it, as in 'id: BIGINT NOT NULL'"
-        )
+        raise part.error("has no columns: write 'columns:' and below it lines such as 'id: BIGINT NOT NULL'")
     columns = members["columns"]
     schema, described = _columns(name, columns)
     stored = columns.check(Schema.from_arrow, schema)
-    primary_key = _key(members.get("primary_key"), stored)
-    if primary_key:
-        members["primary_key"].check(check_key, tuple(map(stored.field, primary_key)))
-    sort_key = _key(members.get("sort_key"), stored)
-    if sort_key:
-        members["sort_key"].check(check_sortable, tuple(map(stored.field, sort_key)))
+    primary_key = _key(members.get("primary_key"), stored, check_key)
+    sort_key = _key(members.get("sort_key"), stored, check_sortable)
     ids = [stored.field(column).id for column in primary_key]
     properties = _properties({own: members[own] for own in _OWN if own in members}, TABLE_PROPERTIES)
     for own, value in properties.items():
@@ -298,21 +259,22 @@ def _table(name: str, part: DocumentPart) -> DeclaredTable:
 
 
 def _columns(table: str, part: DocumentPart) -> tuple[pa.Schema, dict[str, DeclaredColumn]]:
-    """The columns, and their declared attributes other than name and type."""
+    """The columns, and their attributes other than name and type."""
     members = part.members(of=f"table {table!r}, column")
     if not members:
-        raise part.error("there are none: write 'name: TYPE' lines, as in 'id: BIGINT NOT NULL'")
+        raise part.error("there are none: write 'name: TYPE' lines, such as 'id: BIGINT NOT NULL'")
     if len(members) > MAX_COLUMNS:
         raise part.error(f"{len(members):,} columns; a table can declare at most {MAX_COLUMNS:,}")
     fields, described = [], {}
     for name, column in members.items():
-        if not column.is_mapping:
-            fields.append(_field(name, column))
+        if column.node.id != "mapping":
+            fields.append(_declared_field(name, column))
             continue
-        attributes = column.members(_COLUMN, of=f"table {table!r}, column {name!r}, {{}}")
+        allowed = ("type", "default", "comment", "renamed_from")
+        attributes = column.members(allowed, of=f"table {table!r}, column {name!r}, {{}}")
         if "type" not in attributes:
             raise column.error("its type is missing: write {type: BIGINT, ...}")
-        fields.append(_field(name, attributes["type"]))
+        fields.append(_declared_field(name, attributes["type"]))
         described[name] = _declared_column(fields[-1], attributes, members)
     renamed = [column.renamed_from for column in described.values() if column.renamed_from is not None]
     if twice := next((old for old in renamed if renamed.count(old) > 1), None):
@@ -320,7 +282,7 @@ def _columns(table: str, part: DocumentPart) -> tuple[pa.Schema, dict[str, Decla
     return pa.schema(fields), described
 
 
-def _field(name: str, part: DocumentPart) -> pa.Field:
+def _declared_field(name: str, part: DocumentPart) -> pa.Field:
     text = part.text("its type")
     try:
         return parse_column(name, text)
@@ -342,26 +304,170 @@ def _declared_column(
     if part := attributes.get("renamed_from"):
         renamed_from = part.text("its earlier name")
         if renamed_from in columns:
-            raise part.error(f"{renamed_from!r} is also declared as a column of its own")
+            raise part.error(f"{renamed_from!r} is also declared as a column")
     return DeclaredColumn(default, comment, renamed_from)
 
 
-def _key(part: DocumentPart | None, schema: Schema) -> tuple[str, ...]:
+def _key(part: DocumentPart | None, schema: Schema, check: Callable[[tuple[Field, ...]], object]) -> tuple[str, ...]:
     if part is None:
         return ()
     names = part.texts()
     if not names:
         raise part.error("an empty list: name a column, or remove the line")
-    for name in names:
-        part.check(schema.field, name)
+    part.check(check, tuple(part.check(schema.field, name) for name in names))
     return tuple(names)
 
 
 def _properties(parts: Mapping[str, DocumentPart], allowed: Mapping[str, Any]) -> dict[str, Value]:
-    """The values of properties. Each is checked alone, so that an error has its line."""
+    """The values of properties. Each is checked alone, so that an error names its line."""
     values: dict[str, Value] = {}
     for name, part in parts.items():
-        value: Value = part.texts() if part.is_list else part.text("its value")
+        value: Value = part.texts() if part.node.id == "sequence" else part.text("its value")
         part.check(check_properties, {name: value}, allowed, "it")
         values[name] = value
     return values
+
+
+_ELSEWHERE = {
+    "DefaultColumnConstraint": "; for defaults use `dolmen alter --default`, or a declaration (`dolmen apply`)",
+    "PrimaryKeyColumnConstraint": "; for the primary key use --primary-key",
+}
+"""Hints by sqlglot's name for a column constraint."""
+
+_BY_TOKEN = {token: each.stored for each in TYPES for token in (*each.sql_tokens, *each.sql_aliases)}
+
+
+def parse_columns(text: str) -> pa.Schema:
+    """The Arrow schema of a list such as ``id BIGINT NOT NULL, tags VARCHAR[]``. Raises SchemaError."""
+    fields = _fields(text, f"columns {text!r} can't be read")
+    if not fields:
+        raise SchemaError("no columns: write a list such as 'id BIGINT NOT NULL, name VARCHAR'")
+    return pa.schema(fields)
+
+
+def parse_column(name: str, text: str) -> pa.Field:
+    """A column of any name, with a type such as ``BIGINT NOT NULL``. Raises SchemaError."""
+    fields = _fields(f"c {text}", f"type {text!r} can't be read")
+    if len(fields) != 1:
+        raise SchemaError(f"{text!r} is not one type; there are BIGINT, VARCHAR, TIMESTAMPTZ, DECIMAL(p, s), ...")
+    return fields[0].with_name(name)
+
+
+def _check_depth(text: str) -> None:
+    """Raises SchemaError for types whose nesting would exhaust the parser's stack."""
+    depth = deepest = 0
+    for sign in re.findall(r"[(<>)]", bare := re.sub(r'"[^"]*"|\'[^\']*\'', "", text)):
+        depth += 1 if sign in "(<" else -1
+        deepest = max(deepest, depth)
+    lists = max((found.count("[") for found in re.findall(r"(?:\[[^\[\]]*\]\s*)+", bare)), default=0)
+    if deepest > MAX_DEPTH + 1 or lists > MAX_DEPTH:  # a decimal may add a level of parentheses
+        limit = f"a type is nested more than {MAX_DEPTH} levels deep: store the inner values as JSON text"
+        raise SchemaError(f"columns {short_repr(text)}: {limit}")
+
+
+def _fields(text: str, unreadable: str) -> list[pa.Field]:
+    _check_depth(text)
+    import sqlglot
+    from sqlglot import exp
+
+    try:
+        statement = sqlglot.parse_one(f"CREATE TABLE t ({text})", dialect="duckdb")
+    except sqlglot.errors.SqlglotError as error:
+        details = getattr(error, "errors", None)
+        raise SchemaError(f"{unreadable}: {details[0]['description'] if details else error}") from error
+    whole = isinstance(statement, exp.Create) and isinstance(statement.this, exp.Schema)
+    if not whole or any(value for name, value in statement.args.items() if name not in ("this", "kind")):
+        raise SchemaError(f"{unreadable}: it is more than a list of columns")
+    return [_field(definition) for definition in statement.this.expressions]
+
+
+def _field(definition: Any) -> pa.Field:
+    from sqlglot import exp
+
+    if not isinstance(definition, exp.ColumnDef) or definition.kind is None:
+        raise SchemaError(f"{definition.sql('duckdb')!r} is not a column: write a name and a type, as in 'id BIGINT'")
+    required = False
+    for constraint in definition.args.get("constraints") or []:
+        if not isinstance(constraint.kind, exp.NotNullColumnConstraint):
+            hint = _ELSEWHERE.get(type(constraint.kind).__name__, "")
+            raise SchemaError(
+                f"{constraint.sql('duckdb')} is not supported: write a name, a type and optionally NOT NULL{hint}"
+            )
+        required = not constraint.kind.args.get("allow_null")
+    return pa.field(definition.name, _arrow_type(definition.kind), nullable=not required)
+
+
+def _arrow_type(kind: Any) -> pa.DataType:
+    from sqlglot import exp
+
+    types = exp.DataType.Type
+    this, inner = kind.this, kind.expressions
+    if isinstance(this, types) and this.name in _BY_TOKEN:
+        return _BY_TOKEN[this.name]
+    if this is types.DECIMAL:
+        precision, scale = ([int(part.name) for part in inner] + [0])[:2] if inner else (18, 3)  # DuckDB's default
+        if not (0 < precision <= 38 and 0 <= scale <= precision):
+            limits = "a decimal has a precision of 1 to 38 digits, and a scale of at most the precision"
+            raise SchemaError(f"{kind.sql('duckdb')}: {limits}")
+        return pa.decimal128(precision, scale)
+    if this in (types.ARRAY, types.LIST) and len(inner) == 1 and not kind.args.get("values"):
+        return pa.list_(_arrow_type(inner[0]))
+    if this is types.MAP and len(inner) == 2:
+        return pa.map_(_arrow_type(inner[0]), _arrow_type(inner[1]))
+    if this is types.STRUCT and inner and all(isinstance(child, exp.ColumnDef) for child in inner):
+        return pa.struct([_field(child) for child in inner])
+    raise SchemaError(
+        f"type {kind.sql('duckdb')} cannot be stored; there are BIGINT, VARCHAR, TIMESTAMPTZ, DECIMAL(p, s), ..."
+    )
+
+
+def column_text(field: pa.Field) -> str:
+    """A stored column's type, and NOT NULL, as ``parse_column`` parses it."""
+    return type_text(field.type) + ("" if field.nullable else " NOT NULL")
+
+
+def type_text(arrow_type: pa.DataType) -> str:
+    """A stored type as ``parse_columns`` parses it; Arrow's name for a type without SQL name."""
+    t = pa.types
+    if t.is_list(arrow_type):
+        return f"{type_text(arrow_type.value_type)}[]"
+    if t.is_map(arrow_type):
+        return f"MAP({type_text(arrow_type.key_type)}, {type_text(arrow_type.item_type)})"
+    if t.is_struct(arrow_type):
+        return f"STRUCT({', '.join(f'{_quoted(field.name)} {column_text(field)}' for field in arrow_type)})"
+    if t.is_decimal(arrow_type):
+        return f"DECIMAL({arrow_type.precision}, {arrow_type.scale})"
+    found = type_of(arrow_type)
+    return (found and found.sql) or str(arrow_type)
+
+
+def _quoted(name: str) -> str:
+    return name if name.isidentifier() else '"' + name.replace('"', '""') + '"'
+
+
+_FORMS = {
+    Domain.BOOLEAN: "write true or false",
+    Domain.BYTES: "write bytes as \\xAA, ASCII as it is",
+    Domain.DATE: "write YYYY-MM-DD",
+    Domain.TIME: "write HH:MM:SS, with up to 6 digits of fraction",
+    Domain.NAIVE: "write YYYY-MM-DD HH:MM:SS, without an offset",
+    Domain.ZONED: "write YYYY-MM-DD HH:MM:SS, and an offset such as Z or +02:00",
+}
+
+
+def parse_default(column: pa.Field, text: str) -> pa.Scalar:
+    """Parses a default. Raises InputError if it is not a value of the column's type, or the type has no defaults."""
+    stored = storable(column.type)
+    if is_nested(stored):
+        raise InputError(f"column {column.name!r} of type {short_type(stored)} can have no default other than NULL")
+    text, domain = arguments.text("default", text), domain_of(stored)
+    try:
+        return scalar_from_text(text, stored)
+    except PredicateError:
+        form = _FORMS.get(domain, "write a number of the type")  # type: ignore[arg-type]  # not nested
+        raise InputError(f"{short_repr(text)} is not a value of {short_type(stored)}: {form}") from None
+
+
+def default_text(value: Json, column: Field) -> str | None:
+    """A default as ``parse_default`` parses it; None for NULL."""
+    return None if value is None else plain_text(from_json(value, column.arrow_type), column.arrow_type)

@@ -1,14 +1,16 @@
 """Plans the changes that make a database match a declaration, and applies them in one commit or not at all.
 
-``find_alteration`` finds the changes of an existing table's columns and keys, without I/O. It applies each to the
-table's entry, so a planned change is possible, and an impossible one is reported before anything is changed.
+Each planned change is applied to the table's entry first, without I/O: an impossible one is reported before anything is
+changed.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 import msgspec
@@ -17,8 +19,14 @@ import pyarrow as pa
 from dolmen.api.database import Database
 from dolmen.commit.change import Expect
 from dolmen.commit.statements.catalog import AlterTable
-from dolmen.declaration.column_text import column_text, default_text, type_text
-from dolmen.declaration.declaration_file import Declaration, DeclaredColumn, DeclaredTable
+from dolmen.declaration.declaration_file import (
+    Declaration,
+    DeclaredColumn,
+    DeclaredTable,
+    column_text,
+    default_text,
+    type_text,
+)
 from dolmen.errors import ConflictError, InputError, SchemaError, TableExistsError, TableNotFoundError
 from dolmen.format.column_history import widening_problem
 from dolmen.format.evolution import (
@@ -40,6 +48,8 @@ from dolmen.format.schema import Field, Schema, own_names
 from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.unit_of_work import Commit
 
+_What = Literal["table", "column", "rename", "default", "comment", "order", "primary_key", "sort_key", "property"]
+
 
 @dataclass(frozen=True)
 class DeclaredChange:
@@ -56,7 +66,7 @@ class DeclaredChange:
 
     kind: Literal["add", "change", "remove"]
     table: str | None
-    what: Literal["table", "column", "rename", "default", "comment", "order", "primary_key", "sort_key", "property"]
+    what: _What
     name: str
     before: Any = None
     after: Any = None
@@ -67,10 +77,9 @@ class TableAlteration:
     """The changes of a table's columns and keys.
 
     Args:
-        before: the table before the changes.
-        entry: the table after the changes.
+        before, entry: the table before and after the changes.
         first: changes before the properties are set.
-        last: changes after the properties are set: columns that properties no longer name can be dropped then.
+        last: changes after that: columns that properties no longer name can be dropped.
         shown: the differences, for people.
         undropped: columns that are not declared and stay, because ``drop`` is False.
         properties: the table's current properties, with the new names of columns.
@@ -96,15 +105,7 @@ class TableAlteration:
 
 
 def find_alteration(file: str, table: DeclaredTable, entry: TableEntry, *, drop: bool) -> TableAlteration:
-    """Finds the changes that make a table match its declaration, except for its properties.
-
-    Args:
-        file: the name of the declaration, for messages.
-        drop: whether columns that are not declared are dropped.
-
-    Raises:
-        SchemaError: the table cannot be changed to match; the message says why.
-    """
+    """Finds the changes that make a table match its declaration, except for its properties. Raises SchemaError."""
     alteration = TableAlteration(file, entry, entry)
     _rename_columns(alteration, table)
     table = _spell(table, alteration.entry.schema)
@@ -117,30 +118,26 @@ def find_alteration(file: str, table: DeclaredTable, entry: TableEntry, *, drop:
     _set_sort_key(alteration, table)
     alteration.properties = alteration.entry.properties
     alteration.entry = msgspec.structs.replace(alteration.entry, properties=dict(table.properties))
-    for there in alteration.entry.schema.fields:
-        if there.name not in names:
-            change = DeclaredChange("remove", table.name, "column", there.name, column_text(there.to_arrow()))
+    for existing in alteration.entry.schema.fields:
+        if existing.name not in names:
+            change = DeclaredChange("remove", table.name, "column", existing.name, column_text(existing.to_arrow()))
             if drop:
-                alteration.make(DropColumn(there.name), change, last=True)
+                alteration.make(DropColumn(existing.name), change, last=True)
             else:
                 alteration.undropped.append(change)
     return alteration
 
 
-def describe_new(table: DeclaredTable) -> list[SchemaChange]:
+def _describe_new(table: DeclaredTable) -> list[SchemaChange]:
     """The changes that give the columns of a new table their defaults and comments."""
-    changes: list[SchemaChange] = []
-    for name, column in table.columns.items():
-        if column.default is not None:
-            changes.append(SetDefault(name, column.default))
-        if column.comment:
-            changes.append(SetComment(name, column.comment))
-    return changes
+    columns = table.columns.items()
+    defaults = [SetDefault(name, column.default) for name, column in columns if column.default is not None]
+    return [*defaults, *(SetComment(name, column.comment) for name, column in columns if column.comment)]
 
 
-def _spell(table: DeclaredTable, there: Schema) -> DeclaredTable:
+def _spell(table: DeclaredTable, existing: Schema) -> DeclaredTable:
     """A declared table with its columns spelled as in the existing table, which ignores case."""
-    names, properties = own_names(table.schema.names, there), dict(table.properties)
+    names, properties = own_names(table.schema.names, existing), dict(table.properties)
     for column, own in zip(table.schema.names, names, strict=True):
         for used in columns_named(properties):
             if used.lower() == column.lower():
@@ -160,34 +157,35 @@ def _rename_columns(alteration: TableAlteration, table: DeclaredTable) -> None:
     for name, column in table.columns.items():
         if column.renamed_from is None:
             continue
-        there = [known.name for known in alteration.entry.schema.fields]
-        (old,) = own_names([column.renamed_from], there)
-        if old == name or old not in there:
+        existing = [field.name for field in alteration.entry.schema.fields]
+        (old,) = own_names([column.renamed_from], existing)
+        if old == name or old not in existing:
             continue
-        if any(known.lower() == name.lower() != old.lower() for known in there):
+        if any(each.lower() == name.lower() != old.lower() for each in existing):
             raise SchemaError(
                 f"{alteration.file}: table {table.name!r} has both column {name!r} and column {old!r}, of which the "
                 "first is declared as renamed_from the second: remove renamed_from, and drop one of the two"
             )
-        change = DeclaredChange("change", table.name, "rename", name, old, name)
-        alteration.make(RenameColumn(old, name), change)
+        alteration.make(RenameColumn(old, name), DeclaredChange("change", table.name, "rename", name, old, name))
 
 
 def _make_column(alteration: TableAlteration, table: str, declared: Field, column: DeclaredColumn) -> None:
     """Adds a column, or changes it to match its declaration."""
-    there = next((known for known in alteration.entry.schema.fields if known.name == declared.name), None)
+    existing = next((field for field in alteration.entry.schema.fields if field.name == declared.name), None)
     text = column_text(declared.to_arrow())
-    if there is None:
-        name, attributes = declared.name, (column.default, column.comment)
-        new = AddColumn(name, declared.arrow_type, declared.nullable, *attributes, is_path=False)
-        alteration.make(new, DeclaredChange("add", table, "column", name, after=text))
+    if existing is None:
+        attributes = declared.arrow_type, declared.nullable, column.default, column.comment
+        change = DeclaredChange("add", table, "column", declared.name, after=text)
+        alteration.make(AddColumn(declared.name, *attributes, is_path=False), change)
         return
-    shown = DeclaredChange("change", table, "column", declared.name, column_text(there.to_arrow()), text)
-    if not there.arrow_type.equals(declared.arrow_type):
-        _check_widening(alteration, table, there, declared)
+    shown = DeclaredChange("change", table, "column", declared.name, column_text(existing.to_arrow()), text)
+    if not existing.arrow_type.equals(declared.arrow_type):
+        if reason := widening_problem(existing.arrow_type, declared.arrow_type):
+            types = f"is {type_text(existing.arrow_type)}, not {type_text(declared.arrow_type)}"
+            raise _error(alteration, table, declared.name, f"{types}, and cannot be changed: {reason}")
         alteration.make(WidenColumn(declared.name, declared.arrow_type), shown)
-    if there.nullable != declared.nullable:
-        if there.nullable:
+    if existing.nullable != declared.nullable:
+        if existing.nullable:
             reason = "may be NULL, and NOT NULL is declared: existing rows may have no value in it"
             raise _error(alteration, table, declared.name, reason)
         alteration.make(MakeNullable(declared.name), shown)
@@ -195,20 +193,12 @@ def _make_column(alteration: TableAlteration, table: str, declared: Field, colum
             alteration.shown.pop()
     now = alteration.entry.schema.field(declared.name)
     if now.write_default != column.default:
-        before, after = (default_text(value, declared) for value in (now.write_default, column.default))
-        kind = _kind(before, after)
-        change = DeclaredChange(kind, table, "default", declared.name, before, after)
+        sides = (default_text(value, declared) for value in (now.write_default, column.default))
+        change = _change(table, "default", declared.name, *sides)
         alteration.make(SetDefault(declared.name, column.default), change)
     if now.comment != column.comment:
-        kind = _kind(now.comment or None, column.comment or None)
-        change = DeclaredChange(kind, table, "comment", declared.name, now.comment or None, column.comment or None)
+        change = _change(table, "comment", declared.name, now.comment or None, column.comment or None)
         alteration.make(SetComment(declared.name, column.comment), change)
-
-
-def _check_widening(alteration: TableAlteration, table: str, there: Field, declared: Field) -> None:
-    if reason := widening_problem(there.arrow_type, declared.arrow_type):
-        types = f"is {type_text(there.arrow_type)}, not {type_text(declared.arrow_type)}"
-        raise _error(alteration, table, declared.name, f"{types}, and cannot be changed: {reason}")
 
 
 def _set_order(alteration: TableAlteration, table: str, declared: list[str]) -> None:
@@ -235,8 +225,7 @@ def _check_primary_key(alteration: TableAlteration, table: DeclaredTable) -> Non
 def _set_sort_key(alteration: TableAlteration, table: DeclaredTable) -> None:
     now = _names(alteration.entry, alteration.entry.sort_key)
     if now != table.sort_key:
-        before, after = (list(key) or None for key in (now, table.sort_key))
-        change = DeclaredChange(_kind(before, after), table.name, "sort_key", table.name, before, after)
+        change = _change(table.name, "sort_key", table.name, list(now) or None, list(table.sort_key) or None)
         alteration.make(SetSortKey(table.sort_key), change)
 
 
@@ -244,10 +233,9 @@ def _names(entry: TableEntry, ids: tuple[int, ...]) -> tuple[str, ...]:
     return tuple(entry.schema.by_id[id_].name for id_ in ids)
 
 
-def _kind(before: Any, after: Any) -> Literal["add", "change", "remove"]:
-    if before is None:
-        return "add"
-    return "remove" if after is None else "change"
+def _change(table: str | None, what: _What, name: str, before: Any, after: Any) -> DeclaredChange:
+    kind: Literal["add", "change", "remove"] = "add" if before is None else "remove" if after is None else "change"
+    return DeclaredChange(kind, table, what, name, before, after)
 
 
 def _error(alteration: TableAlteration, table: str, column: str, reason: str) -> SchemaError:
@@ -255,7 +243,7 @@ def _error(alteration: TableAlteration, table: str, column: str, reason: str) ->
 
 
 ROUNDS = 5
-"""The most attempts of ``apply``, which plans again if another commit changed what the plan depends on."""
+"""The most attempts of ``apply``, which plans again after a conflict."""
 
 
 @dataclass(frozen=True)
@@ -304,7 +292,7 @@ class DeclarationPlan:
                 transaction.create_table(
                     table.name, table.schema, table.primary_key, table.sort_key, dict(table.properties)
                 )
-                _alter(transaction, table.name, unit.entry(table.name), describe_new(table))
+                _alter(transaction, table.name, unit.entry(table.name), _describe_new(table))
             elif changes:
                 alteration = self._alterations[table.name]
                 _alter(transaction, table.name, alteration.before, alteration.first)
@@ -315,7 +303,7 @@ class DeclarationPlan:
 
 
 def _alter(transaction: Transaction, table: str, seen: TableEntry, changes: Sequence[SchemaChange]) -> None:
-    """Changes columns or the sort key of a table that is as it was seen."""
+    """Changes columns or the sort key of a table, provided that it is still the one that was seen."""
     if changes:
         unit_of(transaction).add(AlterTable(table, seen.uuid, seen.schema, seen.sort_key, tuple(changes)))
 
@@ -372,50 +360,44 @@ def apply(database: Database, declaration: Declaration | str | os.PathLike[str],
         ConflictError: other commits kept changing the same tables or properties.
     """
     declared = declaration if isinstance(declaration, Declaration) else Declaration.read(declaration)
-    for left in reversed(range(ROUNDS)):
-        try:
+    for _ in range(ROUNDS - 1):
+        with suppress(ConflictError):
             return plan(database, declared, drop=drop).commit()
-        except ConflictError:
-            if not left:
-                raise
-    raise AssertionError("the last round returns or raises")
+    return plan(database, declared, drop=drop).commit()
 
 
 def _creation(table: DeclaredTable) -> Iterator[DeclaredChange]:
-    yield DeclaredChange("add", table.name, "table", table.name)
+    add = partial(DeclaredChange, "add", table.name)
+    yield add("table", table.name)
     for each in Schema.from_arrow(table.schema).fields:
-        yield DeclaredChange("add", table.name, "column", each.name, after=column_text(each.to_arrow()))
+        yield add("column", each.name, after=column_text(each.to_arrow()))
         column = table.columns.get(each.name, DeclaredColumn())
         if column.default is not None:
-            yield DeclaredChange("add", table.name, "default", each.name, after=default_text(column.default, each))
+            yield add("default", each.name, after=default_text(column.default, each))
         if column.comment:
-            yield DeclaredChange("add", table.name, "comment", each.name, after=column.comment)
+            yield add("comment", each.name, after=column.comment)
     if table.primary_key:
-        yield DeclaredChange("add", table.name, "primary_key", table.name, after=list(table.primary_key))
+        yield add("primary_key", table.name, after=list(table.primary_key))
     if table.sort_key:
-        yield DeclaredChange("add", table.name, "sort_key", table.name, after=list(table.sort_key))
+        yield add("sort_key", table.name, after=list(table.sort_key))
     for name, value in table.properties.items():
-        yield DeclaredChange("add", table.name, "property", name, after=value)
+        yield add("property", name, after=value)
 
 
 def _properties(
     table: str | None, now: Mapping[str, Any], declared: Mapping[str, Any], known: Mapping[str, Property]
 ) -> Iterator[DeclaredChange]:
-    """In the order of the list of properties. Properties of a newer version of dolmen, which are unknown here, stay."""
+    """Changes in the order of the known properties. Unknown properties, of a newer version of dolmen, stay."""
     for name, property_ in known.items():
         before, after = now.get(name), declared.get(name)
-        if before is None and after is not None:
-            yield DeclaredChange("add", table, "property", name, after=after)
-        elif before is not None and after is None:
-            yield DeclaredChange("remove", table, "property", name, before)
-        elif before is not None and not _same(property_, before, after):
-            yield DeclaredChange("change", table, "property", name, before, after)
+        if not _is_same(property_, before, after):
+            yield _change(table, "property", name, before, after)
 
 
-def _same(known: Property, before: Any, after: Any) -> bool:
-    """Whether two values mean the same, such as 256MB and 268435456."""
-    if before == after:
-        return True
+def _is_same(known: Property, before: Any, after: Any) -> bool:
+    """Whether two values are equal or mean the same, such as 256MB and 268435456."""
+    if before == after or before is None or after is None:
+        return bool(before == after)
     try:
         return bool(value_of(known, {known.name: before}) == value_of(known, {known.name: after}))
     except InputError:  # the current value is invalid, so it differs

@@ -2,5 +2,5 @@
 
 The tests check dolmen's own stores with it; ``dolmen check-store`` checks any other.
 It imports everything but ``dolmen.cli`` and ``dolmen.spark``.
-Begin with ``dolmen.service.check_store.contract`` (the promises), then ``dolmen.service.check_store.check_run``.
+Begin with ``dolmen.service.check_store.contract``, then ``dolmen.service.check_store.check_run``.
 """

@@ -1,35 +1,45 @@
-"""Checks whether a store is fit for dolmen, by running the contract on it.
-
-All checks work under a fresh prefix below the URL, and leave nothing there.
-"""
+"""Checks whether a store is fit for dolmen: runs the checks below a fresh prefix, and leaves nothing there."""
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import shutil
+import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
+from typing import Any
 
 from dolmen.base.runtime import Runtime, shared_runtime
-from dolmen.errors import AccessDeniedError, Error
-from dolmen.service.check_store import concurrent_clients as contract_many
-from dolmen.service.check_store import large_objects as contract_files
-from dolmen.service.check_store import listings as contract_listing
-from dolmen.service.check_store import single_objects as contract_objects
-from dolmen.service.check_store import small_database as contract_database
-from dolmen.service.check_store.check_site import Site
-from dolmen.service.check_store.contract import BrokenError, Check, Load, Need
-
-CONTRACT: tuple[Check, ...] = (
-    *contract_objects.CHECKS,
-    *contract_listing.CHECKS,
-    *contract_files.CHECKS,
-    *contract_many.CHECKS,
+from dolmen.errors import AccessDeniedError, Error, ObjectNotFoundError
+from dolmen.service.check_store import concurrent_clients, large_objects, small_objects
+from dolmen.service.check_store.contract import (
+    PART_BYTES,
+    THRESHOLD_BYTES,
+    BrokenError,
+    Check,
+    Load,
+    Need,
+    Sandbox,
+    keys,
+    put,
 )
-"""The checks of every store."""
+from dolmen.store import LocalStore, ObjectStore, open_store
+from dolmen.store.base import MultipartStore, scheme_of
 
-CHECKS: tuple[Check, ...] = (*CONTRACT, *contract_database.CHECKS)
-"""The checks of a store, and of a database on it."""
+CHECKS: tuple[Check, ...] = tuple(
+    each
+    for module in (small_objects, large_objects, concurrent_clients)
+    for each in vars(module).values()
+    if isinstance(each, Check)
+)
+"""All checks, in the order of their definition."""
+
+_BATCH = 1_000
 
 
 class CheckOutcome(Enum):
@@ -39,7 +49,7 @@ class CheckOutcome(Enum):
     FAILED = "FAILED"
     DIFFERS = "differs"  # dolmen can still be used
     DENIED = "DENIED"
-    LACKS = "lacks"  # a permission that is dispensable
+    LACKS = "lacks"  # an optional permission
     LEFT_OUT = "left out"
 
 
@@ -50,9 +60,8 @@ class CheckResult:
     Args:
         name: name of the check, or of the permission.
         holds: the promise that was checked.
-        outcome: the outcome.
         seconds: its duration.
-        found: the fault that was found; "" if there is none.
+        found: the problem that was found; "" if there is none.
         means: the consequence for dolmen; "" if the promise holds.
     """
 
@@ -93,6 +102,143 @@ Progress = Callable[[str, int, int], None]
 """Called with the name of the check that begins, its number, and the number of checks."""
 
 
+class Site:
+    """A fresh prefix below a URL, with clients for it in this and another process."""
+
+    def __init__(self, url: str, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self._new_folders = _absent_folders(open_store(url, runtime))
+        self.url = f"{url.rstrip('/')}/check-store-{runtime.attempt()}"
+        self._others = Others()
+
+    def open(self, name: str = "", runtime: Runtime | None = None) -> ObjectStore:
+        """A client of the sandbox of this name, or of the whole site."""
+        return open_client(f"{self.url}/{name}" if name else self.url, runtime or self.runtime)
+
+    def sandbox(self, name: str, load: Load) -> Sandbox:
+        """The sandbox for the check of this name."""
+        folder = name.replace(" ", "-")
+        return Sandbox(
+            self.open(folder),
+            lambda runtime: self.open(folder, runtime),
+            lambda function, *arguments: self._others.call(self.open(folder).url, function, *arguments),
+            load,
+        )
+
+    def verbs(self) -> Iterator[tuple[Need, str, Callable[[], object]]]:
+        """Each action that may be forbidden: the permission, its promise, and how to try it."""
+        store = self.open("permissions")
+        yield Need.PUT, "Objects may be created (s3:PutObject).", lambda: put(store, "key")
+        yield Need.GET, "Objects may be read (s3:GetObject).", lambda: _read(store)
+        yield Need.LIST, "Objects may be listed (s3:ListBucket).", lambda: keys(store)
+        yield Need.DELETE, "Objects may be deleted (s3:DeleteObject).", lambda: _delete(store)
+        if isinstance(store, MultipartStore):
+            begin = store.begin_and_abort
+            yield Need.ABORT, "Uploads may be aborted (s3:AbortMultipartUpload).", lambda: begin("upload")
+
+    @contextmanager
+    def clearing(self) -> Iterator[list[str]]:
+        """Removes everything at the end, also after an error. Adds what could not be removed to the list."""
+        left: list[str] = []
+        try:
+            yield left
+        finally:
+            left += self._clear()
+
+    def close(self) -> None:
+        """Ends the other process."""
+        self._others.close()
+
+    def _clear(self) -> list[str]:
+        store = self.open()
+        if isinstance(store, LocalStore):
+            shutil.rmtree(store.root, ignore_errors=True)
+            for folder in self._new_folders:
+                with suppress(OSError):  # others have put something there
+                    os.rmdir(folder)
+            return []
+        if isinstance(store, MultipartStore):
+            with suppress(Error):  # unfinished uploads cost money, but do no harm
+                store.abort_uploads()
+        try:
+            found = keys(store)
+        except AccessDeniedError:
+            return [store.url]
+        batches = (found[start : start + _BATCH] for start in range(0, len(found), _BATCH))
+        return [f"{store.url}/{key}" for batch in batches for key in _remaining(store, batch)]
+
+
+class Others:
+    """Another process with its own clients. A memory store exists only in this process, so it is called here."""
+
+    def __init__(self) -> None:
+        self._pool: ProcessPoolExecutor | None = None
+
+    def call(self, url: str, function: Callable[..., Any], *arguments: object) -> Any:
+        """Calls a module's function in the other process, with a client for ``url``."""
+        scheme = scheme_of(url)
+        if scheme is not None and not scheme.is_shared:
+            return function(open_client(url, Runtime()), *arguments)
+        if self._pool is None:
+            spawn = multiprocessing.get_context("spawn")
+            self._pool = ProcessPoolExecutor(1, mp_context=spawn, initializer=_ignore_interrupts)
+        return self._pool.submit(_call_with_client, url, function, arguments).result()
+
+    def close(self) -> None:
+        """Ends the process."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+
+def open_client(url: str, runtime: Runtime) -> ObjectStore:
+    """A client whose parts of uploads are small enough for checks."""
+    store = open_store(url, runtime)
+    return store.with_parts(THRESHOLD_BYTES, PART_BYTES) if isinstance(store, MultipartStore) else store
+
+
+@cache
+def _cached_client(url: str) -> ObjectStore:
+    return open_client(url, Runtime())
+
+
+def _call_with_client(url: str, function: Callable[..., Any], arguments: tuple[object, ...]) -> Any:
+    return function(_cached_client(url), *arguments)
+
+
+def _ignore_interrupts() -> None:
+    """Ignores Ctrl-C, which reaches all processes of a terminal: the first one ends this one after its clean-up."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _read(store: ObjectStore) -> None:
+    with suppress(ObjectNotFoundError):  # a caller who may not write has no object to read
+        store.get("key")
+
+
+def _delete(store: ObjectStore) -> None:
+    for outcome in store.delete(["key"]):
+        if outcome.error is not None:
+            raise AccessDeniedError(f"{store.url}: {outcome.error}")
+
+
+def _remaining(store: ObjectStore, names: list[str]) -> list[str]:
+    """Deletes objects. Returns those that could not be deleted."""
+    try:
+        return [each.key for each in store.delete(names) if each.error is not None]
+    except AccessDeniedError:
+        return names
+
+
+def _absent_folders(store: ObjectStore) -> list[str]:
+    """The missing folders of a directory's path, the innermost first."""
+    folders: list[str] = []
+    folder = store.root if isinstance(store, LocalStore) else ""
+    while folder and not os.path.exists(folder):
+        folders.append(folder)
+        folder = os.path.dirname(folder)
+    return folders
+
+
 def check_store(
     url: str,
     *,
@@ -113,14 +259,12 @@ def check_store(
         Error: the store cannot be reached, or there is no such bucket.
     """
     runtime = runtime or shared_runtime()
-    results: list[CheckResult] = []
     with ExitStack() as stack:
         ground = site(url, runtime)
         left = stack.enter_context(ground.clearing())
         stack.callback(ground.close)  # before it is cleared: the other process may be writing
-        permissions = list(_permissions(ground, runtime))
-        results += permissions
-        missing = {need for need in Need if any(r.name == _name(need) and r.found for r in permissions)}
+        results = list(_permissions(ground, runtime))
+        missing = {need for need in Need if any(r.name == _name(need) and r.found for r in results)}
         for number, check in enumerate(checks, 1):
             progress(check.name, number, len(checks))
             results.append(_result(check, ground, runtime, load or Load(), missing, results))
@@ -135,32 +279,28 @@ def _result(
     missing: set[Need],
     before: Sequence[CheckResult],
 ) -> CheckResult:
+    reason = ""
     if lacking := missing & (check.needs | {Need.PUT, Need.GET}):
-        names = ", ".join(sorted(need.permission for need in lacking))
-        return CheckResult(check.name, check.holds, CheckOutcome.LEFT_OUT, 0.0, f"needs {names}")
-    if check in contract_database.CHECKS and not all(result.good for result in before):
-        return CheckResult(
-            check.name, check.holds, CheckOutcome.LEFT_OUT, 0.0, "the store does not do what a database needs"
-        )
+        reason = f"needs {', '.join(sorted(need.permission for need in lacking))}"
+    elif check is concurrent_clients.a_database_keeps_what_many_writers_commit and not all(r.good for r in before):
+        reason = "the store does not do what a database needs"
+    if reason:
+        return CheckResult(check.name, check.holds, CheckOutcome.LEFT_OUT, 0.0, reason)
     began = runtime.monotonic()
     found, outcome = "", CheckOutcome.OK
     try:
         check.run(ground.sandbox(check.name, load))
-    except BrokenError as error:
-        found, outcome = str(error), CheckOutcome.DIFFERS if check.harmless else CheckOutcome.FAILED
     except AccessDeniedError as error:
         found, outcome = str(error), CheckOutcome.DENIED
-    except Error as error:
-        found, outcome = (
-            f"{type(error).__name__}: {error}",
-            CheckOutcome.DIFFERS if check.harmless else CheckOutcome.FAILED,
-        )
+    except (BrokenError, Error) as error:
+        found = str(error) if isinstance(error, BrokenError) else f"{type(error).__name__}: {error}"
+        outcome = CheckOutcome.DIFFERS if check.harmless else CheckOutcome.FAILED
     seconds = runtime.monotonic() - began
     return CheckResult(check.name, check.holds, outcome, seconds, found, check.means if found else "")
 
 
 def _permissions(ground: Site, runtime: Runtime) -> Iterator[CheckResult]:
-    """Tries each verb once. Errors other than denials are raised, since no check could say more."""
+    """Tries each verb once. Errors other than denials are raised, because no check could say more."""
     for need, what, call in ground.verbs():
         began = runtime.monotonic()
         found = ""

@@ -1,12 +1,12 @@
-"""The contract of an object store, as named checks: the tests run them on every store, ``dolmen check-store`` on yours.
+"""The form of the checks of an object store, and what they share.
 
-A check is a function of a ``Sandbox``. It raises ``BrokenError`` with a sentence when a promise does not hold. No check
-asks more of a store than dolmen itself does.
+A check is a function of a ``Sandbox`` that raises ``BrokenError`` when a promise does not hold. No check asks more of a
+store than dolmen itself does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
@@ -14,20 +14,25 @@ from threading import Event
 from typing import Any, TypeVar
 
 from dolmen.base.runtime import Runtime
+from dolmen.base.units import MIB
 from dolmen.errors import Error
 from dolmen.store.base import ObjectStore, PreconditionFailed, Stored, Unknown
 
-T = TypeVar("T")
 R = TypeVar("R")
+
+PART_BYTES = 5 * MIB
+"""Size of parts in checks: the least that S3 accepts."""
+THRESHOLD_BYTES = 6 * MIB
+"""Size above which an upload has parts in checks."""
 
 
 class Need(Enum):
     """A permission: its name on S3, what fails without it, and whether dolmen can still be used."""
 
-    PUT = ("s3:PutObject", "nobody can write", False)
-    GET = ("s3:GetObject", "nobody can read", False)
-    LIST = ("s3:ListBucket", "what is missing is answered as forbidden, and gc and ingest see no objects", False)
-    DELETE = ("s3:DeleteObject", "gc cannot remove what nobody needs; others do better without it", True)
+    PUT = ("s3:PutObject", "writing is impossible", False)
+    GET = ("s3:GetObject", "reading is impossible", False)
+    LIST = ("s3:ListBucket", "missing objects are reported as forbidden, and gc and ingest see no objects", False)
+    DELETE = ("s3:DeleteObject", "gc cannot remove garbage; all other callers are safer without it", True)
     ABORT = ("s3:AbortMultipartUpload", "uploads that fail leave parts behind, which cost money", True)
 
     def __init__(self, permission: str, without: str, harmless: bool) -> None:
@@ -62,12 +67,12 @@ class Sandbox:
     """The empty store that one check works in.
 
     Args:
-        store: an empty store that nobody else uses.
+        store: an empty store that only this check uses.
         again: opens another client of the same store, on the given runtime or a new one.
         elsewhere: calls a function of a module with such a client, in another process if the store can be reached from
             there, and returns its result.
         load: the amount of concurrent work.
-        stopped: set when nobody waits for the threads of the check any more.
+        stopped: set when the check no longer waits for its threads.
     """
 
     store: ObjectStore
@@ -79,7 +84,7 @@ class Sandbox:
     def at_once(self, function: Callable[[int], R], count: int) -> list[R]:
         """Calls ``function(0)`` to ``function(count - 1)`` in threads of their own; returns their results or raises.
 
-        No thread is left at work, also when the caller is interrupted: it would write to a store that is cleared.
+        No thread goes on when the caller is interrupted: it would write to a store that is being cleared.
         """
         with ThreadPoolExecutor(count) as pool:
             try:
@@ -89,7 +94,7 @@ class Sandbox:
                 raise
 
     def go_on(self) -> None:
-        """Ends a long-running thread when nobody waits for it any more."""
+        """Ends a long-running thread that the check no longer waits for."""
         if self.stopped.is_set():
             raise BrokenError("it was stopped")
 
@@ -114,28 +119,22 @@ class Check:
     run: Callable[[Sandbox], None]
 
 
-def collector(checks: list[Check]) -> Callable[..., Callable[[Callable[[Sandbox], None]], Check]]:
-    """A decorator that makes checks of functions and adds them to ``checks``."""
+def check(
+    means: str, *, harmless: bool = False, needs: Collection[Need] = ()
+) -> Callable[[Callable[[Sandbox], None]], Check]:
+    """A decorator that makes a check of a function, whose name and docstring are the check's."""
 
-    def check(
-        means: str, *, harmless: bool = False, needs: Collection[Need] = ()
-    ) -> Callable[[Callable[[Sandbox], None]], Check]:
-        def make(function: Callable[[Sandbox], None]) -> Check:
-            name = function.__name__.replace("_", " ")
-            holds = " ".join((function.__doc__ or "").split())
-            made = Check(name, holds, means, harmless, frozenset(needs), function)
-            checks.append(made)
-            return made
+    def make(function: Callable[[Sandbox], None]) -> Check:
+        name, holds = function.__name__.replace("_", " "), " ".join((function.__doc__ or "").split())
+        return Check(name, holds, means, harmless, frozenset(needs), function)
 
-        return make
-
-    return check
+    return make
 
 
-def expect(holds: object, told: str) -> None:
-    """Raises BrokenError with ``told`` unless ``holds`` is true."""
+def expect(holds: object, problem: str) -> None:
+    """Raises BrokenError with ``problem`` unless ``holds`` is true."""
     if not holds:
-        raise BrokenError(told)
+        raise BrokenError(problem)
 
 
 def equal(found: object, expected: object, what: str) -> None:
@@ -166,9 +165,10 @@ def keys(store: ObjectStore, prefix: str = "", start_after: str = "") -> list[st
     return [found.key for found in store.list(prefix, start_after)]
 
 
-def errors(outcomes: Iterable[Any]) -> list[str | None]:
-    """The errors in a delete's outcomes."""
-    return [outcome.error for outcome in outcomes]
+def delete(store: ObjectStore, *names: str) -> None:
+    """Deletes objects, which must succeed."""
+    outcomes = list(store.delete(names))
+    equal([outcome.error for outcome in outcomes], [None] * len(names), f"deleting {', '.join(map(repr, names))}")
 
 
 def _short(value: object) -> str:

@@ -10,27 +10,18 @@ from pathlib import Path
 from dolmen.base.units import MIB
 from dolmen.errors import CorruptionError, ObjectChangedError, ObjectNotFoundError
 from dolmen.service.check_store.contract import (
+    PART_BYTES,
+    THRESHOLD_BYTES,
     BrokenError,
-    Check,
     Need,
     Sandbox,
-    collector,
+    check,
     equal,
     expect,
     keys,
     put,
     raises,
 )
-
-CHECKS: list[Check] = []
-check = collector(CHECKS)
-
-PART_BYTES = 5 * MIB
-"""Size of parts in checks: small enough for checks, and the least that S3 accepts."""
-
-THRESHOLD_BYTES = 6 * MIB
-"""Size above which an upload has parts in checks."""
-
 
 _LARGE = 20_000_000
 
@@ -51,14 +42,14 @@ def _stream(sandbox: Sandbox, key: str, size: int) -> None:
         equal(keys(sandbox.store, key), [], "before anything is written there are")
         while position < size:
             step = min(dice.choice([1, 1000, 700_000, 8 * MIB]), size - position)
-            equal(output.write(memoryview(body)[position : position + step]), step, "the bytes that are taken")
+            equal(output.write(memoryview(body)[position : position + step]), step, "the bytes written")
             position += step
             equal(keys(sandbox.store, key), [], "before it is committed there are")
-        equal(output.commit(), size, "the bytes that are committed")
+        equal(output.commit(), size, "the bytes committed")
         output.abort()  # has no effect after the commit
     found = sandbox.store.get(key).body
     expect(found == body, f"{size:,} bytes come back as {len(found):,}, or others")
-    equal(sandbox.store.head(key).size, size, "the size that a HEAD tells")
+    equal(sandbox.store.head(key).size, size, "the size in a HEAD")
     equal(keys(sandbox.store, key), [key], "then there are")
 
 
@@ -124,10 +115,10 @@ def ranges_of_other_objects_become_parts_of_a_new_one(sandbox: Sandbox) -> None:
             if isinstance(part, bytes):
                 output.write(part)
             else:
-                equal(output.copy("source", part, etag), part[1] - part[0], "the bytes that are copied")
+                equal(output.copy("source", part, etag), part[1] - part[0], "the bytes copied")
         size = output.commit()
     expected = b"".join(part if isinstance(part, bytes) else body[slice(*part)] for part in parts)
-    equal(size, len(expected), "the bytes that are committed")
+    equal(size, len(expected), "the bytes committed")
     expect(store.get("copy").body == expected, "what was copied comes back as other bytes")
     old = put(store, "small", b"old bytes")
     put(store, "small", b"new bytes", old)
@@ -151,7 +142,7 @@ def an_input_is_a_seekable_file(sandbox: Sandbox) -> None:
         output.commit()
     dice = random.Random(2)
     with sandbox.store.open_input("big") as file, io.BytesIO(body) as expected:
-        expect(file.readable() and file.seekable(), "it is no seekable file")
+        expect(file.readable() and file.seekable(), "it is not a seekable file")
         for _ in range(60):
             sandbox.go_on()
             if dice.random() < 0.5:
@@ -162,10 +153,10 @@ def an_input_is_a_seekable_file(sandbox: Sandbox) -> None:
             else:
                 size = dice.choice([0, 1, 10, 100_000, 9_000_000])
                 at = file.tell()
-                expect(file.read(size) == expected.read(size), f"{size:,} bytes from {at:,} on are others")
+                expect(file.read(size) == expected.read(size), f"{size:,} bytes from {at:,} on differ")
             equal(file.tell(), expected.tell(), "the position")
         file.seek(0)
-        expect(file.read() == body, "all of it is something else")
+        expect(file.read() == body, "the whole content differs")
         equal(file.read(), b"", "after its end there is")
 
 
@@ -203,7 +194,7 @@ def an_input_never_mixes_an_object_with_the_one_that_replaced_it(sandbox: Sandbo
     expect(begun + rest == old, "bytes of both")
 
 
-@check("a fault of dolmen: please report it")
+@check("a bug in dolmen: please report it")
 def a_local_path_if_there_is_one_holds_the_object(sandbox: Sandbox) -> None:
     """A local path holds the bytes of the object, as it may be mapped into memory."""
     put(sandbox.store, "dir/key", b"content")

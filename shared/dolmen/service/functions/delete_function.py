@@ -1,4 +1,4 @@
-"""Applies the delete requests of one event as tombstones: the body of the delete function.
+"""Applies the delete requests of one event as tombstones: the work of the delete function.
 
 The calls, from event to commit::
 
@@ -10,7 +10,7 @@ The calls, from event to commit::
             TransactionTable.delete     adds a tombstone, or positions, for one table
             Transaction.commit          uploads what is large, then commits
       Deliveries.finish                 sends unfinished messages again, gives hopeless ones up
-      publish_erasures                  tables that are published as Iceberg, and in which rows were erased
+      publish_erasures                  tables published as Iceberg in which rows were erased
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:  # it imports all of maintenance
     from dolmen.maintenance.round import Measures
 
 _LOOKUP_BYTES_PER_SECOND = 32 << 20
-"""At most this many bytes of data files are searched for erased rows, for each second of half of the time left."""
+"""The most bytes of data files to search for erased rows, for each second of half of the time left."""
 
 
 def delete_event(resources: FunctionResources, batch: Sequence[Message], invocation: Invocation) -> BatchResponse:
@@ -84,7 +84,7 @@ class _DeleteEvent:
         return response
 
     def _read_group(self, group: list[Message]) -> tuple[list[DeleteRequest], list[Message]]:
-        """Reads the requests of a group, and for each its message. Refuses malformed messages."""
+        """Reads the requests of a group, each with its message. Refuses malformed messages."""
         requests: list[DeleteRequest] = []
         sent_by: list[Message] = []
         for message in group:
@@ -92,7 +92,7 @@ class _DeleteEvent:
                 # Lambda repeats an asynchronous invocation under the same id.
                 requests.append(parse_request(message.body, message.id or self._invocation.id))
                 sent_by.append(message)
-            except Exception as error:  # noqa: BLE001 - a bad message must not block its batch, whatever is wrong
+            except Exception as error:  # noqa: BLE001 - a bad message must never block its batch
                 fields = error_fields(error)
                 self._deliveries.refuse(message, fields)
                 self._counts["DeletesFailed"] += 1
@@ -124,12 +124,9 @@ class _DeleteEvent:
         self._logger.info(f"delete {outcome.status}", **ids, **about, version=outcome.version)
 
     def _publish(self, seconds: float) -> None:
-        """Publishes tables in which rows were erased. What fails is left to the next round of compact.
+        """Publishes tables with erased rows while ``seconds`` are left; the next round of compact does the rest.
 
         The requests are applied by now, and stay so. A repeated delivery finds that and publishes nothing.
-
-        Args:
-            seconds: no publication is begun with less time left.
         """
         from dolmen.iceberg.publication import publish_erasures  # imports fastavro
 

@@ -5,7 +5,7 @@ that is only postponed must not be delivered again: the function sends a copy, a
 attributes of the copy keep its history:
 
 =============  ========================================================================================================
-postponed      not begun for lack of time: sent again without a delay; this is not counted
+postponed      not begun for lack of time: sent again without a delay, and not counted
 waiting        for a table that does not exist: sent again, delayed by 30 seconds, then 60, then 120; the function
                rejects the drop the next time (``MAX_TABLE_TRIES``), so it is never given up for that
 failed         temporarily (S3 refuses, say): sent again, delayed by 30 seconds, then 60, ... 900; given up after
@@ -78,35 +78,18 @@ class FunctionLogger(Protocol):
     def error(self) -> Callable[..., None]: ...
 
 
-class DeliveryQueue(Protocol):
-    """A queue to which messages can be sent again."""
-
-    def put(self, messages: Sequence[OutgoingMessage]) -> None:
-        """Sends messages. Raises dolmen's errors; some messages may have been sent."""
-
-    def hide(self, receipts: Sequence[str], seconds: int) -> None:
-        """Hides messages that were delivered, for ``seconds`` from now. Raises dolmen's errors."""
-
-    def remove(self, receipts: Sequence[str]) -> None:
-        """Removes messages that were delivered. Raises dolmen's errors; some may come again."""
-
-
 Fields = Mapping[str, Any]
 """The fields of an error in a log: see ``error_fields``."""
 
 BatchResponse = dict[str, list[dict[str, str]]]
 """The response that names to Lambda the messages to deliver again."""
 
-DeliveryQueues = tuple[DeliveryQueue, DeliveryQueue]
+DeliveryQueues = tuple[SqsQueue, SqsQueue]
 """The function's own queue, and its dead-letter queue."""
 
 
 def open_queues(queue: str | None, dead_letters: str | None, runtime: Runtime) -> DeliveryQueues | None:
-    """Both queues of a function; None unless both are given, and of SQS.
-
-    Raises:
-        InputError: a URL names no queue.
-    """
+    """Both queues of a function; None unless both are given, and of SQS. Raises InputError for other URLs."""
     if queue is None or dead_letters is None:
         return None
     own, dead = (open_queue(url, runtime, expedited=True) for url in (queue, dead_letters))
@@ -114,7 +97,7 @@ def open_queues(queue: str | None, dead_letters: str | None, runtime: Runtime) -
 
 
 class HalfTimeDeadline:
-    """A deadline at half of the time that is left when it is made; the rest is for the work begun, and its commit.
+    """A deadline at half of the time that is left when it is made; the rest is to finish the work, and commit.
 
     The first call returns False, whatever the time: each invocation begins at least one piece of work.
     """
@@ -133,10 +116,10 @@ class HalfTimeDeadline:
 
 
 class Deliveries:
-    """The messages of one invocation, and the decisions on those that are not done.
+    """The messages of one invocation, and the decisions on unfinished ones.
 
     Args:
-        queues: None = messages that are not done are reported to Lambda, and crashes are not detected.
+        queues: None = unfinished messages are reported to Lambda, and crashes are not detected.
         now_us: microseconds since the epoch.
         remaining_seconds: returns the time left for the invocation.
     """
@@ -177,13 +160,14 @@ class Deliveries:
             if message.crashes >= MAX_CRASHES:
                 reason = f"the function died {message.crashes} times that it took this message"
                 self.refuse(message, {"error": "CrashError", "reason": reason})
-        # One group of this invocation: messages with equally many crashes, the fewest first.
+        # One group in this invocation: the messages with the fewest crashes.
         isolated = [message for message in isolated if message.crashes < MAX_CRASHES]
         least = min((message.crashes for message in isolated), default=0)
         together = ISOLATED_TOGETHER if least <= 1 else 1
         group = [message for message in isolated if message.crashes == least][:together]
         chosen = set(map(id, group))
-        rest = [message for message in self._batch if id(message) not in chosen and not self._is_refused(message)]
+        refused = self._refusals.keys()
+        rest = [each for each in self._batch if id(each) not in chosen and self._index(each) not in refused]
         if not group:
             yield from isolate(rest)
             return
@@ -201,39 +185,39 @@ class Deliveries:
         yield from isolate([message for message in stuck if message.crashes])
 
     def postpone(self, message: Message) -> None:
-        """Marks a message as postponed: it, or a part of it, was not begun."""
+        """Notes that a message, or a part of it, was not begun."""
         self._postponed.add(self._index(message))
 
     def wait(self, message: Message, fields: Fields) -> None:
-        """Marks a message as one that waits, as a whole or in part, for a table."""
+        """Notes that a message, or a part of it, waits for a table."""
         self._waits.setdefault(self._index(message), fields)
 
     def fail(self, message: Message, fields: Fields) -> None:
-        """Marks a message as failed temporarily, as a whole or in part."""
+        """Notes that a message, or a part of it, failed temporarily."""
         self._errors.setdefault(self._index(message), fields)
 
     def refuse(self, message: Message, fields: Fields) -> None:
-        """Marks a message as one that, as a whole or in part, can never be applied."""
+        """Notes that a message, or a part of it, can never be applied."""
         self._refusals.setdefault(self._index(message), fields)
 
     def send_back_excess(self, sizes: Sequence[tuple[Message, int]], seconds: float) -> list[Message]:
         """Sends messages again at once that could hardly be begun in time, so that other functions can take them.
 
         Lambda delivers a batch as a whole, however long its work: other functions would find the queue empty while one
-        function has all the work. The first message is always kept, whatever its size.
+        function has all the work. The first message always stays, whatever its size.
 
         Args:
-            sizes: messages in the order in which they are begun, each with the bytes to read for it.
-            seconds: for how long new work is begun.
+            sizes: messages in the order of the work, each with the bytes to read for it.
+            seconds: the time in which new work is begun.
 
         Returns:
             The messages that were sent again; none without SQS, or if SQS does not answer.
         """
         if self._queues is None:
             return []
-        bytes_of: dict[int, int] = {}
+        bytes_of = Counter[int]()
         for message, size in sizes:
-            bytes_of[self._index(message)] = bytes_of.get(self._index(message), 0) + size
+            bytes_of[self._index(message)] += size
         room, before = seconds * READ_A_SECOND, 0
         offered: set[int] = set()
         for index, size in bytes_of.items():
@@ -255,17 +239,14 @@ class Deliveries:
         for message, fields in self.given_up:
             logger.error("message given up", message_id=message.id, **fields)
         if self.queue_error is not None:
-            then = "messages that are not done wait for their time-out"
+            then = "unfinished messages wait for their time-out"
             logger.error("queue not reached", **error_fields(self.queue_error), then=then)
         left = [self._batch[index] for index in self._unfinished() if index not in self._sent]
         return {"batchItemFailures": [{"itemIdentifier": message.answer_id} for message in left if message.answer_id]}
 
     @property
     def unanswerable(self) -> str | None:
-        """Why an event that came without a queue is not done; None if it is done, or came by a queue.
-
-        Lambda tries such an event again when its function raises.
-        """
+        """Why an event that came without a queue is not done: Lambda tries it again when its function raises."""
         for index in self._unfinished():
             if self._batch[index].answer_id is None:
                 fields = self._errors.get(index) or self._waits.get(index) or self._refusals.get(index)
@@ -274,47 +255,39 @@ class Deliveries:
 
     def _send(self) -> None:
         """Sends the messages that are decided on, as long as there is time and SQS answers."""
+        if self._queues is None:
+            return
         back: list[tuple[int, OutgoingMessage]] = []
         dead: list[tuple[int, OutgoingMessage]] = []
         for index in self._unfinished():
             message = self._batch[index]
-            if index in self._sent or self._queues is None or message.answer_id is None or message.body is None:
+            if index in self._sent or message.answer_id is None or message.body is None:
                 continue
-            failed, refused = self._errors.get(index), self._refusals.get(index)
-            if failed is not None and message.failures + 1 >= MAX_FAILURES:
-                dead.append((index, _dead_letter(message, failed)))
-            elif failed is not None:
-                back.append((index, _copy(message, failures=message.failures + 1, waits=message.waits)))
-            elif index in self._waits:
-                back.append((index, _copy(message, failures=message.failures, waits=message.waits + 1)))
-            elif index in self._postponed:
-                back.append((index, _copy(message, failures=message.failures, waits=message.waits)))
-            elif refused is not None:
-                dead.append((index, _dead_letter(message, refused)))
-        if self._queues is None:
-            return
+            error, refusal = self._errors.get(index), self._refusals.get(index)
+            if error is not None and message.failures + 1 >= MAX_FAILURES:
+                dead.append((index, _dead_letter(message, error)))
+            elif error is None and refusal is not None and index not in self._waits and index not in self._postponed:
+                dead.append((index, _dead_letter(message, refusal)))
+            else:
+                failures = message.failures + (error is not None)
+                waits = message.waits + (error is None and index in self._waits)
+                back.append((index, _copy(message, failures=failures, waits=waits)))
         for queue, letters in zip(self._queues, (back, dead), strict=True):
-            letters[:] = [(index, letter) for index, letter in letters if letter.size <= MAX_SQS_BYTES]
-            for start in range(0, len(letters), MAX_SQS_BATCH):
-                part = letters[start : start + MAX_SQS_BATCH]
-                if self.queue_error is not None or self._remaining_seconds() < 3 * EXPEDITED_SECONDS:
+            sendable = [(index, letter) for index, letter in letters if letter.size <= MAX_SQS_BYTES]
+            for start in range(0, len(sendable), MAX_SQS_BATCH):
+                part = sendable[start : start + MAX_SQS_BATCH]
+                if self._remaining_seconds() < 3 * EXPEDITED_SECONDS:
                     return
-                try:
-                    queue.put([letter for _, letter in part])
-                except Error as error:
-                    self.counts["QueueErrors"] += 1
-                    self.queue_error = error
+                if not self._call(queue.put, [letter for _, letter in part]):
                     return
-                self._sent.update(index for index, _ in part)
+                indexes = [index for index, _ in part]
+                self._sent.update(indexes)
                 if letters is dead:
                     self.counts["MessagesGivenUp"] += len(part)
-                    self.given_up += [
-                        (self._batch[index], self._errors.get(index) or self._refusals[index]) for index, _ in part
-                    ]
+                    self.given_up += [(self._batch[i], self._errors.get(i) or self._refusals[i]) for i in indexes]
                 else:
-                    self.counts["MessagesPostponed"] += sum(
-                        index not in self._errors and index not in self._waits for index, _ in part
-                    )
+                    uncounted = set(indexes) - self._errors.keys() - self._waits.keys()
+                    self.counts["MessagesPostponed"] += len(uncounted)
 
     def _guard_others(self, group: Sequence[Message], sent: Sequence[Message]) -> None:
         """Protects other messages in case this group kills the function.
@@ -322,61 +295,54 @@ class Deliveries:
         Messages that were sent again are removed now, because the function may never answer. The group is hidden until
         soon after the function's time is over.
         """
-        if self._queues is None or self.queue_error is not None:
-            return
         self._remove(sent)
-        if self.queue_error is not None:
-            return
-        queue, _ = self._queues
-        try:
+        if self._queues is not None:
             receipts = [message.receipt for message in group if message.receipt is not None]
-            queue.hide(receipts, round(self._remaining_seconds()) + _MARGIN_SECONDS)
-        except Error as error:
-            self.counts["QueueErrors"] += 1
-            self.queue_error = error
+            self._call(self._queues[0].hide, receipts, round(self._remaining_seconds()) + _MARGIN_SECONDS)
 
     def _remove(self, sent: Sequence[Message]) -> None:
         """Removes messages that were sent again, before the function answers."""
         receipts = [message.receipt for message in sent if message.receipt is not None]
-        if self._queues is None or self.queue_error is not None or not receipts:
-            return
+        if self._queues is not None and receipts:
+            self._call(self._queues[0].remove, receipts)
+
+    def _call(self, verb: Callable[..., None], *arguments: Any) -> bool:
+        """Calls SQS, unless a call has failed before; returns whether it answered."""
+        if self.queue_error is not None:
+            return False
         try:
-            self._queues[0].remove(receipts)
+            verb(*arguments)
         except Error as error:
             self.counts["QueueErrors"] += 1
             self.queue_error = error
+            return False
+        return True
 
     def _unfinished(self) -> list[int]:
         return sorted(self._postponed | self._waits.keys() | self._errors.keys() | self._refusals.keys())
-
-    def _is_refused(self, message: Message) -> bool:
-        return self._index(message) in self._refusals
 
     def _index(self, message: Message) -> int:
         return self._indexes[id(message)]
 
 
 def _copy(message: Message, *, failures: int, waits: int) -> OutgoingMessage:
-    """A copy of a message with new counts. If one has risen, the copy is delayed, the longer the higher it is."""
+    """A copy of a message with new counts. If one has risen, the copy is delayed, longer for higher counts."""
     risen = failures if failures > message.failures else waits if waits > message.waits else 0
     delay = min(MAX_WAIT_SECONDS, FIRST_WAIT_SECONDS << min(risen - 1, 10)) if risen else 0
-    return OutgoingMessage(_text(message), _attributes(message, failures, waits), delay)
-
-
-def _dead_letter(message: Message, fields: Fields) -> OutgoingMessage:
-    reason = f"{fields['error']}: {fields['reason']}"[:_MAX_REASON]
-    printable = "".join(character if character.isprintable() else " " for character in reason)
-    return OutgoingMessage(_text(message), {ID_ATTRIBUTE: str(message.id), REASON_ATTRIBUTE: printable})
-
-
-def _attributes(message: Message, failures: int, waits: int) -> dict[str, str]:
     counts = {
         SENT_ATTRIBUTE: message.sent_us or 0,
         FAILURES_ATTRIBUTE: failures,
         CRASHES_ATTRIBUTE: message.crashes,
         WAITS_ATTRIBUTE: waits,
     }
-    return {ID_ATTRIBUTE: str(message.id)} | {name: str(count) for name, count in counts.items() if count}
+    attributes = {name: str(count) for name, count in counts.items() if count}
+    return OutgoingMessage(_text(message), {ID_ATTRIBUTE: str(message.id)} | attributes, delay)
+
+
+def _dead_letter(message: Message, fields: Fields) -> OutgoingMessage:
+    reason = f"{fields['error']}: {fields['reason']}"[:_MAX_REASON]
+    printable = "".join(character if character.isprintable() else " " for character in reason)
+    return OutgoingMessage(_text(message), {ID_ATTRIBUTE: str(message.id), REASON_ATTRIBUTE: printable})
 
 
 def _text(message: Message) -> str:

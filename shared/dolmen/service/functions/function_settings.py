@@ -2,22 +2,21 @@
 
 ============================  =========================================================================================
 ``DOLMEN_DATABASE``           the database: ``s3://bucket/prefix`` or a directory; required
-``DOLMEN_LANDING_PREFIX``     what the keys of dropped files start with; ``landing/`` by default, empty for all
+``DOLMEN_LANDING_PREFIX``     prefix of the keys of dropped files; ``landing/`` by default, empty for all
 ``DOLMEN_LANDING_URL``        a store that replaces every landing bucket: ``file:///directory`` on one machine
 ``DOLMEN_REJECTED_URL``       where rejects go; ``s3://<the drop's bucket>/rejected`` by default
 ``DOLMEN_AUTO_CREATE``        ``1`` creates a table that does not exist from the first file dropped for it
-``DOLMEN_MAX_FILE_BYTES``     bytes that a file may hold once it is unpacked, before it is a reject; 64 GiB by default
-``DOLMEN_OUTSIDE``            URLs, with spaces between them, whose objects gc reports in receipts of erasures
+``DOLMEN_MAX_FILE_BYTES``     a file that unpacks to more bytes is rejected; 64 GiB by default
+``DOLMEN_OUTSIDE``            URLs, separated by spaces, whose objects gc reports in receipts of erasures
 ``DOLMEN_INGEST_QUEUE``       URL of the queue that ingest takes its messages from: its backlog may be handed over
 ``DOLMEN_DELETE_QUEUE``       URL of the queue that delete takes its messages from
-``DOLMEN_DEAD_LETTERS``       URL of the function's dead-letter queue; with it, and its own queue, both of SQS, the
+``DOLMEN_DEAD_LETTERS``       URL of the function's dead-letter queue; if both its queues are of SQS, the
                               function sends messages again and gives them up itself
                               (``dolmen.service.functions.deliveries``)
 ============================  =========================================================================================
 
-The settings of jobs are in ``dolmen.service.handover.emr_serverless``; by default, no work is handed over to them.
-
-A store's own settings (``AWS_ENDPOINT_URL_S3``, ``DOLMEN_S3_READ_TIMEOUT``, ...) are documented there.
+``dolmen.service.handover.emr_serverless`` has the settings of jobs; by default, no work is handed over to them. The
+store has settings of its own (``AWS_ENDPOINT_URL_S3``, ``DOLMEN_S3_READ_TIMEOUT``, ...).
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from dolmen.errors import InputError
 from dolmen.ingest.landing import PREFIX, Landing
 from dolmen.ingest.queues import Queue, open_queue
 from dolmen.service.functions.deliveries import DeliveryQueues, FunctionLogger, open_queues
-from dolmen.service.handover.emr_serverless import EmrServerless, JobSettings
+from dolmen.service.handover.emr_serverless import EmrServerless, JobSettings, whole_number
 from dolmen.store import open_store
 
 if TYPE_CHECKING:  # they import all of maintenance, and the readers of files
@@ -44,14 +43,7 @@ if TYPE_CHECKING:  # they import all of maintenance, and the readers of files
 
 @dataclass(frozen=True, slots=True)
 class FunctionSettings:
-    """The settings of a function. See the module's documentation.
-
-    Args:
-        queue: URL of the queue of drops: ``DOLMEN_INGEST_QUEUE``.
-        delete_queue: URL of the queue of delete requests: ``DOLMEN_DELETE_QUEUE``.
-        jobs: None where no work is handed over.
-        outside: URLs whose objects receipts of erasures report: ``DOLMEN_OUTSIDE``.
-    """
+    """The settings of a function: see the module's documentation. ``jobs`` is None if no work is handed over."""
 
     database: str
     landing_prefix: str = PREFIX
@@ -70,7 +62,7 @@ class FunctionSettings:
         """Reads settings from environment variables. Raises InputError, which names the variable that is wrong."""
         database = environment.get("DOLMEN_DATABASE", "")
         if not database:
-            raise InputError("DOLMEN_DATABASE is not set: it names the database, as s3://bucket/prefix or a directory")
+            raise InputError("DOLMEN_DATABASE is not set: it names the database, s3://bucket/prefix or a directory")
         prefix = environment.get("DOLMEN_LANDING_PREFIX", PREFIX).strip("/")
         auto_create = environment.get("DOLMEN_AUTO_CREATE", "0").lower()
         if auto_create not in ("0", "1", "false", "true", ""):
@@ -81,7 +73,7 @@ class FunctionSettings:
             environment.get("DOLMEN_LANDING_URL") or None,
             environment.get("DOLMEN_REJECTED_URL") or None,
             auto_create in ("1", "true"),
-            _bytes(environment, "DOLMEN_MAX_FILE_BYTES"),
+            whole_number(environment, "DOLMEN_MAX_FILE_BYTES", 1),
             environment.get("DOLMEN_INGEST_QUEUE") or None,
             JobSettings.of(environment),
             environment.get("DOLMEN_DELETE_QUEUE") or None,
@@ -99,7 +91,7 @@ class FunctionSettings:
 
 
 class FunctionResources:
-    """Whatever is slow to make: a container of a function makes it once. Only the database is opened at once."""
+    """The connections of a function, which each container makes once. All but the database are opened on first use."""
 
     def __init__(self, settings: FunctionSettings) -> None:
         self.settings = settings
@@ -117,20 +109,21 @@ class FunctionResources:
 
     @cached_property
     def backlog_queue(self) -> Queue | None:
-        """The queue whose backlog decides whether all drops go to a job; None if none does."""
+        """The queue whose backlog decides whether all drops go to a job; None if no setting says so."""
         url, jobs = self.settings.queue, self.settings.jobs
-        is_counted = url is not None and jobs is not None and jobs.backlog is not None
-        return open_queue(url, context_of(self.database).runtime, expedited=True) if url and is_counted else None
+        if url is None or jobs is None or jobs.backlog is None:
+            return None
+        return open_queue(url, context_of(self.database).runtime, expedited=True)
 
     @cached_property
     def job_service(self) -> EmrServerless:
-        """The service that runs jobs. There must be settings for them."""
+        """The service that runs jobs. Only for functions that have settings for them."""
         assert self.settings.jobs is not None
         return EmrServerless(self.settings.jobs, context_of(self.database).runtime)
 
     @cached_property
     def records(self) -> HandoverRecords:
-        """The records of drops for jobs. There must be settings for jobs."""
+        """The records of drops for jobs. Only for functions that have settings for jobs."""
         from dolmen.service.handover.handover_records import HandoverRecords
 
         assert self.settings.jobs is not None
@@ -139,13 +132,7 @@ class FunctionResources:
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """One invocation of a function, without the types of Lambda.
-
-    Args:
-        id: the request id. Lambda repeats an asynchronous invocation under the same id.
-        remaining_ms: returns the time left.
-        report: takes metrics.
-    """
+    """One invocation of a function, without the types of Lambda, which repeats an asynchronous one under its id."""
 
     id: str
     remaining_ms: Callable[[], int]
@@ -155,12 +142,3 @@ class Invocation:
     def remaining_seconds(self) -> float:
         """The time left."""
         return self.remaining_ms() / 1000
-
-
-def _bytes(environment: Mapping[str, str], name: str) -> int | None:
-    text = environment.get(name, "")
-    if not text:
-        return None
-    if not (text.isascii() and text.isdecimal() and int(text)):
-        raise InputError(f"{name} is {text!r}: a number of bytes, 1 or more")
-    return int(text)

@@ -1,4 +1,4 @@
-"""Ingests the dropped files that one event announces: the body of the ingest function.
+"""Ingests the dropped files that one event announces: the work of the ingest function.
 
 The calls, from event to commit::
 
@@ -18,7 +18,7 @@ The calls, from event to commit::
       Deliveries.finish                 sends unfinished messages again, gives hopeless ones up
       jobs.request_job                  starts a job for the records, if none is running
 
-Where there is an application for jobs (``dolmen.service.handover.emr_serverless``), a message is acknowledged once the
+If there is an application for jobs (``dolmen.service.handover.emr_serverless``), a message is acknowledged once the
 record of its drops is written.
 """
 
@@ -38,14 +38,14 @@ from dolmen.ingest.drops.ingest_drops import ingest_drops
 from dolmen.ingest.redaction import error_fields
 from dolmen.service.functions.deliveries import BatchResponse, Deliveries, HalfTimeDeadline
 from dolmen.service.functions.function_settings import FunctionResources, Invocation
+from dolmen.service.handover.emr_serverless import load_job, log_record, metric_name, request_job
 from dolmen.service.handover.handover_records import hand_over
-from dolmen.service.handover.jobs import load_job, log_record, metric_name, request_job
 
 if TYPE_CHECKING:  # it imports all of maintenance
     from dolmen.maintenance.round import Measures
 
 START_SECONDS = 45
-"""A job is only started when this much time is left: that takes up to three requests of 15 seconds each."""
+"""The time that starting a job may take: three requests of 15 seconds each."""
 
 _LOG_LEVELS = {"rejected": "warning", "superseded": "warning", "waiting": "warning", "failed": "error"}
 """Log levels of outcomes that may need attention; all others are logged as info."""
@@ -84,10 +84,10 @@ class _IngestEvent:
 
     def run(self) -> BatchResponse:
         """Handles the event."""
-        is_large = self._backlog_is_large()
+        has_backlog = self._has_backlog()
         deadline = HalfTimeDeadline(self._invocation.remaining_ms)  # after the requests that may be slow
         for group in self._deliveries.groups():
-            self._ingest_group(group, deadline, backlog=is_large)
+            self._ingest_group(group, deadline, has_backlog=has_backlog)
         response = self._deliveries.finish(self._logger)
         self._counts.update(self._deliveries.counts)
         if self._counts["FilesHanded"]:
@@ -102,27 +102,37 @@ class _IngestEvent:
             raise RuntimeError(f"not ingested: {reason}")
         return response
 
-    def _ingest_group(self, group: list[Message], deadline: HalfTimeDeadline, *, backlog: bool) -> None:
-        """Ingests the drops of a group in one commit, but for those that are handed over or sent back."""
+    def _ingest_group(self, group: list[Message], deadline: HalfTimeDeadline, *, has_backlog: bool) -> None:
+        """Ingests the drops of a group in one commit, except for those that are handed over or sent back."""
         drops, announced_by = self._read_group(group)
-        outcomes = self._hand_over(drops, backlog=backlog)
-        kept = [index for index in range(len(drops)) if index not in outcomes]
-        # What is handed over takes no time here, so only the rest can be too much.
-        sizes = [(announced_by[index], drops[index].size) for index in kept]
+        outcomes: dict[int, DropOutcome] = {}
+        if (jobs := self._settings.jobs) is not None:
+            outcomes = hand_over(
+                self._database,
+                self._resources.landing,
+                self._resources.records,
+                drops,
+                larger_than=jobs.drop_bytes,
+                backlog=has_backlog,
+                auto_create=self._settings.auto_create,
+            )
+        indexes = [index for index in range(len(drops)) if index not in outcomes]
+        # Handed-over drops take no time here, so only the others can be too much.
+        sizes = [(announced_by[index], drops[index].size) for index in indexes]
         sent = set(map(id, self._deliveries.send_back_excess(sizes, deadline.seconds)))
-        outcomes |= {index: DropOutcome(drops[index], "postponed") for index in kept if id(announced_by[index]) in sent}
-        kept = [index for index in kept if index not in outcomes]
+        outcomes |= {i: DropOutcome(drops[i], "postponed") for i in indexes if id(announced_by[i]) in sent}
+        indexes = [index for index in indexes if index not in outcomes]
         ingested = ingest_drops(
             self._database,
             self._resources.landing,
-            [drops[index] for index in kept],
+            [drops[index] for index in indexes],
             auto_create=self._settings.auto_create,
-            may_wait={drops[index] for index in kept if announced_by[index].may_wait},
+            may_wait={drops[index] for index in indexes if announced_by[index].may_wait},
             max_bytes=self._settings.max_file_bytes,
             deadline=deadline,
             time_left=self._invocation.remaining_seconds,
         )
-        outcomes |= zip(kept, ingested.outcomes, strict=True)
+        outcomes |= zip(indexes, ingested.outcomes, strict=True)
         for index, message in enumerate(announced_by):
             self._report(message, outcomes[index])
         if commit := ingested.commit:
@@ -131,7 +141,7 @@ class _IngestEvent:
             self._counts["CommitAttempts"] += commit.attempts
 
     def _read_group(self, group: list[Message]) -> tuple[list[Drop], list[Message]]:
-        """Reads all drops of a group, and for each the message that announced it. Refuses malformed messages."""
+        """Reads the drops of a group, each with its message. Refuses malformed messages."""
         drops: list[Drop] = []
         announced_by: list[Message] = []
         for message in group:
@@ -145,8 +155,8 @@ class _IngestEvent:
                 self._logger.error("message malformed", message_id=message.id, final=True, **fields)
         return drops, announced_by
 
-    def _backlog_is_large(self) -> bool:
-        """Whether so many messages wait that all drops go to a job; False if the number is not known."""
+    def _has_backlog(self) -> bool:
+        """Whether so many messages wait that all drops go to a job; False if their number is not known."""
         jobs, queue = self._settings.jobs, self._resources.backlog_queue
         try:
             return jobs is not None and queue is not None and queue.waiting() > (jobs.backlog or 0)
@@ -155,22 +165,8 @@ class _IngestEvent:
             self._logger.error("backlog unknown", **error_fields(error))
             return False
 
-    def _hand_over(self, drops: list[Drop], *, backlog: bool) -> dict[int, DropOutcome]:
-        """Writes a record of the drops that a job is to ingest; returns their outcomes, by their indexes."""
-        if self._settings.jobs is None:
-            return {}
-        return hand_over(
-            self._database,
-            self._resources.landing,
-            self._resources.records,
-            drops,
-            larger_than=self._settings.jobs.drop_bytes,
-            backlog=backlog,
-            auto_create=self._settings.auto_create,
-        )
-
     def _start_job(self) -> None:
-        """Starts a job for the drops that were handed over. If that fails, the next round of compact tries again."""
+        """Starts a job for the drops that were handed over. If that fails, the next round of compact does it."""
         if self._invocation.remaining_seconds() < START_SECONDS:
             self._counts["JobStartsFailed"] += 1
             self._logger.error("job not started", reason="too little time is left; the next round of compact starts it")
@@ -221,7 +217,7 @@ class _IngestEvent:
 
 
 def _count_outcome(outcome: DropOutcome) -> Counter[str]:
-    """The metrics that an outcome adds to, with their counts."""
+    """The metrics of an outcome, with their counts."""
     counts = Counter({_METRIC_NAMES[outcome.status]: 1, "LandingTagsFailed": int(outcome.landing_error is not None)})
     if outcome.status == "ingested":
         counts["BytesIngested"] = outcome.drop.size

@@ -3,25 +3,36 @@
 The calls of a round, from event to commit::
 
     compact_event
-      due_jobs.job_round                starts jobs: for tables too large for a function, for drops handed over
+      _start_jobs                       for drops handed over, and tables too large for a function
       Database.maintain                 the other tables: dolmen.maintenance.round, step by step
         expire, resolve, compact, index, merge, publish   each a commit, or several
       measures_of_round, Database.stats the metrics
 
-Jobs are only started where there is an application for them (``dolmen.service.handover.emr_serverless``). The events
-are described in ``dolmen.maintenance.round``.
+``dolmen.maintenance.round`` describes the events.
+
+Jobs are started only where there is an application for them (``dolmen.service.handover.emr_serverless``). The ingest
+function starts a job when it hands drops over. But a running job may have listed the records before that, a job may
+have died, or could not be started. So each round starts a job if there are records and no job is running.
+
+Tables with more to compact than a function should do go to a job too. A function of 1,769 MB, which is one processor,
+compacts about 50 MB a second and is stopped after 15 minutes: 32 GiB take 11 or 12 functions, which is a round. A
+larger table would take several rounds, in which other tables wait; a job spreads over more processors.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from itertools import islice
 from typing import Any
 
 from dolmen.base.units import count_text
-from dolmen.commit.context import context_of
-from dolmen.errors import Error
+from dolmen.commit.context import Context, context_of
+from dolmen.errors import Error, StoreUnavailableError
 from dolmen.ingest.redaction import error_fields, reason_for_log
+from dolmen.maintenance.compact.compaction import CompactionPlan, compact
+from dolmen.maintenance.compact.compaction_plan import MOST_FILES, NEXT_PLAN
+from dolmen.maintenance.debt import debts
 from dolmen.maintenance.round import (
     CompactRequest,
     Deadline,
@@ -35,11 +46,21 @@ from dolmen.maintenance.round import (
     measures_of_round,
 )
 from dolmen.service.functions.function_settings import FunctionResources, Invocation
-from dolmen.service.handover.due_jobs import job_round
-from dolmen.service.handover.jobs import log_record, metric_name
+from dolmen.service.handover.emr_serverless import (
+    JobAttempt,
+    SparkJob,
+    compact_job,
+    load_job,
+    log_record,
+    metric_name,
+    request_job,
+)
+
+FILE_BYTES = 1 << 18
+"""The time of a file's requests, as bytes that could be compacted in it."""
 
 MAX_LOGGED_FAILURES = 100
-"""At most this many objects that could not be deleted are logged one by one."""
+"""The most objects that could not be deleted that are logged one by one."""
 
 
 def compact_event(resources: FunctionResources, event: Any, invocation: Invocation) -> dict[str, Any]:
@@ -99,32 +120,79 @@ def gc_event(resources: FunctionResources, event: Any, invocation: Invocation) -
 
 
 def _start_jobs(resources: FunctionResources, request: CompactRequest, invocation: Invocation) -> tuple[str, ...]:
-    """Starts the jobs that are due; returns the tables that jobs compact."""
-    settings, logger = resources.settings.jobs, invocation.logger
+    """Starts the jobs that are due; returns the tables that jobs compact. The next round repeats what fails."""
+    settings, logger, database = resources.settings.jobs, invocation.logger, resources.database
     if settings is None:
         return ()
-    round_ = job_round(
-        resources.database,
-        settings,
-        resources.job_service,
-        resources.records,
-        tables=request.tables,
-        compacting="compact" in request.steps,
-    )
-    for attempt in round_.attempts:
+    context, service, records = context_of(database), resources.job_service, resources.records
+    attempts: list[JobAttempt] = []
+    errors: list[Error] = []
+    elsewhere: list[str] = []
+
+    def start(job: SparkJob, table: str | None = None) -> bool:
+        attempts.append(request_job(service, job, context.runtime.clock_us(), table))
+        return attempts[-1].is_running
+
+    def is_unreachable() -> bool:
+        """Whether the service did not answer: each further request of this round would wait in vain too."""
+        return any(isinstance(each.error, StoreUnavailableError) for each in attempts)
+
+    try:
+        waiting = records.waiting()
+        invocation.report(
+            {"HandedPending": ("Count", waiting.records), "HandedAgeSeconds": ("Seconds", waiting.age_seconds)}
+        )
+        if waiting.records:
+            start(load_job(database.url, records.url))
+    except Error as error:
+        errors.append(error)
+    try:
+        if "compact" in request.steps and not is_unreachable():
+            # A running job keeps its table also when little is left to do: both would rewrite the same files.
+            alive = {run.name for run in service.runs() if run.alive}
+            elsewhere += (name for name in database.tables() if alive and compact_job(database.url, name).name in alive)
+            for name in tables_larger_than(context, settings.compact_bytes, request.tables):
+                if is_unreachable():
+                    break
+                if name in elsewhere or bytes_to_compact(context, name) <= settings.compact_bytes:
+                    continue
+                if start(compact_job(database.url, name), name):
+                    elsewhere.append(name)
+    except Error as error:
+        errors.append(error)
+    for attempt in attempts:
         level, text, fields = log_record(attempt)
         getattr(logger, level)(text, **fields)
-    for error in round_.errors:
-        logger.error("jobs unknown", **error_fields(error))
-    counts = Counter({"JobsStarted": 0, "JobStartsFailed": len(round_.errors), "JobsHeld": 0})
-    counts.update(name for name in map(metric_name, round_.attempts) if name)
+    for problem in errors:
+        logger.error("jobs unknown", **error_fields(problem))
+    counts = Counter({"JobsStarted": 0, "JobStartsFailed": len(errors), "JobsHeld": 0})
+    counts.update(name for name in map(metric_name, attempts) if name)
     invocation.report({name: ("Count", count) for name, count in counts.items()})
-    if round_.waiting is not None:
-        age_seconds = round_.waiting.age_seconds
-        invocation.report(
-            {"HandedPending": ("Count", round_.waiting.records), "HandedAgeSeconds": ("Seconds", age_seconds)}
-        )
-    return round_.compacted_elsewhere
+    return tuple(elsewhere)
+
+
+def tables_larger_than(context: Context, limit: int, tables: Collection[str] | None = None) -> list[str]:
+    """Those of the tables (None = all) with more than ``limit`` bytes: others have less to compact. One request."""
+    return [
+        debt.name
+        for debt in debts(context).tables.values()
+        if (tables is None or debt.name in tables) and debt.bytes + debt.files * FILE_BYTES > limit
+    ]
+
+
+def bytes_to_compact(context: Context, name: str) -> int:
+    """Plans the compaction of a table, and returns the bytes that it has to read (see ``weight_of``)."""
+    return weight_of(compact(context, name, dry_run=True).plan)
+
+
+def weight_of(plan: CompactionPlan) -> int:
+    """The bytes that a plan has to read, with ``FILE_BYTES`` for each file.
+
+    For a full plan, files that it leaves to the next plans count as if they were like its own.
+    """
+    read = [group for group in plan.groups if group.bytes_out]  # others lose all their rows unread
+    weight = sum(group.bytes_in + len(group.inputs) * FILE_BYTES for group in read)
+    return weight + weight * plan.left.get(NEXT_PLAN, 0) // MOST_FILES
 
 
 def _describe_failure(failure: StepFailure) -> str:

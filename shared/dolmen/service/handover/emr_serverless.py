@@ -1,22 +1,28 @@
-"""Jobs on an application of EMR Serverless, and their settings from the functions' environment variables.
+"""Spark jobs on an application of EMR Serverless, and their settings from the functions' environment variables.
 
-A start with the token of an earlier one is answered with the earlier run: botocore may repeat a request whose answer
-was lost. A request waits for at most 15 seconds: the callers are functions whose time is meant for other work, and the
-next one asks again.
+The name of a job says what it is for. ``ensure_running`` starts a run unless one of this name is alive. It relies on
+two promises of the service: two starts with one token are one run, and a run can be looked up after its start. The list
+of runs may lag behind. So the token is a digest of the job and of its last run that has ended. Callers that see the
+same list start the same run. A caller whose list lags presents a used token, gets the run of that token, sees that it
+has ended, and continues from there. A longer lag costs a run that finds nothing to do, but no row is lost or doubled:
+applied ids prevent that. After a failed run, the next one waits a quarter of an hour, and longer while runs fail.
+
+A request waits for at most 15 seconds: the callers are functions whose time is meant for other work, and the next one
+tries again.
 
 Jobs are scripts beside the archive of their Python packages (``scripts/spark-package.py``), which Spark unpacks on
 every machine as ``environment``. Region, endpoint and credentials are the ordinary AWS configuration. The settings say
-what is handed over, and where jobs run:
+which work is handed over, and where jobs run:
 
 ==================================  ===================================================================================
-``DOLMEN_SPARK_APPLICATION``        id of the application on EMR Serverless; empty: nothing is ever handed over
+``DOLMEN_SPARK_APPLICATION``        id of the application on EMR Serverless; empty: no work is handed over
 ``DOLMEN_SPARK_ROLE``               ARN of the role that jobs run as
 ``DOLMEN_SPARK_JOBS``               where ``scripts/spark-package.py`` has put the jobs: ``s3://bucket/prefix/<digest>``
 ``DOLMEN_SPARK_PARAMETERS``         more parameters for spark-submit, such as ``--conf spark.executor.memory=8g``
-``DOLMEN_SPARK_TIMEOUT_MINUTES``    after so long a job is cancelled; 720 by default
-``DOLMEN_HANDED_URL``               where drops are noted for a job to ingest; required where there is an application
-``DOLMEN_HANDOVER_BYTES``           a dropped file that is larger goes to a job; empty: none does for its size
-``DOLMEN_HANDOVER_BACKLOG``         while more messages than this wait, all drops go to a job; empty: none do for that
+``DOLMEN_SPARK_TIMEOUT_MINUTES``    a job that runs longer is cancelled; 720 by default
+``DOLMEN_HANDED_URL``               where drops are recorded for a job; required where there is an application
+``DOLMEN_HANDOVER_BYTES``           a dropped file that is larger goes to a job; empty: size does not matter
+``DOLMEN_HANDOVER_BACKLOG``         while more messages than this wait, all drops go to a job; empty: never
 ``DOLMEN_HANDOVER_COMPACT_BYTES``   a table with more than this to compact goes to a job; 32 GiB by default
 ==================================  ===================================================================================
 """
@@ -24,23 +30,209 @@ what is handed over, and where jobs run:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
-from typing import Any
+from itertools import takewhile
+from typing import Any, Literal, Protocol
 
 import msgspec
 
 from dolmen.base.runtime import Runtime, cached_property
-from dolmen.base.units import GIB
-from dolmen.errors import InputError, NotFoundError
-from dolmen.service.handover.jobs import JobRun, SparkJob
+from dolmen.base.units import DAY_US, GIB, MINUTE_US, SECOND_US, utc
+from dolmen.errors import Error, InputError, NotFoundError, StoreUnavailableError
+from dolmen.ingest.redaction import error_fields
 from dolmen.store.s3.aws_service import AwsService
+
+ALIVE = frozenset({"SUBMITTED", "PENDING", "SCHEDULED", "QUEUED", "RUNNING", "CANCELLING"})
+FAILED = frozenset({"FAILED", "CANCELLED"})
+
+_FIRST_WAIT_US = 15 * MINUTE_US
+_LONGEST_WAIT_US = DAY_US
+_NEW_US = 10 * SECOND_US
+"""A younger run was started by this call, or by one at the same time; clocks differ by less."""
+_MOST_LINKS = 20
+"""The most runs that the list of runs may lack."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparkJob:
+    """A script to run on Spark: a file below the URL of the jobs. At most one run of its name is alive at a time."""
+
+    name: str
+    script: str
+    arguments: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JobRun:
+    """A run of a job. Its state has the name that EMR Serverless uses; its times are by the service's clock."""
+
+    id: str
+    name: str
+    state: str
+    created_us: int
+    updated_us: int
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has not ended."""
+        return self.state in ALIVE
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended without success."""
+        return self.state in FAILED
+
+
+class JobService(Protocol):
+    """A service that runs jobs."""
+
+    def runs(self) -> list[JobRun]:
+        """All runs of the last days, alive or ended, in any order; the newest may be missing.
+
+        Raises:
+            AccessDeniedError, NotFoundError, StoreUnavailableError: they cannot be listed.
+        """
+
+    def start(self, job: SparkJob, token: str) -> str:
+        """Starts a run, unless this token has started one already, and returns the run's id.
+
+        Raises:
+            InputError, AccessDeniedError, NotFoundError: refused.
+            StoreUnavailableError: it may have been started; the call may be repeated.
+        """
+
+    def run(self, id_: str) -> JobRun | None:
+        """The current state of a run; None if the service does not know it yet.
+
+        Raises:
+            AccessDeniedError, StoreUnavailableError: it cannot be read.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class EnsureResult:
+    """The result of ``ensure_running``.
+
+    Args:
+        outcome: ``started``; ``alive``: one was running, or about to; ``held``: runs have failed, and the next one must
+            wait.
+        run: id of the run; for ``held``, of the last one.
+        wait_seconds: for ``held``, the time until the next run may start.
+    """
+
+    outcome: Literal["started", "alive", "held"]
+    run: str
+    wait_seconds: float = 0
+
+
+def ensure_running(service: JobService, job: SparkJob, now_us: int) -> EnsureResult:
+    """Starts a run of a job unless one is alive; see the module's documentation.
+
+    Raises:
+        AccessDeniedError, InputError, NotFoundError, StoreUnavailableError: it may not have been started. The caller
+            tries again later.
+    """
+    runs = sorted((run for run in service.runs() if run.name == job.name), key=lambda run: (run.created_us, run.id))
+    for run in reversed(runs):
+        if run.alive:
+            return EnsureResult("alive", run.id)
+    # Without a last run the day is used: a service need not remember tokens for longer.
+    before = runs[-1].id if runs else utc(now_us).date().isoformat()
+    for _ in range(_MOST_LINKS):
+        wait_us = _wait_us(runs, now_us)
+        if wait_us > 0:
+            return EnsureResult("held", runs[-1].id, wait_us / 1e6)
+        id_ = service.start(job, token_of(job, before))
+        found = service.run(id_)
+        if found is None or found.created_us >= now_us - _NEW_US:
+            return EnsureResult("started", id_)
+        if found.alive:
+            return EnsureResult("alive", id_)
+        runs, before = [*runs, found], id_
+    raise StoreUnavailableError(f"{job.name}: the last {_MOST_LINKS} runs have ended, and the list of runs shows none")
+
+
+@dataclass(frozen=True, slots=True)
+class JobAttempt:
+    """A job that was requested for a table, or for all: with the result, or the error."""
+
+    job: SparkJob
+    table: str | None
+    result: EnsureResult | None
+    error: Error | None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a run is alive."""
+        return self.result is not None and self.result.outcome != "held"
+
+
+def request_job(service: JobService, job: SparkJob, now_us: int, table: str | None = None) -> JobAttempt:
+    """Calls ``ensure_running`` and returns its error: a job that is not started now is requested again later."""
+    try:
+        return JobAttempt(job, table, ensure_running(service, job, now_us), None)
+    except Error as error:
+        return JobAttempt(job, table, None, error)
+
+
+def log_record(attempt: JobAttempt) -> tuple[Literal["info", "error"], str, dict[str, Any]]:
+    """The log record of an attempt: its level, text, and fields."""
+    fields: dict[str, Any] = {"job": attempt.job.name} | ({"table": attempt.table} if attempt.table else {})
+    result = attempt.result
+    if result is None:
+        return "error", "job not started", fields | (error_fields(attempt.error) if attempt.error else {})
+    fields["run"] = result.run
+    if result.outcome == "held":
+        return "error", "job held, as its last run failed", fields | {"wait_seconds": round(result.wait_seconds)}
+    return "info", f"job {result.outcome}", fields
+
+
+def metric_name(attempt: JobAttempt) -> str | None:
+    """The CloudWatch metric that an attempt counts for; None when a run was already alive."""
+    if attempt.result is None:
+        return "JobStartsFailed"
+    return {"started": "JobsStarted", "held": "JobsHeld", "alive": None}[attempt.result.outcome]
+
+
+def token_of(job: SparkJob, before: str) -> str:
+    """The token under which a job is started after the run ``before``: 64 characters."""
+    return sha256(msgspec.json.encode([job.name, job.script, job.arguments, before])).hexdigest()
+
+
+def load_job(database_url: str, handover_url: str) -> SparkJob:
+    """Ingests all drops that are handed over."""
+    arguments = ("--database", database_url, "--handed", handover_url)
+    return SparkJob(f"dolmen-load-{_short_digest(*arguments)}", "load.py", arguments)
+
+
+def compact_job(database_url: str, table: str) -> SparkJob:
+    """Compacts a table."""
+    return SparkJob(
+        f"dolmen-compact-{table}-{_short_digest(database_url)}",
+        "compact.py",
+        ("--database", database_url, "--table", table),
+    )
+
+
+def _short_digest(*texts: str) -> str:
+    return sha256("\n".join(texts).encode()).hexdigest()[:12]
+
+
+def _wait_us(runs: Sequence[JobRun], now_us: int) -> int:
+    """Microseconds until the next run may start; 0 or less = now. The pause grows while runs fail."""
+    failures = sum(1 for _ in takewhile(lambda run: run.failed, reversed(runs)))
+    if not failures:
+        return 0
+    pause_us = min(_LONGEST_WAIT_US, _FIRST_WAIT_US << min(failures - 1, 10))
+    return runs[-1].updated_us + pause_us - now_us
+
 
 DEFAULT_TIMEOUT_MINUTES = 720
 DEFAULT_COMPACT_BYTES = 32 * GIB
-"""The bytes that a function compacts in a round, about; see ``dolmen.service.handover.due_jobs``."""
+"""The bytes that a function compacts in a round, about; see ``dolmen.service.functions.scheduled_functions``."""
 _APPLICATION = re.compile(r"[0-9a-z]{1,64}")
 _ROLE = re.compile(r"arn:aws[a-z-]*:iam::[0-9]{12}:role/[^\s]{1,512}")
 _PASSED_ON = (
@@ -51,16 +243,12 @@ _PASSED_ON = (
     "DOLMEN_BUCKET_OWNERS",
     "AWS_ENDPOINT_URL_S3",
 )
-"""Variables that jobs get, too, so that a file becomes the same rows, or the same reject, as in a function."""
+"""Variables that jobs get too, so that a file becomes the same rows, or the same reject, as in a function."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobSettings:
-    """The settings of jobs. See the module's documentation.
-
-    Args:
-        environment: variables of the function that its jobs get too.
-    """
+    """The settings of jobs: see the module's documentation. ``environment`` has variables that jobs get too."""
 
     application: str
     role: str
@@ -84,22 +272,20 @@ class JobSettings:
         if not application:
             return None
         if not _APPLICATION.fullmatch(application):
-            raise InputError(
-                f"DOLMEN_SPARK_APPLICATION is {application!r}: an application's id, such as 00f1r2a3b4c5d6e7"
-            )
+            raise InputError(f"DOLMEN_SPARK_APPLICATION is {application!r}: give an id, such as 00f1r2a3b4c5d6e7")
         role = _require(environment, "DOLMEN_SPARK_ROLE", "the ARN of the role that jobs run as")
         if not _ROLE.fullmatch(role):
-            raise InputError(f"DOLMEN_SPARK_ROLE is {role!r}: the ARN of a role, as arn:aws:iam::<account>:role/<name>")
+            raise InputError(f"DOLMEN_SPARK_ROLE is {role!r}: give an ARN, such as arn:aws:iam::<account>:role/<name>")
         return cls(
             application,
             role,
             _url(environment, "DOLMEN_SPARK_JOBS", "where scripts/spark-package.py has put the jobs"),
-            _url(environment, "DOLMEN_HANDED_URL", "where drops are noted that a job is to ingest"),
+            _url(environment, "DOLMEN_HANDED_URL", "where drops are recorded for a job"),
             environment.get("DOLMEN_SPARK_PARAMETERS", "").strip(),
-            _count(environment, "DOLMEN_SPARK_TIMEOUT_MINUTES", 5) or DEFAULT_TIMEOUT_MINUTES,
-            _count(environment, "DOLMEN_HANDOVER_BYTES", 1),
-            _count(environment, "DOLMEN_HANDOVER_BACKLOG", 1),
-            _count(environment, "DOLMEN_HANDOVER_COMPACT_BYTES", 1) or DEFAULT_COMPACT_BYTES,
+            whole_number(environment, "DOLMEN_SPARK_TIMEOUT_MINUTES", 5) or DEFAULT_TIMEOUT_MINUTES,
+            whole_number(environment, "DOLMEN_HANDOVER_BYTES", 1),
+            whole_number(environment, "DOLMEN_HANDOVER_BACKLOG", 1),
+            whole_number(environment, "DOLMEN_HANDOVER_COMPACT_BYTES", 1) or DEFAULT_COMPACT_BYTES,
             tuple((name, environment[name]) for name in _PASSED_ON if environment.get(name)),
         )
 
@@ -114,16 +300,17 @@ def _require(environment: Mapping[str, str], name: str, what: str) -> str:
 def _url(environment: Mapping[str, str], name: str, what: str) -> str:
     text = _require(environment, name, what).rstrip("/")
     if not re.fullmatch(r"[a-z0-9]+:///?[^\s/]\S*", text):  # they become words of a command line
-        raise InputError(f"{name} is {text!r}: a URL, as s3://bucket/prefix: {what}")
+        raise InputError(f"{name} is {text!r}: give a URL, such as s3://bucket/prefix: {what}")
     return text
 
 
-def _count(environment: Mapping[str, str], name: str, least: int) -> int | None:
+def whole_number(environment: Mapping[str, str], name: str, least: int) -> int | None:
+    """A number in an environment variable; None if it is not set. Raises InputError, which names it."""
     text = environment.get(name, "")
     if not text:
         return None
     if not (text.isascii() and text.isdecimal() and int(text) >= least):
-        raise InputError(f"{name} is {text!r}: a whole number, {least} or more")
+        raise InputError(f"{name} is {text!r}: give a whole number, {least} or more")
     return int(text)
 
 
@@ -133,20 +320,12 @@ MAX_ATTEMPTS = 2
 """How often the service starts a run: it starts a lost driver again by itself."""
 _QUEUED_MINUTES = 720
 """How long a run may wait before it begins."""
-_CONFIG = {
-    "retries": {"mode": "standard", "total_max_attempts": 2},
-    "connect_timeout": 2,
-    "read_timeout": 5,
-}
+_CONFIG = {"retries": {"mode": "standard", "total_max_attempts": 2}, "connect_timeout": 2, "read_timeout": 5}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class EmrServerless:
-    """The job service of an application.
-
-    Args:
-        settings: which application, and how its jobs run.
-    """
+    """The job service of an application."""
 
     def __init__(self, settings: JobSettings, runtime: Runtime) -> None:
         self._settings, self._runtime = settings, runtime
@@ -157,17 +336,17 @@ class EmrServerless:
         return AwsService("emr-serverless", about, _CONFIG)
 
     def runs(self) -> list[JobRun]:
-        """See ``JobService``. Older runs than those listed have ended: none lasts so long."""
-        lasts = timedelta(minutes=self._settings.timeout_minutes + _QUEUED_MINUTES, days=1)
-        since = _EPOCH + timedelta(microseconds=self._runtime.clock_us()) - lasts
+        """See ``JobService``. All older runs have ended: no run lasts longer than the time that is listed."""
+        longest = timedelta(minutes=self._settings.timeout_minutes + _QUEUED_MINUTES, days=1)
+        since = _EPOCH + timedelta(microseconds=self._runtime.clock_us()) - longest
         found: list[JobRun] = []
         more: dict[str, str] = {}
         while True:
-            answer = self._ask("list_job_runs", createdAtAfter=since, maxResults=50, **more)
-            found += (_run_of(run, "id") for run in answer["jobRuns"])
-            if not answer.get("nextToken"):
+            response = self._request("list_job_runs", createdAtAfter=since, maxResults=50, **more)
+            found += (_run_of(run, "id") for run in response["jobRuns"])
+            if not response.get("nextToken"):
                 return found
-            more = {"nextToken": answer["nextToken"]}
+            more = {"nextToken": response["nextToken"]}
 
     def start(self, job: SparkJob, token: str) -> str:
         """See ``JobService``. The request's settings go into the token: one token with two requests is refused."""
@@ -187,16 +366,16 @@ class EmrServerless:
             "tags": {"dolmen": job.script.removesuffix(".py")},
         }
         whole = sha256(msgspec.json.encode([token, request])).hexdigest()
-        return str(self._ask("start_job_run", clientToken=whole, **request)["jobRunId"])
+        return str(self._request("start_job_run", clientToken=whole, **request)["jobRunId"])
 
     def run(self, id_: str) -> JobRun | None:
         """See ``JobService``."""
         try:
-            return _run_of(self._ask("get_job_run", jobRunId=id_)["jobRun"], "jobRunId")
+            return _run_of(self._request("get_job_run", jobRunId=id_)["jobRun"], "jobRunId")
         except NotFoundError:
             return None
 
-    def _ask(self, operation: str, **request: Any) -> Any:
+    def _request(self, operation: str, **request: Any) -> Any:
         return self._service.ask(operation, applicationId=self._settings.application, **request)
 
 
@@ -212,6 +391,6 @@ def spark_submit_parameters(settings: JobSettings) -> str:
     return " ".join([*(f"--conf {name}={value}" for name, value in options.items()), settings.parameters]).strip()
 
 
-def _run_of(told: Any, id_member: str) -> JobRun:
-    created, updated = ((told[name] - _EPOCH) // timedelta(microseconds=1) for name in ("createdAt", "updatedAt"))
-    return JobRun(told[id_member], told.get("name") or "", told["state"], created, updated)
+def _run_of(run: Any, id_member: str) -> JobRun:
+    created, updated = ((run[name] - _EPOCH) // timedelta(microseconds=1) for name in ("createdAt", "updatedAt"))
+    return JobRun(run[id_member], run.get("name") or "", run["state"], created, updated)

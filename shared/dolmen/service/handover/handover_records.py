@@ -8,8 +8,6 @@ It is created before its message is acknowledged, and its name is a digest of it
 again writes the same record. A job removes a record when all of its drops are finished: each is committed, a duplicate,
 rejected, superseded or ignored. A job that dies leaves it to the next one. A drop that is ingested twice is applied
 once, by ``Drop.id``.
-
-A function hands drops over to a job when they are large or very many.
 """
 
 from __future__ import annotations
@@ -39,19 +37,12 @@ from dolmen.store.base import ObjectInfo, ObjectStore, create
 from dolmen.transactions.transaction import unit_of
 
 FORMAT = 1
-
-
 _NAME = re.compile(r"([0-9a-f]{64})\.json")
 
 
 @dataclass(frozen=True)
 class HandoverRecord:
-    """A record: the drops of one or more messages.
-
-    Args:
-        key: its name in the store of records.
-        drops: each once, ordered by their ids.
-    """
+    """The drops of one or more messages, each once, ordered by their ids. The key is that of the record."""
 
     key: str
     drops: tuple[Drop, ...]
@@ -71,11 +62,7 @@ class _RecordBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class HandoverRecords:
-    """The records in one store.
-
-    Args:
-        store: objects in it with other names are ignored.
-    """
+    """The records in one store, which may have other objects too."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -86,10 +73,7 @@ class HandoverRecords:
         return self._store.url
 
     def add(self, drops: Sequence[Drop]) -> str:
-        """Writes a record, unless it exists. Once this returns, the drops cannot be lost.
-
-        Returns:
-            The record's key.
+        """Writes a record, unless it exists, and returns its key. Once this returns, the drops cannot be lost.
 
         Raises:
             InputError: no drops.
@@ -106,8 +90,7 @@ class HandoverRecords:
     def pending(self) -> Iterator[HandoverRecord]:
         """Yields the records that exist when it is called, oldest first by the store's clock.
 
-        A record that no longer exists when it is read was finished by another job. The error of an unreadable one is
-        raised after all the others.
+        It skips a record that another job has removed, and raises the error of an unreadable one after all the others.
 
         Raises:
             CorruptionError: a record differs from its digest; names it.
@@ -134,13 +117,13 @@ class HandoverRecords:
         age_us = 0 if oldest_us is None else max(0, self._store.clock.now_us - oldest_us)
         return PendingRecords(records, age_us / 1e6)
 
-    def remove(self, handed: HandoverRecord) -> None:
-        """Removes a record whose drops are all finished. It may be removed already.
+    def remove(self, record: HandoverRecord) -> None:
+        """Removes a record whose drops are all finished, unless it was removed before.
 
         Raises:
             StoreUnavailableError: the record may still exist; ingesting it again does no harm.
         """
-        for outcome in self._store.delete([handed.key]):
+        for outcome in self._store.delete([record.key]):
             if outcome.error is not None:
                 raise StoreUnavailableError(f"cannot remove {self.url}/{outcome.key}: {outcome.error}")
 
@@ -150,7 +133,7 @@ class HandoverRecords:
     def _read(self, key: str) -> HandoverRecord:
         body = self._store.get(key).body
         if f"{sha256(body).hexdigest()}.json" != key:
-            raise CorruptionError(key, "its content is not that which its name is a digest of")
+            raise CorruptionError(key, "its name is not the digest of its content")
         try:
             record = msgspec.json.decode(body, type=_RecordBody)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -188,19 +171,17 @@ def hand_over(
     backlog: bool = False,
     auto_create: bool = False,
 ) -> dict[int, DropOutcome]:
-    """Writes ONE record of the drops that a job is to ingest. All others are left to the caller.
+    """Writes ONE record of the drops for a job. All others are left to the caller.
 
-    A drop that is not a file of a table is not handed over, and neither is one that was ingested before, or whose table
-    does not exist. The caller handles these.
+    These are drops that are not files of a table, that were ingested before, or whose table does not exist.
 
     Args:
-        larger_than: hand over drops of more bytes than this; None = none for their size.
+        larger_than: hand over drops of more bytes than this; None: size does not matter.
         backlog: hand over all drops.
-        auto_create: hand over a drop whose table does not exist too: the job creates it.
+        auto_create: also hand over a drop whose table does not exist: the job creates it.
 
     Returns:
-        By the index in ``drops``, the outcome of each that a job is to ingest: ``handed``, or ``failed`` if the record
-        may not have been written.
+        By index in ``drops``, the outcomes for the job: ``handed``, or ``failed`` if the record may be missing.
     """
     chosen = {
         index: drop
@@ -215,13 +196,13 @@ def hand_over(
         if not auto_create and not set(names.values()).issubset(newest.tables()):
             unit_of(newest).refresh()  # the cached version may be older than the table
         done, tables = unit_of(newest).find_applied({drop.id for drop in chosen.values()}), newest.tables()
-        left = {
+        open_ = {
             index: drop
             for index, drop in chosen.items()
             if drop.id not in done and (auto_create or names[index] in tables)
         }
-        if left:
-            records.add(list(left.values()))
+        if open_:
+            records.add(list(open_.values()))
     except Error as error:
         return {index: DropOutcome(drop, "failed", error=error) for index, drop in chosen.items()}
-    return {index: DropOutcome(drop, "handed") for index, drop in left.items()}
+    return {index: DropOutcome(drop, "handed") for index, drop in open_.items()}

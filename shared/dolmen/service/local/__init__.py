@@ -4,7 +4,6 @@ It loads the Lambda handlers by path and calls them with the events that AWS wou
 It imports ``dolmen.service.functions`` and what lies below that. Begin with ``dolmen.service.local.pipeline``.
 """
 
-from dolmen.service.local.layout import LocalLayout
-from dolmen.service.local.pipeline import LocalEvent, run_local
+from dolmen.service.local.pipeline import LocalEvent, LocalLayout, run_local
 
 __all__ = ["LocalEvent", "LocalLayout", "run_local"]

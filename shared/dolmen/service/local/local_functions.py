@@ -1,9 +1,8 @@
-"""The Lambda functions, run in this process: loaded by path, called with the events that Lambda would give them.
+"""The Lambda functions on this machine: loaded by path, called with the events that Lambda would give them.
 
-The scheduled functions on this machine: called every so often, in a process of their own.
-
-A process, because a round of compaction keeps a processor busy for minutes and ingest must not wait for it. It ends by
-itself when the pipeline does, even one that was killed: it notices that its standard input is closed.
+The scheduled functions run in a process of their own, because a round of compaction keeps a processor busy for minutes
+and ingest must not wait for it. The process ends when its standard input is closed, also because the pipeline was
+killed.
 """
 
 from __future__ import annotations
@@ -18,28 +17,22 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
-from dolmen.base.runtime import Runtime
+from dolmen.base.runtime import Runtime, shared_runtime
 from dolmen.errors import Error, InputError
 from dolmen.ingest.queues import Letter
 
 TIMEOUT_SECONDS = 900
 
-
 _PACKAGED = Path(__file__).with_name("handlers")
-
-
 _CHECKOUT = Path(__file__).parents[4] / "functions"
-
-
 _ORDINARY = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
-
-Tell = Callable[[str, int, dict[str, Any]], None]
-"""Takes what a function logs: the text, the level of ``logging``, and the named facts."""
+LogSink = Callable[[str, int, dict[str, Any]], None]
+"""Takes a log record of a function: the text, the level of ``logging``, and the named fields."""
 
 
 def functions_directory() -> Path:
@@ -47,19 +40,12 @@ def functions_directory() -> Path:
     return _CHECKOUT if _CHECKOUT.is_dir() and not _PACKAGED.is_dir() else _PACKAGED
 
 
-class FunctionModule(Protocol):
-    """The names that a function's ``app.py`` defines."""
-
-    logger: Any
-    lambda_handler: Callable[[dict[str, Any], Any], Any]
-
-
 @dataclass(frozen=True, slots=True)
 class DeliveryFailure:
-    """Why a message is to be delivered again.
+    """Why a message failed.
 
     Args:
-        final: it can never be applied: it is not delivered again.
+        final: it can never be applied, so it is not delivered again.
         postponed: it was not begun, for lack of time.
         waiting: it is a drop whose table does not exist.
     """
@@ -82,14 +68,14 @@ class InvocationContext:
     memory_limit_in_mb: int = 1024
     log_group_name: str = ""
     log_stream_name: str = ""
-    began: float = field(default=0.0)
+    began: float = 0.0
 
     def __post_init__(self) -> None:
         self.invoked_function_arn = f"arn:aws:lambda:local:000000000000:function:{self.function_name}"
         self.began = self.runtime.monotonic()
 
     def get_remaining_time_in_millis(self) -> int:
-        """The time left, as on Lambda. Handlers stop taking work when half of it is over; nothing ends them at 0."""
+        """The time left, as on Lambda. Handlers take no new work after half of it; nothing ends them at 0."""
         return int(max(0.0, TIMEOUT_SECONDS - (self.runtime.monotonic() - self.began)) * 1000)
 
 
@@ -97,23 +83,23 @@ class LocalFunction:
     """One function, warm: its ``app.py`` is loaded once.
 
     Args:
-        directory: holds ``app.py``.
-        log: the file that its log goes to.
-        tell: called with all that it logs.
-        at_once: call ``tell`` when it logs (``tell`` must not print then) instead of after the invocation.
+        directory: the directory of ``app.py``.
+        log: the file for its log.
+        sink: called with its log records.
+        at_once: call ``sink`` when it logs (``sink`` must not print then) instead of after the invocation.
     """
 
-    def __init__(self, directory: Path, log: Path, tell: Tell, runtime: Runtime, *, at_once: bool = False) -> None:
+    def __init__(self, directory: Path, log: Path, sink: LogSink, runtime: Runtime, *, at_once: bool = False) -> None:
         self.name, self._runtime, self._failures = directory.name, runtime, dict[str, DeliveryFailure]()
         self._module = _load(directory / "app.py")
-        self._tell, self._log_records = tell, list[tuple[str, int, dict[str, Any]]]()
+        self._sink, self._log_records = sink, list[tuple[str, int, dict[str, Any]]]()
         self._log = log.open("a")
         self._streams = [
             (handler, _set_stream(handler, self._log))
             for handler in self._module.logger.handlers
             if isinstance(handler, logging.StreamHandler)
         ]
-        self._listener = _Listener(tell if at_once else self._note_log)
+        self._listener = _Listener(sink if at_once else self._note_log)
         self._module.logger.addHandler(self._listener)
 
     def close(self) -> None:
@@ -143,28 +129,28 @@ class LocalFunction:
                 return self._module.lambda_handler(event, context)
         finally:
             self._log.flush()
-            for told in self._log_records:
-                self._tell(*told)
+            for record in self._log_records:
+                self._sink(*record)
 
-    def _note_log(self, text: str, level: int, facts: dict[str, Any]) -> None:
-        id_ = str(facts.get("message_id"))
-        if reason := facts.get("reason"):
-            error = facts.get("error")
-            said = f"{error}: {reason}" if error else str(reason)
-            self._failures[id_] = DeliveryFailure(said, final=bool(facts.get("final")), waiting=text == "drop waiting")
+    def _note_log(self, text: str, level: int, fields: dict[str, Any]) -> None:
+        id_ = str(fields.get("message_id"))
+        if reason := fields.get("reason"):
+            reason = f"{fields['error']}: {reason}" if fields.get("error") else str(reason)
+            final, waiting = bool(fields.get("final")), text == "drop waiting"
+            self._failures[id_] = DeliveryFailure(reason, final=final, waiting=waiting)
         elif text.endswith(" postponed"):
             self._failures.setdefault(id_, DeliveryFailure(text, postponed=True))
-        self._log_records.append((text, level, facts))
+        self._log_records.append((text, level, fields))
 
 
 class _Listener(logging.Handler):
-    def __init__(self, heard: Tell) -> None:
+    def __init__(self, sink: LogSink) -> None:
         super().__init__()
-        self._note_log = heard
+        self._sink = sink
 
     def emit(self, record: logging.LogRecord) -> None:
-        facts = {name: value for name, value in vars(record).items() if name not in _ORDINARY}
-        self._note_log(record.getMessage(), record.levelno, facts)
+        fields = {name: value for name, value in vars(record).items() if name not in _ORDINARY}
+        self._sink(record.getMessage(), record.levelno, fields)
 
 
 def _set_stream(handler: logging.StreamHandler[Any], stream: Any) -> Any:
@@ -177,21 +163,20 @@ def _set_stream(handler: logging.StreamHandler[Any], stream: Any) -> Any:
     return before
 
 
-def _load(path: Path) -> FunctionModule:
+def _load(path: Path) -> Any:
     spec = importlib.util.spec_from_file_location(f"dolmen_local_{path.parent.name}", path)
     if not path.is_file() or spec is None or spec.loader is None:
-        raise InputError(f"there is no function {path}: install dolmen from its wheel, or say where functions/ is")
-    module: Any = importlib.util.module_from_spec(spec)
+        raise InputError(f"there is no function {path}: install dolmen from its wheel, or name the functions' folder")
+    module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
     except ModuleNotFoundError as error:
         raise InputError(f"{path} needs {error.name!r}, which is not installed: pip install 'dolmen[aws]'") from error
-    checked: FunctionModule = module
-    return checked
+    return module
 
 
 def _record(function: str, letter: Letter) -> dict[str, Any]:
-    """The record of an SQS message in Lambda's event: docs.aws.amazon.com/lambda/latest/dg/with-sqs.html."""
+    """An SQS message in Lambda's event: docs.aws.amazon.com/lambda/latest/dg/with-sqs.html."""
     return {
         "messageId": letter.id,
         "receiptHandle": letter.id,
@@ -207,35 +192,30 @@ def _record(function: str, letter: Letter) -> dict[str, Any]:
 EVENTS: Mapping[str, dict[str, Any]] = {"compact": {}, "gc": {}}
 """The events that the functions get: the same as from the schedules in template.yaml."""
 
-
 _FIRST_SECONDS = 10.0
-
-
 _CLOSING_SECONDS = 30.0
-
-
 _MAX_WAIT_SECONDS = 600.0
 
-
-TellScheduled = Callable[[str, str, int, dict[str, Any]], None]
-"""Takes what a function logs: its name, the text, the level of ``logging``, and the named facts."""
+ScheduledLogSink = Callable[[str, str, int, dict[str, Any]], None]
+"""Takes a log record of a function: the function's name, the text, the level of ``logging``, and the named fields."""
 
 
 class Schedule:
     """The process that calls the functions, as the pipeline sees it.
 
     Args:
-        functions: the project's ``functions/``.
+        functions: the directory of the functions.
         log: the file that the functions' log goes to.
-        seconds: by function, how long to wait from the end of one call to the beginning of the next.
-        tell: called by ``poll`` with all that they log.
+        seconds: by function, the pause from the end of one call to the beginning of the next.
+        sink: called by ``poll`` with their log records.
     """
 
     def __init__(
-        self, functions: Path, log: Path, seconds: Mapping[str, float], tell: TellScheduled, runtime: Runtime
+        self, functions: Path, log: Path, seconds: Mapping[str, float], sink: ScheduledLogSink, runtime: Runtime
     ) -> None:
-        self._command = [sys.executable, "-m", __package__, str(functions), str(log), json.dumps(dict(seconds))]
-        self._tell, self._runtime = tell, runtime
+        source = f"from {__name__} import main; main()"
+        self._command = [sys.executable, "-c", source, str(functions), str(log), json.dumps(dict(seconds))]
+        self._sink, self._runtime = sink, runtime
         self._process: subprocess.Popen[bytes] | None = None
         self._read = b""
         self._starts = 0
@@ -245,7 +225,7 @@ class Schedule:
         return self
 
     def poll(self) -> None:
-        """Passes on what was logged since the last call, without waiting. Restarts a dead process, after a pause."""
+        """Passes on new log records, without waiting. Restarts a dead process, after a pause."""
         if self._process is None:
             if self._runtime.monotonic() >= self._start_at:
                 self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: S603
@@ -256,13 +236,13 @@ class Schedule:
         ended = self._process.poll()
         *lines, self._read = (self._read + (self._process.stdout.read() or b"")).split(b"\n")
         for line in lines:
-            self._tell(*json.loads(line))
+            self._sink(*json.loads(line))
         if ended is not None:
             self._close()
             self._starts += 1
             wait_seconds = min(2.0**self._starts, _MAX_WAIT_SECONDS)
             self._start_at = self._runtime.monotonic() + wait_seconds
-            self._tell("schedule", "ended", logging.ERROR, {"exit_code": ended, "again_in_seconds": wait_seconds})
+            self._sink("schedule", "ended", logging.ERROR, {"exit_code": ended, "again_in_seconds": wait_seconds})
 
     def __exit__(self, *exception: object) -> None:
         self._close()
@@ -284,21 +264,21 @@ class Schedule:
 
 
 def serve(functions: Path, log: Path, seconds: Mapping[str, float], runtime: Runtime) -> None:
-    """Calls the functions in turn until standard input ends; writes what they log to standard output, as JSON lines."""
+    """Calls the functions in turn until standard input ends; writes their log records to standard output as JSON."""
     output = os.fdopen(os.dup(sys.stdout.fileno()), "w")  # the functions' own standard output goes to the log
 
     def call(name: str) -> None:
-        def tell(text: str, level: int, facts: dict[str, Any]) -> None:
-            facts.pop("exc_info", None)
-            output.write(json.dumps([name, text, level, facts], default=str) + "\n")
+        def write_record(text: str, level: int, fields: dict[str, Any]) -> None:
+            fields.pop("exc_info", None)
+            output.write(json.dumps([name, text, level, fields], default=str) + "\n")
             output.flush()
 
         try:
-            loaded[name] = loaded.get(name) or LocalFunction(functions / name, log, tell, runtime, at_once=True)
+            loaded[name] = loaded.get(name) or LocalFunction(functions / name, log, write_record, runtime, at_once=True)
             loaded[name].invoke(EVENTS[name])
         except Exception as error:  # noqa: BLE001 - an invocation that fails, for whatever reason; the next one goes on
             reason = str(error) if isinstance(error, (Error, RuntimeError)) else f"{type(error).__name__}: {error}"
-            tell("round failed", logging.ERROR, {"reason": reason})
+            write_record("round failed", logging.ERROR, {"reason": reason})
 
     loaded: dict[str, LocalFunction] = {}
     due = {name: runtime.monotonic() + min(every, _FIRST_SECONDS) for name, every in seconds.items()}
@@ -309,3 +289,11 @@ def serve(functions: Path, log: Path, seconds: Mapping[str, float], runtime: Run
             return
         call(name)
         due[name] = runtime.monotonic() + seconds[name]
+
+
+def main() -> None:
+    """Calls the scheduled functions for the pipeline. Arguments: the functions, their log, and the seconds as JSON."""
+    try:
+        serve(Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3]), shared_runtime())
+    except (KeyboardInterrupt, BrokenPipeError):
+        os._exit(0)  # the pipeline has ended, and no process reads the output

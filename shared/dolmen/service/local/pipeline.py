@@ -1,4 +1,4 @@
-"""The loop that feeds files and requests of this machine to the functions, as S3, SQS and the schedules would."""
+"""Feeds files and requests of this machine to the functions, as S3, SQS and the schedules would."""
 
 from __future__ import annotations
 
@@ -10,14 +10,124 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime, shared_runtime
-from dolmen.errors import InputError
-from dolmen.ingest.queues import DirectoryQueue, Letter, write_whole
-from dolmen.service.local.layout import LandingDirectory, LocalLayout
+from dolmen.errors import Error, InputError, ObjectNotFoundError
+from dolmen.ingest.announcements import DIRECTORY_BUCKET, Drop, write_notification, write_record
+from dolmen.ingest.landing import is_temporary
+from dolmen.ingest.pipeline_health import look_at_queue, look_at_rejects
+from dolmen.ingest.queues import DirectoryQueue, FileWatch, Letter, Stamp, letter_id, list_files, write_whole
+from dolmen.maintenance.health.health import Pipeline, QueuePlace
+from dolmen.maintenance.health.page import draw_page
 from dolmen.service.local.local_functions import LocalFunction, Schedule, functions_directory
-from dolmen.service.local.page_server import LocalHealthPage, PageServer
+from dolmen.service.local.page_server import PageServer
+from dolmen.store import open_store
+from dolmen.store.local_store import LocalStore
+
+
+@dataclass(frozen=True, slots=True)
+class LocalLayout:
+    """The directories of a local pipeline, as ``make up`` lays them out::
+
+    .local/
+      database/              the database
+      landing/<table>/...    drop files here; they stay, unless their table says otherwise (ingest_landing: expire)
+      queue/*.json           drop delete requests here; they are removed once they are applied
+      rejected/<table>/...   files and rows that could not be read, each with a <name>.error.json
+      dead-letters/*.json    messages that failed repeatedly, with the reason
+      state/                 the lists of finished files, the functions' log, the lock
+    """
+
+    database: str
+    landing: Path
+    queue: Path
+    rejected: Path
+    dead_letters: Path
+    state: Path
+
+    @classmethod
+    def under(cls, root: str | os.PathLike[str], database: str | None = None) -> LocalLayout:
+        """The ordinary layout in one directory.
+
+        Args:
+            database: its URL, if it is elsewhere.
+        """
+        base = Path(root).expanduser().absolute()
+        names = (base / name for name in ("landing", "queue", "rejected", "dead-letters", "state"))
+        return cls(database or str(base / "database"), *names)
+
+    @classmethod
+    def beside(cls, landing: str | os.PathLike[str], queue: str | os.PathLike[str], database: str) -> LocalLayout:
+        """The layout around given directories: the others are siblings of the landing directory."""
+        landing = Path(landing).expanduser().absolute()
+        base = cls.under(landing.parent, database)
+        return cls(database, landing, Path(queue).expanduser().absolute(), base.rejected, base.dead_letters, base.state)
+
+    def make(self) -> None:
+        """Makes the missing directories, except for the database's."""
+        for directory in (self.landing, self.queue, self.rejected, self.dead_letters, self.state):
+            directory.mkdir(parents=True, exist_ok=True)
+
+
+class LandingDirectory:
+    """Announces files dropped under a directory, as S3 would. The files stay, and a log lists the finished ones.
+
+    A lost log only costs reading the files again, as long as the database remembers the drops' ids.
+    """
+
+    def __init__(self, root: Path, state: Path, runtime: Runtime) -> None:
+        self._root, self._log = root, state / "landing.jsonl"
+        self._store = LocalStore(root, runtime)
+        self._watch = FileWatch()
+        self._announced = self._read_log()
+        self.has_incomplete = False
+
+    def receive(self) -> Iterator[Letter]:
+        """Delivers the files that are complete, each once until it changes."""
+        now = {
+            name: stamp
+            for name, stamp in list_files(self._root)
+            if not is_temporary(name) and self._announced.get(name) != stamp
+        }
+        complete = self._watch.unchanged(now)
+        self.has_incomplete = len(complete) < len(now)
+        for name in complete:
+            self._announced[name] = now[name]
+            try:
+                etag = self._store.head(name).etag
+            except ObjectNotFoundError:
+                continue  # removed in the meantime
+            except Error:
+                etag = "unreadable"  # the function will report why
+            _, changed_ns, size = now[name]
+            created_us = changed_ns // 1_000
+            drop = Drop(DIRECTORY_BUCKET, name, size, etag, sequencer=f"{changed_ns:016X}", created_us=created_us)
+            yield Letter(letter_id(name, etag), name, write_notification([write_record(drop)]), now[name])
+
+    def acknowledge(self, letter: Letter, *, given_up: bool = False) -> None:
+        """Records that a file need not be announced again. A file given up is announced again after a restart."""
+        if given_up:
+            return
+        with self._log.open("a") as log:
+            log.write(json.dumps([letter.name, *letter.stamp]) + "\n")
+
+    def _read_log(self) -> dict[str, Stamp]:
+        """Reads the log, and rewrites it without files that were removed."""
+        present = dict(list_files(self._root))
+        finished: dict[str, Stamp] = {}
+        if self._log.exists():
+            for line in self._log.read_text().splitlines():
+                try:
+                    name, *stamp = json.loads(line)
+                except ValueError:
+                    continue  # a last line that a crash cut off
+                if present.get(name) == tuple(stamp):
+                    finished[name] = present[name]
+        write_whole(self._log, "".join(json.dumps([name, *stamp]) + "\n" for name, stamp in finished.items()))
+        return finished
+
 
 MAX_TRIES = 5
 MAX_BACKOFF_SECONDS = 60.0
@@ -29,11 +139,11 @@ class LocalEvent:
     """An event to show to people.
 
     Args:
-        function: ``ingest``, ``delete``, ``compact`` or ``gc``; ``schedule`` for what calls the latter two; ``report``
-            for what serves the page about the database's health.
-        text: what a function logged ("drop ingested", "committed", ...), or "given up".
+        function: ``ingest``, ``delete``, ``compact`` or ``gc``; ``schedule`` for the process that calls the latter two;
+            ``report`` for the server of the page about the database's health.
+        text: the text that a function logged ("drop ingested", "committed", ...), or "given up".
         level: as in ``logging``.
-        facts: named details: places and numbers, never values of the data.
+        facts: named details: names and numbers, never values of the data.
     """
 
     function: str
@@ -42,17 +152,30 @@ class LocalEvent:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-class LetterSource(Protocol):
-    """A source of letters."""
+class LocalHealthPage:
+    """Looks at a pipeline's database and directories, and draws the page. Keeps what does not change."""
 
-    has_incomplete: bool
-    """Whether the last look found files that were still changing."""
+    def __init__(self, layout: LocalLayout, runtime: Runtime) -> None:
+        self._layout, self._runtime = layout, runtime
+        self._database = Database(open_store(layout.database, runtime), runtime)
 
-    def receive(self) -> Iterator[Letter]:
-        """Yields new letters."""
+    def draw(self) -> str:
+        """The current page. Raises CorruptionError, StoreUnavailableError and others, as ``Database.health``."""
+        return draw_page(self._database.health(self._pipeline()), link_to_itself=True)
 
-    def acknowledge(self, letter: Letter, *, given_up: bool) -> None:
-        """Notes that a letter was handled, or that a dead letter holds it now."""
+    def _pipeline(self) -> Pipeline:
+        layout, runtime = self._layout, self._runtime
+        deletes = look_at_queue("delete requests", str(layout.queue), runtime)
+        return Pipeline(look_at_rejects(str(layout.rejected), runtime), (self._drops(), deletes))
+
+    def _drops(self) -> QueuePlace:
+        """Files of the landing directory are not messages: only those that were given up count."""
+        layout = self._layout
+        try:
+            dead = sum(1 for _ in layout.dead_letters.glob("ingest-*.json"))
+        except OSError as error:
+            return QueuePlace("drops", str(layout.landing), problem=f"{type(error).__name__}: {error}")
+        return QueuePlace("drops", str(layout.landing), dead=dead, dead_letters=str(layout.dead_letters))
 
 
 def run_local(
@@ -70,28 +193,28 @@ def run_local(
     on_event: Callable[[LocalEvent], None] = lambda event: None,
     runtime: Runtime | None = None,
 ) -> None:
-    """Watches a landing and a queue directory, and has the functions handle what comes; until interrupted.
+    """Watches a landing and a queue directory, and passes files and requests to the functions, until interrupted.
 
-    A file counts when two looks in a row find it unchanged. A writer that pauses for longer must write elsewhere (or
-    under a name that begins with ``.`` or ``_``) and rename the file into place. May be killed at any time: what was
-    under way is delivered again, and applied once.
+    A file is complete when two looks in a row find it unchanged. A writer that pauses for longer must write elsewhere
+    (or under a name that begins with ``.`` or ``_``) and rename the file into place. The pipeline may be killed at any
+    time: unfinished messages are delivered again, and applied once.
 
     Args:
         database: its URL, or a directory.
         landing_dir: files go to ``<table>/...`` in it, and stay there, unless their table says otherwise.
-        queue_dir: delete requests are ``*.json`` files in it, and go when they are applied.
-        functions_dir: others than dolmen's own.
-        poll_seconds: how long to wait between two looks.
-        once: end as soon as everything there has been handled or given up.
+        queue_dir: delete requests are ``*.json`` files in it, and are removed when they are applied.
+        functions_dir: functions to run instead of dolmen's own.
+        poll_seconds: the pause between two looks.
+        once: end as soon as all files and requests have been handled or given up.
         auto_create: create a table that does not exist from the first file dropped for it.
         compact_seconds: seconds between two calls of the compact function; None = never.
         gc_seconds: the same for the gc function.
-        page_port: serve the page about the database's health at this port of 127.0.0.1; 0 = any that is free, None = do
-            not. An event tells its address.
+        page_port: serve the page about the database's health at this port of 127.0.0.1; 0 = any free one, None = none.
+            An event has its address.
         on_event: called with each event.
 
     Raises:
-        InputError: another process runs on these directories, there are no functions, or the port is taken.
+        InputError: another process runs on these directories, there are no functions, or the port is in use.
     """
     runtime = runtime or shared_runtime()
     layout = LocalLayout.beside(landing_dir, queue_dir, database)
@@ -113,10 +236,10 @@ def run_local(
         seconds = {name: every for name, every in (("compact", compact_seconds), ("gc", gc_seconds)) if every}
         log = layout.state / "functions.log"
 
-        def tell(function: str, text: str, level: int, facts: dict[str, Any]) -> None:
-            on_event(LocalEvent(function, text, level, facts))
+        def pass_on(function: str, text: str, level: int, fields: dict[str, Any]) -> None:
+            on_event(LocalEvent(function, text, level, fields))
 
-        schedule = stack.enter_context(Schedule(functions, log, seconds, tell, runtime))
+        schedule = stack.enter_context(Schedule(functions, log, seconds, pass_on, runtime))
         while True:
             handled = [line.step() for line in lines]
             schedule.poll()
@@ -129,9 +252,9 @@ def run_local(
 
 @dataclass
 class _Line:
-    """A source, the function that handles what comes from it, and what is on its way."""
+    """A source, the function that handles its letters, and the letters that are not finished."""
 
-    source: LetterSource
+    source: LandingDirectory | DirectoryQueue
     function: LocalFunction
     layout: LocalLayout
     runtime: Runtime
@@ -145,7 +268,7 @@ class _Line:
         return bool(self.waiting) or self.source.has_incomplete
 
     def step(self) -> bool:
-        """Delivers one batch of what is due; returns whether there was any."""
+        """Delivers one batch of letters that are due; returns whether there were any."""
         now = self.runtime.monotonic()
         if now - self.looked >= self.poll_seconds:
             self.waiting |= {letter.id: letter for letter in self.source.receive()}
@@ -155,20 +278,20 @@ class _Line:
             return False
         for letter in batch:
             letter.tries += 1
-        not_done = self.function.deliver(batch)
+        failures = self.function.deliver(batch)
         for letter in batch:
-            undone = not_done.get(letter.id)
-            if undone is not None and undone.postponed:
+            failure = failures.get(letter.id)
+            if failure is not None and failure.postponed:
                 letter.tries -= 1
                 continue
-            if undone is not None and not undone.final and letter.tries < MAX_TRIES:
+            if failure is not None and not failure.final and letter.tries < MAX_TRIES:
                 backoff = min(self.poll_seconds * 2**letter.tries, MAX_BACKOFF_SECONDS)
-                # A person looks on: a table's name that is misspelt is to be reported within seconds.
-                letter.due = self.runtime.monotonic() + (self.poll_seconds if undone.waiting else backoff)
+                # A person looks on: report a misspelt table name within seconds.
+                letter.due = self.runtime.monotonic() + (self.poll_seconds if failure.waiting else backoff)
                 continue
-            if undone is not None:
-                self._give_up(letter, undone.reason)
-            self.source.acknowledge(letter, given_up=undone is not None)
+            if failure is not None:
+                self._give_up(letter, failure.reason)
+            self.source.acknowledge(letter, given_up=failure is not None)
             del self.waiting[letter.id]
         return True
 
@@ -184,17 +307,17 @@ class _Line:
 @contextmanager
 def _open_line(
     name: str,
-    source: LetterSource,
+    source: LandingDirectory | DirectoryQueue,
     functions: Path,
     layout: LocalLayout,
     runtime: Runtime,
     on_event: Callable[[LocalEvent], None],
     poll_seconds: float,
 ) -> Iterator[_Line]:
-    def tell(text: str, level: int, facts: dict[str, Any]) -> None:
-        on_event(LocalEvent(name, text, level, facts))
+    def pass_on(text: str, level: int, fields: dict[str, Any]) -> None:
+        on_event(LocalEvent(name, text, level, fields))
 
-    function = LocalFunction(functions / name, layout.state / "functions.log", tell, runtime)
+    function = LocalFunction(functions / name, layout.state / "functions.log", pass_on, runtime)
     try:
         yield _Line(source, function, layout, runtime, on_event, poll_seconds)
     finally:
@@ -208,7 +331,9 @@ def _settings(layout: LocalLayout, auto_create: bool) -> dict[str, str]:
         "DOLMEN_LANDING_URL": layout.landing.as_uri(),
         "DOLMEN_REJECTED_URL": layout.rejected.as_uri(),
         "DOLMEN_AUTO_CREATE": "1" if auto_create else "0",
-        "DOLMEN_OUTSIDE": " ".join(place.as_uri() for place in (layout.landing, layout.rejected, layout.dead_letters)),
+        "DOLMEN_OUTSIDE": " ".join(
+            folder.as_uri() for folder in (layout.landing, layout.rejected, layout.dead_letters)
+        ),
     }
 
 

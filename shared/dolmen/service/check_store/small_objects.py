@@ -1,18 +1,20 @@
-"""Checks of single objects: conditions, reading back, ranges, ETags, the clock."""
+"""Checks of small objects, of listings and of deletes."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from functools import partial
 
 from dolmen.base.runtime import Runtime
+from dolmen.base.units import MINUTE_US
 from dolmen.errors import CorruptionError, InputError, ObjectChangedError, ObjectNotFoundError
 from dolmen.service.check_store.contract import (
-    Check,
     Need,
     Sandbox,
-    collector,
+    check,
+    delete,
     equal,
-    errors,
     expect,
     keys,
     put,
@@ -20,8 +22,23 @@ from dolmen.service.check_store.contract import (
 )
 from dolmen.store.base import Buffer, ObjectStore, PreconditionFailed, Stored, create
 
-CHECKS: list[Check] = []
-check = collector(CHECKS)
+ODD_KEYS = (
+    "plain",
+    "with space",
+    "plus+and%20percent",
+    "quote'\"&<>;=,$@:()[]{}|~`^",
+    "hash#question?x=y&z",
+    "ünïcödé/名前/🗿.parquet",
+    "combining/e\u0301",
+    "-dash",
+    ".hidden/.file",
+    "tab\tand\nnewline",
+    "*star*",
+    "deep/" + "/".join("abcdefghij"),
+    "long/" + "x" * 200,
+)
+
+_LISTS = "gc and ingest list objects: some would never be deleted or ingested. Reads and commits don't list"
 
 _NO_CREATE = "If-None-Match is ignored: a commit could replace another one's manifest. Do not use this store"
 _NO_REPLACE = "If-Match is ignored: of two commits at once one would be lost. Do not use this store"
@@ -36,7 +53,7 @@ def a_new_object_can_be_created_and_read(sandbox: Sandbox) -> None:
     equal(store.get("a/b").body, b"content", "what was put comes back as")
     found = [store.get("a/b").etag, store.head("a/b").etag]
     equal(found, [etag] * 2, "ETags of get and head")
-    equal(store.head("a/b").size, 7, "the size that a HEAD tells")
+    equal(store.head("a/b").size, 7, "the size in a HEAD")
 
 
 @check(_NO_CREATE)
@@ -74,7 +91,7 @@ def a_deleted_key_can_be_created_but_not_replaced(sandbox: Sandbox) -> None:
     """Conditions take account of deletes."""
     store = sandbox.store
     etag = put(store, "dir/key", b"x")
-    equal(errors(store.delete(["dir/key"])), [None], "deleting it")
+    delete(store, "dir/key")
     equal(store.put("dir/key", b"y", if_match=etag), PreconditionFailed(), "replacing what was deleted")
     put(store, "dir/key", b"z")
     equal(store.get("dir/key").body, b"z", "created again it holds")
@@ -106,7 +123,7 @@ def bodies_of_any_size_keep_their_bytes(sandbox: Sandbox) -> None:
 
 
 @check("scans read ranges of files: they would fail or read wrong rows")
-def a_range_ends_before_its_end_and_is_cut_at_the_objects(sandbox: Sandbox) -> None:
+def a_range_excludes_its_end_and_stops_at_the_objects(sandbox: Sandbox) -> None:
     """Ranges give exactly their bytes, and nothing beyond the object's end."""
     store = sandbox.store
     etag = put(store, "digits", b"0123456789")
@@ -127,17 +144,17 @@ def an_absent_object_is_not_found_by_any_verb(sandbox: Sandbox) -> None:
     store = sandbox.store
     put(store, "there/is", b"x")
     for key in ("absent", "there", "there/is/not", "there/i"):
-        asked = {
+        calls = {
             "get": lambda key=key: store.get(key),
             "head": lambda key=key: store.head(key),
             "open": lambda key=key: store.open_input(key),
             "an empty range": lambda key=key: store.get(key, (0, 0)),
             "a range": lambda key=key: store.get(key, (5, 9)),
         }
-        for verb, ask in asked.items():
-            error = raises(ObjectNotFoundError, f"{verb} of {key!r}", ask)
+        for verb, call in calls.items():
+            error = raises(ObjectNotFoundError, f"{verb} of {key!r}", call)
             equal(getattr(error, "key", None), key, "the key that is not found")
-            expect(isinstance(error, LookupError), "what is not found is no LookupError")
+            expect(isinstance(error, LookupError), "what is not found is not a LookupError")
 
 
 @check("files that are overwritten while they are read might be mixed up")
@@ -163,14 +180,14 @@ def a_version_that_the_store_does_not_keep_is_not_found(sandbox: Sandbox) -> Non
     raises(ObjectNotFoundError, "open", lambda: store.open_input("key", version=version))
 
 
-@check("a fault of dolmen: please report it")
+@check("a bug in dolmen: please report it")
 def an_empty_key_is_refused(sandbox: Sandbox) -> None:
     """An empty key is an input error."""
     raises(InputError, "putting it", lambda: sandbox.store.put("", b"x"))
     raises(InputError, "streaming to it", lambda: sandbox.store.open_output(""))
 
 
-@check("a writer whose answer was lost could not tell its own object from another's")
+@check("after a lost response, a writer could not tell its own object from another's")
 def create_makes_an_object_once_and_knows_its_own(sandbox: Sandbox) -> None:
     """Creating an object twice with the same bytes is one creation; with other bytes it is an error."""
     create(sandbox.store, "mine", b"body", Runtime())
@@ -185,7 +202,7 @@ def every_answer_shows_the_servers_clock(sandbox: Sandbox) -> None:
     runtime = Runtime()
     store = sandbox.again(runtime)
     equal(store.clock.reading(), (0, float("inf")), "before any answer the clock shows")
-    verbs = {
+    verbs: dict[str, Callable[[], object]] = {
         "a get of what is not there": lambda: raises(ObjectNotFoundError, "get", lambda: store.get("absent")),
         "a put": lambda: store.put("key", b"x"),
         "a put that is refused": lambda: store.put("key", b"x"),
@@ -194,7 +211,7 @@ def every_answer_shows_the_servers_clock(sandbox: Sandbox) -> None:
         "a head": lambda: store.head("key"),
     }
     for verb, call in verbs.items():
-        _check_dated(store, runtime, verb, call)
+        _expect_date(store, runtime, verb, call)
 
 
 @check("commit times and the age of garbage come from the store's clock", needs=[Need.LIST, Need.DELETE])
@@ -203,15 +220,141 @@ def listings_and_deletes_show_it_too(sandbox: Sandbox) -> None:
     runtime = Runtime()
     store = sandbox.again(runtime)
     put(store, "key")
-    _check_dated(store, runtime, "a listing", lambda: keys(store))
-    _check_dated(store, runtime, "a delete", lambda: store.delete(["key"]))
+    _expect_date(store, runtime, "a listing", lambda: keys(store))
+    _expect_date(store, runtime, "a delete", lambda: store.delete(["key"]))
 
 
-def _check_dated(store: ObjectStore, runtime: Runtime, verb: str, call: object) -> None:
+def _expect_date(store: ObjectStore, runtime: Runtime, verb: str, call: Callable[[], object]) -> None:
     began = runtime.monotonic()
-    assert callable(call)
     call()
     now_us, age = store.clock.reading()
     expect(age <= runtime.monotonic() - began, f"the answer to {verb} has no Date")
     off = (now_us - runtime.clock_us()) / 60e6
     expect(abs(off) < _SIGNED_MINUTES, f"the clock of the store is {off:.0f} minutes off this machine's")
+
+
+@check(_LISTS, needs=[Need.LIST])
+def a_listing_is_in_key_order_with_sizes_and_times(sandbox: Sandbox) -> None:
+    """Objects are listed in the order of their keys' bytes, as a get and a HEAD show them."""
+    before = sandbox.again(None)
+    put(before, "b")
+    began_us = before.clock.now_us
+    names = ["b", "a/b/c", "a-b/x", "a/b-c", "a.x", "a/z", "a0", "B", "é", "z/1", "z/10", "z/2", "a/b/d/e", "aa/x"]
+    sizes = {name: number or 1 for number, name in enumerate(names)} | {"large": 100_000}
+    etags = {name: put(sandbox.store, name, bytes(size)) for name, size in sizes.items() if name != "b"}
+    found = list(sandbox.store.list(""))
+    equal([info.key for info in found], sorted(sizes), "the keys")
+    equal({info.key: info.size for info in found}, sizes, "the sizes")
+    equal({info.key: info.etag for info in found if info.key != "b"}, etags, "the ETags")
+    for info in found:
+        late = info.last_modified_us - began_us
+        expect(
+            -2 * MINUTE_US < late < _SIGNED_MINUTES * MINUTE_US,
+            f"{info.key!r} was written {late / 1e6:.0f} s after it was",
+        )
+
+
+@check(_LISTS, needs=[Need.LIST])
+def a_prefix_is_of_the_key_and_not_of_a_directory(sandbox: Sandbox) -> None:
+    """A prefix may end in the middle of a name."""
+    for name in ("data/t1/a", "data/t1/b", "data/t10/c", "data/t", "database/x", "dat"):
+        put(sandbox.store, name)
+    listed = partial(keys, sandbox.store)
+    equal(listed("data/t1/"), ["data/t1/a", "data/t1/b"], "data/t1/*")
+    equal(listed("data/t1"), ["data/t1/a", "data/t1/b", "data/t10/c"], "data/t1*")
+    equal(listed("data/t1/a"), ["data/t1/a"], "data/t1/a*")
+    equal(listed("data"), ["data/t", "data/t1/a", "data/t1/b", "data/t10/c", "database/x"], "data*")
+    equal(listed("nothing/here"), [], "nothing/here*")
+    equal(listed("data/t1/a/"), [], "data/t1/a/*")
+
+
+@check(_LISTS, needs=[Need.LIST])
+def a_listing_begins_after_any_text(sandbox: Sandbox) -> None:
+    """A listing begins after the given text, whether that is a key or not."""
+    names = sorted(["a/1", "a/2", "a/22/3", "a-1", "b/1/2/3", "b/1/2/4", "b/2", "c"])
+    for name in names:
+        put(sandbox.store, name)
+    for start in [*names, "", "a", "a/", "a/2x", "b/1", "b/1/", "b/1/2/3x", "b/1/z", "zz", "0"]:
+        after = [name for name in names if name > start]
+        equal(keys(sandbox.store, "", start), after, f"after {start!r}")
+        under = [name for name in after if name.startswith("b/")]
+        equal(keys(sandbox.store, "b/", start), under, f"b/* after {start!r}")
+
+
+@check(_LISTS, needs=[Need.LIST])
+def a_listing_of_random_keys_equals_a_sorted_set(sandbox: Sandbox) -> None:
+    """A listing is complete and in order for any keys, prefixes and starts."""
+    dice = random.Random(7)
+    files = {
+        "/".join(dice.choice(["a", "b", "a-", "a.b", "é", "a0"]) for _ in range(dice.randint(1, 4))) for _ in range(60)
+    }
+    names = sorted(name for name in files if not any(other.startswith(name + "/") for other in files))
+    for name in names:
+        put(sandbox.store, name)
+    for _ in range(30):
+        prefix, start = (dice.choice(names)[: dice.randint(0, 6)] for _ in range(2))
+        expected = [n for n in names if n.startswith(prefix) and n > start]
+        equal(keys(sandbox.store, prefix, start), expected, f"{prefix!r}* after {start!r}")
+
+
+@check(_LISTS, needs=[Need.LIST, Need.DELETE])
+def a_listing_of_several_pages_is_whole_and_so_is_a_delete(sandbox: Sandbox) -> None:
+    """A listing and a delete cover all objects, even if these do not fit into one response."""
+    names = [f"page/{number:05}" for number in range(sandbox.load.listed)]
+
+    def create(number: int) -> None:
+        for name in names[number :: sandbox.load.writers]:
+            sandbox.go_on()
+            put(sandbox.store, name)
+
+    sandbox.at_once(create, sandbox.load.writers)
+    equal(keys(sandbox.store, "page/"), names, "the listing")
+    delete(sandbox.store, *names)
+    equal(keys(sandbox.store), [], "afterwards there are")
+
+
+@check("a bug in dolmen: please report it", needs=[Need.LIST, Need.DELETE])
+def an_empty_store_lists_nothing_and_is_not_made_by_reading(sandbox: Sandbox) -> None:
+    """A listing of an unused prefix is empty, and reading creates nothing."""
+    equal(keys(sandbox.store), [], "a listing of nothing")
+    raises(ObjectNotFoundError, "reading", lambda: sandbox.store.get("_latest_manifest"))
+    delete(sandbox.store, "x")
+    equal(keys(sandbox.store), [], "afterwards")
+
+
+@check(
+    "files with such names could not be ingested; dolmen's own names are plain",
+    harmless=True,
+    needs=[Need.LIST, Need.DELETE],
+)
+def odd_keys_survive_every_verb(sandbox: Sandbox) -> None:
+    """Keys with spaces, signs, control characters and any script stay the same."""
+    store = sandbox.store
+    for number, key in enumerate(ODD_KEYS):
+        put(store, key, str(number).encode())
+    equal(keys(store), sorted(ODD_KEYS), "the listing")
+    for number, key in enumerate(ODD_KEYS):
+        _survives(store, key, str(number).encode())
+    delete(store, *ODD_KEYS)
+    equal(keys(store), [], "afterwards there are")
+
+
+def _survives(store: ObjectStore, key: str, body: bytes) -> None:
+    equal(store.get(key).body, body, f"{key!r} holds")
+    equal(store.head(key).key, key, "the key of a HEAD")
+    equal(keys(store, key), [key], f"{key!r}*")
+    equal(keys(store, "", key), [name for name in sorted(ODD_KEYS) if name > key], f"after {key!r}")
+    with store.open_input(key) as file:
+        equal(file.read(), body, f"{key!r} as a file holds")
+
+
+@check("gc would take objects for deleted that are still there, and paid for", needs=[Need.DELETE, Need.LIST])
+def each_key_of_a_delete_has_its_outcome_in_order(sandbox: Sandbox) -> None:
+    """A delete of many keys reports on each; absent keys count as deleted."""
+    store = sandbox.store
+    for name in ("a", "b/c", "d"):
+        put(store, name)
+    outcomes = [(each.key, each.error) for each in store.delete(["d", "absent", "b/c", "d"])]
+    equal(outcomes, [("d", None), ("absent", None), ("b/c", None), ("d", None)], "the outcomes")
+    equal(keys(store), ["a"], "what is left")
+    equal(list(store.delete([])), [], "deleting nothing")

@@ -1,44 +1,60 @@
-"""``dolmen stats --watch``: the work that is left, again and again, and what has changed between two looks.
+"""Commands on the state of a database: ``stats`` shows the work that is left, and ``report`` writes a page.
 
-A look costs one request while nothing is committed.
-
-Prints the debt of a database, with bars.
+With ``--watch``, a look costs one request while nothing is committed.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 from rich.console import Group, RenderableType
 from rich.live import Live
+from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Column
 from rich.table import Table as RichTable
 from rich.text import Text
+from typer import Option
 
 import dolmen
 from dolmen.base.units import DAY_US, count_text, duration_text, named_count_text, utc
-from dolmen.cli.output import check_interval, console, print_json, print_rows, stopping_at_interrupt
+from dolmen.cli.options import DatabaseUrl, Json, app, open_existing
+from dolmen.cli.output import check_interval, console, print_json, print_rows, printable, say, stopping_at_interrupt
 from dolmen.commit.context import context_of
+from dolmen.errors import InputError
 from dolmen.maintenance.debt import Debts, TableDebt, debts_of
 
 _BAR_WIDTH = 24
-
-
 _SLOW_TOMBSTONES = 1_000
 """Number of unresolved deletes at which the bar is full; scans get slower long before."""
-
-
 _LATE_US = DAY_US
+
+
+@app.command()
+def stats(
+    database: DatabaseUrl,
+    exact: Annotated[bool, Option("--exact", help="Read segments too, for exact figures.")] = False,
+    watch: Annotated[bool, Option("--watch", help="Look repeatedly until Ctrl-C, and show changes.")] = False,
+    interval: Annotated[float, Option(help="Seconds between two looks.")] = 5.0,
+    as_json: Json = False,
+) -> None:
+    """Show the background work that is left: unresolved deletes, small files, dead rows, the manifest's size."""
+    if watch:
+        watch_debts(dolmen.open(database), interval, exact=exact, as_json=as_json)
+        return
+    found = open_existing(database).stats(exact=exact)
+    print_json(found.to_dict()) if as_json else print_debts(found)
 
 
 def print_debts(debts: Debts) -> None:
     """Prints the work that is left to do: for the database first, then by table."""
     lines = RichTable(show_header=False, box=None)
-    for name, part, told in debt_lines(debts):
-        lines.add_row(name, debt_bar(part), Text(told))
+    for name, part, text in debt_lines(debts):
+        lines.add_row(name, debt_bar(part), Text(text))
     console.print(f"version [bold]{debts.version}[/], {count_text(debts.versions, 'version')} kept", highlight=False)
     console.print(lines)
     if debts.tables:
@@ -54,11 +70,11 @@ def debt_lines(debts: Debts) -> Iterator[tuple[str, float | None, str]]:
     yield "unresolved deletes", tombstones / _SLOW_TOMBSTONES, f"{tombstones:,}"
     yield "oldest unresolved", oldest / _LATE_US, duration_text(oldest) if tombstones else "none"
     files, saved = debts.total("files"), debts.total("files_saved")
-    yield "small files", _part(saved, files), f"{saved:,} of {count_text(files, 'file')} fewer if compacted"
+    yield "small files", saved / max(files, 1), f"{saved:,} of {count_text(files, 'file')} fewer if compacted"
     rows, dead = debts.total("rows"), debts.total("dead_rows")
-    yield "dead rows", _part(dead, rows), f"{dead:,} of {rows:,}"
+    yield "dead rows", dead / max(rows, 1), f"{dead:,} of {rows:,}"
     size, budget = debts.manifest_bytes, debts.manifest_budget
-    yield "manifest", _part(size, budget), f"{size:,} of {budget:,} bytes"
+    yield "manifest", size / budget, f"{size:,} of {budget:,} bytes"
     own = list(debts.segments.values()) + [one for table in debts.tables.values() for one in table.segments.values()]
     segments = sum(one.segments for one in own)
     yield "segments", None, f"{segments:,} with {count_text(sum(one.entries for one in own), 'entry', 'entries')}"
@@ -71,13 +87,13 @@ def debt_lines(debts: Debts) -> Iterator[tuple[str, float | None, str]]:
         entries, rows = sum(table.index_entries or 0 for table in with_index), sum(table.rows for table in with_index)
         lag = sum(table.index_lag_rows for table in with_index)
         of_tables = f"{count_text(rows, 'row')} of {count_text(len(with_index), 'table')}"
-        told = f"{count_text(entries, 'entry', 'entries')} for {of_tables}"
-        yield "index", None, told + (f", {lag:,} to come" if lag else "")
+        more = f", {lag:,} to come" if lag else ""
+        yield "index", None, f"{count_text(entries, 'entry', 'entries')} for {of_tables}{more}"
     published = [table for table in debts.tables.values() if table.published_version is not None]
     if published:
         lag = debts.publication_lag_us
-        told = f"{count_text(len(published), 'table')}, " + (f"{duration_text(lag)} behind" if lag else "none behind")
-        yield "published as Iceberg", None, told
+        state = f"{duration_text(lag)} behind" if lag else "none behind"
+        yield "published as Iceberg", None, f"{count_text(len(published), 'table')}, {state}"
     if debts.orphan_cutoff_age_us is not None:
         yield "orphans", None, f"collected up to {duration_text(debts.orphan_cutoff_age_us)} ago"
 
@@ -96,10 +112,6 @@ def _table(debt: TableDebt) -> tuple[object, ...]:
     )
 
 
-def _part(part: int, whole: int) -> float:
-    return part / whole if whole else 0.0
-
-
 def debt_bar(part: float | None) -> ProgressBar | Text:
     """A bar that is full to this part, green, yellow or red; nothing for None."""
     if part is None:
@@ -110,18 +122,10 @@ def debt_bar(part: float | None) -> ProgressBar | Text:
 
 _WIDE = 72
 """Columns of a terminal that has room for bars and for the list of tables."""
-
-
 _OTHER_LINES = 19
-"""Lines of a terminal that the list of tables leaves to everything else, at the most."""
-
-
+"""The most lines of a terminal that the list of tables leaves to everything else."""
 _FIGURES = ("files", "rows", "dead_rows", "tombstones", "files_saved", "index_lag_rows")
-
-
 _DEBTS = frozenset(("dead_rows", "tombstones", "files_saved", "index_lag_rows", "manifest_bytes", "released_objects"))
-
-
 _WORDS = {
     "tombstones": "unresolved deletes",
     "files_saved": "files to save",
@@ -134,12 +138,12 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class WatchedState:
-    """The state of a database at one look, and since the look before.
+    """The state of a database at one look.
 
     Args:
-        at_us: when it was looked at, by this machine's clock.
+        at_us: the time of the look, by this machine's clock.
         debts: the work that is left.
-        before: the same at the look before; None at the first.
+        before: the same at the previous look; None at the first.
         seconds: the time between the two.
     """
 
@@ -150,7 +154,7 @@ class WatchedState:
 
     @property
     def commits(self) -> int:
-        """Number of commits since the look before."""
+        """Number of commits since the previous look."""
         return self.debts.version - self.before.version if self.before else 0
 
     @property
@@ -173,11 +177,7 @@ class WatchedState:
 
 
 class DebtsWatcher:
-    """Looks at the debts of a database again and again.
-
-    Args:
-        exact: see ``Database.stats``.
-    """
+    """Looks at the debts of a database repeatedly; for ``exact`` see ``Database.stats``."""
 
     def __init__(self, db: dolmen.Database, *, exact: bool) -> None:
         self._db, self._exact = db, exact
@@ -185,25 +185,17 @@ class DebtsWatcher:
         self._looked_at = 0.0
 
     def look(self) -> WatchedState:
-        """Looks at the newest version: one request if there is no new one, and else as many as ``Database.stats``."""
-        context, runtime, before = context_of(self._db), context_of(self._db).runtime, self._last
-        manifest = context.head.refresh().manifest
-        now, seconds = runtime.monotonic(), 0.0
-        if before is not None:
-            seconds = now - self._looked_at
-        if before is None or before.version != manifest.version:
-            self._last = debts_of(context, manifest, exact=self._exact)
-        assert self._last is not None
-        self._looked_at = now
-        return WatchedState(runtime.clock_us(), self._last, before, seconds)
+        """Looks at the newest version: one request if it is not new, otherwise as many as ``Database.stats``."""
+        context, before = context_of(self._db), self._last
+        manifest, now = context.head.refresh().manifest, context.runtime.monotonic()
+        is_new = before is None or before.version != manifest.version
+        self._last = debts = debts_of(context, manifest, exact=self._exact) if is_new or before is None else before
+        seconds, self._looked_at = (0.0 if before is None else now - self._looked_at), now
+        return WatchedState(context.runtime.clock_us(), debts, before, seconds)
 
 
 def watch_debts(db: dolmen.Database, interval: float, *, exact: bool, as_json: bool) -> None:
-    """Shows the debts until Ctrl-C: in place on a terminal, elsewhere as a line for each look.
-
-    Args:
-        interval: seconds between two looks.
-    """
+    """Shows the debts until Ctrl-C: in place on a terminal, elsewhere as a line for each look."""
     check_interval(interval)
     watcher = DebtsWatcher(db, exact=exact)
     with stopping_at_interrupt() as stop:
@@ -213,47 +205,40 @@ def watch_debts(db: dolmen.Database, interval: float, *, exact: bool, as_json: b
                 yield watcher.look()
                 stop.wait(interval)
 
-        if as_json:
-            for state in looks():
-                print_json(state.to_dict())
-                console.file.flush()
-        elif console.is_terminal:
+        if console.is_terminal and not as_json:
             with Live(console=console, auto_refresh=False) as live:
                 for state in looks():
                     live.update(screen_of(state, console.width, console.height), refresh=True)
-        else:
-            for state in looks():
-                console.print(line_of(state), highlight=False, markup=False, soft_wrap=True)
-                console.file.flush()
+            return
+        for state in looks():
+            print_json(state.to_dict()) if as_json else say(line_of(state))
+            console.file.flush()
 
 
 def line_of(state: WatchedState) -> str:
     """The state on one line."""
     debts = state.debts
-    told = [f"{utc(state.at_us):%Y-%m-%d %H:%M:%S}Z version {debts.version:,}"]
+    parts = [f"{utc(state.at_us):%Y-%m-%d %H:%M:%S}Z version {debts.version:,}"]
     if state.before is not None:
-        told.append(f"{count_text(state.commits, 'commit')} ({state.commits_per_second:.2g}/s)")
+        parts.append(f"{count_text(state.commits, 'commit')} ({state.commits_per_second:.2g}/s)")
     changes = state.changes
-    told += [
-        f"{named_count_text(value, _words(name))}{_signed(changes.get(name))}"
+    parts += [
+        f"{named_count_text(value, _WORDS.get(name, name))}{_signed(changes.get(name))}"
         for name, value in _figures(debts).items()
         if value or name in changes
     ]
-    return ", ".join(told)
+    return ", ".join(parts)
 
 
 def screen_of(state: WatchedState, width: int, height: int) -> RenderableType:
-    """The state as a terminal of a width and height shows it: tables that have changed, or owe most, before others."""
-    debts, wide = state.debts, width >= _WIDE
-    rate = (
-        f"  {count_text(state.commits, 'commit')} in {state.seconds:.0f} s, {state.commits_per_second:.2g}/s"
-        if state.before
-        else ""
-    )
+    """The state for a terminal of this size: tables that have changed, or have most work left, come first."""
+    debts, wide, rate = state.debts, width >= _WIDE, ""
+    if state.before:
+        rate = f"  {count_text(state.commits, 'commit')} in {state.seconds:.0f} s, {state.commits_per_second:.2g}/s"
     head = Text.assemble(("version ", ""), (f"{debts.version:,}", "bold"), (rate, "dim"))
     lines = RichTable(show_header=False, box=None, pad_edge=False)
-    for name, part, told in debt_lines(debts):
-        lines.add_row(*([name, debt_bar(part), Text(told)] if wide else [name, Text(told)]))
+    for name, part, text in debt_lines(debts):
+        lines.add_row(*([name, debt_bar(part), Text(text)] if wide else [name, Text(text)]))
     parts: list[RenderableType] = [head, lines]
     if changes := state.changes:
         parts.append(Text.assemble("changed: ", *_changes(changes)))
@@ -266,28 +251,26 @@ def screen_of(state: WatchedState, width: int, height: int) -> RenderableType:
 
 
 def _changes(changes: dict[str, int]) -> Iterator[tuple[str, str]]:
-    for place, (name, change) in enumerate(changes.items()):
+    for index, (name, change) in enumerate(changes.items()):
         style = ("red" if change > 0 else "green") if name in _DEBTS else ""
-        yield ("; " if place else "") + _words(name) + " ", ""
+        yield ("; " if index else "") + _WORDS.get(name, name) + " ", ""
         yield _signed(change, ""), style
 
 
 def _tables(state: WatchedState, most: int) -> Group:
     headers = ("table", "files", "rows", "unresolved deletes", "files to save")
-    listed = RichTable(
-        *(Column(header, justify="left" if place == 0 else "right") for place, header in enumerate(headers))
-    )
+    listed = RichTable(*(Column(header, justify="right" if index else "left") for index, header in enumerate(headers)))
     then = state.before.tables if state.before else {}
-    tables = sorted(state.debts.tables.items(), key=lambda item: _rank(item[1], then.get(item[0])))
+
+    def rank(item: tuple[str, TableDebt]) -> tuple[bool, int, str]:
+        name, now = item
+        return now == then.get(name), -(now.tombstones + now.files_saved), name
+
+    tables = sorted(state.debts.tables.items(), key=rank)
     for name, table in tables[:most]:
         listed.add_row(Text(name), *_cells(table, then.get(name)))
-    more = f"{count_text(len(tables) - most, 'more table')}: dolmen stats shows all" if len(tables) > most else ""
-    return Group(listed, Text(more, style="dim")) if more else Group(listed)
-
-
-def _rank(now: TableDebt, then: TableDebt | None) -> tuple[bool, int, str]:
-    """The order of tables: first those that have changed, then those that owe most."""
-    return then is not None and now == then, -(now.tombstones + now.files_saved), now.name
+    more = f"{count_text(len(tables) - most, 'more table')}: dolmen stats shows all"
+    return Group(listed, Text(more, style="dim")) if len(tables) > most else Group(listed)
 
 
 def _cells(now: TableDebt, then: TableDebt | None) -> Iterator[Text]:
@@ -303,9 +286,65 @@ def _figures(debts: Debts) -> dict[str, int]:
     return {name: debts.total(name) for name in _FIGURES} | own
 
 
-def _words(name: str) -> str:
-    return _WORDS.get(name, name.replace("_", " "))
-
-
 def _signed(change: int | None, before: str = " ") -> str:
     return f"{before}{change:+,}" if change else ""
+
+
+DEFAULT_PAGE = Path("report.html")
+
+_COLOURS = {"danger": "bold red", "warning": "yellow", "notice": "blue"}
+
+
+@app.command()
+def report(
+    database: DatabaseUrl,
+    output: Annotated[
+        Path | None, Option("--output", "-o", help="The file of the page; report.html by default.", show_default=False)
+    ] = None,
+    rejected: Annotated[
+        str | None,
+        Option(
+            "--rejected",
+            "-r",
+            envvar="DOLMEN_REJECTED_URL",
+            help="The URL of rejected files, to count them. By default below DOLMEN_LANDING_URL, if that is set.",
+        ),
+    ] = None,
+    queue: Annotated[
+        str | None,
+        Option("--queue", "-q", envvar="DOLMEN_DELETE_QUEUE", help="The delete queue, to count its messages."),
+    ] = None,
+    ingest_queue: Annotated[
+        str | None, Option(envvar="DOLMEN_INGEST_QUEUE", help="The ingest queue, to count its messages.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Write one HTML page about the health of the database: what needs attention, and the figures behind it.
+
+    The page needs no other file, and has no values of rows. With --json its figures are printed, and a page is written
+    only if --output names a file. Reads metadata only.
+    """
+    from dolmen.ingest.formats.export import open_whole
+    from dolmen.ingest.pipeline_health import look_at_pipeline
+
+    page = DEFAULT_PAGE if output is None and not as_json else output
+    if page is not None and ":/" in str(page):  # a path has one slash where a URL has two
+        raise InputError(f"--output {str(page)!r}: give a local file, and copy it there")
+    if rejected is None and (landing := os.environ.get("DOLMEN_LANDING_URL")):
+        rejected = f"{landing.rstrip('/')}/rejected"
+    db = open_existing(database)
+    health = db.health(look_at_pipeline(rejected, ingest_queue, queue, context_of(db).runtime))
+    if page is not None:
+        from dolmen.maintenance.health.page import draw_page
+
+        with open_whole(page) as file:
+            file.write(draw_page(health).encode())
+    if as_json:
+        print_json(health.to_dict())
+        return
+    for concern in health.concerns:
+        say(f"[{_COLOURS[concern.level]}]{concern.level}[/] {escape(printable(concern.title))}", markup=True)
+        for command in concern.commands:
+            say(f"  [dim]{escape(printable(command))}[/]", markup=True)
+    summary = f"{len(health.concerns):,} to look at" if health.concerns else "nothing needs attention"
+    say(f"{page}: version {health.versions.newest:,}, {summary}")

@@ -1,0 +1,281 @@
+"""Commands that list versions, tags and tables, show them, and bring earlier ones back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import pyarrow as pa
+import typer
+from rich.markup import escape
+from typer import Argument, Option
+
+from dolmen.api.database import Database
+from dolmen.cli.options import (
+    At,
+    DatabaseUrl,
+    Json,
+    Message,
+    Request,
+    TableName,
+    Tag,
+    Version,
+    Yes,
+    app,
+    ask,
+    check_one,
+    complete,
+    complete_tag,
+    open_existing,
+    snapshot_of,
+)
+from dolmen.cli.output import cell_text, commit_facts, counts, print_commit, print_json, print_rows, say
+from dolmen.errors import InputError, TagExistsError
+from dolmen.format.types import from_json, to_scalar
+from dolmen.transactions.unit_of_work import Commit
+
+_TIME = "%Y-%m-%d %H:%M:%S"
+
+
+@app.command()
+def history(
+    database: DatabaseUrl, limit: Annotated[int, Option(help="The most commits to list.")] = 20, as_json: Json = False
+) -> None:
+    """List commits, newest first."""
+    commits = open_existing(database).history(limit)
+    if as_json:
+        for commit in commits:
+            print_json(commit_facts(commit))
+        return
+    more = [name for name in ("requests", "message") if any(getattr(commit, name) for commit in commits)]
+    print_rows(
+        ["version", "time (UTC)", "did", "counts", *more],
+        (
+            (
+                commit.version,
+                f"{commit.created_at:{_TIME}}",
+                _did(commit),
+                counts(commit),
+                *(", ".join(commit.requests) if name == "requests" else commit.message for name in more),
+            )
+            for commit in commits
+        ),
+    )
+
+
+def _did(commit: Commit) -> str:
+    """The deeds of a commit, with the operation's name where that says more."""
+    if not commit.did:
+        return commit.operation
+    own = len(commit.did) == 1 and commit.operation.removesuffix("_table").replace("_", " ") == commit.did[0].what
+    return commit.done if own else f"{commit.operation}: {commit.done}"
+
+
+@app.command()
+def tables(
+    database: DatabaseUrl, version: Version = None, at: At = None, tag: Tag = None, as_json: Json = False
+) -> None:
+    """List the tables."""
+    snapshot = snapshot_of(open_existing(database), version, at, tag)
+    facts = [snapshot.table(name).describe() for name in snapshot.tables()]
+    if as_json:
+        print_json(facts)
+    else:
+        print_rows(
+            ["table", "rows in files", "files", "bytes", "unresolved deletes"],
+            (
+                (f["table"], f"{f['rows_in_files']:,}", f["files"], f"{f['bytes']:,}", len(f["unresolved_deletes"]))
+                for f in facts
+            ),
+        )
+
+
+@app.command()
+def show(
+    table: TableName,
+    database: DatabaseUrl,
+    version: Version = None,
+    at: At = None,
+    tag: Tag = None,
+    as_json: Json = False,
+) -> None:
+    """Show a table: columns, keys, files, unresolved deletes."""
+    target = snapshot_of(open_existing(database), version, at, tag).table(table)
+    facts = target.describe()
+    if as_json:
+        print_json(facts)
+        return
+    print_rows(
+        ["", ""],
+        (
+            (name.replace("_", " "), _plain(value))
+            for name, value in facts.items()
+            if value != {} and name not in ("columns", "defaults", "comments", "unresolved_deletes")
+        ),
+    )
+    defaults, comments = _defaults(target.schema, facts["defaults"]), facts["comments"]
+    more = {header: by_name for header, by_name in (("default", defaults), ("comment", comments)) if by_name}
+    print_rows(
+        ["column", "type", *more],
+        ((name, kind, *(one.get(name) for one in more.values())) for name, kind in facts["columns"].items()),
+    )
+    if facts["unresolved_deletes"]:
+        print_rows(["commit_ts", "unresolved delete"], (d.values() for d in facts["unresolved_deletes"]))
+
+
+def _defaults(schema: pa.Schema, defaults: Mapping[str, Any]) -> dict[str, str]:
+    """Defaults by column, each as a cell of a scan shows it."""
+    types = {name: schema.field(name).type for name in defaults}
+    return {name: cell_text(to_scalar(from_json(json, types[name]), types[name])) for name, json in defaults.items()}
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, dict):
+        return ", ".join(f"{name}={one}" for name, one in value.items())
+    return ", ".join(value) if isinstance(value, list) else str(value)
+
+
+def _complete_tables(context: typer.Context, incomplete: str) -> list[str]:
+    """Names of the present tables and, if a tag is named, of those in its version."""
+    tag = context.params.get("tag")
+    return complete(context, incomplete, lambda db: {*db.tables(), *(db.at(tag=tag).tables() if tag else ())})
+
+
+@app.command()
+def tag(
+    name: Annotated[
+        str,
+        Argument(
+            help="Name of the tag: letters, digits, _, . and -, with no . or - first, and no 'iceberg.'.",
+            autocompletion=complete_tag,
+        ),
+    ],
+    database: DatabaseUrl,
+    version: Annotated[int | None, Option(help="Tag this version; the newest by default.")] = None,
+    at: Annotated[str | None, Option(help="Tag the version that was the newest at this time (ISO 8601, UTC).")] = None,
+    until: Annotated[
+        str | None, Option(help="When the tag ends: a time (ISO 8601, UTC), or a duration such as 90d.")
+    ] = None,
+    move: Annotated[bool, Option("--move", help="Move an existing tag to this version.")] = False,
+    drop: Annotated[bool, Option("--drop", help="Drop the tag. Its version may expire from now on.")] = False,
+    request_id: Request = None,
+    message: Message = None,
+    as_json: Json = False,
+) -> None:
+    """Give a name to a version. The version, with all that it needs, is kept as long as it has a tag."""
+    db = open_existing(database)
+    if drop:
+        if version is not None or at is not None or until is not None or move:
+            raise InputError("--drop takes the name alone: leave out --version, --at, --until and --move")
+        _print_done(db.drop_tag(name, request=request_id, message=message), as_json)
+        return
+    _check_source(db, version, at, None)
+    try:
+        commit = db.tag(name, version, timestamp=at, until=until, move=move, request=request_id, message=message)
+    except TagExistsError:
+        raise TagExistsError(f"there is a tag {name!r} already: --move moves it to another version") from None
+    _print_done(commit, as_json)
+
+
+@app.command()
+def tags(database: DatabaseUrl, as_json: Json = False) -> None:
+    """List the tags: names of versions that are kept."""
+    found = open_existing(database).tags()
+    if as_json:
+        print_json(
+            [
+                {"tag": name, "version": one.version, "created_at": one.created_at.isoformat()}
+                | ({"until": one.until.isoformat()} if one.until else {})
+                for name, one in found.items()
+            ]
+        )
+    else:
+        print_rows(
+            ["tag", "version", "time (UTC)", "until (UTC)"],
+            (
+                (name, one.version, f"{one.created_at:{_TIME}}", f"{one.until:{_TIME}}" if one.until else None)
+                for name, one in found.items()
+            ),
+        )
+
+
+@app.command()
+def restore(
+    database: DatabaseUrl,
+    tables: Annotated[
+        list[str] | None,
+        Argument(
+            help="Names of tables in that version. By default all: then tables created since are dropped.",
+            autocompletion=_complete_tables,
+        ),
+    ] = None,
+    version: Version = None,
+    at: At = None,
+    tag: Tag = None,
+    yes: Yes = False,
+    request_id: Request = None,
+    message: Message = None,
+    as_json: Json = False,
+) -> None:
+    """Make tables what they were in an earlier version, in one commit that copies nothing. Later versions stay."""
+    if version is None and at is None and tag is None:
+        raise InputError("give --version, --at or --tag: the version to go back to")
+    db = open_existing(database)
+    if not yes and not tables:
+        now, then = db.at(version=db.version).manifest, snapshot_of(db, version, at, tag, settled=True).manifest
+        remaining = {entry.uuid for entry in then.tables.values()}
+        dropped = sorted(name for name, entry in now.tables.items() if entry.uuid not in remaining)
+        also = f", which drops {', '.join(dropped)}" if dropped else ""
+        ask(
+            f"restore all tables as they were in version {then.version}{also}?",
+            as_json,
+            "without the name of a table all tables are restored. ",
+            ", or names of tables",
+        )
+    else:
+        _check_source(db, version, at, tag, settled=True)
+    commit = db.restore(
+        version, timestamp=at, tag=tag, tables=list(tables) if tables else None, request=request_id, message=message
+    )
+    _print_done(commit, as_json)
+
+
+@app.command()
+def clone(
+    source: Annotated[
+        str, Argument(help="The table, under its name in that version.", autocompletion=_complete_tables)
+    ],
+    name: Annotated[str, Argument(help="Name of the new table.")],
+    database: DatabaseUrl,
+    version: Version = None,
+    at: At = None,
+    tag: Tag = None,
+    request_id: Request = None,
+    message: Message = None,
+    as_json: Json = False,
+) -> None:
+    """Make a second table of a table, now or as it was, without copying its data."""
+    db = open_existing(database)
+    _check_source(db, version, at, tag)
+    with db.transaction("clone", message=message) as tx:
+        tx.clone(source, name, version, timestamp=at, tag=tag, request=request_id)
+        commit = tx.commit()
+    _print_done(commit, as_json)
+
+
+def _print_done(commit: Commit, as_json: bool) -> None:
+    """Prints a commit with its deeds, which name the version."""
+    if as_json or not commit.did:
+        print_commit(commit, as_json)
+        return
+    done = ": ".join(filter(None, (escape(commit.done), counts(commit))))
+    say(f"version [bold]{commit.version}[/] {done}", markup=True)
+
+
+def _check_source(db: Database, version: int | None, at: str | None, tag: str | None, *, settled: bool = False) -> None:
+    """Checks the options for the version that a change goes back to. Warns and raises as ``snapshot_of`` does."""
+    check_one(version, at, tag)
+    if at is not None:
+        snapshot_of(db, version, at, tag, settled=settled)
