@@ -26,10 +26,9 @@ from dolmen.errors import CorruptionError, InputError, TableNotFoundError
 from dolmen.maintenance.compact import compaction as core
 from dolmen.maintenance.compact.compaction import Compacted, CompactionOptions
 from dolmen.rows.scan.scan import plan_of
-from dolmen.spark import group_jobs as compaction_run
 from dolmen.spark import spark_compaction
-from dolmen.spark.group_jobs import CompactionTask, rewrite_numbered
-from dolmen.spark.spark_compaction import compact
+from dolmen.spark import spark_compaction as compaction_run
+from dolmen.spark.spark_compaction import CompactionTask, compact, rewrite_numbered
 from support.random_tables import random_table
 from support.spark_history import ROWS, History, sorted_rows
 

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 import dolmen
 from dolmen import Database
 from dolmen.api.database import Table
-from dolmen.spark.source.feed_reader import FeedPartition, FeedReader, feed_reader, source_feed
+from dolmen.spark.source.readers import FeedPartition, FeedReader, feed_reader, source_feed
 from support.feed_history import KINDS, History, said
 from support.fences import move_fence
 

@@ -24,12 +24,19 @@ from dolmen.commit.context import context_of
 from dolmen.commit.statements.row_changes import Write
 from dolmen.commit.uploads import MAX_KEYS, Intent
 from dolmen.errors import StoreUnavailableError
-from dolmen.spark.failures import FAILURES
-from dolmen.spark.file_tasks import RowsTask, report_task
+from dolmen.spark.tasks import FAILURES
 from dolmen.spark.write import from_frame as writing
-from dolmen.spark.write.from_frame import append, begin_uploads, collect_keeping_alive, without_files
-from dolmen.spark.write.key_tombstones import tombstones
-from dolmen.spark.write.task_reports import REPORT, Reported
+from dolmen.spark.write.from_frame import append
+from dolmen.spark.write.write_tasks import (
+    REPORT,
+    RowsTask,
+    WriteReport,
+    begin_uploads,
+    collect_keeping_alive,
+    report_task,
+    tombstones,
+    without_files,
+)
 from dolmen.transactions.transaction import unit_of
 
 HOUR_US = 3_600_000_000
@@ -92,13 +99,13 @@ def dying(work: Work) -> Work:
     return run
 
 
-def run(spark: SparkSession, transaction: Transaction, how: Callable[[Work], Work]) -> Reported:
+def run(spark: SparkSession, transaction: Transaction, how: Callable[[Work], Work]) -> WriteReport:
     """The job of an upsert of 5,000 rows in two tasks."""
     entry = unit_of(transaction).entry("t")
     url, txid = begin_uploads(transaction)
     task = RowsTask(url, "t", msgspec.json.encode(without_files(entry)), txid, entry.primary_key)
     frame = rows(spark, 5_000).repartition(2, "id").sortWithinPartitions("id")
-    return Reported.of(collect_keeping_alive(transaction, frame.mapInArrow(how(report_task(task)), REPORT)))
+    return WriteReport.of(collect_keeping_alive(transaction, frame.mapInArrow(how(report_task(task)), REPORT)))
 
 
 def test_workers_that_are_killed_leave_files_and_keys_that_nothing_names(
