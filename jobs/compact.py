@@ -24,10 +24,10 @@ from dolmen.maintenance.compact.compaction import Compacted
 from dolmen.maintenance.indexing import Indexed
 from dolmen.maintenance.measures import facts_of
 from dolmen.maintenance.resolve.resolution import resolve
-from dolmen.spark.failures import FAILURES
 from dolmen.spark.sessions import job_session
 from dolmen.spark.spark_compaction import compact
-from dolmen.spark.spark_indexing import index
+from dolmen.spark.spark_upkeep import index
+from dolmen.spark.tasks import FAILURES
 
 STEPS = "resolve", "compact", "index", "merge"
 RESOLVE_BYTES = 4 * GIB

@@ -18,7 +18,7 @@ from dolmen.commit.context import context_of
 from dolmen.maintenance.gc.collection import Collected
 from dolmen.maintenance.measures import facts_of
 from dolmen.spark.sessions import job_session
-from dolmen.spark.spark_gc import gc
+from dolmen.spark.spark_upkeep import gc
 
 
 def main(

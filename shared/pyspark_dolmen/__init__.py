@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
-    from dolmen.spark.source.feed_reader import SourceFeed
+    from dolmen.spark.source.readers import SourceFeed
     from dolmen.spark.source.source import SourceTable
 
 
@@ -36,8 +36,8 @@ class DefaultSource(DataSource):  # type: ignore[misc]
 
     def schema(self) -> StructType:
         """The table's columns, or those that the options name. Chooses the version that will be read."""
-        from dolmen.spark.failures import mark_dolmen_errors
-        from dolmen.spark.source.feed_reader import source_of
+        from dolmen.spark.source.readers import source_of
+        from dolmen.spark.tasks import mark_dolmen_errors
 
         with mark_dolmen_errors():
             self.source = source_of(self.options)
@@ -45,32 +45,32 @@ class DefaultSource(DataSource):  # type: ignore[misc]
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reads that version, or the newest one if the columns were given by the user."""
-        from dolmen.spark.failures import mark_dolmen_errors
-        from dolmen.spark.source.feed_reader import batch_reader
+        from dolmen.spark.source.readers import batch_reader
+        from dolmen.spark.tasks import mark_dolmen_errors
 
         with mark_dolmen_errors():
             return batch_reader(self.source, schema, self.options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Writes rows in one commit."""
-        from dolmen.spark.failures import mark_dolmen_errors
         from dolmen.spark.source.table_writers import writer
+        from dolmen.spark.tasks import mark_dolmen_errors
 
         with mark_dolmen_errors():
             return writer(self.options, schema, overwrite)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Reads appended rows, or all changes, commit by commit."""
-        from dolmen.spark.failures import mark_dolmen_errors
-        from dolmen.spark.source.feed_stream import stream_reader
+        from dolmen.spark.source.streams import stream_reader
+        from dolmen.spark.tasks import mark_dolmen_errors
 
         with mark_dolmen_errors():
             return stream_reader(self.options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """Writes each micro-batch in one commit, once."""
-        from dolmen.spark.failures import mark_dolmen_errors
         from dolmen.spark.source.table_writers import stream_writer
+        from dolmen.spark.tasks import mark_dolmen_errors
 
         with mark_dolmen_errors():
             return stream_writer(self.options, schema, overwrite)

@@ -13,7 +13,7 @@ from dolmen import Database, Delete, Update
 from dolmen.api.database import Table
 from dolmen.commit.context import context_of
 from dolmen.errors import AppliedIdError
-from dolmen.spark.failures import raising_dolmen_errors
+from dolmen.spark.tasks import raising_dolmen_errors
 from dolmen.spark.write import from_frame as writing
 from dolmen.spark.write.from_frame import append, delete, overwrite, upsert
 from dolmen.spark.write.spark_merge import merge

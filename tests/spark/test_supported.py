@@ -6,7 +6,7 @@ import pyspark
 import pytest
 
 from dolmen.errors import InputError
-from dolmen.spark.checks import check_supported
+from dolmen.spark.sessions import check_supported
 
 
 @pytest.mark.parametrize("version", ["3.5.7", "3.4.0", "3.5.0.dev1", "2.4.8"])

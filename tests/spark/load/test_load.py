@@ -149,7 +149,7 @@ def test_files_that_cannot_be_read_are_rejected_as_by_ingest_and_the_others_are_
     monkeypatch: pytest.MonkeyPatch,
     sort_key: str | None,
 ) -> None:
-    monkeypatch.setattr(load_batch, "HELD_BYTES", 1 << 16)  # what is larger is handed on before its end is seen
+    monkeypatch.setattr(load_batch, "BUFFERED_BYTES", 1 << 16)  # what is larger is handed on before its end is seen
     table = db.create_table("events", SCHEMA, sort_key=sort_key)
     good = FORMATS["csv"](rows_of(0, 100))
     put(landing, "events/a.csv", rows_of(0, 100))

@@ -16,7 +16,7 @@ import pytest
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Schema
 from dolmen.rows.write.runs import sort_columns
-from dolmen.spark.load import load_tasks as load_tasks
+from dolmen.spark.load import load_tasks
 from dolmen.spark.load.load_tasks import Keys, Ranges
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", random.SystemRandom().randrange(1 << 32)))

@@ -16,9 +16,9 @@ from dolmen import Database
 from dolmen.api.database import Table
 from dolmen.errors import CorruptionError, Error, PredicateError, SchemaError
 from dolmen.rows.scan.scan import plan_of
-from dolmen.spark.failures import raising_dolmen_errors
-from dolmen.spark.read import native as reading
+from dolmen.spark.read import to_frame as reading
 from dolmen.spark.read.to_frame import to_spark
+from dolmen.spark.tasks import raising_dolmen_errors
 from support.spark_history import History, rows_of, sorted_rows
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)

@@ -25,7 +25,7 @@ from dolmen.format.schema import Schema
 from dolmen.predicate import Predicate
 from dolmen.predicate.bind import conjunction
 from dolmen.rows.scan.scan import plan_of
-from dolmen.spark.source.batch_reader import to_predicate
+from dolmen.spark.source.readers import to_predicate
 from dolmen.spark.source.register import register
 from dolmen.spark.spark_types import spark_type
 from support.random_tables import FLAT, TYPES, random_column

@@ -16,7 +16,7 @@ from dolmen import Database
 from dolmen.api.database import Table
 from dolmen.format.entries import DataFile
 from dolmen.rows.scan.scan import plan_of
-from dolmen.spark.source.batch_reader import groups_of
+from dolmen.spark.source.readers import groups_of
 from support.spark_history import History, rows_of, sorted_rows
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)

@@ -22,9 +22,9 @@ from dolmen.commit.context import context_of
 from dolmen.commit.intent import parse_intent_key
 from dolmen.errors import ConflictError, RowError, SchemaError, StaleWriterError
 from dolmen.maintenance.gc.gc_plan import dead_jobs, intents
-from dolmen.spark.failures import raising_dolmen_errors
 from dolmen.spark.source.source import WRITE, Options
 from dolmen.spark.source.table_writers import TaskIntent, WriteJob, prepare
+from dolmen.spark.tasks import raising_dolmen_errors
 from dolmen.store.memory import MemoryStore
 from support.fences import move_fence
 

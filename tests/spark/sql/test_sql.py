@@ -24,7 +24,7 @@ from dolmen.errors import (
 )
 from dolmen.spark import attach, sql
 from dolmen.spark.sql.attachment import Attachment
-from dolmen.spark.sql.change_rows import RowChange
+from dolmen.spark.sql.row_changes import RowChange
 from dolmen.store.counting import CountingStore
 from dolmen.store.url import open_store
 from support.changes import COLUMNS, Change, Feed, File

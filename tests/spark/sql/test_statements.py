@@ -7,7 +7,6 @@ import re
 import pytest
 
 from dolmen.errors import InputError
-from dolmen.spark.sql.sql_tokens import tokenize
 from dolmen.spark.sql.statement import (
     DeleteStatement,
     InsertStatement,
@@ -16,6 +15,7 @@ from dolmen.spark.sql.statement import (
     Target,
     UpdateStatement,
     read_statement,
+    tokenize,
 )
 
 

@@ -18,11 +18,11 @@ import dolmen
 from dolmen import Database
 from dolmen.api.database import Table
 from dolmen.errors import ConflictError, InputError, SchemaError, VersionExpiredError
-from dolmen.spark.failures import raising_dolmen_errors
-from dolmen.spark.origin import origins_of
-from dolmen.spark.source.feed_reader import source_feed
-from dolmen.spark.source.feed_stream import stream_reader
+from dolmen.spark.source.readers import source_feed
 from dolmen.spark.source.source import CHANGES_READ, CHANGES_STREAM_READ
+from dolmen.spark.source.streams import stream_reader
+from dolmen.spark.spark_types import origins_of
+from dolmen.spark.tasks import raising_dolmen_errors
 from support.feed_history import FED, KINDS, History, counted
 from support.fences import move_fence
 
@@ -254,7 +254,7 @@ def test_a_cursor_is_where_a_query_has_come_to(db: Database, table: Table, monke
     db.create_table("other", SCHEMA)
     assert stream.all() == []
     assert db.cursor("spark").version == stream.offset["version"]
-    monkeypatch.setattr("dolmen.spark.source.feed_stream._IDLE", timedelta(0))
+    monkeypatch.setattr("dolmen.spark.source.streams._IDLE", timedelta(0))
     newest = db.refresh()
     assert stream.all() == []
     assert db.cursor("spark").version == newest  # or else it would keep all versions that others make

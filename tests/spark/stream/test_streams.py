@@ -21,10 +21,10 @@ from dolmen.commit.context import context_of
 from dolmen.errors import ConflictError, InputError, UnsettledTimestampError, VersionExpiredError
 from dolmen.format.schema import COMMIT_TS
 from dolmen.rows.scan.scan import plan_of
-from dolmen.spark.failures import raising_dolmen_errors
 from dolmen.spark.source.source import STREAM_READ, source_table
-from dolmen.spark.source.table_stream import TableStreamReader
+from dolmen.spark.source.streams import TableStreamReader
 from dolmen.spark.source.table_writers import batches_into
+from dolmen.spark.tasks import raising_dolmen_errors
 from support.fences import move_fence
 from support.spark import streams_arrow
 

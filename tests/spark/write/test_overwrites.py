@@ -14,10 +14,9 @@ from dolmen import Database
 from dolmen.api.database import Table
 from dolmen.commit.context import context_of
 from dolmen.errors import ConflictError, InputError, TableNotFoundError
-from dolmen.spark.failures import raising_dolmen_errors
-from dolmen.spark.origin import Origin, origins_of, origins_read
-from dolmen.spark.read.native import native_frames
-from dolmen.spark.read.to_frame import to_spark
+from dolmen.spark.read.to_frame import native_frames, to_spark
+from dolmen.spark.spark_types import Origin, origins_of, origins_read
+from dolmen.spark.tasks import raising_dolmen_errors
 from dolmen.spark.write.from_frame import overwrite
 from dolmen.transactions.transaction import unit_of
 

@@ -9,7 +9,7 @@ import random
 import pyarrow as pa
 import pytest
 
-from dolmen.spark.write.task_reports import RowSums
+from dolmen.spark.write.write_tasks import RowSums
 from support.random_tables import random_table
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)

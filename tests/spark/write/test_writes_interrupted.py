@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import msgspec
 import pyarrow as pa
 import pytest
 from pyspark import TaskContext
@@ -25,12 +24,18 @@ from dolmen.commit.intent import Intent
 from dolmen.commit.statements.row_changes import Write
 from dolmen.commit.uploads import MAX_KEYS
 from dolmen.errors import StoreUnavailableError
-from dolmen.spark.failures import FAILURES
-from dolmen.spark.file_tasks import RowsTask, report_task
-from dolmen.spark.write import from_frame as writing
-from dolmen.spark.write.from_frame import append, begin_uploads, collect_keeping_alive, without_files
-from dolmen.spark.write.key_tombstones import tombstones
-from dolmen.spark.write.task_reports import REPORT, Reported
+from dolmen.spark.tasks import FAILURES, map_in_tasks
+from dolmen.spark.write import write_tasks as writing
+from dolmen.spark.write.from_frame import append
+from dolmen.spark.write.write_tasks import (
+    REPORT,
+    Reported,
+    RowsTask,
+    begin_uploads,
+    collect_keeping_alive,
+    report_task,
+    tombstones,
+)
 from dolmen.transactions.transaction import unit_of
 
 HOUR_US = 3_600_000_000
@@ -96,10 +101,9 @@ def dying(work: Work) -> Work:
 def run(spark: SparkSession, transaction: Transaction, how: Callable[[Work], Work]) -> Reported:
     """The job of an upsert of 5,000 rows in two tasks."""
     entry = unit_of(transaction).entry("t")
-    url, txid = begin_uploads(transaction)
-    task = RowsTask(url, "t", msgspec.json.encode(without_files(entry)), txid, entry.primary_key)
+    task = RowsTask(*begin_uploads(transaction, "t"), entry.primary_key)
     frame = rows(spark, 5_000).repartition(2, "id").sortWithinPartitions("id")
-    return Reported.of(collect_keeping_alive(transaction, frame.mapInArrow(how(report_task(task)), REPORT)))
+    return Reported.of(collect_keeping_alive(transaction, map_in_tasks(frame, how(report_task(task.run)), REPORT)))
 
 
 def test_workers_that_are_killed_leave_files_and_keys_that_nothing_names(
@@ -108,7 +112,7 @@ def test_workers_that_are_killed_leave_files_and_keys_that_nothing_names(
     transaction = Transaction(context_of(table), "upsert")
     reported = run(spark, transaction, dying)
     entry = unit_of(transaction).entry("t")
-    hidden = tombstones(unit_of(transaction).uploads, "t", entry.uuid, reported, (entry.schema.by_id[1],))
+    hidden = tombstones(transaction, "t", entry.uuid, reported)
     unit_of(transaction).add(Write("t", entry.uuid, tuple(reported.files), hidden))
     transaction.commit()
     txid = unit_of(transaction).intent().txid

@@ -17,6 +17,6 @@ if "pyspark.daemon" in sys.orig_argv:  # its forks are the workers, which need a
     import pyarrow.parquet  # noqa: F401
     import pyspark.worker  # noqa: F401
 
-    import dolmen.spark.file_tasks  # noqa: F401
+    import dolmen.spark.tasks  # noqa: F401
 
     gc.freeze()  # a worker collects after each task

@@ -29,8 +29,8 @@ from dolmen.ingest.drops.drop_outcomes import DropOutcome
 from dolmen.ingest.drops.ingest_drops import ingest_with_retries
 from dolmen.ingest.landing import Landing
 from dolmen.service.handover.handover_records import HandoverRecord, HandoverRecords
-from dolmen.spark import checks
 from dolmen.spark.load.load_batch import BatchLoader, is_loaded_by_tasks
+from dolmen.spark.sessions import check_database, check_session
 from dolmen.transactions.results import Commit
 from dolmen.transactions.transaction import unit_of
 
@@ -114,8 +114,8 @@ def load(
         StoreUnavailableError, AccessDeniedError, ...: a request failed; what is committed stays.
         PySparkException, Py4JJavaError: a job failed for a reason outside dolmen; what is committed stays.
     """
-    checks.session(spark)
-    checks.database(database)
+    check_session(spark)
+    check_database(database)
     if not (isinstance(drops, (DropSource, HandoverRecords)) or hasattr(drops, "__iter__")):
         raise InputError(f"drops={arguments.short_repr(drops)}: give Source.of(place), or drops")
     auto_create, dry_run = arguments.flag("auto_create", auto_create), arguments.flag("dry_run", dry_run)

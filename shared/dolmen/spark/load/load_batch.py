@@ -1,11 +1,9 @@
 """One batch of a load: files of one table that tasks read and write, in ONE commit.
 
-``dolmen.ingest.drops.ingest_drops`` decides which files are read, commits them, and disposes of them; this module is
-how Spark reads them. A data file has rows of many files. So if another process has ingested one of them, or has
-replaced the table, the commit is refused, and the batch is made again without that file.
-
-A file that its task cannot read is left out of the commit. Afterwards the core ingests it alone: it finds again what is
-wrong with the file, and rejects it with the usual report, or can read it.
+``dolmen.ingest.drops.ingest_drops`` decides which files are read, commits them, and disposes of them; here Spark reads
+them. A data file has rows of many files. So if another process has ingested one of them, or has replaced the table, the
+commit is refused, and the batch is made again without that file. A file that its task cannot read is left out of the
+commit. Afterwards the core ingests it alone, and rejects it with the usual report.
 """
 
 from __future__ import annotations
@@ -38,8 +36,6 @@ from dolmen.ingest.drops.ingest_drops import ingest_drops
 from dolmen.ingest.formats.reader_options import ReadOptions
 from dolmen.ingest.landing import Landing
 from dolmen.ingest.late import ErasedRows, expect_erasures
-from dolmen.spark.checks import worker_url
-from dolmen.spark.failures import mark_errors
 from dolmen.spark.load.load_tasks import (
     PIECES,
     RANGE_BYTES,
@@ -55,12 +51,14 @@ from dolmen.spark.load.load_tasks import (
     write_ranges,
     write_read,
 )
-from dolmen.spark.write.from_frame import collect_keeping_alive, collect_rows, without_files
+from dolmen.spark.sessions import worker_url
+from dolmen.spark.tasks import collect_rows, map_in_tasks
+from dolmen.spark.write.write_tasks import begin_uploads, collect_keeping_alive, encode_entry
 from dolmen.transactions.results import Commit
 from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.unit_of_work import leaves_out_erased
 
-HELD_BYTES = 32 * MIB
+BUFFERED_BYTES = 32 * MIB
 """The most bytes of a file's rows that a task keeps until it has seen the file's end."""
 SAMPLE_BYTES = MIB
 """Bytes of sorted rows for each sampled key, or an eighth of a data file if that is less."""
@@ -87,12 +85,7 @@ def is_loaded_by_tasks(settings: IngestSettings) -> bool:
 
 
 class BatchLoader:
-    """Loads batches into tables of one database.
-
-    Args:
-        max_file_bytes: the most bytes of one unpacked file; None = the default of ``ReadOptions``.
-        notify: called with a text that says what is being done.
-    """
+    """Loads batches into tables of one database."""
 
     def __init__(
         self,
@@ -129,9 +122,11 @@ class BatchLoader:
         left: list[Drop] = []
         for outcome in ingested.outcomes:
             error = outcome.error if outcome.status == "failed" else None
-            if outcome.status == "postponed" or _is_for_the_core(error):
+            is_applied = isinstance(error, AppliedIdError)
+            # The core ingests files of a table that changed again and again, or says why not.
+            if outcome.status == "postponed" or (isinstance(error, BASE_CHANGED) and not is_applied):
                 left.append(outcome.drop)
-            elif error is not None and not isinstance(error, AppliedIdError):
+            elif error is not None and not is_applied:
                 raise error
             else:
                 outcomes.append(outcome)
@@ -164,11 +159,6 @@ class BatchLoader:
         return ids
 
 
-def _is_for_the_core(error: Exception | None) -> bool:
-    """Whether the table changed again and again. The core ingests the files then, or says why not."""
-    return isinstance(error, BASE_CHANGED) and not isinstance(error, AppliedIdError)
-
-
 @dataclass(frozen=True)
 class _Written:
     """The result of tasks: data files, reports by the number of the drop, and whether ``files`` can be used."""
@@ -184,41 +174,38 @@ class _Work:
     def __init__(self, spark: SparkSession, transaction: Transaction, table: str, one: DropIngestion) -> None:
         self._spark, self._transaction, self._table = spark, transaction, table
         self._landing = one.landing
-        entry = unit_of(transaction).entry(table)
+        entry = self._entry = unit_of(transaction).entry(table)
         self._settings = IngestSettings.of(entry)
         self._settings.check(entry.schema, entry.primary_key)
         if not is_loaded_by_tasks(self._settings):
             raise ConflictError(f"table {table!r}: how its files are ingested was changed meanwhile")
-        self._is_sorted = bool(entry.sort_key)
         self._file_bytes = TableSettings.of(entry).target_file_bytes
-        self._uuid, self._properties, self._schema = entry.uuid, entry.properties, entry.schema
-        self._entry = msgspec.json.encode(without_files(entry))
         self._options = one.limit_options(ReadOptions.of(self._settings, entry.schema))
 
     def write(self, drops: Sequence[Drop]) -> _Written:
         """Reads files, and writes their rows into data files under the transaction's intent."""
         groups = _groups(drops, self._spark.sparkContext.defaultParallelism)
-        format = self._settings.format
-        read = ReadDrops(self._landing, self._entry, format, self._options, tuple(drops), groups, HELD_BYTES)
-        return self._in_order(read) if self._is_sorted else self._as_they_come(read)
+        how = self._settings.format, self._options, tuple(drops), groups, BUFFERED_BYTES
+        read = ReadDrops(self._landing, encode_entry(self._entry), *how)
+        numbers = self._spark.range(0, len(groups), 1, len(groups))
+        return self._in_order(numbers, read) if self._entry.sort_key else self._as_they_come(numbers, read)
 
     def add_to(self, transaction: Transaction, ids: Sequence[str], files: tuple[DataFile, ...]) -> None:
         """Adds the rows of these drops. The commit is refused if the way to read the table's files has changed."""
-        unit = unit_of(transaction)
-        unit.add(Expect(self._table, self._uuid, self._properties, INGEST_PROPERTIES, ids[0], self._schema))
+        unit, entry = unit_of(transaction), self._entry
+        unit.add(Expect(self._table, entry.uuid, entry.properties, INGEST_PROPERTIES, ids[0], entry.schema))
         if files:
-            unit.add(Write(self._table, self._uuid, files, requests=frozenset(ids), schema=self._schema))
+            unit.add(Write(self._table, entry.uuid, files, requests=frozenset(ids), schema=entry.schema))
 
-    def _as_they_come(self, read: ReadDrops) -> _Written:
-        task = self._task(self._file_bytes)
-        job = self._groups(read).mapInArrow(mark_errors(write_read(read, task)), WRITTEN)
-        rows = collect_keeping_alive(self._transaction, job)
+    def _as_they_come(self, numbers: DataFrame, read: ReadDrops) -> _Written:
+        task = LoadTask(*begin_uploads(self._transaction, self._table), self._file_bytes)
+        rows = collect_keeping_alive(self._transaction, map_in_tasks(numbers, write_read(read, task), WRITTEN))
         reports = _file_reports(rows)
         return _Written(_files(rows), reports, all(each.is_whole or not each.rows for each in reports.values()))
 
-    def _in_order(self, read: ReadDrops) -> _Written:
-        made = read_runs(read, min(SAMPLE_BYTES, self._file_bytes // 8))
-        runs = self._groups(read).mapInArrow(mark_errors(made), RUNS).persist(StorageLevel.DISK_ONLY)
+    def _in_order(self, numbers: DataFrame, read: ReadDrops) -> _Written:
+        work = read_runs(read, min(SAMPLE_BYTES, self._file_bytes // 8))
+        runs = map_in_tasks(numbers, work, RUNS).persist(StorageLevel.DISK_ONLY)
         try:
             reports = _file_reports(collect_rows(runs.where("report IS NOT NULL").select("report")))
             bad = [number for number, each in reports.items() if not each.is_whole]
@@ -228,11 +215,11 @@ class _Work:
                 return _Written((), reports, True)
             ranges = self._ranges(samples)
             parts = ranges.parts[-1] + 1
-            cut = good.select("run").mapInArrow(mark_errors(cut_runs(self._entry, ranges, self._lanes(parts))), PIECES)
+            cut = map_in_tasks(good.select("run"), cut_runs(read.entry, ranges, self._lanes(parts)), PIECES)
             lanes = cut.repartition(parts, "lane").sortWithinPartitions("lane", "range")
-            task = self._task(2 * self._file_bytes)  # a range is a file, if it is somewhat larger too
-            job = lanes.mapInArrow(mark_errors(write_ranges(task)), WRITTEN)
-            files = _files(collect_keeping_alive(self._transaction, job))
+            uploads = begin_uploads(self._transaction, self._table)
+            task = LoadTask(*uploads, 2 * self._file_bytes)  # a range is a file, if it is somewhat larger too
+            files = _files(collect_keeping_alive(self._transaction, map_in_tasks(lanes, write_ranges(task), WRITTEN)))
         finally:
             runs.unpersist()
         rows, expected = sum(file.rows for file in files), sum(each.rows for each in reports.values() if each.is_whole)
@@ -248,10 +235,6 @@ class _Work:
         pieces = max(1, round(sum(sample.weight * len(sample.keys) for sample in samples) / parts / RANGE_BYTES))
         return Ranges.of(((key, one.weight) for one in samples for key in one.keys), parts, pieces)
 
-    def _groups(self, read: ReadDrops) -> DataFrame:
-        count = len(read.groups)
-        return self._spark.range(0, count, 1, numPartitions=count)
-
     def _lanes(self, parts: int) -> tuple[int, ...]:
         """Finds a number for each part that Spark's hash puts into a partition of its own."""
         lanes: dict[int, int] = {}
@@ -259,13 +242,6 @@ class _Work:
         for row in numbers.select("lane", F.pmod(F.hash("lane"), F.lit(parts)).alias("to")).collect():
             lanes.setdefault(row.to, row.lane)
         return tuple(lanes.get(part, part) for part in range(parts))  # two of one partition: right as well, but slower
-
-    def _task(self, file_bytes: int) -> LoadTask:
-        transaction = self._transaction
-        unit = unit_of(transaction)
-        url = worker_url(unit.context.store)
-        unit.begin_upload()
-        return LoadTask(url, self._table, self._entry, unit.intent().txid, file_bytes)
 
 
 def _groups(drops: Sequence[Drop], tasks: int) -> tuple[tuple[int, ...], ...]:

@@ -40,17 +40,33 @@ from dolmen.ingest.formats.reader_options import ReadOptions
 from dolmen.ingest.landing import Landing
 from dolmen.rows.write.encodings import WriteOptions
 from dolmen.rows.write.runs import cut, sort_columns
-from dolmen.spark.file_tasks import WriteTask, open_to_write
-from dolmen.spark.write.task_reports import ipc_bytes
+from dolmen.spark.tasks import open_to_write
+from dolmen.spark.write.write_tasks import WriteTask, decode_entry, ipc_bytes, table_from_ipc
+
+Batches: TypeAlias = Iterator[pa.RecordBatch]
+Key: TypeAlias = list[list[Any]]
+"""The sort key of a row: for each column a rank (values, then NaN, then NULL) and a value that JSON can hold."""
+MOST_CHARACTERS = 200
+"""Texts are compared by their first characters. That is an order, too, in which more rows are equal."""
+RUN_BYTES = 32 * MIB
+"""Bytes of rows that are sorted together, in Arrow memory."""
+RANGE_BYTES = 64 * MIB
+"""Bytes of the rows of a range, which are merged in memory."""
+_RUN_ROWS = 1 << 20
+WRITTEN = "entry BINARY, report BINARY"
+"""The report of tasks that write: entries of data files, and the reports on the files that were read."""
+RUNS = "number INT, report BINARY, sample BINARY, run BINARY"
+"""Either a report on a file, or a sorted run with a sample of its keys. A run with the number of a drop counts only if
+that file can be read."""
+PIECES = "lane INT, range INT, rows BINARY"
+"""Sorted rows of a range. One task writes all ranges of a lane."""
 
 
 class FileReport(msgspec.Struct, frozen=True):
-    """The report of a task on one file.
+    """The report of a task on the file of a drop, by its number in the batch.
 
     Args:
-        drop: the number of the drop in its batch.
-        rows: how many rows were yielded.
-        is_whole: these are all rows; otherwise the task cannot read the file.
+        is_whole: ``rows`` are all rows; otherwise the task cannot read the file.
     """
 
     drop: int
@@ -71,10 +87,9 @@ class ReadDrops:
     """The files that a job reads, with the way to read them.
 
     Args:
-        entry: entry of their table, without files and deletes, encoded.
-        format: their format, whatever their names say.
+        entry: their table, by ``encode_entry``.
         groups: for each task, the numbers of its drops.
-        kept_bytes: the most bytes of a file's rows that are kept until its end was seen.
+        buffered_bytes: the most bytes of a file's rows that are kept until its end was seen.
     """
 
     landing: Landing
@@ -83,11 +98,7 @@ class ReadDrops:
     options: ReadOptions
     drops: tuple[Drop, ...]
     groups: tuple[tuple[int, ...], ...]
-    kept_bytes: int
-
-    def table(self) -> TableEntry:
-        """The table's entry."""
-        return msgspec.json.decode(self.entry, type=TableEntry)
+    buffered_bytes: int
 
     def rows(self, group: int, reports: list[FileReport]) -> Iterator[DropRows]:
         """Yields the rows of a group's files, and adds a report on each file when it is done.
@@ -95,12 +106,12 @@ class ReadDrops:
         Raises:
             StoreUnavailableError: a file could not be read for the moment; Spark tries the task again.
         """
-        schema = self.table().schema.arrow
+        schema = decode_entry(self.entry).schema.arrow
         for number in self.groups[group]:
             yield from self._rows_of(schema, number, reports)
 
     def _rows_of(self, schema: pa.Schema, number: int, reports: list[FileReport]) -> Iterator[DropRows]:
-        kept: list[pa.RecordBatch] | None = []
+        buffered: list[pa.RecordBatch] | None = []
         size = rows = 0
         batches = self._batches(schema, self.drops[number])
         while True:
@@ -109,20 +120,19 @@ class ReadDrops:
             except StoreUnavailableError:
                 raise
             except Exception:  # noqa: BLE001 - ingest finds any error again, and decides about the file
-                reports.append(FileReport(number, 0 if kept is not None else rows, False))
+                reports.append(FileReport(number, 0 if buffered is not None else rows, False))
                 return
             if batch is None:
                 break
             rows, size = rows + batch.num_rows, size + batch.nbytes
-            if kept is None:
+            if buffered is None:
                 yield DropRows(number, batch)
                 continue
-            kept.append(batch)
-            if size > self.kept_bytes:
-                yield from (DropRows(number, each) for each in kept)
-                kept = None
-        if kept is not None:
-            yield from (DropRows(None, each) for each in kept)
+            buffered.append(batch)
+            if size > self.buffered_bytes:
+                yield from (DropRows(number, each) for each in buffered)
+                buffered = None
+        yield from (DropRows(None, each) for each in buffered or ())
         reports.append(FileReport(number, rows, True))
 
     def _batches(self, schema: pa.Schema, drop: Drop) -> Iterator[pa.RecordBatch]:
@@ -134,18 +144,15 @@ class ReadDrops:
         yield from self.landing.runtime.ahead(read(source, schema))
 
 
-Key: TypeAlias = list[list[Any]]
-"""The sort key of a row: for each column a rank (values, then NaN, then NULL) and a value that JSON can hold."""
-MOST_CHARACTERS = 200
-"""Texts are compared by their first characters. That is an order, too, in which more rows are equal."""
-
-
 class Keys:
     """The sort keys of some rows."""
 
     def __init__(self, rows: pa.Table, entry: TableEntry) -> None:
-        names = [entry.schema.by_id[id_].name for id_ in entry.sort_key]
-        self._columns = [_plain(rows.column(name)) for name in names]
+        self._columns = []
+        for id_ in entry.sort_key:
+            column = rows.column(entry.schema.by_id[id_].name)
+            integers = integer_form(column.type)  # of times: Python knows no year 10000
+            self._columns.append(column.cast(integers) if integers else column)
         self._rows = rows.num_rows
 
     def at(self, row: int) -> Key:
@@ -155,7 +162,7 @@ class Keys:
     def cuts(self, bounds: Sequence[Key]) -> list[tuple[int, int, int]]:
         """Cuts sorted rows at bounds: (number of the range, first row, end) of each range that has rows.
 
-        Range i has the rows from bound i - 1, included, to bound i.
+        Range i begins with bound i - 1, and ends before bound i.
         """
         if not self._rows:
             return []
@@ -181,11 +188,7 @@ class Ranges:
 
     @classmethod
     def of(cls, samples: Iterable[tuple[Key, float]], parts: int, pieces: int) -> Ranges:
-        """Cuts for ``parts`` parts of ``pieces`` ranges each.
-
-        Args:
-            samples: keys, each standing for so many bytes.
-        """
+        """Cuts for ``parts`` parts of ``pieces`` ranges each, by keys that stand for numbers of bytes."""
         ordered = sorted(samples)
         total, count = sum(weight for _, weight in ordered), parts * pieces
         bounds, of = list[Key](), [0]
@@ -198,12 +201,6 @@ class Ranges:
                 number += 1
             passed += weight
         return cls(tuple(bounds), tuple(of))
-
-
-def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Times as the integers that they are: Python knows no year 10000."""
-    integers = integer_form(column.type)
-    return column.cast(integers) if integers else column
 
 
 def _value(scalar: pa.Scalar) -> list[Any]:
@@ -220,68 +217,49 @@ def _value(scalar: pa.Scalar) -> list[Any]:
     return [0, value[:MOST_CHARACTERS] if isinstance(value, str) else int(value)]
 
 
-Batches: TypeAlias = Iterator[pa.RecordBatch]
-RUN_BYTES = 32 * MIB
-"""Bytes of rows that are sorted together, in Arrow memory."""
-RANGE_BYTES = 64 * MIB
-"""Bytes of the rows of a range, which are merged in memory."""
-_RUN_ROWS = 1 << 20
-
-
 @dataclass(frozen=True)
 class LoadTask(WriteTask):
-    """A task that writes rows in the table's types.
-
-    Args:
-        file_bytes: at which a file is finished.
-    """
+    """A task that writes rows in the table's types into files of ``file_bytes``."""
 
     file_bytes: int
 
     def load(self, rows: Batches) -> list[bytes]:
         """Writes rows into as many data files as they need; returns their entries, encoded."""
-        files = self.put(
-            open_to_write(self.url, shared_runtime()), rows, WriteOptions(target_file_bytes=self.file_bytes)
-        )
-        return [msgspec.json.encode(file) for file in files]
-
-
-WRITTEN = "entry BINARY, report BINARY"
-"""The report of tasks that write: entries of data files, and the reports on the files that were read."""
+        store = open_to_write(self.url, shared_runtime())
+        return [
+            msgspec.json.encode(file) for file in self.put(store, rows, WriteOptions(target_file_bytes=self.file_bytes))
+        ]
 
 
 def write_read(read: ReadDrops, task: LoadTask) -> Callable[[Batches], Batches]:
-    """For ``mapInArrow``: numbers of groups become the data files that hold their rows."""
+    """For ``map_in_tasks``: numbers of groups become the data files with their rows."""
 
     def run(batches: Batches) -> Batches:
         for group in _numbers(batches):
             reports: list[FileReport] = []
             files = task.load(rows.batch for rows in read.rows(group, reports))
-            yield _columns(
-                entry=[*files, *(None for _ in reports)], report=[*(None for _ in files), *map(_encoded, reports)]
-            )
+            yield _written(files, reports)
 
     return run
 
 
-RUNS = "number INT, report BINARY, sample BINARY, run BINARY"
-"""Either a report on a file, or a sorted run with a sample of its keys. A run with the number of a drop counts only if
-that file can be read."""
+def _written(files: Sequence[bytes], reports: Sequence[FileReport] = ()) -> pa.RecordBatch:
+    """Rows of ``WRITTEN``."""
+    entries = [*files, *(None for _ in reports)]
+    bodies = [*(None for _ in files), *map(msgspec.json.encode, reports)]
+    return pa.record_batch([pa.array(entries, pa.binary()), pa.array(bodies, pa.binary())], ["entry", "report"])
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Keys of a run, each for ``weight`` bytes of its rows; ``stored`` is the size of the run compressed.
-
-    It is encoded by ``json``: keys have integers of any size, and infinite floats.
-    """
+    """Keys of a run, each for ``weight`` bytes of its rows; ``stored`` is the size of the run compressed."""
 
     keys: list[Any]
     weight: float
     stored: int
 
     def encode(self) -> bytes:
-        """As bytes."""
+        """As bytes, by ``json``: keys have integers of any size, and infinite floats."""
         return json.dumps([self.keys, self.weight, self.stored]).encode()
 
     @classmethod
@@ -291,21 +269,17 @@ class Sample:
 
 
 def read_runs(read: ReadDrops, sample_bytes: int) -> Callable[[Batches], Batches]:
-    """For ``mapInArrow``: numbers of groups become sorted runs of their rows.
-
-    Args:
-        sample_bytes: of so many bytes of a run one key is taken as a sample.
-    """
+    """For ``map_in_tasks``: numbers of groups become sorted runs, with a key for each ``sample_bytes``."""
 
     def run(batches: Batches) -> Batches:
-        entry = read.table()
+        entry = decode_entry(read.entry)
         for group in _numbers(batches):
             reports: list[FileReport] = []
             for drop, rows in groupby(read.rows(group, reports), key=lambda each: each.drop):
                 for columns in cut((each.batch for each in rows), entry.schema.arrow, RUN_BYTES, _RUN_ROWS):
                     yield _run(columns, entry, drop, sample_bytes)
             for report in reports:
-                yield _run_row(report.drop, report=_encoded(report))
+                yield _run_row(report.drop, report=msgspec.json.encode(report))
 
     return run
 
@@ -326,44 +300,30 @@ def _run_row(
     return pa.record_batch([pa.array([drop], pa.int32()), *bodies], ["number", "report", "sample", "run"])
 
 
-PIECES = "lane INT, range INT, rows BINARY"
-"""Sorted rows of a range. One task writes all ranges of a lane."""
-
-
 def cut_runs(entry: bytes, ranges: Ranges, lanes: tuple[int, ...]) -> Callable[[Batches], Batches]:
-    """For ``mapInArrow``: sorted runs become pieces of one range each.
-
-    Args:
-        lanes: for each part a number of its own.
-    """
+    """For ``map_in_tasks``: sorted runs become pieces of one range each, in the lanes of their parts."""
 
     def run(batches: Batches) -> Batches:
-        table = msgspec.json.decode(entry, type=TableEntry)
+        table = decode_entry(entry)
         for body in (body for batch in batches for body in batch.column(0)):
-            rows = _unpacked(body.as_buffer())
+            rows = table_from_ipc(body.as_buffer())
             cuts = Keys(rows, table).cuts(ranges.bounds)
-            yield pa.record_batch(
-                [
-                    pa.array([lanes[ranges.parts[number]] for number, _, _ in cuts], pa.int32()),
-                    pa.array([number for number, _, _ in cuts], pa.int32()),
-                    pa.array(
-                        [ipc_bytes(rows.slice(start, end - start), "lz4") for _, start, end in cuts],
-                        pa.binary(),
-                    ),
-                ],
-                ["lane", "range", "rows"],
-            )
+            columns = [
+                pa.array([lanes[ranges.parts[number]] for number, _, _ in cuts], pa.int32()),
+                pa.array([number for number, _, _ in cuts], pa.int32()),
+                pa.array([ipc_bytes(rows.slice(start, end - start), "lz4") for _, start, end in cuts], pa.binary()),
+            ]
+            yield pa.record_batch(columns, ["lane", "range", "rows"])
 
     return run
 
 
 def write_ranges(task: LoadTask) -> Callable[[Batches], Batches]:
-    """For ``mapInArrow``: pieces, ordered by lane and range, become data files of their own for each lane."""
+    """For ``map_in_tasks``: pieces, ordered by lane and range, become data files of their own for each lane."""
 
     def run(batches: Batches) -> Batches:
         for _, pieces in groupby(_pieces(batches), key=lambda piece: piece[0]):
-            files = task.load(_merged(pieces, task.decoded))
-            yield _columns(entry=files, report=[None for _ in files])
+            yield _written(task.load(_merged(pieces, task.decoded)))
 
     return run
 
@@ -398,10 +358,6 @@ def _sorted(columns: list[pa.ChunkedArray], entry: TableEntry) -> pa.Table:
     return pa.table(columns, schema)
 
 
-def _unpacked(body: pa.Buffer) -> pa.Table:
-    return pa.ipc.open_stream(body).read_all()
-
-
 def _numbers(batches: Batches) -> Iterator[int]:
     for batch in batches:
         yield from batch.column(0).to_pylist()
@@ -411,12 +367,4 @@ def _pieces(batches: Batches) -> Iterator[tuple[int, int, pa.Table]]:
     for batch in batches:
         lanes, ranges = batch.column(0).to_pylist(), batch.column(1).to_pylist()
         for lane, number, body in zip(lanes, ranges, batch.column(2), strict=True):
-            yield lane, number, _unpacked(body.as_buffer())
-
-
-def _encoded(report: FileReport) -> bytes:
-    return msgspec.json.encode(report)
-
-
-def _columns(**columns: Sequence[bytes | None]) -> pa.RecordBatch:
-    return pa.record_batch([pa.array(column, pa.binary()) for column in columns.values()], list(columns))
+            yield lane, number, table_from_ipc(body.as_buffer())

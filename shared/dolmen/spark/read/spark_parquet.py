@@ -1,9 +1,7 @@
 """Reads known files with Spark's own Parquet reader: nothing is listed, requested or inferred.
 
-``spark.read.parquet(*paths)`` looks each path up, for more than a few by a job with a task for each, and finds what the
-manifest says. So Spark gets an index of files whose cache is filled from the manifest. The options that a session's
-settings would decide (leave out missing or damaged files, read dates by an older calendar, use another reader) are
-decided here.
+``spark.read.parquet(*paths)`` looks each path up, for more than a few by a job with a task for each. So Spark gets an
+index of files whose cache is filled from the manifest.
 
 A row knows its file by name and size, and its position in it. By these, values that belong to files, and one array of
 bits for the deleted positions of all files, are looked up in expressions.
@@ -13,12 +11,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,9 +28,9 @@ from pyspark.sql import types as s
 from dolmen.errors import CorruptionError
 from dolmen.format.entries import DataFile
 from dolmen.rows.scan.plan import FilePlan
-from dolmen.spark.failures import Py4JError
-from dolmen.spark.file_tasks import FILE
+from dolmen.spark.sessions import warn_once
 from dolmen.spark.spark_types import to_frame
+from dolmen.spark.tasks import FILE, Py4JError
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
@@ -57,18 +53,21 @@ FIELD_ID = "parquet.field.id"
 _FORMAT = "org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat"
 """The reader's class: the name "parquet" may mean a reader without ``_metadata``."""
 _CACHE_BYTES = 1 << 40
-_log = logging.getLogger("dolmen")
+SIZE = "__size"
+"""The column with the size of a row's file, in bytes."""
+SOURCES = {FILE: "_metadata.file_name", SIZE: "_metadata.file_size"}
+_UNKNOWN = "raise_error('a file was read that the manifest does not name, or not with this size')"
+_WORDS = pa.field("words", pa.list_(pa.field("element", pa.int64(), nullable=False)), nullable=False)
+_BEYOND = "CAST(raise_error('a file has more rows than the manifest says') AS bigint)"
+_ROW_INDEX = "_tmp_metadata_row_index"
+_PRUNING = "spark.sql.optimizer.nestedSchemaPruning.enabled"
 
 
 def check_sizes(root: str, files: Iterable[DataFile]) -> None:
-    """Compares the sizes of files in a directory with the manifest's, which costs some microseconds each.
+    """Compares the sizes of files in a directory with the manifest's. Raises CorruptionError.
 
-    Spark's reader believes a file's footer, so it would read a replaced file without an error. On S3 the comparison
-    would take a request for each file; there the bucket's policy keeps data objects from being replaced. A missing file
-    fails the query by itself.
-
-    Raises:
-        CorruptionError: a file has another size.
+    Spark's reader believes a file's footer, so it would read a replaced file without an error. On S3 the bucket's
+    policy keeps data objects from being replaced. A missing file fails the query by itself.
     """
     directory = root.removeprefix("file://")
     if directory == root:
@@ -88,23 +87,16 @@ def read_parquet(
     """The columns of files as they are stored.
 
     Args:
-        root: the database's URL, as Spark knows it.
         by_id: find columns with a ``FIELD_ID`` by it; those that a file lacks are NULL.
     """
     read_options = {**OPTIONS, **BY_FIELD_ID} if by_id else OPTIONS
     try:
         relation = _relation(spark, schema, root, files, read_options)
     except (Py4JError, TypeError) as error:  # Spark's inner parts are others in this version
-        _warn(f"Spark lists the files of frames by itself: {type(error).__name__}")
+        warn_once(f"Spark lists the files of frames by itself: {type(error).__name__}")
         paths = [f"{root}/{file.path}" for file in files]
         return spark.read.format(_FORMAT).schema(schema).options(**read_options).load(paths)
     return DataFrame(spark._jsparkSession.baseRelationToDataFrame(relation), spark)
-
-
-@cache
-def _warn(message: str) -> None:
-    """Warns once in a process, and not in every read."""
-    _log.warning(message)
 
 
 def _relation(
@@ -116,15 +108,15 @@ def _relation(
     statuses = _statuses(jvm, root, files)
     # Spark takes relations for equal when their roots are: this one is not there, and names these very files.
     names = hashlib.sha256("\n".join(f"{file.path} {file.size}" for file in files).encode()).hexdigest()
-    place = jvm.org.apache.hadoop.fs.Path(f"{root}/data/{names}")
-    known = sources.SharedInMemoryCache(_CACHE_BYTES, -1).createForNewClient()
-    known.putLeafFiles(place, statuses)
+    path = jvm.org.apache.hadoop.fs.Path(f"{root}/data/{names}")
+    listed = sources.SharedInMemoryCache(_CACHE_BYTES, -1).createForNewClient()
+    listed.putLeafFiles(path, statuses)
     index = sources.InMemoryFileIndex(
         session,
-        jvm.PythonUtils.toSeq([place]),
+        jvm.PythonUtils.toSeq([path]),
         options,
         option.empty(),
-        known,
+        listed,
         option.apply(sources.PartitionSpec.emptySpec()),
         option.empty(),
     )
@@ -146,12 +138,6 @@ def _statuses(jvm: JavaObject, root: str, files: Sequence[DataFile]) -> JavaObje
     )
     listed = [{"path": f"{root}/{file.path}", "length": file.size, "isdir": False} for file in files]
     return mapper.readValue(json.dumps(listed), jvm.java.lang.Class.forName("[Lorg.apache.hadoop.fs.FileStatus;"))
-
-
-SIZE = "__size"
-"""The column with the size of a row's file, in bytes."""
-SOURCES = {FILE: "_metadata.file_name", SIZE: "_metadata.file_size"}
-_UNKNOWN = "raise_error('a file was read that the manifest does not name, or not with this size')"
 
 
 class FileValues:
@@ -198,10 +184,6 @@ class FileValues:
         return f"CASE WHEN {SIZE} <> {size} THEN {_UNKNOWN} {cases} ELSE {_UNKNOWN} END"
 
 
-_WORDS = pa.field("words", pa.list_(pa.field("element", pa.int64(), nullable=False)), nullable=False)
-_BEYOND = "CAST(raise_error('a file has more rows than the manifest says') AS bigint)"
-
-
 def is_deleted(spark: SparkSession, positions: Mapping[str, BitMap], file_values: FileValues, row: str) -> Column:
     """The condition that a row is deleted. It fails for a row that the manifest does not have.
 
@@ -210,7 +192,7 @@ def is_deleted(spark: SparkSession, positions: Mapping[str, BitMap], file_values
 
     Args:
         positions: the deleted ones, by path of their file.
-        row: the column with a row's position in its file.
+        row: the column with a row's position.
     """
     words = [_words(positions.get(file.file.path), file.file.rows) for file in file_values.files]
     ends = np.cumsum([len(some) for some in words]).tolist()
@@ -228,21 +210,13 @@ def _words(positions: BitMap | None, rows: int) -> npt.NDArray[np.int64]:
     return np.packbits(bits, bitorder="little").view("<i8")
 
 
-_NAME = "_tmp_metadata_row_index"
-_PRUNING = "spark.sql.optimizer.nestedSchemaPruning.enabled"
-
-
 @dataclass(frozen=True)
 class RowIndex:
-    """The column from which a row's position in its file is read.
+    """The column with a row's position in its file; ``is_stored`` if it belongs to the schema that is read.
 
     The documented one is ``_metadata.row_index``, but Spark builds ``_metadata`` row by row. Its source is a column
     that Spark's Parquet reader fills whenever it is in the schema, at half the cost. It is read directly where Spark
-    has it under the name that we know, and prunes ``_metadata``: Spark refuses to read both.
-
-    Args:
-        name: of the column.
-        is_stored: it belongs to the schema that is read.
+    has it under this name, and prunes ``_metadata``: Spark refuses to read both.
     """
 
     name: str
@@ -256,5 +230,5 @@ class RowIndex:
             own = reader.ROW_INDEX_TEMPORARY_COLUMN_NAME()
         except (Py4JError, TypeError):  # another version
             own = None
-        stored = own == _NAME and spark.conf.get(_PRUNING, "true") == "true"
-        return cls(_NAME if stored else "__row_index", stored)
+        stored = own == _ROW_INDEX and spark.conf.get(_PRUNING, "true") == "true"
+        return cls(_ROW_INDEX if stored else "__row_index", stored)

@@ -47,14 +47,7 @@ class Unsupported(Error):  # noqa: N818 - no failure: the caller reads another w
 
 
 def to_column(predicate: Predicate, column: FindColumn) -> Column:
-    """The predicate over Spark's columns.
-
-    Args:
-        column: of the type that Spark gives a column of the stored type (``types``).
-
-    Raises:
-        Unsupported: read the rows by the core.
-    """
+    """The predicate over Spark's columns of ``spark_type``. Raises Unsupported: read the rows by the core."""
     match predicate:
         case Compare():
             return _compare(predicate, column)
@@ -144,11 +137,7 @@ def _constant_unless_null(left: Column, truth: bool) -> Column:
 
 
 def literal_of(raw: Any, own: pa.DataType) -> Column:
-    """A value of a type's grid, as Spark's literal of that type.
-
-    Raises:
-        Unsupported: Spark has no such literal.
-    """
+    """A value of a type's grid, as Spark's literal of that type. Raises Unsupported."""
     t = pa.types
     if t.is_uint64(own):
         return F.lit(Decimal(raw)).cast("decimal(20,0)")
@@ -200,9 +189,10 @@ def _like(p: Like, column: FindColumn) -> Column:
 
 
 def _regex(runs: Sequence[Sequence[str | bool]]) -> str:
-    """A pattern for Java. A run between two ``%`` matches only where it first occurs: tried at each later position, a
-    long
-    text would take too long."""
+    """A pattern for Java.
+
+    A run between two ``%`` matches only where it first occurs: trying each later position takes long in a long text.
+    """
     first, *others = ("".join(_quoted(piece) if isinstance(piece, str) else "." for piece in run) for run in runs)
     if not others:
         return rf"(?s)\A{first}\z"

@@ -25,8 +25,7 @@ from dolmen.errors import DatabaseNotFoundError, InputError, SchemaError
 from dolmen.format.erasures import Erasure
 from dolmen.format.manifest import Manifest
 from dolmen.format.schema import COMMIT_TS, COMMIT_TS_FIELD, Field, Schema
-from dolmen.spark.origin import Origin
-from dolmen.spark.spark_types import spark_schema
+from dolmen.spark.spark_types import Origin, spark_schema
 from dolmen.transactions.snapshot import microseconds
 
 READ = (
@@ -68,7 +67,7 @@ class Options:
     """The options of one read or write.
 
     Args:
-        given: values by name, as their author wrote them in lower case.
+        given: values by name, in lower case and without underscores.
         known: names that mean something here; underscores in them may be left out, so that ``startingVersion`` is one.
     """
 
@@ -77,11 +76,7 @@ class Options:
 
     @classmethod
     def of(cls, options: Mapping[str, str], known: Collection[str]) -> Options:
-        """Checks the names.
-
-        Raises:
-            InputError: an option that does not exist here, or no database.
-        """
+        """Checks the names. Raises InputError."""
         given = _given(options)
         names = {name.replace("_", "") for name in known} | {"path", "url"}
         unknown = sorted(name for name in given if name not in names | _SPARK_OPTIONS and "." not in name)
@@ -172,7 +167,6 @@ class SourceTable:
     """A table in the version that is read, as processes send it to each other.
 
     Args:
-        uuid: of the table, whatever tables of that name exist in other versions.
         manifest: key of the version's manifest, by which workers find all else.
         columns: names of the result's columns, in order; ``_commit_ts`` may be among them.
         erased_through: timestamp of the youngest erasure that is younger than the version; 0 if there is none.
@@ -224,12 +218,7 @@ def columns_of(given: Options, schema: Schema) -> list[str]:
 
 
 def source_table(options: Mapping[str, str], known: Collection[str] = READ) -> SourceTable:
-    """The table in the version that the options name, the newest by default.
-
-    Raises:
-        InputError: unknown options, or options that contradict each other.
-        NotFoundError: no such database, table or version.
-    """
+    """The table in the version that the options name, the newest by default. Raises InputError, NotFoundError."""
     given = Options.of(options, known)
     database = open_database(given.url)
     return table_at(database, snapshot(database, given), given)

@@ -1,9 +1,8 @@
 """Writes of ``format("dolmen")``: tasks write data files and send their entries, and one process commits them.
 
-Spark makes a writer in one process, gives tasks copies of it, and lets another process commit what the tasks sent. So
-``WriteJob`` carries all that is known when the job begins, and the tasks keep the job's intent alive while they run.
-The commit has no ``Transaction``, as ``write.from_frame`` has, because nothing lives from the first step to the last;
-tasks, reports and statements are the same.
+Spark makes a writer in one process, gives tasks copies of it, and lets another process commit the messages of the
+tasks. So ``WriteJob`` has all that is known when the job begins, and the tasks keep the job's intent alive while they
+run. There is no ``Transaction``, as in ``write.from_frame``, because nothing lives from the first step to the last.
 
 ``abort`` does nothing, on purpose: Spark calls it also after a ``commit`` whose outcome is unknown. Collection finds
 files that no commit names by the intent.
@@ -37,17 +36,14 @@ from dolmen.commit.uploads import PendingUploads
 from dolmen.errors import ConflictError, InputError
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import TableEntry
-from dolmen.format.schema import Schema
 from dolmen.rows.write.row_digest import content_digest
-from dolmen.spark import checks
-from dolmen.spark.checks import worker_url
-from dolmen.spark.failures import mark_dolmen_errors
-from dolmen.spark.file_tasks import RowsTask
-from dolmen.spark.origin import entry_then, origins_of
+from dolmen.spark.sessions import check_table, worker_url
 from dolmen.spark.source.source import STREAM_WRITE, WRITE, Options
+from dolmen.spark.spark_types import origins_of
+from dolmen.spark.tasks import mark_dolmen_errors
 from dolmen.spark.write.frame_columns import add_new_columns, check_columns
-from dolmen.spark.write.from_frame import Mode, apply_batch, without_files
-from dolmen.spark.write.task_reports import DigestMode, RowSums
+from dolmen.spark.write.from_frame import Mode, apply_batch, entry_in
+from dolmen.spark.write.write_tasks import DigestMode, RowsTask, RowSums, decode_entry, encode_entry
 from dolmen.store.base import ObjectStore
 from dolmen.store.url import open_store
 from dolmen.transactions.snapshot import pin
@@ -59,7 +55,7 @@ class TaskIntent(Intent):
     """One task's part in the intent of its job.
 
     Tasks know nothing of each other, so their heartbeats have random numbers instead of 0, 1, 2. Collection goes by the
-    age of the newest one.
+    age of the newest heartbeat.
     """
 
     def __init__(self, store: ObjectStore, runtime: Runtime, txid: str, what: str, table: str) -> None:
@@ -67,11 +63,7 @@ class TaskIntent(Intent):
         self.txid, self._last_beat = txid, runtime.monotonic()
 
     def start(self) -> int:
-        """Puts the task's first heartbeat, before its first object.
-
-        Returns:
-            the server's clock, in microseconds, by which the fence judges the task's objects.
-        """
+        """Puts the task's first heartbeat; returns the server's clock, by which the fence judges the task's objects."""
         self._put_heartbeat()  # the response brings the server's clock, if it was unknown
         return self._store.clock.now_us
 
@@ -86,10 +78,9 @@ class TaskIntent(Intent):
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):  # type: ignore[misc]
-    """The result of one task.
+    """The result of one task of a job.
 
     Args:
-        job: the job as the task knows it.
         entries: of its data files, encoded.
         first_upload_us: the server's clock before the first of these files.
         query: the id of a streaming query.
@@ -110,11 +101,9 @@ class WriteJob:
     Args:
         version: the version that the rows were made from, or else the newest one when the job began.
         uuid, epoch, base_ts: of the table in that version.
-        entry: the table without its files and deletes, encoded.
-        overwrite: replace the existing rows.
-        force: also those that others have added since.
+        entry: the table, by ``encode_entry``.
+        force: an overwrite also replaces rows that others have added since.
         txid: begins the names of all its files.
-        digest: whether tasks sum their rows, for the digest of a request.
     """
 
     url: str
@@ -154,11 +143,7 @@ class WriteJob:
         return runtime.attend(work, BEAT_SECONDS / 10, intent.beat)
 
     def commit(self, messages: Sequence[Written | None], request: str | None) -> None:
-        """Makes ONE commit of the results of the tasks.
-
-        Raises:
-            ConflictError, StaleWriterError, UnknownOutcomeError, ...: as ``Transaction.commit`` does.
-        """
+        """Makes ONE commit of the results of the tasks. Raises as ``Transaction.commit`` does."""
         results = [message for message in messages if message is not None]
         written = [result for result in results if result.entries]
         if not written and not self.overwrite and request is None:
@@ -173,12 +158,17 @@ class WriteJob:
         jobs = {(result.job.uuid, result.job.txid, result.job.entry) for result in written}
         assert len(jobs) <= 1, "files of two jobs in one commit"
         uuid, txid, entry = next(iter(jobs), (self.uuid, None, self.entry))
-        schema = msgspec.json.decode(entry, type=TableEntry).schema
-        has_statement = files or (self.overwrite and self.digest is not DigestMode.ALONE)
+        schema = decode_entry(entry).schema
+        statements: tuple[Statement, ...] = ()
+        if self.overwrite and self.digest is not DigestMode.ALONE:
+            base = self.epoch, self.base_ts
+            statements = (Overwrite(self.table, uuid, *base, files, self.force, request, schema),)
+        elif files:
+            statements = (Write(self.table, uuid, files, request=request, schema=schema),)
         change = Change(
             commit_id=context.runtime.uuid(),
             operation=self.operation,
-            statements=(self._statement(uuid, files, request, schema),) if has_statement else (),
+            statements=statements,
             applied={} if request is None else {request: digest},
             first_upload_us=min((result.first_upload_us for result in written), default=None),
             txid=txid,
@@ -193,18 +183,12 @@ class WriteJob:
         if done.manifest is not None and txid is not None:
             TaskIntent(context.store, context.runtime, txid, self.operation, self.table).finish()
 
-    def _statement(self, uuid: str, files: tuple[DataFile, ...], request: str | None, schema: Schema) -> Statement:
-        if not self.overwrite:
-            return Write(self.table, uuid, files, request=request, schema=schema)
-        return Overwrite(self.table, uuid, self.epoch, self.base_ts, files, self.force, request, schema)
-
 
 class TableWriter(DataSourceArrowWriter):  # type: ignore[misc]
     """Writes a DataFrame into a table, in one commit.
 
     Args:
-        request: an id under which that happens once.
-        has_ended: it has happened before, and no digest was stored that the rows could be compared with.
+        has_ended: the request was applied before, and no digest was stored that the rows could be compared with.
     """
 
     def __init__(self, job: WriteJob, request: str | None, has_ended: bool) -> None:
@@ -240,12 +224,11 @@ def prepare(given: Options, schema: s.StructType, overwrite: bool, *, force: boo
     manifest = context.head.refresh().manifest
     entry = context.segments.whole(manifest.table(given.table))
     since = _since(given, schema, entry) if overwrite and not force else None
-    seen = manifest if since is None else pin(context, since, None).manifest
-    own = entry_then(seen, given.table, entry.uuid)
+    base = manifest if since is None else pin(context, since, None).manifest
+    epoch = entry_in(base, given.table, entry.uuid).epoch
     check_columns(schema, entry)
-    encoded, txid = msgspec.json.encode(without_files(entry)), context.runtime.uuid()
-    base = seen.version, entry.uuid, own.epoch, seen.commit_ts
-    return WriteJob(url, given.table, *base, encoded, overwrite, force, txid)
+    state = base.version, entry.uuid, epoch, base.commit_ts, encode_entry(entry)
+    return WriteJob(url, given.table, *state, overwrite, force, context.runtime.uuid())
 
 
 def _since(given: Options, schema: s.StructType, entry: TableEntry) -> int | None:
@@ -343,7 +326,7 @@ def batches_into(
         on: the key's columns; the primary key by default.
         merge_schema: add columns that the table does not have, before, in a commit of their own.
     """
-    checks.table(table)
+    check_table(table)
     if is_remote():
         raise InputError(
             "batches_into needs a session of this process's own JVM, and this process uses Spark Connect: append by "

@@ -20,7 +20,7 @@ from dolmen.format.schema import Field, is_nested
 from dolmen.predicate import Constant, Predicate, bind
 from dolmen.predicate.constants import NULL, Domain, Op, Value, domain_of
 from dolmen.predicate.foreign import ConditionReader, Connective, ForeignCondition, UnsupportedConditionError
-from dolmen.spark.failures import Py4JError
+from dolmen.spark.tasks import Py4JError
 
 _OPS: dict[str, Op] = {
     "EqualTo": "=", "GreaterThan": ">", "GreaterThanOrEqual": ">=", "LessThan": "<", "LessThanOrEqual": "<=",
@@ -44,12 +44,7 @@ def kind_of_node(node: Any) -> str:
 
 
 def read_condition(filtered: DataFrame, fields: Mapping[int, Field]) -> ForeignCondition:
-    """Reads the condition of ``SELECT ... FROM table WHERE condition``.
-
-    Args:
-        filtered: that query, analysed.
-        fields: columns of the table, by their index in it.
-    """
+    """Reads the condition of an analysed ``SELECT ... FROM table WHERE condition``; ``fields`` are by their index."""
     plan = filtered._jdf.queryExecution().analyzed()
     if kind_of_node(plan) != "Project" or kind_of_node(plan.child()) != "Filter":
         return ForeignCondition(None, is_exact=False)
@@ -59,11 +54,7 @@ def read_condition(filtered: DataFrame, fields: Mapping[int, Field]) -> ForeignC
 
 
 class _CatalystReader(ConditionReader[Any]):
-    """Reads the expressions of Spark's plans.
-
-    Args:
-        fields: columns of the table by the id that the plan gives them.
-    """
+    """Reads the expressions of Spark's plans, over columns by the id that the plan gives them."""
 
     misfits = (InputError, Py4JError, PySparkException)  # the last two: Spark can't evaluate a value
 
@@ -192,12 +183,10 @@ def _digits(kind: str) -> tuple[int, int] | None:
 def find_equal_columns(
     analysed: DataFrame, fields: Mapping[int, Field], given: Sequence[str], *, may_cast: bool = False
 ) -> list[tuple[Field, str]]:
-    """Columns of the target with columns of the source that a join's condition wants equal.
+    """Columns of the target, each with the column of the source that a join's condition wants to be equal.
 
     Args:
-        analysed: the join.
         fields: columns of the target, by their index in it.
-        given: names of the source's columns.
         may_cast: also pairs of two types of whole numbers or decimals, and pairs that may both be NULL.
     """
     join = _join_of(analysed)

@@ -1,42 +1,182 @@
-"""Rows with actions: tasks write new rows and hide the rows that these replace, and the driver states the changes.
+"""Rows with actions: tasks write new rows and hide the rows that these replace, and the driver makes the changes.
 
-MERGE by keys (``spark_merge``) and the UPDATE, DELETE and MERGE of SQL (``sql.change_rows``) each plan a job whose rows
-have the number of an action, the position of a target row, and new values. From there all of them go this way.
+MERGE by keys (``spark_merge``) and the UPDATE, DELETE and MERGE of SQL (``sql.row_changes``) each plan a job whose rows
+have the number of an action, the position of a target row, and new values. From there they are the same. Both summarize
+the keys of a merge's ``Source``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import chain
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
-from pyspark.sql import DataFrame
+from pyspark import StorageLevel
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
+from dolmen.base.cached import cached_property
 from dolmen.base.runtime import shared_runtime
 from dolmen.commit.statements.row_changes import DeletePositions, Write
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.errors import InputError
 from dolmen.format.entries import KeysTombstone
+from dolmen.format.keys import Keys, keys_from_arrow
 from dolmen.format.layout import uuid_of
-from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
+from dolmen.predicate import Constant, Predicate
 from dolmen.rows.write.casts import FindCast
-from dolmen.spark.file_tasks import FILE, ROW, KeysTask, conform_batches, open_to_write, report_task
-from dolmen.spark.write.frame_columns import schema_of
-from dolmen.spark.write.from_frame import begin_uploads, collect_keeping_alive, without_files
-from dolmen.spark.write.key_tombstones import KeySink, tombstones
-from dolmen.spark.write.task_reports import REPORT, Reported
+from dolmen.spark.spark_types import quote
+from dolmen.spark.tasks import FILE, ROW, MapBatches, collect_rows, conform_batches, map_in_tasks, open_to_write
+from dolmen.spark.write.frame_columns import key_columns
+from dolmen.spark.write.write_tasks import (
+    KeySink,
+    KeysTask,
+    Reported,
+    RowSums,
+    begin_uploads,
+    collect_report,
+    combine_keys,
+    has_duplicates,
+    ipc_bytes,
+    schema_of,
+    table_from_ipc,
+    tombstones,
+)
 from dolmen.transactions.insertion import add_inserts
+from dolmen.transactions.merge.merge_source import keys_predicate
 from dolmen.transactions.merge.row_template import NO_LITERALS, casts_of
 from dolmen.transactions.transaction import Transaction, unit_of
 
 ACTION = "__action"
 """The column with the number of a row's action."""
+LISTED = 100
+"""The most keys that are listed one by one; a longer list becomes its range."""
+SUMMARY = "rows BIGINT, nulls BIGINT, repeated BOOLEAN, listed BOOLEAN, keys BINARY"
+
+
+@dataclass(frozen=True)
+class SourceSummary:
+    """A summary of the keys of a source.
+
+    Args:
+        nulls: how many rows have a NULL in their key, and so match nothing.
+        repeated: a key occurs more than once.
+        keys: all of them, if they are ``listed``; else some of them, with the ends of each column.
+    """
+
+    rows: int
+    nulls: int
+    repeated: bool
+    listed: bool
+    keys: Keys | None
+
+    @classmethod
+    def of(cls, parts: Sequence[Row]) -> SourceSummary:
+        """Combines the summaries of partitions (``SUMMARY``), which have no key in common."""
+        tables = [table_from_ipc(part["keys"]) for part in parts if part["keys"] is not None]
+        keys = combine_keys(tables) if tables else None
+        return cls(
+            sum(part.rows for part in parts),
+            sum(part.nulls for part in parts),
+            any(part.repeated for part in parts),
+            all(part.listed for part in parts) and (keys is None or keys.num_rows <= LISTED),
+            keys,
+        )
+
+    def predicate(self, fields: tuple[Field, ...]) -> Predicate:
+        """A short predicate that is TRUE for every row with one of the keys, and for few others."""
+        return Constant(False) if self.keys is None else keys_predicate(self.keys, fields, listed=self.listed)
+
+
+class Source:
+    """A DataFrame whose rows are merged, joined on ``fields``: evaluated once, and kept while the merge is tried.
+
+    Attributes:
+        keys: names of the key columns in the table's own types.
+        frame: its rows with ``keys`` and ``HERE``. ``close`` frees the memory and disk that keep it.
+    """
+
+    HERE = "__source"
+    """A column that is NULL where there is no source row."""
+
+    def __init__(self, frame: DataFrame, fields: tuple[Field, ...]) -> None:
+        self._fields, self._columns = fields, frame.columns
+        self.keys = [f"__key_{index}" for index in range(len(fields))]
+        keys = [column.alias(name) for column, name in zip(key_columns(frame, fields), self.keys, strict=True)]
+        rows = frame.select("*", F.lit(True).alias(self.HERE), *keys)
+        grouped = rows.repartition(*self.keys).sortWithinPartitions(*self.keys)
+        self.frame = grouped.persist(StorageLevel.MEMORY_AND_DISK)
+
+    @cached_property
+    def summary(self) -> SourceSummary:
+        """The summary of its keys; the first use runs a job."""
+        own = self.frame.select(*(F.col(quote(field.name)) for field in self._fields))
+        return SourceSummary.of(collect_rows(map_in_tasks(own, summarize_keys(self._fields), SUMMARY)))
+
+    @cached_property
+    def sums(self) -> RowSums:
+        """The sums of its rows, for the digest of a request; the first use runs a job."""
+        rows = self.frame.select(*(F.col(quote(name)) for name in self._columns))
+        return RowSums.of(row.sums for row in collect_rows(map_in_tasks(rows, sum_rows, "sums BINARY")))
+
+    def close(self) -> None:
+        """Frees the rows."""
+        self.frame.unpersist()
+
+
+def are_equal(left: Iterable[Column], right: Iterable[Column]) -> Column:
+    """The condition that columns are equal, pair by pair."""
+    return reduce(Column.__and__, (one == other for one, other in zip(left, right, strict=True)))
+
+
+def sum_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """For ``map_in_tasks``: the rows of a partition become one row with their sums."""
+    sums = RowSums()
+    for batch in batches:
+        sums.add(batch)
+    yield pa.record_batch([pa.array([sums.encode()], pa.binary())], ["sums"])
+
+
+def summarize_keys(fields: tuple[Field, ...]) -> MapBatches:
+    """For ``map_in_tasks``: the keys of a partition, in order, become one row with their summary."""
+
+    def summarize(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        keys = conform_batches(batches, schema_of(fields))
+        if keys is not None:
+            part = _summary(keys, fields)
+            body = None if part.keys is None else ipc_bytes(part.keys)
+            columns = {"rows": [part.rows], "nulls": [part.nulls], "repeated": [part.repeated], "listed": [part.listed]}
+            yield pa.record_batch({**columns, "keys": pa.array([body], pa.binary())})
+
+    return summarize
+
+
+def _summary(batches: Iterator[pa.RecordBatch], fields: tuple[Field, ...]) -> SourceSummary:
+    rows = nulls = 0
+    repeated, listed = False, True
+    keys = last = None
+    for batch in batches:
+        whole = pa.table(batch).drop_null()
+        rows += batch.num_rows
+        nulls += batch.num_rows - whole.num_rows
+        if whole.num_rows == 0:
+            continue
+        repeated = repeated or has_duplicates(whole if last is None else pa.concat_tables([last, whole]))
+        last = whole.slice(whole.num_rows - 1)
+        some = keys_from_arrow(whole, fields)
+        keys = some if keys is None else combine_keys([keys, some])
+        if keys.num_rows > LISTED:
+            listed = False
+            ends = [pc.min_max(column) for column in keys.columns]
+            arrays = [pa.array([end["min"], end["max"]], one.type) for end, one in zip(ends, keys.columns, strict=True)]
+            keys = pa.table(arrays, names=keys.column_names)
+    return SourceSummary(rows, nulls, repeated, listed, keys)
 
 
 def action_sql(in_source: str, in_target: str, *kinds: Sequence[str | None]) -> str:
@@ -46,11 +186,7 @@ def action_sql(in_source: str, in_target: str, *kinds: Sequence[str | None]) -> 
         in_source, in_target: conditions that a joined row has a source row, or a target row.
         kinds: the conditions of the clauses for matched rows, for source rows alone, and for target rows alone.
     """
-    sides = (
-        f"{in_target} AND {in_source}",
-        f"{in_source} AND NOT ({in_target})",
-        f"{in_target} AND NOT ({in_source})",
-    )
+    sides = f"{in_target} AND {in_source}", f"{in_source} AND NOT ({in_target})", f"{in_target} AND NOT ({in_source})"
     cases, number = [], 0
     for side, conditions in zip(sides, kinds, strict=True):
         clauses = [f"WHEN (\n{condition or 'TRUE'}\n) THEN {n}" for n, condition in enumerate(conditions, number)]
@@ -75,7 +211,7 @@ class Action:
 
     Args:
         hides: the target row is hidden.
-        columns: the row that is written: columns of the table with the number of their value; None writes none.
+        columns: of the row that is written, with the numbers of their values; None writes none.
         computed: the columns whose values are computed, so that their types are Spark's guess.
     """
 
@@ -101,18 +237,13 @@ class MergeTask(KeysTask):
     new: bool = False
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Reported:
-        """Applies the actions to the rows of one partition, in bounded memory.
-
-        Raises:
-            InputError: a target row is matched by several source rows.
-            RowError: a value does not fit.
-        """
+        """Applies the actions to the rows of one partition, in bounded memory. Raises InputError, RowError."""
         report = Reported()
         first = next(batches, None)
         if first is None:
             return report
         store = open_to_write(self.url, shared_runtime())
-        sink = self.sink(store)
+        sink = KeySink(self, store)
         report.files += self.put(store, self._merged(chain([first], batches), sink, report))
         sink.finish(report)
         return report
@@ -170,52 +301,40 @@ def apply_actions(
     new: bool,
     request: str | None,
 ) -> None:
-    """Runs the job of the actions, and adds the changes to the transaction.
+    """Runs the job of the actions, and adds the changes to the transaction. Raises InputError, DuplicateKeyError.
 
     Args:
         rows: with their actions, positions and values; and with their keys, if there is a ``key``.
         key: the columns by whose values target rows are hidden; by default they are hidden by their positions.
         once: it is an error when a target row is hidden twice.
         new: rows that replace none must have primary keys that no other row has.
-
-    Raises:
-        InputError: a target row is matched by several source rows.
-        DuplicateKeyError: a row that replaces none has a primary key that another row has.
     """
-    entry = unit_of(transaction).entry(table)
-    url, txid = begin_uploads(transaction)
-    encoded, ids = msgspec.json.encode(without_files(entry)), tuple(field.id for field in key)
-    task = MergeTask(url, table, encoded, txid, ids, tuple(actions), once, new)
-    reported = Reported.of(collect_keeping_alive(transaction, rows.mapInArrow(report_task(task), REPORT)))
+    unit = unit_of(transaction)
+    entry = unit.entry(table)
+    ids = tuple(field.id for field in key)
+    task = MergeTask(*begin_uploads(transaction, table), ids, tuple(actions), once, new)
+    reported = collect_report(transaction, rows, task.run)
     if once and reported.again:
         raise matched_twice_error()
     hidden: tuple[KeysTombstone, ...] = ()
     if key:
-        hidden = tombstones(unit_of(transaction).uploads, table, entry.uuid, reported, key)
+        hidden = tombstones(transaction, table, entry.uuid, reported)
     elif reported.positions:
-        positions = _positions_by_path(transaction, entry, reported.positions)
-        unit_of(transaction).add(DeletePositions.of(table, entry.uuid, positions, request))
+        uuids = {name: uuid_of(name) for name in reported.positions}  # Spark knows only the end of a file's path
+        live = LiveFiles.of(entry, unit.context.segments).find(list(uuids.values()))
+        positions = {live[uuids[name]].path: bits for name, bits in reported.positions.items()}
+        unit.add(DeletePositions.of(table, entry.uuid, positions, request))
     if hidden and new:
         # Apart from the rows: inserts are compared with the keys that are left when the replaced rows are hidden.
-        unit_of(transaction).add(Write(table, entry.uuid, (), hidden, request, schema=entry.schema))
+        unit.add(Write(table, entry.uuid, (), hidden, request, schema=entry.schema))
         hidden = ()
     if not (reported.files or hidden):
         return
     written = Write(table, entry.uuid, tuple(reported.files), hidden, request, schema=entry.schema)
     if new:
-        batches = (batch for keys in reported.inserted for batch in keys.to_batches())
-        add_inserts(unit_of(transaction), entry, written, batches)
+        add_inserts(unit, entry, written, (batch for keys in reported.inserted for batch in keys.to_batches()))
     else:
-        unit_of(transaction).add(written)
-
-
-def _positions_by_path(
-    transaction: Transaction, entry: TableEntry, positions: Mapping[str, BitMap]
-) -> dict[str, BitMap]:
-    """Positions by the path of their file; Spark gives only the end of its name."""
-    uuids = {name: uuid_of(name) for name in positions}
-    live = LiveFiles.of(entry, unit_of(transaction).context.segments).find(list(uuids.values()))
-    return {live[uuids[name]].path: bits for name, bits in positions.items()}
+        unit.add(written)
 
 
 def matched_twice_error() -> InputError:

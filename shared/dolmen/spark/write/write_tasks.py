@@ -1,0 +1,441 @@
+"""The tasks of writes: they write data files and upload keys, sum their rows for a request's digest, and report to the
+driver, which makes one commit of all reports."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap
+from pyspark import inheritable_thread_target
+from pyspark.sql import DataFrame, Row
+
+from dolmen.base.cached import cached_property
+from dolmen.base.runtime import shared_runtime
+from dolmen.base.units import MIB
+from dolmen.commit.intent import BEAT_SECONDS
+from dolmen.commit.uploads import MAX_KEYS
+from dolmen.errors import InputError, RowError
+from dolmen.format.delete_object import TombstoneObject
+from dolmen.format.entries import DataFile, KeysTombstone
+from dolmen.format.keys import Keys, add_keys, distinct_keys, key_tuples
+from dolmen.format.layout import tombstone_key
+from dolmen.format.manifest import TableEntry
+from dolmen.format.schema import Field, Schema
+from dolmen.rows.write.data_file import write_data_files
+from dolmen.rows.write.encodings import DEFAULT, WriteOptions
+from dolmen.rows.write.row_digest import mix, row_hashes
+from dolmen.spark.sessions import worker_url
+from dolmen.spark.tasks import (
+    FAILURES,
+    MapBatches,
+    collect_rows,
+    conform_batches,
+    dolmen_error,
+    map_in_tasks,
+    open_to_write,
+)
+from dolmen.store.base import ObjectStore, create
+from dolmen.transactions.transaction import Transaction, unit_of
+
+FEW_KEYS = 2_000
+"""The most keys and bytes of a partition that the driver uploads: they need no object of their own."""
+FEW_BYTES = 64 * 1024
+FOLD_BYTES = 64 * MIB
+"""Keys are sorted, and duplicates dropped, at this many bytes, or at ``MAX_KEYS``."""
+_MASK = (1 << 64) - 1
+_SECOND = 0xD6E8FEB86659FD93
+
+
+class DigestMode(Enum):
+    """Whether a write sums its rows, for the digest by which a request differs from another with the same id."""
+
+    NONE = "no digest"
+    WITH_FILES = "a digest, and files"
+    ALONE = "a digest and no file: the request was applied before"
+
+    @classmethod
+    def of(cls, request: str | None) -> DigestMode:
+        """The mode in which a request is first applied."""
+        return cls.NONE if request is None else cls.WITH_FILES
+
+
+@dataclass
+class RowSums:
+    """The number of some rows, and two sums of their hashes, modulo 2^64 (docs/protocol.md)."""
+
+    rows: int = 0
+    first: int = 0
+    second: int = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Adds the rows of a batch."""
+        each = row_hashes(batch)
+        second = mix(each ^ np.uint64(_SECOND))
+        self._add(batch.num_rows, int(each.sum(dtype=np.uint64)), int(second.sum(dtype=np.uint64)))
+
+    def _add(self, rows: int, first: int, second: int) -> None:
+        self.rows += rows
+        self.first = (self.first + first) & _MASK
+        self.second = (self.second + second) & _MASK
+
+    def passing(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The same batches, each of which is added when it is read."""
+        for batch in batches:
+            self.add(batch)
+            yield batch
+
+    def content(self) -> list[Any]:
+        """For a request's digest (``content_digest``)."""
+        return ["rows in any order", self.rows, f"{self.first:016x}", f"{self.second:016x}"]
+
+    def encode(self) -> bytes:
+        """As bytes, for reports of tasks."""
+        return b"%d %d %d" % (self.rows, self.first, self.second)
+
+    @classmethod
+    def of(cls, encoded: Iterable[bytes]) -> RowSums:
+        """The total of the sums that tasks have reported."""
+        found = cls()
+        for body in encoded:
+            found._add(*map(int, bytes(body).split()))
+        return found
+
+
+REPORT = "kind STRING, name STRING, body BINARY"
+_SCHEMA = pa.schema([("kind", pa.string()), ("name", pa.string()), ("body", pa.binary())])
+
+
+@dataclass
+class Reported:
+    """The report of a task, or of all tasks of a job.
+
+    Args:
+        files: entries of the data files that were written.
+        tombstones: entries of the keys that were uploaded.
+        keys: lists of keys that are too short to upload.
+        positions: deleted rows by the name of their data file.
+        inserted: primary keys of rows that must be new to the table.
+        again: a row is among the positions more than once.
+        sums: of the rows, for the digest of a request.
+    """
+
+    files: list[DataFile] = field(default_factory=list)
+    tombstones: list[KeysTombstone] = field(default_factory=list)
+    keys: list[Keys] = field(default_factory=list)
+    positions: dict[str, BitMap] = field(default_factory=dict)
+    inserted: list[pa.Table] = field(default_factory=list)
+    again: bool = False
+    sums: RowSums = field(default_factory=RowSums)
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> Reported:
+        """Reads the report in these rows."""
+        found = cls(sums=RowSums.of(row.body for row in rows if row.kind == "sums"))
+        for row in rows:
+            match row.kind:
+                case "file":
+                    found.files.append(msgspec.json.decode(row.body, type=DataFile))
+                case "tombstone":
+                    found.tombstones.append(msgspec.json.decode(row.body, type=KeysTombstone))
+                case "keys":
+                    found.keys.append(table_from_ipc(row.body))
+                case "inserted":
+                    found.inserted.append(table_from_ipc(row.body))
+                case "positions":
+                    found.add_positions(row.name, BitMap.deserialize(bytes(row.body)))
+        return found
+
+    def add_positions(self, name: str, positions: BitMap) -> None:
+        """Adds deleted rows of a file, and records whether one of them is a duplicate."""
+        deleted = self.positions.setdefault(name, BitMap())
+        self.again |= deleted.intersect(positions)
+        deleted |= positions
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows of a task's report, one batch each."""
+        for kind, name, body in self._rows():
+            yield pa.record_batch([[kind], [name], pa.array([body], pa.binary())], schema=_SCHEMA)
+
+    def _rows(self) -> Iterator[tuple[str, str, bytes]]:
+        if self.sums.rows:
+            yield "sums", "", self.sums.encode()
+        yield from (("file", "", msgspec.json.encode(file)) for file in self.files)
+        yield from (("tombstone", "", msgspec.json.encode(each)) for each in self.tombstones)
+        yield from (("keys", "", ipc_bytes(keys)) for keys in self.keys)
+        yield from (("inserted", "", ipc_bytes(keys)) for keys in self.inserted)
+        yield from (("positions", name, bits.serialize()) for name, bits in self.positions.items())
+
+
+def ipc_bytes(rows: pa.Table, compression: str | None = None) -> bytes:
+    """A table as an Arrow stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+        writer.write_table(rows)
+    return bytes(sink.getvalue())
+
+
+def table_from_ipc(body: bytes | bytearray | pa.Buffer) -> pa.Table:
+    """The table in an Arrow stream."""
+    return pa.ipc.open_stream(body).read_all()
+
+
+def encode_entry(entry: TableEntry) -> bytes:
+    """A table's entry for tasks, without its files and deletes, which may be many."""
+    return msgspec.json.encode(
+        msgspec.structs.replace(entry, files=(), tombstones=(), segments=(), overlays=(), removed=())
+    )
+
+
+def decode_entry(body: bytes) -> TableEntry:
+    """The entry that ``encode_entry`` has encoded."""
+    return msgspec.json.decode(body, type=TableEntry)
+
+
+@dataclass(frozen=True)
+class WriteTask:
+    """A task that writes files.
+
+    Args:
+        entry: the table, by ``encode_entry``.
+        txid: of the job's intent; it begins the names of all files.
+    """
+
+    url: str
+    table: str
+    entry: bytes
+    txid: str
+
+    def name(self) -> str:
+        """A new object's name, by which collection finds the objects of a dead job."""
+        return f"{self.txid}-{shared_runtime().uuid()}"
+
+    @cached_property
+    def decoded(self) -> TableEntry:
+        """``entry``, decoded."""
+        return decode_entry(self.entry)
+
+    def put(
+        self, store: ObjectStore, rows: Iterable[pa.RecordBatch], options: WriteOptions = DEFAULT
+    ) -> list[DataFile]:
+        """Writes rows of the table's own types into as many data files as they need, in bounded memory."""
+        return write_data_files(store, self.table, self.decoded, rows, shared_runtime(), options, self.name)
+
+
+@dataclass(frozen=True)
+class KeysTask(WriteTask):
+    """A task that may hide rows by the columns ``key`` (ids)."""
+
+    key: tuple[int, ...] = ()
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The key's columns."""
+        return tuple(self.decoded.schema.by_id[id_] for id_ in self.key)
+
+
+class KeySink:
+    """Takes the keys of one partition, and uploads them in batches, each of which makes one tombstone."""
+
+    def __init__(self, task: KeysTask, store: ObjectStore) -> None:
+        self._task, self._fields, self._store = task, task.fields, store
+        self._keys: list[pa.Table] = []
+        self._rows = self._bytes = 0
+        self._tombstones: list[KeysTombstone] = []
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Adds the keys of rows in the table's types. Raises RowError: a NULL in a key."""
+        check_not_null(rows, self._fields)
+        keys = key_tuples(pa.table(rows), self._fields)
+        if self._rows + keys.num_rows > MAX_KEYS or self._bytes + keys.nbytes > FOLD_BYTES:
+            self._fold()
+        self._keys.append(keys)
+        self._rows += keys.num_rows
+        self._bytes += keys.nbytes
+
+    def passing(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The same batches, whose keys are added."""
+        for batch in batches:
+            self.add(batch)
+            yield batch
+
+    def finish(self, report: Reported) -> None:
+        """Adds to a report the uploaded tombstones, and the keys that are too few to upload."""
+        if self._rows:
+            distinct = combine_keys(self._keys)
+            if not self._tombstones and distinct.num_rows <= FEW_KEYS and distinct.nbytes <= FEW_BYTES:
+                report.keys.append(distinct)
+            else:
+                self._upload(distinct)
+        report.tombstones += self._tombstones
+
+    def _fold(self) -> None:
+        """Makes room: drops duplicate keys, or uploads the keys if most are distinct."""
+        distinct = combine_keys(self._keys)
+        if distinct.num_rows > self._rows // 2:
+            self._upload(distinct)
+            self._keys, self._rows, self._bytes = [], 0, 0
+        else:
+            self._keys, self._rows, self._bytes = [distinct], distinct.num_rows, distinct.nbytes
+
+    def _upload(self, keys: Keys) -> None:
+        key = tombstone_key(self._task.table, self._store.clock.now_us, self._task.name())
+        target = TombstoneObject(key, self._task.decoded.uuid)
+        self._tombstones.append(add_keys(target, keys))
+        create(self._store, target.key, target.encode(), shared_runtime())
+
+
+@dataclass(frozen=True)
+class RowsTask(KeysTask):
+    """A task that writes rows; or rows that replace those with their keys; or keys alone.
+
+    Args:
+        has_rows: the batches are rows of the table, in the order of their keys if there is a key; else they are keys.
+    """
+
+    has_rows: bool = True
+    digest: DigestMode = DigestMode.NONE
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Reported:
+        """Writes one partition, in bounded memory. Raises InputError for a key that occurs twice, RowError."""
+        report = Reported()
+        rows = conform_batches(batches, self.decoded.schema if self.has_rows else schema_of(self.fields))
+        if rows is None:
+            return report
+        if self.digest is not DigestMode.NONE:
+            rows = report.sums.passing(rows)
+        if self.digest is DigestMode.ALONE:
+            deque(rows, maxlen=0)
+            return report
+        store = open_to_write(self.url, shared_runtime())
+        sink = KeySink(self, store)
+        if self.key:
+            names = [field.name for field in self.fields]
+            rows = sink.passing(check_each_once(rows, names) if self.has_rows else rows)
+        if self.has_rows:
+            report.files += self.put(store, rows)
+        else:
+            deque(rows, maxlen=0)
+        sink.finish(report)
+        return report
+
+
+def report_task(run: Callable[[Iterator[pa.RecordBatch]], Reported]) -> MapBatches:
+    """For ``map_in_tasks``: the rows of a partition become the report on them (``REPORT``)."""
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from run(batches).to_batches()
+
+    return work
+
+
+def begin_uploads(transaction: Transaction, table: str) -> tuple[str, str, bytes, str]:
+    """Begins the uploads of workers, and returns the arguments of a ``WriteTask``. Raises InputError."""
+    unit = unit_of(transaction)
+    url = worker_url(unit.context.store)
+    unit.begin_upload()
+    return url, table, encode_entry(unit.entry(table)), unit.intent().txid
+
+
+def collect_report(
+    transaction: Transaction | None, frame: DataFrame, run: Callable[[Iterator[pa.RecordBatch]], Reported]
+) -> Reported:
+    """Runs a task over each partition of a frame, and combines the reports.
+
+    Args:
+        transaction: whose intent is kept alive; None if the tasks upload nothing.
+    """
+    job = map_in_tasks(frame, report_task(run), REPORT)
+    return Reported.of(collect_rows(job) if transaction is None else collect_keeping_alive(transaction, job))
+
+
+def collect_keeping_alive(transaction: Transaction, job: DataFrame) -> list[Row]:
+    """Runs a job of tasks that upload objects, while it keeps the intent alive. Otherwise as ``collect_rows``."""
+    unit = unit_of(transaction)
+    spark, intent = job.sparkSession.sparkContext, unit.intent()
+    tag = f"dolmen-{intent.txid}"
+
+    def collect() -> Any:
+        spark.addJobTag(tag)
+        try:
+            return job.collect()
+        finally:
+            spark.removeJobTag(tag)
+
+    try:
+        run = inheritable_thread_target(job.sparkSession)(collect)
+        rows: list[Row] = unit.context.runtime.attend(run, BEAT_SECONDS / 10, intent.beat)
+    except FAILURES as failure:
+        if error := dolmen_error(failure):
+            raise error from failure
+        raise
+    except BaseException:  # interrupted, or without a heartbeat: nothing will commit the job's objects
+        spark.cancelJobsWithTag(tag)
+        raise
+    return rows
+
+
+def tombstones(transaction: Transaction, table: str, uuid: str, reported: Reported) -> tuple[KeysTombstone, ...]:
+    """The tombstones of all keys that tasks have reported; short lists are uploaded together, with the manifest."""
+    made = list(reported.tombstones)
+    if reported.keys:
+        target = unit_of(transaction).uploads.tombstone_object(table, uuid)
+        keys = combine_keys(reported.keys)
+        made += (add_keys(target, keys.slice(start, MAX_KEYS)) for start in range(0, keys.num_rows, MAX_KEYS))
+    return tuple(made)
+
+
+def combine_keys(parts: Iterable[pa.Table]) -> Keys:
+    """The distinct keys of several tables of them."""
+    return distinct_keys(pa.concat_tables(parts))[0]
+
+
+def schema_of(fields: Iterable[Field]) -> Schema:
+    """A schema of some columns of a table."""
+    fields = tuple(fields)
+    return Schema(fields=fields, next_id=max(field.id for field in fields) + 1)
+
+
+def check_not_null(keys: pa.Table | pa.RecordBatch, fields: Iterable[Field]) -> None:
+    """Raises RowError for a NULL."""
+    for column in fields:
+        if keys[column.name].null_count:
+            raise RowError("NULL in a key: it equals nothing", column=column.name)
+
+
+def check_each_once(batches: Iterator[pa.RecordBatch], names: list[str]) -> Iterator[pa.RecordBatch]:
+    """The same batches, whose rows are in the order of their keys. Raises InputError: a key occurs twice."""
+    last: pa.Table | None = None
+    for batch in batches:
+        if batch.num_rows == 0:
+            continue
+        keys = pa.table(batch.select(names))
+        if has_duplicates(keys if last is None else pa.concat_tables([last, keys])):
+            raise duplicate_key_error(names)
+        last = keys.slice(keys.num_rows - 1)
+        yield batch
+
+
+def has_duplicates(keys: pa.Table) -> bool:
+    """Whether a row equals the one before it; NULL equals nothing."""
+    same = np.ones(max(keys.num_rows - 1, 0), np.bool_)
+    for column in keys.columns:
+        whole = column.combine_chunks()
+        same &= pc.equal(whole[1:], whole[:-1]).fill_null(False).to_numpy(zero_copy_only=False)
+    return bool(same.any())
+
+
+def duplicate_key_error(names: Iterable[str]) -> InputError:
+    """The error for several rows of one key."""
+    listed = ", ".join(repr(name) for name in names)
+    return InputError(
+        f"several rows of the DataFrame have the same key (columns {listed}), and it has no order by which the last "
+        f"could win: keep one of each, by dropDuplicates([{listed}]) or row_number() over a window"
+    )
