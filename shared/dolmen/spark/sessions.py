@@ -177,12 +177,10 @@ def spark_paths(spark: SparkSession, store: ObjectStore) -> str | None:
 
 @cache
 def warn_once(message: str) -> None:
-    """Warns once in a process, and not in every read."""
     _log.warning(message)
 
 
 def is_on_class_path(spark: SparkSession, name: str) -> bool:
-    """Whether Spark can load a class of this name."""
     return bool(spark._jvm.org.apache.spark.util.Utils.classIsLoadable(name))
 
 

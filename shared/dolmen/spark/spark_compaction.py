@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 from pyspark import inheritable_thread_target
 from pyspark.sql import SparkSession
@@ -42,10 +41,9 @@ from dolmen.spark.sessions import check_database, check_session, worker_url
 from dolmen.spark.spark_types import quote, spark_schema
 from dolmen.spark.tasks import (
     FAILURES,
-    MapBatches,
+    collect_objects,
     conform_batches,
     dolmen_error,
-    map_in_tasks,
     open_to_write,
     run_numbered,
     snapshot_in_task,
@@ -54,8 +52,6 @@ from dolmen.spark.tasks import (
 from dolmen.spark.write.write_tasks import decode_entry, encode_entry
 from dolmen.transactions.snapshot import PinnedTable
 
-REWRITTEN = "number INT, files BINARY, spilled_bytes BIGINT, copied_bytes BIGINT"
-"""The report of a task: the group that it has rewritten, and the entries of the new files, encoded."""
 JOBS_AT_ONCE = 3
 """A job's slowest task holds up its commit, while those of the next jobs keep the processors busy."""
 _UNLIMITED = 1 << 62
@@ -85,8 +81,9 @@ class CompactionTask:
             rewriter = GroupRewriter(context, self.options, self.target_file_bytes, self.object_name)
             return rewriter.rewrite(version, tuple(found[uuid] for uuid in uuids))
 
-    def write(self, batches: Iterator[pa.RecordBatch], entry: TableEntry) -> list[DataFile]:
-        """Writes rows that Spark has sorted; their entries have no timestamps yet."""
+    def write(self, batches: Iterator[pa.RecordBatch], encoded: bytes) -> list[DataFile]:
+        """Writes rows that Spark has sorted, by the table's encoded entry; the files' have no timestamps yet."""
+        entry = decode_entry(encoded)
         rows = conform_batches(batches, entry.schema)
         if rows is None:
             return []
@@ -96,47 +93,17 @@ class CompactionTask:
         return write_data_files(store, self.table, entry, rows, runtime, options, self.object_name)
 
 
-def rewrite_numbered(task: CompactionTask, groups: Sequence[tuple[str, ...]]) -> Callable[[int], pa.RecordBatch]:
+def rewrite_numbered(task: CompactionTask, groups: Sequence[tuple[str, ...]]) -> Callable[[int], Rewritten]:
     """For ``run_numbered``: rewrites the group of a number."""
-
-    def rewrite(number: int) -> pa.RecordBatch:
-        return _report(number, task.rewrite(groups[number]))
-
-    return rewrite
-
-
-def write_sorted(task: CompactionTask, entry: bytes) -> MapBatches:
-    """For ``map_in_tasks``: a partition's rows, sorted by Spark, become data files of an encoded entry."""
-
-    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        if files := task.write(batches, decode_entry(entry)):
-            yield _report(0, Rewritten(tuple(files)))
-
-    return write
-
-
-def _report(number: int, rewritten: Rewritten) -> pa.RecordBatch:
-    """One row of ``REWRITTEN``."""
-    arrays = [
-        pa.array([number], pa.int32()),
-        pa.array([msgspec.json.encode(rewritten.files)], pa.binary()),
-        pa.array([rewritten.spilled_bytes], pa.int64()),
-        pa.array([rewritten.copied_bytes], pa.int64()),
-    ]
-    return pa.record_batch(arrays, ["number", "files", "spilled_bytes", "copied_bytes"])
+    return lambda number: task.rewrite(groups[number])
 
 
 @dataclass(frozen=True)
 class Job:
-    """Groups in one version: as the queue has them (``pending``), and the files of each that still exist (``groups``).
-
-    Args:
-        first_upload_us: the server's clock before the first object is uploaded.
-    """
+    """Groups in one version, each with its files that still exist; and the clock before the first upload."""
 
     version: TableVersion
-    pending: tuple[PendingGroup, ...]
-    groups: tuple[tuple[DataFile, ...], ...]
+    groups: Sequence[tuple[PendingGroup, tuple[DataFile, ...]]]
     first_upload_us: int
 
 
@@ -193,11 +160,7 @@ def compact(
 
 
 class CompactionRun:
-    """The compaction of one table: plans its groups, compacts some at a time, and commits the results.
-
-    Attributes:
-        done: the plan, and the result so far.
-    """
+    """The compaction of one table: plans its groups, compacts some at a time, and commits the results to ``done``."""
 
     def __init__(
         self, spark: SparkSession, context: Context, name: str, options: CompactionOptions, *, recluster: bool
@@ -294,9 +257,7 @@ class CompactionRun:
         with context.reading(manifest.version):
             version = TableVersion.of(context, self._name, manifest)
             found = [(group, version.worth_rewriting(group.uuids, self._options)) for group in pending]
-        left = [(group, inputs) for group, inputs in found if inputs]
-        now_us = context.store.clock.now_us
-        return Job(version, tuple(group for group, _ in left), tuple(inputs for _, inputs in left), now_us)
+        return Job(version, [(group, inputs) for group, inputs in found if inputs], context.store.clock.now_us)
 
     def _task(self, job: Job) -> CompactionTask:
         version = job.version.manifest.version
@@ -304,16 +265,12 @@ class CompactionRun:
 
     def _rewrite_groups(self, job: Job) -> list[Rewritten]:
         """Runs a job whose tasks rewrite one group each, as the core does."""
-        groups = [tuple(file.uuid for file in inputs) for inputs in job.groups]
-        work = rewrite_numbered(self._task(job), groups)
-        return [
-            Rewritten(tuple(msgspec.json.decode(row.files, type=list[DataFile])), row.spilled_bytes, row.copied_bytes)
-            for row in run_numbered(self._spark, len(groups), work, REWRITTEN)
-        ]
+        groups = [tuple(file.uuid for file in inputs) for _, inputs in job.groups]
+        return run_numbered(self._spark, len(groups), rewrite_numbered(self._task(job), groups), Rewritten)
 
     def _recluster_groups(self, job: Job) -> list[Rewritten]:
         """Runs jobs that write the live rows of each group in order."""
-        return [self._recluster(self._task(job), job.version, inputs) for inputs in job.groups]
+        return [self._recluster(self._task(job), job.version, inputs) for _, inputs in job.groups]
 
     def _recluster(self, task: CompactionTask, version: TableVersion, inputs: tuple[DataFile, ...]) -> Rewritten:
         row_ts, entry = version.commit_ts_of(inputs)
@@ -323,9 +280,8 @@ class CompactionRun:
         names = (version.entry.schema.by_id[id_].name for id_ in version.entry.sort_key)
         order = [F.col(quote(name)).asc_nulls_last() for name in names]
         ranges = frame.repartitionByRange(max(1, round(live_bytes / task.target_file_bytes)), *order)
-        work = write_sorted(task, encode_entry(entry))
-        reports = map_in_tasks(ranges.sortWithinPartitions(*order), work, REWRITTEN).collect()
-        written = [file for row in reports for file in msgspec.json.decode(row.files, type=list[DataFile])]
+        work = partial(task.write, encoded=encode_entry(entry))
+        written = collect_objects(ranges.sortWithinPartitions(*order), work, DataFile)
         _check_rows(table, version, inputs, sum(file.rows for file in written))
         return Rewritten(version.complete_entries(written, row_ts))
 
@@ -367,7 +323,7 @@ class CompactionRun:
 
     def _commit(self, job: Job, rewritten: Sequence[Rewritten]) -> None:
         """Commits the groups of a job at once. Groups that others have changed go back to the queue, in halves."""
-        groups = [Group(inputs, one.files) for inputs, one in zip(job.groups, rewritten, strict=True)]
+        groups = [Group(inputs, one.files) for (_, inputs), one in zip(job.groups, rewritten, strict=True)]
         statement = Compact(self._name, self._entry.uuid, self._entry.epoch, tuple(groups), job.version.entry.schema)
         committed = submit(
             self._context.head, "compact", [statement], first_upload_us=job.first_upload_us, txid=self._intent.txid
@@ -378,7 +334,7 @@ class CompactionRun:
             results = [result for result, is_done in zip(rewritten, landed, strict=True) if is_done]
             self.done.spilled_bytes += sum(result.spilled_bytes for result in results)
             self.done.bytes_copied += sum(result.copied_bytes for result in results)
-        for pending, is_done in zip(job.pending, landed, strict=True):
+        for (pending, _), is_done in zip(job.groups, landed, strict=True):
             if not is_done:
                 self.done.dropped += 1
                 self._waiting.retry_in_halves(pending)
@@ -414,7 +370,6 @@ class _SomeFiles(PinnedTable):
         self._paths = {file.path for file in inputs}
 
     def scan(self, *args: Any, **options: Any) -> Scan:
-        """A scan of these files alone."""
         return scan_files(super().scan(*args, **options), self._paths)
 
 

@@ -181,12 +181,13 @@ def origins_of(schema: s.StructType) -> set[Origin]:
 def origins_read(frame: DataFrame) -> set[Origin]:
     """The origins of all that a frame reads, anywhere in its plan. Runs no job."""
     plan = frame._jdf.queryExecution().analyzed()
-    leaves = [leaf for each in (plan, *_items(plan.subqueriesAll())) for leaf in _items(each.collectLeaves())]
-    firsts = [column for leaf in leaves for column in _items(leaf.output())[:1]]  # all columns of a leaf have one mark
+    leaves = [leaf for each in (plan, *items(plan.subqueriesAll())) for leaf in items(each.collectLeaves())]
+    firsts = [column for leaf in leaves for column in items(leaf.output())[:1]]  # all columns of a leaf have one mark
     return _origins(msgspec.json.decode(column.metadata().json()) for column in firsts)
 
 
-def _items(scala: Any) -> list[Any]:
+def items(scala: Any) -> list[Any]:
+    """The items of a Scala sequence."""
     return [scala.apply(index) for index in range(scala.size())]
 
 

@@ -37,8 +37,6 @@ _PIECE = MIB
 """The codes in one report: 8 MB."""
 _ENTRIES_A_JOB = 50_000_000
 """Entries of segments that are marked by one job: its results pass through the driver's JVM."""
-BUILT = "number INT, part BINARY"
-"""The report of a task: the number of a part, and the reference to it, encoded; NULL if there was no entry."""
 
 
 def gc(
@@ -80,19 +78,16 @@ class SparkMarker:
 
     - the driver names the manifest of the commit that moved the fence, or a later one, and every task compares it with
       the one it has read;
-    - the driver finds the manifest's own keys; tasks find all others, in parts that are counted: the mark is used only
-      when each part has come back whole, exactly once;
+    - the mark is used only when each part has come back whole, exactly once;
     - a part is made of immutable segments, read by checksum: repeated and speculative tasks find the same, and a task
-      that can't read a segment fails the job before anything is deleted by its mark;
-    - keys travel as 64 bits of a digest that is the same in every process; every task proves that by an example. Where
-      two keys share their bits, an object is kept that could be deleted.
+      that can't read a segment fails the job;
+    - keys travel as 64 bits of a digest that is the same in every process; every task proves that by an example.
     """
 
     def __init__(self, spark: SparkSession, url: str, context: Context) -> None:
         self._spark, self._url, self._context = spark, url, context
 
     def __call__(self, manifest: Manifest, reader: SegmentReader, after: int) -> KeySet:
-        """The keys of all objects that must stay."""
         keys, parts = split_mark(manifest, reader, after)
         found = [stable_codes(keys)]
         for some in _waves(parts):
@@ -167,12 +162,13 @@ def mark_parts(task: MarkTask) -> MapBatches:
 
 def _waves(parts: Sequence[MarkPart]) -> Iterator[list[MarkPart]]:
     """Yields the parts of each job in turn."""
-    some: list[MarkPart] = []
+    some, entries = list[MarkPart](), 0
     for part in parts:
         some.append(part)
-        if sum(each.entries for each in some) >= _ENTRIES_A_JOB:
+        entries += part.entries
+        if entries >= _ENTRIES_A_JOB:
             yield some
-            some = []
+            some, entries = [], 0
     if some:
         yield some
 
@@ -225,13 +221,14 @@ class IndexTask:
     version: int
     table: str
 
-    def build(self, files: Collection[str], parts: Collection[str]) -> Segment | None:
+    def build(self, files: Collection[str], parts: Collection[str]) -> list[Segment]:
         """Builds a part, in bounded memory: of files with these uuids, or in place of parts with these keys."""
         with snapshot_in_task(self.url, self.version) as (context, manifest):
             version = IndexVersion.of(context, self.table, manifest, index_reader(context))
             replaced = {part.object: part for part in version.parts}
             building = PartBuilding(tuple(version.live[uuid] for uuid in files), tuple(replaced[key] for key in parts))
-            return version.build(building)
+            part = version.build(building)
+            return [] if part is None else [part]
 
 
 class _IndexRun:
@@ -273,13 +270,8 @@ class _IndexRun:
             ([file.uuid for file in building.files], [part.object for part in building.parts]) for building in buildings
         ]
 
-        def build(number: int) -> pa.RecordBatch:
-            part = task.build(*inputs[number])
-            encoded = pa.array([None if part is None else msgspec.json.encode(part)], pa.binary())
-            return pa.record_batch([pa.array([number], pa.int32()), encoded], ["number", "part"])
-
-        rows = run_numbered(self._spark, len(inputs), build, BUILT)
-        built = [msgspec.json.decode(row.part, type=Segment) for row in rows if row.part is not None]
+        results = run_numbered(self._spark, len(inputs), lambda number: task.build(*inputs[number]), list[Segment])
+        built = [part for parts in results for part in parts]
         return self._put(version, [part for building in buildings for part in building.parts], built, now_us)
 
     def _put(

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from itertools import chain
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import msgspec
 import pyarrow as pa
+from pyroaring import BitMap
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -50,12 +51,15 @@ except ImportError:  # with pyspark-client: nothing raises these
         """An exception that was raised in the JVM."""
 
 
+T = TypeVar("T")
 FAILURES = PySparkException, Py4JJavaError
 """The errors of a failed job in the driver."""
 _MARK = "raised by dolmen in a task: "
 _LINE = re.compile(re.escape(_MARK) + r"(\{.*\})")
 MapBatches: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """A function for ``map_in_tasks``."""
+OBJECTS = "body BINARY"
+"""Rows of ``collect_objects``."""
 FILE, ROW = "__file", "__row"
 """Columns with the name of a row's file, and the row's position in it."""
 _THREADS = 4
@@ -122,10 +126,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def map_in_tasks(frame: DataFrame, work: MapBatches, schema: str | s.StructType) -> DataFrame:
-    """``mapInArrow``, whose tasks mark dolmen's errors, for columns of any names.
-
-    Spark itself takes a dot in a name for that of a field, and a backtick for a quote.
-    """
+    """``mapInArrow`` for columns of any names, where Spark sees fields and quotes; tasks mark dolmen's errors."""
     names = frame.columns
     is_renamed = any(sign in name for name in names for sign in ".`")
 
@@ -144,24 +145,69 @@ def collect_rows(job: DataFrame) -> list[Row]:
     return rows
 
 
-def run_numbered(spark: SparkSession, count: int, work: Callable[[int], pa.RecordBatch], schema: str) -> list[Row]:
-    """Runs a task for each number below ``count``, and returns their rows in order.
+def collect_objects(
+    frame: DataFrame,
+    work: Callable[[Iterator[pa.RecordBatch]], Iterable[T]],
+    kind: type[T],
+    collect: Callable[[DataFrame], list[Row]] = collect_rows,
+) -> list[T]:
+    """Runs ``work``, which makes objects of a partition's batches, in tasks, and returns these objects.
 
-    Args:
-        work: makes the one row of a number; its first column is that number.
-
-    Raises:
-        AssertionError: a task's row is missing, or came back twice.
+    ``kind`` is their type, as for msgspec; tables and bitmaps may be in them. ``collect`` runs the job.
     """
+    rows = collect(map_in_tasks(frame, return_objects(work), OBJECTS))
+    return [decode_object(row.body, kind) for row in rows]
+
+
+def return_objects(work: Callable[[Iterator[pa.RecordBatch]], Iterable[object]]) -> MapBatches:
+    """For ``map_in_tasks``: ``work`` makes objects of a partition, which become rows of ``OBJECTS``."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            yield from map(work, batch.column(0).to_pylist())
+        for value in work(batches):
+            yield pa.record_batch([pa.array([_encode(value)], pa.binary())], ["body"])
 
-    rows = sorted(collect_rows(map_in_tasks(spark.range(0, count, 1, count), run, schema)))
-    if [row[0] for row in rows] != list(range(count)):
-        raise AssertionError(f"{count} tasks were begun, {len(rows)} came back: nothing was committed")
-    return rows
+    return run
+
+
+def _encode(value: object) -> bytes:
+    return msgspec.msgpack.encode(value, enc_hook=lambda v: v.serialize() if isinstance(v, BitMap) else ipc_bytes(v))
+
+
+def decode_object(body: bytes, kind: type[T]) -> T:
+    """The object in a row of ``OBJECTS``."""
+
+    def decode(kind: type, body: bytes) -> object:
+        return BitMap.deserialize(body) if kind is BitMap else table_from_ipc(body)
+
+    return msgspec.msgpack.decode(body, type=kind, dec_hook=decode)
+
+
+def ipc_bytes(rows: pa.Table, compression: str | None = None) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+        writer.write_table(rows)
+    return bytes(sink.getvalue())
+
+
+def table_from_ipc(body: bytes | pa.Buffer) -> pa.Table:
+    return pa.ipc.open_stream(body).read_all()
+
+
+def run_numbered(spark: SparkSession, count: int, work: Callable[[int], T], kind: type[T]) -> list[T]:
+    """Runs a task for each number below ``count``, and returns their results in order. See ``collect_objects``.
+
+    Raises AssertionError if a result is missing, or came back twice.
+    """
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, T]]:
+        for batch in batches:
+            yield from ((number, work(number)) for number in batch.column(0).to_pylist())
+
+    results = collect_objects(spark.range(0, count, 1, count), run, tuple[int, kind])  # type: ignore[valid-type]
+    found = dict(results)
+    if len(results) != count or found.keys() != set(range(count)):
+        raise AssertionError(f"{count} tasks were begun, {len(results)} came back: nothing was committed")
+    return [found[number] for number in range(count)]
 
 
 def task_runtime() -> Runtime:

@@ -24,16 +24,14 @@ from dolmen.commit.intent import Intent
 from dolmen.commit.statements.row_changes import Write
 from dolmen.commit.uploads import MAX_KEYS
 from dolmen.errors import StoreUnavailableError
-from dolmen.spark.tasks import FAILURES, map_in_tasks
+from dolmen.spark.tasks import FAILURES, OBJECTS, decode_object, map_in_tasks, return_objects
 from dolmen.spark.write import write_tasks as writing
 from dolmen.spark.write.from_frame import append
 from dolmen.spark.write.write_tasks import (
-    REPORT,
     Reported,
     RowsTask,
     begin_uploads,
     collect_keeping_alive,
-    report_task,
     tombstones,
 )
 from dolmen.transactions.transaction import unit_of
@@ -103,7 +101,8 @@ def run(spark: SparkSession, transaction: Transaction, how: Callable[[Work], Wor
     entry = unit_of(transaction).entry("t")
     task = RowsTask(*begin_uploads(transaction, "t"), entry.primary_key)
     frame = rows(spark, 5_000).repartition(2, "id").sortWithinPartitions("id")
-    return Reported.of(collect_keeping_alive(transaction, map_in_tasks(frame, how(report_task(task.run)), REPORT)))
+    job = map_in_tasks(frame, how(return_objects(lambda batches: [task.run(batches)])), OBJECTS)
+    return Reported.of(decode_object(row.body, Reported) for row in collect_keeping_alive(transaction, job))
 
 
 def test_workers_that_are_killed_leave_files_and_keys_that_nothing_names(

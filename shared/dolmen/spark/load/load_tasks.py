@@ -1,17 +1,14 @@
 """The tasks of a load: they turn rows of landing files into data files.
 
 Into a table without a sort key each task writes data files straight from the rows that it reads. For a table with a
-sort key there are three steps. Between them Spark carries sorted runs as bytes and never looks at a row, so every
-column keeps its type, and Arrow alone handles rows.
+sort key there are three steps, between which Spark carries sorted runs as bytes and never looks at a row.
 
 1. ``read_runs``: files become sorted runs of some megabytes, with samples of their keys.
 2. ``cut_runs``: each run is cut at the bounds that the driver planned from the samples.
 3. ``write_ranges``: the pieces of one range after the other, in order, are merged and written.
 
-Tasks read landing files by the readers and rules of ingest, and load a file whole or not at all. They keep the rows of
-a small file until they have seen its end, so a file that cannot be read leaves nothing behind. They yield the rows of a
-large file while they read it; if its end turns out to be bad, the task reports that, and the result of the whole job is
-not used.
+Tasks load a file whole or not at all. They keep the rows of a small file until they have seen its end, and yield those
+of a large one while they read it: if its end turns out to be bad, the result of the whole job is not used.
 """
 
 from __future__ import annotations
@@ -31,6 +28,7 @@ import pyarrow as pa
 from dolmen.base.runtime import shared_runtime
 from dolmen.base.units import MIB
 from dolmen.errors import StoreUnavailableError
+from dolmen.format.entries import DataFile
 from dolmen.format.file_formats import FileKind
 from dolmen.format.manifest import TableEntry
 from dolmen.format.types import integer_form
@@ -40,8 +38,8 @@ from dolmen.ingest.formats.reader_options import ReadOptions
 from dolmen.ingest.landing import Landing
 from dolmen.rows.write.encodings import WriteOptions
 from dolmen.rows.write.runs import cut, sort_columns
-from dolmen.spark.tasks import open_to_write
-from dolmen.spark.write.write_tasks import WriteTask, decode_entry, ipc_bytes, table_from_ipc
+from dolmen.spark.tasks import ipc_bytes, open_to_write, table_from_ipc
+from dolmen.spark.write.write_tasks import WriteTask, decode_entry
 
 Batches: TypeAlias = Iterator[pa.RecordBatch]
 Key: TypeAlias = list[list[Any]]
@@ -53,8 +51,6 @@ RUN_BYTES = 32 * MIB
 RANGE_BYTES = 64 * MIB
 """Bytes of the rows of a range, which are merged in memory."""
 _RUN_ROWS = 1 << 20
-WRITTEN = "entry BINARY, report BINARY"
-"""The report of tasks that write: entries of data files, and the reports on the files that were read."""
 RUNS = "number INT, report BINARY, sample BINARY, run BINARY"
 """Either a report on a file, or a sorted run with a sample of its keys. A run with the number of a drop counts only if
 that file can be read."""
@@ -63,23 +59,15 @@ PIECES = "lane INT, range INT, rows BINARY"
 
 
 class FileReport(msgspec.Struct, frozen=True):
-    """The report of a task on the file of a drop, by its number in the batch.
-
-    Args:
-        is_whole: ``rows`` are all rows; otherwise the task cannot read the file.
-    """
+    """The report of a task on the file of a drop; unless it ``is_whole``, the task cannot read the file."""
 
     drop: int
     rows: int
     is_whole: bool
 
 
-@dataclass(frozen=True)
-class DropRows:
-    """Rows of drops. They count only if the drop with this number can be read; None if they count in any case."""
-
-    drop: int | None
-    batch: pa.RecordBatch
+DropRows: TypeAlias = tuple[int | None, pa.RecordBatch]
+"""Rows of drops. They count only if the drop with this number can be read; None if they count in any case."""
 
 
 @dataclass(frozen=True)
@@ -101,11 +89,7 @@ class ReadDrops:
     buffered_bytes: int
 
     def rows(self, group: int, reports: list[FileReport]) -> Iterator[DropRows]:
-        """Yields the rows of a group's files, and adds a report on each file when it is done.
-
-        Raises:
-            StoreUnavailableError: a file could not be read for the moment; Spark tries the task again.
-        """
+        """Yields the rows of a group's files, and adds a report on each. Raises StoreUnavailableError."""
         schema = decode_entry(self.entry).schema.arrow
         for number in self.groups[group]:
             yield from self._rows_of(schema, number, reports)
@@ -126,13 +110,13 @@ class ReadDrops:
                 break
             rows, size = rows + batch.num_rows, size + batch.nbytes
             if buffered is None:
-                yield DropRows(number, batch)
+                yield number, batch
                 continue
             buffered.append(batch)
             if size > self.buffered_bytes:
-                yield from (DropRows(number, each) for each in buffered)
+                yield from ((number, each) for each in buffered)
                 buffered = None
-        yield from (DropRows(None, each) for each in buffered or ())
+        yield from ((None, each) for each in buffered or ())
         reports.append(FileReport(number, rows, True))
 
     def _batches(self, schema: pa.Schema, drop: Drop) -> Iterator[pa.RecordBatch]:
@@ -145,8 +129,6 @@ class ReadDrops:
 
 
 class Keys:
-    """The sort keys of some rows."""
-
     def __init__(self, rows: pa.Table, entry: TableEntry) -> None:
         self._columns = []
         for id_ in entry.sort_key:
@@ -156,14 +138,10 @@ class Keys:
         self._rows = rows.num_rows
 
     def at(self, row: int) -> Key:
-        """The key of one row."""
         return [_value(column[row]) for column in self._columns]
 
     def cuts(self, bounds: Sequence[Key]) -> list[tuple[int, int, int]]:
-        """Cuts sorted rows at bounds: (number of the range, first row, end) of each range that has rows.
-
-        Range i begins with bound i - 1, and ends before bound i.
-        """
+        """Cuts sorted rows at bounds: (number of the range, first row, end) of each range that has rows."""
         if not self._rows:
             return []
         first, last = bisect_right(bounds, self.at(0)), bisect_right(bounds, self.at(self._rows - 1))
@@ -176,12 +154,7 @@ class Keys:
 
 @dataclass(frozen=True)
 class Ranges:
-    """The bounds of key ranges of about equal parts.
-
-    Args:
-        bounds: ascending, without duplicates; range i begins with bound i - 1.
-        parts: for each range the part that it belongs to, ascending.
-    """
+    """Bounds of key ranges, ascending (range i begins with bound i - 1), and the part that each range belongs to."""
 
     bounds: tuple[Key, ...]
     parts: tuple[int, ...]
@@ -221,33 +194,31 @@ def _value(scalar: pa.Scalar) -> list[Any]:
 class LoadTask(WriteTask):
     """A task that writes rows in the table's types into files of ``file_bytes``."""
 
-    file_bytes: int
+    file_bytes: int = 0
 
-    def load(self, rows: Batches) -> list[bytes]:
-        """Writes rows into as many data files as they need; returns their entries, encoded."""
+    def load(self, rows: Batches) -> list[DataFile]:
+        """Writes rows into as many data files as they need."""
         store = open_to_write(self.url, shared_runtime())
-        return [
-            msgspec.json.encode(file) for file in self.put(store, rows, WriteOptions(target_file_bytes=self.file_bytes))
-        ]
+        return self.put(store, rows, WriteOptions(target_file_bytes=self.file_bytes))
 
 
-def write_read(read: ReadDrops, task: LoadTask) -> Callable[[Batches], Batches]:
-    """For ``map_in_tasks``: numbers of groups become the data files with their rows."""
+class TaskFiles(msgspec.Struct, frozen=True):
+    """The data files of a task, and the reports on the files that it has read."""
 
-    def run(batches: Batches) -> Batches:
+    files: list[DataFile]
+    reports: list[FileReport] = []
+
+
+def write_read(read: ReadDrops, task: LoadTask) -> Callable[[Batches], Iterator[TaskFiles]]:
+    """Numbers of groups become the data files with their rows."""
+
+    def run(batches: Batches) -> Iterator[TaskFiles]:
         for group in _numbers(batches):
             reports: list[FileReport] = []
-            files = task.load(rows.batch for rows in read.rows(group, reports))
-            yield _written(files, reports)
+            files = task.load(batch for _, batch in read.rows(group, reports))
+            yield TaskFiles(files, reports)
 
     return run
-
-
-def _written(files: Sequence[bytes], reports: Sequence[FileReport] = ()) -> pa.RecordBatch:
-    """Rows of ``WRITTEN``."""
-    entries = [*files, *(None for _ in reports)]
-    bodies = [*(None for _ in files), *map(msgspec.json.encode, reports)]
-    return pa.record_batch([pa.array(entries, pa.binary()), pa.array(bodies, pa.binary())], ["entry", "report"])
 
 
 @dataclass(frozen=True)
@@ -264,7 +235,6 @@ class Sample:
 
     @classmethod
     def decode(cls, body: bytes | bytearray) -> Sample:
-        """Decodes what ``encode`` returns."""
         return cls(*json.loads(body))
 
 
@@ -275,8 +245,8 @@ def read_runs(read: ReadDrops, sample_bytes: int) -> Callable[[Batches], Batches
         entry = decode_entry(read.entry)
         for group in _numbers(batches):
             reports: list[FileReport] = []
-            for drop, rows in groupby(read.rows(group, reports), key=lambda each: each.drop):
-                for columns in cut((each.batch for each in rows), entry.schema.arrow, RUN_BYTES, _RUN_ROWS):
+            for drop, rows in groupby(read.rows(group, reports), key=lambda each: each[0]):
+                for columns in cut((batch for _, batch in rows), entry.schema.arrow, RUN_BYTES, _RUN_ROWS):
                     yield _run(columns, entry, drop, sample_bytes)
             for report in reports:
                 yield _run_row(report.drop, report=msgspec.json.encode(report))
@@ -318,12 +288,12 @@ def cut_runs(entry: bytes, ranges: Ranges, lanes: tuple[int, ...]) -> Callable[[
     return run
 
 
-def write_ranges(task: LoadTask) -> Callable[[Batches], Batches]:
-    """For ``map_in_tasks``: pieces, ordered by lane and range, become data files of their own for each lane."""
+def write_ranges(task: LoadTask) -> Callable[[Batches], Iterator[TaskFiles]]:
+    """Pieces, ordered by lane and range, become data files of their own for each lane."""
 
-    def run(batches: Batches) -> Batches:
+    def run(batches: Batches) -> Iterator[TaskFiles]:
         for _, pieces in groupby(_pieces(batches), key=lambda piece: piece[0]):
-            yield _written(task.load(_merged(pieces, task.decoded)))
+            yield TaskFiles(task.load(_merged(pieces, task.decoded)))
 
     return run
 
@@ -331,8 +301,7 @@ def write_ranges(task: LoadTask) -> Callable[[Batches], Batches]:
 def _merged(pieces: Iterable[tuple[int, int, pa.Table]], entry: TableEntry) -> Batches:
     """Yields the rows of one range after the other, each in order.
 
-    If very many rows have the same key, a range is far larger than planned: then as many rows as fit are sorted at a
-    time.
+    If a range is far larger than planned, because many rows have one key, as many as fit are sorted at a time.
     """
     for _, of_range in groupby(pieces, key=lambda piece: piece[1]):
         tables: list[pa.Table] = []

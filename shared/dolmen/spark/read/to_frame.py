@@ -3,11 +3,10 @@
 Spark's own vectorised reader is several times faster, but lacks types and conditions, and S3 without hadoop-aws. Both
 read the files that one plan selected.
 
-Natively, Python only plans. Files without deletes are read as any Parquet is. Files with deletes are read together,
-some dozens at a time, if the same tombstones apply to them. Their deleted positions are ONE array of bits, in which a
-row is looked up by its position in its file. Which tombstones apply is known for whole files (``applied_through``), so
-most scans need only a row's own values and its position. Files that may lack columns, or have them under other names,
-are read by field ids; columns that they lack are NULL.
+Natively, Python only plans. Files with deletes are read together, some dozens at a time, if the same tombstones apply
+to them, which is known for whole files (``applied_through``). Their deleted positions are ONE array of bits, in which a
+row is looked up by its position in its file. Files that may lack columns, or have them under other names, are read by
+field ids; columns that they lack are NULL.
 """
 
 from __future__ import annotations
@@ -42,11 +41,12 @@ from dolmen.spark.read.spark_parquet import (
     SOURCES,
     FileValues,
     RowIndex,
+    Unsupported,
     check_sizes,
     is_deleted,
     read_parquet,
+    to_column,
 )
-from dolmen.spark.read.spark_predicates import Unsupported, to_column
 from dolmen.spark.sessions import (
     active_session,
     check_any_session,
@@ -129,10 +129,7 @@ def to_spark(
 
 
 def _read_files(url: str, scan: Scan, columns: Sequence[str], with_commit_ts: bool, with_positions: bool) -> MapBatches:
-    """For ``map_in_tasks``: batches of one column, paths of data files, become their rows.
-
-    Each task plans the scan again, from the manifest of its version.
-    """
+    """For ``map_in_tasks``: paths of data files become their rows. Each task plans the scan again."""
     plan = plan_of(scan)
     version, table_name, where = plan.version, plan.table, plan.where  # alone: the plan has all files
 
@@ -191,7 +188,6 @@ class _Native:
         self._origin = Origin(self._plan.entry.uuid, self._plan.version)
 
     def frames(self) -> tuple[list[DataFrame], list[FilePlan]]:
-        """See ``native_frames``."""
         plan, frames = self._plan, list[DataFrame]()
         # Others wrote adopted files: Spark may understand their types and names differently.
         rest = [file for file in plan.files if is_adopted(file.file.path)]
@@ -306,11 +302,7 @@ class _Native:
         *,
         with_row: bool = False,
     ) -> DataFrame:
-        """The output's columns of the rows that meet all conditions and none of the joins.
-
-        Args:
-            ids, values, with_row: columns, values of files and positions that conditions and joins need.
-        """
+        """The output's rows that meet all conditions, which need ``ids`` and ``values``, and none of the joins."""
         values = values or FileValues(files)
         shown = [
             F.expr(_commit_ts(values)).alias(COMMIT_TS) if field.name == COMMIT_TS else F.col(quote(field.name))

@@ -83,11 +83,7 @@ def source_of(options: Mapping[str, str]) -> SourceTable | SourceFeed:
 def batch_reader(
     source: SourceTable | SourceFeed | None, schema: s.StructType, options: Mapping[str, str]
 ) -> DataSourceReader:
-    """Makes the reader of a batch. Raises as ``source_table`` does.
-
-    Args:
-        source: the version or feed of the frame; None if the user has given its schema.
-    """
+    """Makes the reader of a batch, of a frame's version or feed, or by the options. Raises as ``source_table``."""
     if source is None:
         source = source_feed(options) if reads_changes(options) else source_table(options)
     if isinstance(source, SourceTable):
@@ -234,7 +230,6 @@ class _PushedFilterReader(ConditionReader[Any]):
         return ("not", [node.child]) if type(node).__name__ == "Not" else None
 
     def atom(self, node: Any) -> Predicate:
-        """See ``ConditionReader``."""
         if not isinstance(node, Filter) or len(node.attribute) != 1:
             raise UnsupportedConditionError
         field = self._schema.field(node.attribute[0])
@@ -301,11 +296,7 @@ class SourceFeed:
 
     @classmethod
     def of(cls, database: Database, manifest: Manifest, given: Options) -> SourceFeed:
-        """The feed that the options name, with the columns of one version.
-
-        Raises:
-            TableNotFoundError, SchemaError, PredicateError, InputError: the options do not fit that version.
-        """
+        """The feed that the options name, in one version. Raises NotFoundError, SchemaError, InputError."""
         entry = context_of(database).segments.whole(manifest.table(given.table))
         schema = entry.schema
         own = columns_of(given, schema)
@@ -315,7 +306,6 @@ class SourceFeed:
 
     @property
     def decoded(self) -> TableEntry:
-        """``entry``, decoded."""
         return decode_entry(self.entry)
 
     @property
@@ -348,11 +338,7 @@ class SourceFeed:
         return replace(self, columns=tuple(schema.names))
 
     def partitions(self, context: Context, since: Manifest, until: Manifest) -> list[FeedPartition]:
-        """Plans the feed between two versions. Reads manifests and segments, and no data.
-
-        Raises:
-            VersionExpiredError: a version that is needed has expired.
-        """
+        """Plans the feed between two versions from manifests and segments. Raises VersionExpiredError."""
         newest = context.head.refresh().manifest
         columns = self.decoded, self.stored, self.where
         feed = ChangeFeed(context, newest, since, until, self.table, *columns, net=self.net)
@@ -420,7 +406,6 @@ class FeedReader(PartitionReader):
         self.feed = feed
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Plans the parts of the feed; there may be none."""
         first, last = self.feed.since, self.feed.until
         assert first is not None
         assert last is not None

@@ -22,6 +22,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from dolmen.api.cursor import ChangeCursor
 from dolmen.api.database import Database
 from dolmen.api.database import open as open_database
+from dolmen.base.cached import cached_property
 from dolmen.base.units import utc
 from dolmen.commit.context import context_of
 from dolmen.commit.versions import commit_of, manifest_at_time, manifest_at_version
@@ -78,7 +79,6 @@ class Offset:
 
     @classmethod
     def of(cls, manifest: Manifest, entry: TableEntry) -> Offset:
-        """The offset of a version."""
         return cls(manifest.version, manifest.commit_ts, entry.uuid, entry.epoch)
 
     @classmethod
@@ -90,7 +90,6 @@ class Offset:
             raise InputError(f"the checkpoint has no offset of a dolmen table: {document}") from error
 
     def to_json(self) -> dict[str, Any]:
-        """The offset as Spark's checkpoint keeps it."""
         return asdict(self)
 
     def check(self, name: str, entry: TableEntry, end: Offset, *, ignore_deletes: bool) -> None:
@@ -142,6 +141,8 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
 
     known: Collection[str] = STREAM_READ
     """Names of its options."""
+    handles: Collection[str] = ("_database",)
+    """Attributes that workers do not get."""
 
     def __init__(self, options: Mapping[str, str], schema: s.StructType) -> None:
         self._schema = schema
@@ -150,19 +151,17 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         self._ignore_deletes = given.flag("ignore_deletes")
         if given.text("starting_version") and given.text("starting_timestamp"):
             raise InputError("the options startingVersion and startingTimestamp say two things: give one")
-        self._opened: Database | None = None
-        self._begin: Offset | None = None
         self._reached: Offset | None = None
         self._target: Manifest | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Workers get a copy without open handles: their partitions have all that they need."""
-        return {**self.__dict__, "_opened": None}
+        return {name: value for name, value in self.__dict__.items() if name not in self.handles}
 
     @mark_dolmen_errors()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
         """The offset at which a query without a checkpoint begins: before all rows, or where the options say."""
-        return self._from().to_json()
+        return self._start.to_json()
 
     @mark_dolmen_errors()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -173,11 +172,9 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
     def latestOffset(self, start: dict[str, Any] | None = None, limit: object = None) -> dict[str, Any]:  # noqa: N802
         """The end of the next batch: a version with changes, at most ``maxVersionsPerTrigger`` after the start.
 
-        Args:
-            start: where the batch begins; Spark 4.1 and older do not pass it.
-            limit: Spark's; always "all", because the reader offers no other.
+        Spark 4.1 and older do not pass the start. ``limit`` is always "all", because the reader offers no other.
         """
-        begin = Offset.from_json(start) if start else self._reached or self._from()
+        begin = Offset.from_json(start) if start else self._reached or self._start
         self._reached = self._end(begin, self._target or self._newest())
         return self._reached.to_json()
 
@@ -209,11 +206,9 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
     def stop(self) -> None:
         """Does nothing: the reader has no resources to release."""
 
-    @property
+    @cached_property
     def _database(self) -> Database:
-        if self._opened is None:
-            self._opened = open_database(self._given.url)
-        return self._opened
+        return open_database(self._given.url)
 
     def _newest(self) -> Manifest:
         return context_of(self._database).head.refresh().manifest
@@ -238,33 +233,36 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         with context.reading(manifest.version):
             return context.segments.whole(manifest.table(self._given.table))
 
-    def _from(self) -> Offset:
-        """The offset at which a new query begins: "latest" must not change between two calls."""
-        self._begin = self._begin or self._first()
-        return self._begin
-
-    def _first(self) -> Offset:
-        """The offset before all rows, before the rows of a version, or after all rows at a time."""
+    @cached_property
+    def _start(self) -> Offset:
+        """The offset before all rows, or at the version or time in the options: "latest" is looked up once."""
         version, moment = self._given.text("starting_version"), self._given.moment("starting_timestamp")
         if version is None and moment is None:
             return Offset(0, 0)
-        context, newest = context_of(self._database), self._newest()
+        newest = self._newest()
         if version is not None and version.lower() == "latest":
             return Offset.of(newest, self._entry(newest))
-        with context.reading(newest.version):
+        with context_of(self._database).reading(newest.version):
             if moment is not None:
-                manifest = manifest_at_time(
-                    context.head, context.head.refresh(), microseconds(moment), instead=_UNSETTLED
-                )
-                return Offset.of(manifest, self._entry(manifest))
-            number = self._given.number("starting_version") or 1
-            manifest = manifest_at_version(context.head, newest, number)  # raises when it has expired
-            if number == 1:
-                return Offset(0, 0)
-            # The version before it may have expired: the history still has its timestamp.
-            before = commit_of(context.head, manifest, number - 1)
+                return self._offset_at(newest, microseconds(moment))
+            return self._offset_before(newest, self._given.number("starting_version") or 1)
+
+    def _offset_at(self, newest: Manifest, time_us: int) -> Offset:
+        """The offset after all rows at a time."""
+        head = context_of(self._database).head
+        manifest = manifest_at_time(head, head.refresh(), time_us, instead=_UNSETTLED)
+        return Offset.of(manifest, self._entry(manifest))
+
+    def _offset_before(self, newest: Manifest, version: int) -> Offset:
+        """The offset before the rows of a version."""
+        head = context_of(self._database).head
+        manifest = manifest_at_version(head, newest, version)  # raises when it has expired
+        if version == 1:
+            return Offset(0, 0)
+        # The version before it may have expired: the history still has its timestamp.
+        before = commit_of(head, manifest, version - 1)
         if before is None:
-            raise VersionExpiredError(f"version {number - 1} is not in the history of version {number} any more")
+            raise VersionExpiredError(f"version {version - 1} is not in the history of version {version} any more")
         entry = self._entry(manifest)
         return Offset(before.version, before.commit_ts, entry.uuid, entry.epoch)
 
@@ -308,20 +306,13 @@ class FeedStreamReader(TableStreamReader):
     """Reads the changes of one table as a stream, in a process of the driver that lives as long as the query."""
 
     known = CHANGES_STREAM_READ
-
-    def __init__(self, options: Mapping[str, str], schema: s.StructType) -> None:
-        super().__init__(options, schema)
-        self._feed: SourceFeed | None = None
-        self._cursor: ChangeCursor | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Workers get a copy without open handles: their partitions have all that they need."""
-        return {**super().__getstate__(), "_feed": None, "_cursor": None}
+    handles = ("_database", "_feed", "_cursor")
+    _cursor: ChangeCursor | None = None
 
     @mark_dolmen_errors()
     def latestOffset(self, start: dict[str, Any] | None = None, limit: object = None) -> dict[str, Any]:  # noqa: N802
         """See ``TableStreamReader``. If nothing has changed for long, the cursor moves, too."""
-        begin = Offset.from_json(start) if start else self._reached or self._from()
+        begin = Offset.from_json(start) if start else self._reached or self._start
         cursor = self._cursor_at(begin)
         end: dict[str, Any] = super().latestOffset(begin.to_json(), limit)
         now = utc(context_of(self._database).store.clock.now_us)
@@ -341,7 +332,7 @@ class FeedStreamReader(TableStreamReader):
         until = self._manifest(last.version)
         entry = self._entry(until)
         first.check(self._given.table, entry, last, ignore_deletes=True)
-        feed = self._source_feed()
+        feed = self._feed
         self._check_columns(feed, entry, last.version)
         if first.table:
             since = self._since(first)
@@ -359,13 +350,12 @@ class FeedStreamReader(TableStreamReader):
         if cursor is not None and done.version > cursor.version:
             cursor.reset(done.version)
 
-    def _source_feed(self) -> SourceFeed:
+    @cached_property
+    def _feed(self) -> SourceFeed:
         """The feed with the columns of the version in the query's frame, or of the newest version if it has none."""
-        if self._feed is None:
-            versions = {origin.version for origin in origins_of(self._schema)}
-            manifest = self._manifest(versions.pop()) if len(versions) == 1 else self._newest()
-            self._feed = SourceFeed.of(self._database, manifest, self._given).with_schema(self._schema)
-        return self._feed
+        versions = {origin.version for origin in origins_of(self._schema)}
+        manifest = self._manifest(versions.pop()) if len(versions) == 1 else self._newest()
+        return SourceFeed.of(self._database, manifest, self._given).with_schema(self._schema)
 
     def _check_columns(self, feed: SourceFeed, entry: TableEntry, version: int) -> None:
         own, table = feed.decoded, self._given.table
@@ -388,8 +378,7 @@ class FeedStreamReader(TableStreamReader):
     def _since(self, first: Offset) -> Manifest:
         """The version after which a batch begins, or a later one if the table has not changed between them.
 
-        Raises:
-            VersionExpiredError: changes after it may have expired.
+        Raises VersionExpiredError if changes after it may have expired.
         """
         if not first.version:
             return EMPTY
@@ -407,24 +396,19 @@ class FeedStreamReader(TableStreamReader):
             'option("cursor", "name"), by which the database keeps what the query has not seen'
         )
 
-    def _first(self) -> Offset:
-        """The offset before all rows, before the first version to read, or after the newest version."""
-        version, moment = self._given.text("starting_version"), self._given.moment("starting_timestamp")
-        if version is None and moment is None:
-            return Offset(0, 0)
-        context, newest = context_of(self._database), self._newest()
-        entry = self._entry(newest)
-        if version is not None and version.lower() == "latest":
-            return Offset.of(newest, entry)
-        with context.reading(newest.version):
-            if moment is not None:
-                before = manifest_at_time(context.head, context.head.refresh(), microseconds(moment))
-            elif (number := self._given.number("starting_version") or 1) == 1:
-                before = EMPTY
-            else:
-                before = manifest_at_version(context.head, newest, number - 1)
-        name = before.name_of(entry.uuid)
-        return Offset(before.version, before.commit_ts, entry.uuid, before.tables[name].epoch if name else 0)
+    def _offset_at(self, newest: Manifest, time_us: int) -> Offset:
+        head = context_of(self._database).head
+        return self._offset_in(newest, manifest_at_time(head, head.refresh(), time_us))
+
+    def _offset_before(self, newest: Manifest, version: int) -> Offset:
+        head = context_of(self._database).head
+        return self._offset_in(newest, EMPTY if version == 1 else manifest_at_version(head, newest, version - 1))
+
+    def _offset_in(self, newest: Manifest, manifest: Manifest) -> Offset:
+        """The offset of a version, in which the newest table may have another name, or not exist."""
+        uuid = self._entry(newest).uuid
+        name = manifest.name_of(uuid)
+        return Offset(manifest.version, manifest.commit_ts, uuid, manifest.tables[name].epoch if name else 0)
 
     def _end(self, begin: Offset, newest: Manifest) -> Offset:
         """See ``TableStreamReader``. A query begins with the rows of one version: the newest."""

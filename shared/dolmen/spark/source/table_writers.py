@@ -1,8 +1,7 @@
 """Writes of ``format("dolmen")``: tasks write data files and send their entries, and one process commits them.
 
-Spark makes a writer in one process, gives tasks copies of it, and lets another process commit the messages of the
-tasks. So ``WriteJob`` has all that is known when the job begins, and the tasks keep the job's intent alive while they
-run. There is no ``Transaction``, as in ``write.from_frame``, because nothing lives from the first step to the last.
+Spark makes a writer in one process, gives tasks copies of it, and lets another process commit their messages. Nothing
+lives from the first step to the last, as a ``Transaction`` does; the tasks keep the job's intent alive.
 
 ``abort`` does nothing, on purpose: Spark calls it also after a ``commit`` whose outcome is unknown. Collection finds
 files that no commit names by the intent.
@@ -11,10 +10,9 @@ files that no commit names by the intent.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
-import msgspec
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, datasource
@@ -48,7 +46,11 @@ from dolmen.store.base import ObjectStore
 from dolmen.store.url import open_store
 from dolmen.transactions.snapshot import pin
 
+QUERY_ID = "sql.streaming.queryId"
+"""Spark's own name for the local property with the query's id."""
 _NUMBER_BITS = 60
+# Spark 4.0 gives streams' writers rows, not Arrow: ``stream_writer`` refuses it.
+_Base = getattr(datasource, "DataSourceStreamArrowWriter", datasource.DataSourceStreamWriter)
 
 
 class TaskIntent(Intent):
@@ -78,20 +80,13 @@ class TaskIntent(Intent):
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):  # type: ignore[misc]
-    """The result of one task of a job.
-
-    Args:
-        entries: of its data files, encoded.
-        first_upload_us: the server's clock before the first of these files.
-        query: the id of a streaming query.
-        sums: of the rows, for the digest of a request, encoded; b"" without one.
-    """
+    """The result of one task, with the server's clock before the first file, and the id of a streaming query."""
 
     job: WriteJob
-    entries: tuple[bytes, ...] = ()
+    files: tuple[DataFile, ...] = ()
     first_upload_us: int = 0
     query: str = ""
-    sums: bytes = b""
+    sums: RowSums = field(default_factory=RowSums)
 
 
 @dataclass(frozen=True)
@@ -129,7 +124,7 @@ class WriteJob:
         intent = TaskIntent(open_store(self.url, runtime), runtime, self.txid, self.operation, self.table)
         task = RowsTask(self.url, self.table, self.entry, self.txid, digest=self.digest)
         if self.digest is DigestMode.ALONE:
-            return Written(self, query=query, sums=task.run(batches).sums.encode())
+            return Written(self, query=query, sums=task.run(batches).sums)
 
         def work() -> Written:
             first = next(batches, None)
@@ -137,23 +132,24 @@ class WriteJob:
                 return Written(self, query=query)
             first_upload_us = intent.start()
             report = task.run(chain([first], batches))
-            sums = b"" if self.digest is DigestMode.NONE else report.sums.encode()
-            return Written(self, tuple(map(msgspec.json.encode, report.files)), first_upload_us, query, sums)
+            return Written(self, tuple(report.files), first_upload_us, query, report.sums)
 
         return runtime.attend(work, BEAT_SECONDS / 10, intent.beat)
 
     def commit(self, messages: Sequence[Written | None], request: str | None) -> None:
         """Makes ONE commit of the results of the tasks. Raises as ``Transaction.commit`` does."""
         results = [message for message in messages if message is not None]
-        written = [result for result in results if result.entries]
+        written = [result for result in results if result.files]
         if not written and not self.overwrite and request is None:
             return
         digest = ""
         if self.digest is not DigestMode.NONE:
-            sums = RowSums.of(result.sums for result in results if result.sums)
+            sums = RowSums()
+            for result in results:
+                sums.add_sums(result.sums)
             digest = content_digest(self.operation, self.table, None, sums.content())
         context = context_of(open_database(self.url))
-        files = tuple(msgspec.json.decode(entry, type=DataFile) for result in written for entry in result.entries)
+        files = tuple(file for result in written for file in result.files)
         # A stream makes another job for the commit than for the tasks: the files are those of the tasks' job.
         jobs = {(result.job.uuid, result.job.txid, result.job.entry) for result in written}
         assert len(jobs) <= 1, "files of two jobs in one commit"
@@ -178,8 +174,9 @@ class WriteJob:
         except ConflictError as error:
             if not self.overwrite:
                 raise
-            made = f" (these rows are of version {self.version}, as is the frame or view that they come from)"
-            raise ConflictError(f"{error}{made}") from error
+            raise ConflictError(
+                f"{error} (these rows are of version {self.version}, as is the frame or view that they come from)"
+            ) from error
         if done.manifest is not None and txid is not None:
             TaskIntent(context.store, context.runtime, txid, self.operation, self.table).finish()
 
@@ -187,8 +184,7 @@ class WriteJob:
 class TableWriter(DataSourceArrowWriter):  # type: ignore[misc]
     """Writes a DataFrame into a table, in one commit.
 
-    Args:
-        has_ended: the request was applied before, and no digest was stored that the rows could be compared with.
+    If its request ``has_ended``, that was done before, and the rows can't be compared, because no digest was stored.
     """
 
     def __init__(self, job: WriteJob, request: str | None, has_ended: bool) -> None:
@@ -257,13 +253,6 @@ def writer(options: Mapping[str, str], schema: s.StructType, overwrite: bool) ->
     return TableWriter(job, request, found is not None and not found.digest)
 
 
-QUERY_ID = "sql.streaming.queryId"
-"""Spark's own name for the local property that holds the query's id."""
-
-# Spark 4.0 gives streams' writers rows, not Arrow: ``stream_writer`` refuses it.
-_Base = getattr(datasource, "DataSourceStreamArrowWriter", datasource.DataSourceStreamWriter)
-
-
 def request_id(query: str, batch: int) -> str:
     """The request id of one micro-batch of one query."""
     return f"stream:{query}:{batch}"
@@ -288,7 +277,7 @@ class TableStreamWriter(_Base):  # type: ignore[misc, valid-type]
         """Commits, once all tasks of the batch have ended. A batch without tasks has nothing to commit."""
         queries = {message.query for message in messages if message is not None}
         assert len(queries) <= 1, "rows of two queries in one batch"
-        if any(message is not None and message.entries for message in messages) or (queries and self.job.overwrite):
+        if any(message is not None and message.files for message in messages) or (queries and self.job.overwrite):
             with mark_dolmen_errors():
                 self.job.commit(messages, request_id(queries.pop(), batchId))
 
@@ -302,7 +291,7 @@ def stream_writer(
     """Makes the writer of a stream; ``overwrite`` is output mode "complete". Raises InputError, SchemaError."""
     if _Base is datasource.DataSourceStreamWriter:
         raise InputError(
-            "this Spark hands rows of streams to Python one by one: use Spark 4.1, or foreachBatch(batches_into(table))"
+            "this Spark gives rows of streams to Python one by one: use Spark 4.1, or foreachBatch(batches_into(table))"
         )
     return TableStreamWriter(prepare(Options.of(options, STREAM_WRITE), schema, overwrite, force=True))
 

@@ -54,17 +54,16 @@ _ATTACHED: dict[str, Attachments] = {}
 
 
 def attachments_of(spark: SparkSession) -> Attachments:
-    """The attachments of a session."""
     session = spark.session_id if is_remote(spark) else spark._jsparkSession.sessionUUID()
     return _ATTACHED.setdefault(session, Attachments())
 
 
 @dataclass(frozen=True)
 class _ShownTable:
-    """The content of a view: a table's entry, in a version."""
+    """The content of a view: a table's entry, in a version. Without an origin there is no view: Spark lacks a type."""
 
     entry: TableEntry
-    origin: Origin
+    origin: Origin | None
 
 
 class Attachment:
@@ -74,20 +73,17 @@ class Attachment:
         self.spark, self.database, self.prefix = spark, database, prefix
         self._selected = None if tables is None else frozenset(tables)
         self._shown: dict[str, _ShownTable] = {}
-        self._left_out: dict[str, TableEntry] = {}
         self._is_attached = True
 
     def tables(self) -> list[str]:
-        """Names of the tables that are shown, sorted."""
-        return sorted(self._shown)
+        return sorted(self.origins().values())
 
     def view(self, table: str) -> str:
-        """The name of a table's view."""
         return self.prefix + table
 
     def origins(self) -> dict[Origin, str]:
         """The names of the tables, by the versions that their views show."""
-        return {shown.origin: table for table, shown in self._shown.items()}
+        return {shown.origin: table for table, shown in self._shown.items() if shown.origin is not None}
 
     def refresh(self) -> int:
         """Makes the views show the newest version, and returns it. Views of unchanged tables stay as they are.
@@ -110,11 +106,11 @@ class Attachment:
         selected = {n: manifest.tables[n] for n in snapshot.tables() if self._selected is None or n in self._selected}
         for name in [name for name in self._shown if name not in selected]:
             self._drop(name)
-        self._left_out = {name: entry for name, entry in self._left_out.items() if name in selected}
         for name, entry in selected.items():
             shown = self._shown.get(name)
-            is_current = shown is not None and shown.entry == entry and shown.origin.version >= manifest.horizon
-            if not is_current and self._left_out.get(name) != entry:
+            is_same = shown is not None and shown.entry == entry
+            has_expired = shown is not None and shown.origin is not None and shown.origin.version < manifest.horizon
+            if not is_same or has_expired:
                 self._make(name, entry, snapshot)
 
     def detach(self) -> None:
@@ -128,31 +124,32 @@ class Attachment:
 
     def _make(self, name: str, entry: TableEntry, snapshot: Snapshot) -> None:
         view = self.view(name)
-        if name in self._shown and not self._is_own(name):
+        if not self._is_own(name):
             raise InputError(f"the view {view!r} is not the one of table {name!r} any more: drop it, and attach again")
-        if name not in self._shown and name not in self._left_out and self.spark.catalog.tableExists(quote(view)):
+        if name not in self._shown and self.spark.catalog.tableExists(quote(view)):
             raise InputError(f"Spark has a table or view {view!r} already: attach with another prefix=, or drop it")
         try:
             frame = snapshot.table(name).to_spark(spark=self.spark)
         except SchemaError as error:  # Spark lacks the type of a column
             self._drop(name)
-            self._left_out[name] = entry
+            self._shown[name] = _ShownTable(entry, None)
             _log.warning("table %s has no view: %s", name, error)
             return
-        self._left_out.pop(name, None)
         frame.createOrReplaceTempView(quote(view))
         self._shown[name] = _ShownTable(entry, Origin(entry.uuid, snapshot.version))
 
     def _is_own(self, name: str) -> bool:
         """Whether no other view has replaced that of a table."""
+        shown = self._shown.get(name)
+        if shown is None or shown.origin is None:
+            return True
         try:
-            schema = self.spark.table(quote(self.view(name))).schema
+            return origins_of(self.spark.table(quote(self.view(name))).schema) == {shown.origin}
         except AnalysisException:  # it was dropped
             return True
-        return origins_of(schema) == {self._shown[name].origin}
 
     def _drop(self, name: str) -> None:
-        if name in self._shown and self._is_own(name):
+        if name in self.tables() and self._is_own(name):
             self.spark.catalog.dropTempView(self.view(name))
         self._shown.pop(name, None)
 
@@ -229,7 +226,6 @@ class Views:
             self.spark.catalog.dropTempView(name)
 
     def make(self, frame: DataFrame) -> str:
-        """Makes a view of a frame, and returns its name."""
         name = f"{VIEW}{next(_numbers)}"
         frame.createOrReplaceTempView(name)
         self._names.append(name)

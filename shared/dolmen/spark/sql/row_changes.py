@@ -70,7 +70,6 @@ class RowChange:
 
     @cached_property
     def entry(self) -> TableEntry:
-        """The table's entry."""
         return unit_of(self.transaction).entry(self.table)
 
     @cached_property
@@ -97,9 +96,7 @@ class RowChange:
     def rows(self, where: Predicate | None, *, whole: bool) -> str:
         """The target's rows with their positions. The commit depends on the rows that are read. Raises SchemaError.
 
-        Args:
-            where: TRUE for all rows that may change.
-            whole: all columns are needed, because rows are written again.
+        ``where`` is TRUE for all rows that may change. ``whole`` reads all columns, because rows are written again.
         """
         own = next((field.name for field in self.entry.schema.fields if is_own(field.name)), None)
         if whole and own is not None:
@@ -180,13 +177,10 @@ def check_updates(
 
 
 def cast_values(spark: SparkSession, frame: DataFrame, targets: Sequence[tuple[Field, str]]) -> list[Column]:
-    """A frame's columns ``__value_0`` and on, in the types of a table's columns. Raises InputError, SchemaError.
+    """A frame's columns ``__value_0`` and on, in the types of columns, which pieces of SQL gave values for.
 
     They are cast by Spark's ANSI policy, whether ``spark.sql.ansi.enabled`` is on or not: types that it does not store
-    are refused, and values that do not fit fail the job.
-
-    Args:
-        targets: the table's column for each, and the piece of SQL that gave its values.
+    are refused (InputError, SchemaError), and values that do not fit fail the job.
     """
     policy = (spark.conf.get(_POLICY, None) or "ANSI").upper()
     return [_cast_value(frame, f"__value_{index}", *target, policy) for index, target in enumerate(targets)]
@@ -231,11 +225,7 @@ def _is_literal_of(own: s.DataType, target: s.DataType) -> bool:
     integers = [s.ByteType, s.ShortType, s.IntegerType, s.LongType]
     if type(own) in integers and type(target) in integers:
         return integers.index(type(own)) < integers.index(type(target))
-    return (
-        isinstance(own, (s.IntegralType, s.DecimalType))
-        and isinstance(target, s.FractionalType)
-        and not isinstance(target, s.DecimalType)
-    )
+    return isinstance(own, (s.IntegralType, s.DecimalType)) and isinstance(target, (s.FloatType, s.DoubleType))
 
 
 def can_store(own: s.DataType, target: s.DataType) -> bool:
@@ -428,15 +418,15 @@ class _SqlMerge:
         """The rows that have an action, or two sides."""
         own, on = self.change.own, f"ON (\n{self.statement.on}\n)"
         in_source, in_target = f"{self._alias}.`{Source.HERE}` IS NOT NULL", f"{own(ROW)} IS NOT NULL"
-        matched, not_matched, by_source = self._kinds
+        conditions = [[clause.when for clause in kind] for kind in self._kinds]
+        matched, _, by_source = conditions
         if matched or by_source:
-            how = join_kind(matched=bool(matched), not_matched=bool(not_matched), by_source=bool(by_source))
-            joined = f"{target} {how.upper()} JOIN {self._given} {on}"
+            joined = f"{target} {join_kind(conditions).upper()} JOIN {self._given} {on}"
             position = f"{own(FILE)} AS `{FILE}`, {own(ROW)} AS `{ROW}`"
         else:
             joined, in_target = f"{self._given} LEFT ANTI JOIN {target} {on}", "FALSE"
             position = f"CAST(NULL AS STRING) AS `{FILE}`, CAST(NULL AS BIGINT) AS `{ROW}`"
-        action = action_sql(in_source, in_target, *([clause.when for clause in kind] for kind in self._kinds))
+        action = action_sql(in_source, in_target, conditions)
         values = [
             f"CASE WHEN {ACTION} = {number} THEN (\n{text}\n) END AS __value_{index}"
             for index, (_, text, number) in enumerate(self._values)

@@ -35,6 +35,14 @@ from dolmen.transactions.results import Commit
 from dolmen.transactions.snapshot import Snapshot
 from dolmen.transactions.transaction import Transaction, unit_of
 
+_VERSION, _TIME = ("VERSION", "SYSTEM_VERSION"), ("TIMESTAMP", "SYSTEM_TIME")
+_OPERATORS = {"+", "-", "*", "/", "%", "||", "|", "&", "^", "::", ".", "[", "(", "AT"}
+_NO_ALIAS = {
+    "ANTI", "CLUSTER", "CROSS", "DISTRIBUTE", "EXCEPT", "FULL", "GROUP", "HAVING", "INNER", "INTERSECT", "JOIN",
+    "LATERAL", "LEFT", "LIMIT", "MINUS", "NATURAL", "OFFSET", "ON", "ORDER", "PIVOT", "RIGHT", "SELECT", "SEMI", "SORT",
+    "TABLESAMPLE", "UNION", "UNPIVOT", "USING", "WHEN", "WHERE", "WINDOW",
+}  # fmt: skip
+
 
 def sql(
     query: str, args: Args = None, *, spark: SparkSession | None = None, request: str | None = None
@@ -77,8 +85,6 @@ def sql(
 
 
 class _Run:
-    """One statement in one session."""
-
     def __init__(self, spark: SparkSession, attached: Attachments, text: str, args: Args, request: str | None) -> None:
         self._spark, self._attached, self._text = spark, attached, text
         self._args, self._request = args, request
@@ -182,26 +188,8 @@ class _Run:
         return content_digest("sql", self._text, given)
 
 
-_VERSION, _TIME = ("VERSION", "SYSTEM_VERSION"), ("TIMESTAMP", "SYSTEM_TIME")
-
-
-_OPERATORS = {"+", "-", "*", "/", "%", "||", "|", "&", "^", "::", ".", "[", "(", "AT"}
-
-
-_NO_ALIAS = {
-    "ANTI", "CLUSTER", "CROSS", "DISTRIBUTE", "EXCEPT", "FULL", "GROUP", "HAVING", "INNER", "INTERSECT", "JOIN",
-    "LATERAL", "LEFT", "LIMIT", "MINUS", "NATURAL", "OFFSET", "ON", "ORDER", "PIVOT", "RIGHT", "SELECT", "SEMI", "SORT",
-    "TABLESAMPLE", "UNION", "UNPIVOT", "USING", "WHEN", "WHERE", "WINDOW",
-}  # fmt: skip
-
-
 def with_versions(sql: str, attached: Attachments, views: Views, *, case_sensitive: bool) -> str:
-    """The text with views in place of tables that have a version.
-
-    Raises:
-        InputError: a version can't be read.
-        VersionNotFoundError, VersionExpiredError, TagNotFoundError, TableNotFoundError: it does not exist.
-    """
+    """The text with views in place of tables that have a version. Raises InputError, NotFoundError."""
     tokens = tokenize(sql)
     reader = SqlReader(sql, tokens)
     replaced: list[tuple[int, int, str]] = []  # first character, end, and the new text
@@ -283,25 +271,22 @@ def _at_time(reader: SqlReader, attachment: Attachment, views: Views) -> Snapsho
 
 
 def _go_past_time(reader: SqlReader) -> None:
-    if reader.word() == "(":
-        reader.group()
-        return
     if reader.take(":"):
         reader.name()
         return
-    token = reader.next()
-    if token.kind == "text":
-        return
-    following = reader.peek()
-    if token.kind == "word" and following is not None:
-        if following.text == "(":
-            reader.group()
+    if reader.word() != "(":
+        token, following = reader.next(), reader.peek()
+        is_literal = following is not None and following.kind == "text"
+        if token.kind == "text":
             return
-        if token.upper in ("TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ", "DATE") and following.kind == "text":
+        if token.upper in ("TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ", "DATE") and is_literal:
             reader.next()
             return
-    if token.upper not in ("CURRENT_TIMESTAMP", "CURRENT_DATE"):
-        raise reader.error("TIMESTAMP AS OF takes a text, a function, or an expression in parentheses")
+        if token.kind != "word" or reader.word() != "(":
+            if token.upper not in ("CURRENT_TIMESTAMP", "CURRENT_DATE"):
+                raise reader.error("TIMESTAMP AS OF takes a text, a function, or an expression in parentheses")
+            return
+    reader.group()
 
 
 def _check_no_cte(sql: str, tokens: list[Token], name: str) -> None:

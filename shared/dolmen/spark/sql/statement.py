@@ -41,7 +41,6 @@ class Token:
 
     Args:
         kind: "word", "quoted" (a name in backticks), "text" (a literal in quotes), "number" or "sign".
-        start, end: its first character, and the one after its last.
         depth: the number of parentheses and brackets that are open around it.
     """
 
@@ -58,7 +57,6 @@ class Token:
 
     @property
     def name(self) -> str | None:
-        """The name in it; None for other tokens."""
         if self.kind == "quoted":
             return self.text[1:-1].replace("``", "`")
         return self.text if self.kind == "word" else None
@@ -117,7 +115,6 @@ class SqlReader:
 
     @property
     def is_done(self) -> bool:
-        """Whether all tokens were read."""
         return self._at >= len(self._tokens)
 
     def peek(self, ahead: int = 0) -> Token | None:
@@ -138,12 +135,10 @@ class SqlReader:
         return True
 
     def expect(self, *words: str) -> None:
-        """Goes past these keywords."""
         if not self.take(*words):
             raise self.error(f"{' '.join(words)} is expected")
 
     def next(self) -> Token:
-        """Goes past any token."""
         token = self.peek()
         if token is None:
             raise self.error("more is expected")
@@ -151,7 +146,6 @@ class SqlReader:
         return token
 
     def name(self) -> str:
-        """Goes past a name."""
         token = self.peek()
         if token is None or token.name is None:
             raise self.error("a name is expected")
@@ -206,7 +200,6 @@ class SqlReader:
         return self.sql[first.start : last.end]
 
     def error(self, reason: str) -> InputError:
-        """An error about the next token."""
         token = self.peek()
         where = "at its end" if token is None else f"at character {token.start}, {_near(self.sql, token.start)}"
         return InputError(f"can't read the statement {where}: {reason}")
@@ -232,12 +225,7 @@ class QueryStatement:
 
 @dataclass(frozen=True)
 class InsertStatement:
-    """INSERT.
-
-    Args:
-        columns: of the query's rows; None = all, in order, or by their names if ``by_name``.
-        overwrites: the rows replace all others.
-    """
+    """INSERT, of all columns in order if ``columns`` is None, by their names, or in place of all other rows."""
 
     target: Target
     query: str
@@ -265,13 +253,9 @@ class UpdateStatement:
 
 @dataclass(frozen=True)
 class MergeClause:
-    """A WHEN of a MERGE.
+    """A WHEN of a MERGE: "matched", "not matched" or "not matched by source"; and "delete", "update" or "insert".
 
-    Args:
-        kind: "matched", "not matched" or "not matched by source".
-        action: "delete", "update" or "insert".
-        when: its condition.
-        values: expressions by column; None = all columns of the source (``*``).
+    ``values`` are expressions by column; None = all columns of the source (``*``).
     """
 
     kind: str
@@ -305,10 +289,7 @@ class SqlStatement:
 def kind_of(sql: str) -> tuple[str, str]:
     """The kind of a statement ("QUERY", "INSERT", ...), and the name of the table that it changes; "" for a query.
 
-    Only the beginning is read: the rest may have versions of tables, which are replaced later.
-
-    Raises:
-        InputError: there is no statement, or several, or its kind is unknown.
+    Only the beginning is read: the rest may have versions of tables, which are replaced later. Raises InputError.
     """
     reader, _, kind = _begin(sql)
     if kind == "INSERT":

@@ -113,20 +113,19 @@ def key_columns(frame: DataFrame, fields: Iterable[Field]) -> list[Column]:
 
     Raises SchemaError for a column of another kind than the table's: Spark might compare otherwise than dolmen.
     """
-    return [_key_column(frame, field) for field in fields]
-
-
-def _key_column(frame: DataFrame, field: Field) -> Column:
-    if field.name not in frame.columns:
-        raise SchemaError(f"the DataFrame has no column {field.name!r}, which is part of the key")
-    own, target = frame.schema[field.name].dataType, spark_type(field.arrow_type)
-    numbers = s.IntegralType, s.DecimalType
-    if type(own) is not type(target) and not (isinstance(own, numbers) and isinstance(target, numbers)):
-        raise SchemaError(
-            f"column {field.name!r}: a key of type {own.simpleString()} for one of {target.simpleString()}: cast it"
-        )
-    column = F.col(quote(field.name))
-    return column if own == target else column.try_cast(target)  # the write finds values that do not fit
+    columns = []
+    for field in fields:
+        if field.name not in frame.columns:
+            raise SchemaError(f"the DataFrame has no column {field.name!r}, which is part of the key")
+        own, target = frame.schema[field.name].dataType, spark_type(field.arrow_type)
+        numbers = s.IntegralType, s.DecimalType
+        if type(own) is not type(target) and not (isinstance(own, numbers) and isinstance(target, numbers)):
+            raise SchemaError(
+                f"column {field.name!r}: a key of type {own.simpleString()} for one of {target.simpleString()}: cast it"
+            )
+        column = F.col(quote(field.name))
+        columns.append(column if own == target else column.try_cast(target))  # the write finds values that do not fit
+    return columns
 
 
 def uncollated_column(frame: DataFrame, field: Field) -> Column:

@@ -265,8 +265,6 @@ def delete(
             return made if made.tombstones else None, content
         reported = write_frame(transaction, table.name, keyed.distinct(), digest, fields, has_rows=False)
         content = ["keys", sorted(field.name for field in fields), reported.sums.content()]
-        if digest is DigestMode.ALONE:
-            return None, content
         hidden = tombstones(transaction, table.name, entry.uuid, reported)
         return Write(table.name, entry.uuid, (), hidden, request, schema=entry.schema), content
 
@@ -293,12 +291,10 @@ def write_frame(
     entry = unit.entry(name)
     if not key:
         check_columns(frame.schema, entry)
-    ids = tuple(field.id for field in key)
-    if digest is DigestMode.ALONE:
-        task = RowsTask(worker_url(unit.context.store), name, encode_entry(entry), "", ids, has_rows, digest)
-        return collect_report(None, frame, task.run)
-    task = RowsTask(*begin_uploads(transaction, name), ids, has_rows, digest)
-    return collect_report(transaction, frame, task.run)
+    uploads = begin_uploads(transaction, name) if digest is not DigestMode.ALONE else None
+    base = uploads or (worker_url(unit.context.store), name, encode_entry(entry), "")
+    task = RowsTask(*base, tuple(field.id for field in key), has_rows, digest)
+    return collect_report(transaction if uploads else None, frame, task.run)
 
 
 def check_frame(frame: object) -> None:
@@ -321,7 +317,6 @@ def check_frame(frame: object) -> None:
 
 
 def is_remote_frame(frame: object) -> bool:
-    """Whether this is a frame of a session of Spark Connect."""
     return isinstance(frame, DataFrame) and not hasattr(frame, "_jdf")
 
 
@@ -367,8 +362,7 @@ def _has_digest(transaction: Transaction, request: str | None) -> bool:
 def bind_request(transaction: Transaction, request: str | None, digest: Callable[[], str]) -> bool:
     """Makes the commit carry a request id. Returns whether a version contains it already, so nothing is left to do.
 
-    Args:
-        digest: of the request's content; not called where it would be compared with nothing.
+    The digest of the request's content is not made where it would be compared with nothing.
     """
     if request is None:
         return False

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from itertools import chain
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 from pyspark import StorageLevel
-from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
 from dolmen.base.cached import cached_property
@@ -32,20 +33,18 @@ from dolmen.format.schema import Field
 from dolmen.predicate import Constant, Predicate
 from dolmen.rows.write.casts import FindCast
 from dolmen.spark.spark_types import quote
-from dolmen.spark.tasks import FILE, ROW, MapBatches, collect_rows, conform_batches, map_in_tasks, open_to_write
+from dolmen.spark.tasks import FILE, ROW, collect_objects, conform_batches, open_to_write
 from dolmen.spark.write.frame_columns import key_columns
 from dolmen.spark.write.write_tasks import (
     KeySink,
-    KeysTask,
     Reported,
     RowSums,
+    WriteTask,
     begin_uploads,
     collect_report,
     combine_keys,
     has_duplicates,
-    ipc_bytes,
     schema_of,
-    table_from_ipc,
     tombstones,
 )
 from dolmen.transactions.insertion import add_inserts
@@ -53,11 +52,12 @@ from dolmen.transactions.merge.merge_source import keys_predicate
 from dolmen.transactions.merge.row_template import NO_LITERALS, casts_of
 from dolmen.transactions.transaction import Transaction, unit_of
 
+Conditions: TypeAlias = Sequence[Sequence[str | None]]
+"""The conditions of the clauses for matched rows, for source rows alone, and for target rows alone."""
 ACTION = "__action"
 """The column with the number of a row's action."""
 LISTED = 100
 """The most keys that are listed one by one; a longer list becomes its range."""
-SUMMARY = "rows BIGINT, nulls BIGINT, repeated BOOLEAN, listed BOOLEAN, keys BINARY"
 
 
 @dataclass(frozen=True)
@@ -77,9 +77,8 @@ class SourceSummary:
     keys: Keys | None
 
     @classmethod
-    def of(cls, parts: Sequence[Row]) -> SourceSummary:
-        """Combines the summaries of partitions (``SUMMARY``), which have no key in common."""
-        tables = [table_from_ipc(part["keys"]) for part in parts if part["keys"] is not None]
+    def of(cls, parts: Sequence[SourceSummary]) -> SourceSummary:
+        tables = [part.keys for part in parts if part.keys is not None]
         keys = combine_keys(tables) if tables else None
         return cls(
             sum(part.rows for part in parts),
@@ -95,11 +94,9 @@ class SourceSummary:
 
 
 class Source:
-    """A DataFrame whose rows are merged, joined on ``fields``: evaluated once, and kept while the merge is tried.
+    """A DataFrame whose rows are merged, joined on ``fields``: evaluated once, and kept until ``close``.
 
-    Attributes:
-        keys: names of the key columns in the table's own types.
-        frame: its rows with ``keys`` and ``HERE``. ``close`` frees the memory and disk that keep it.
+    Its ``frame`` has the columns ``keys`` in the table's own types, and ``HERE``.
     """
 
     HERE = "__source"
@@ -116,52 +113,40 @@ class Source:
     @cached_property
     def summary(self) -> SourceSummary:
         """The summary of its keys; the first use runs a job."""
-        own = self.frame.select(*(F.col(quote(field.name)) for field in self._fields))
-        return SourceSummary.of(collect_rows(map_in_tasks(own, summarize_keys(self._fields), SUMMARY)))
+        keys = self.frame.select(*(F.col(quote(field.name)) for field in self._fields))
+        work = partial(summarize_keys, fields=self._fields)
+        return SourceSummary.of(collect_objects(keys, work, SourceSummary))
 
     @cached_property
     def sums(self) -> RowSums:
         """The sums of its rows, for the digest of a request; the first use runs a job."""
+        total = RowSums()
         rows = self.frame.select(*(F.col(quote(name)) for name in self._columns))
-        return RowSums.of(row.sums for row in collect_rows(map_in_tasks(rows, sum_rows, "sums BINARY")))
+        for sums in collect_objects(rows, sum_rows, RowSums):
+            total.add_sums(sums)
+        return total
 
     def close(self) -> None:
-        """Frees the rows."""
         self.frame.unpersist()
 
 
 def are_equal(left: Iterable[Column], right: Iterable[Column]) -> Column:
-    """The condition that columns are equal, pair by pair."""
     return reduce(Column.__and__, (one == other for one, other in zip(left, right, strict=True)))
 
 
-def sum_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """For ``map_in_tasks``: the rows of a partition become one row with their sums."""
+def sum_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[RowSums]:
     sums = RowSums()
     for batch in batches:
         sums.add(batch)
-    yield pa.record_batch([pa.array([sums.encode()], pa.binary())], ["sums"])
+    yield sums
 
 
-def summarize_keys(fields: tuple[Field, ...]) -> MapBatches:
-    """For ``map_in_tasks``: the keys of a partition, in order, become one row with their summary."""
-
-    def summarize(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        keys = conform_batches(batches, schema_of(fields))
-        if keys is not None:
-            part = _summary(keys, fields)
-            body = None if part.keys is None else ipc_bytes(part.keys)
-            columns = {"rows": [part.rows], "nulls": [part.nulls], "repeated": [part.repeated], "listed": [part.listed]}
-            yield pa.record_batch({**columns, "keys": pa.array([body], pa.binary())})
-
-    return summarize
-
-
-def _summary(batches: Iterator[pa.RecordBatch], fields: tuple[Field, ...]) -> SourceSummary:
+def summarize_keys(batches: Iterator[pa.RecordBatch], fields: tuple[Field, ...]) -> Iterator[SourceSummary]:
+    """The summary of the keys of a partition, which are in order."""
     rows = nulls = 0
     repeated, listed = False, True
     keys = last = None
-    for batch in batches:
+    for batch in conform_batches(batches, schema_of(fields)) or ():
         whole = pa.table(batch).drop_null()
         rows += batch.num_rows
         nulls += batch.num_rows - whole.num_rows
@@ -176,16 +161,11 @@ def _summary(batches: Iterator[pa.RecordBatch], fields: tuple[Field, ...]) -> So
             ends = [pc.min_max(column) for column in keys.columns]
             arrays = [pa.array([end["min"], end["max"]], one.type) for end, one in zip(ends, keys.columns, strict=True)]
             keys = pa.table(arrays, names=keys.column_names)
-    return SourceSummary(rows, nulls, repeated, listed, keys)
+    yield SourceSummary(rows, nulls, repeated, listed, keys)
 
 
-def action_sql(in_source: str, in_target: str, *kinds: Sequence[str | None]) -> str:
-    """SQL for the number of the clause that applies to a row; NULL if none does.
-
-    Args:
-        in_source, in_target: conditions that a joined row has a source row, or a target row.
-        kinds: the conditions of the clauses for matched rows, for source rows alone, and for target rows alone.
-    """
+def action_sql(in_source: str, in_target: str, kinds: Conditions) -> str:
+    """SQL for the number of the clause that applies to a joined row, by its sides; NULL if none does."""
     sides = f"{in_target} AND {in_source}", f"{in_source} AND NOT ({in_target})", f"{in_target} AND NOT ({in_source})"
     cases, number = [], 0
     for side, conditions in zip(sides, kinds, strict=True):
@@ -196,8 +176,9 @@ def action_sql(in_source: str, in_target: str, *kinds: Sequence[str | None]) -> 
     return f"CAST(CASE {' '.join(cases)} END AS INT)"
 
 
-def join_kind(*, matched: bool, not_matched: bool, by_source: bool) -> str:
+def join_kind(kinds: Conditions) -> str:
     """How target and source are joined for clauses of these kinds, as ``DataFrame.join`` names it."""
+    matched, not_matched, by_source = kinds
     if by_source:
         return "full" if not_matched else "left"
     if matched:
@@ -221,7 +202,7 @@ class Action:
 
 
 @dataclass(frozen=True)
-class MergeTask(KeysTask):
+class MergeTask(WriteTask):
     """A task that writes what a merge adds, and hides what it replaces; the key is what it joins on.
 
     With a key, target rows are hidden by their keys, ``__key_0`` and on; without one by their positions.
@@ -286,7 +267,6 @@ class MergeTask(KeysTask):
 
 
 def casts_of_computed(names: Iterable[str]) -> dict[str, FindCast]:
-    """How computed values of some columns are cast."""
     return dict.fromkeys(names, casts_of(NO_LITERALS))
 
 
@@ -338,7 +318,6 @@ def apply_actions(
 
 
 def matched_twice_error() -> InputError:
-    """The error about several source rows that match one target row."""
     return InputError(
         "several source rows match one row of the table, and would each update or delete it: keep one source row of "
         "each key, by dropDuplicates([...]) or row_number() over a window, or tell them apart by conditions"

@@ -151,7 +151,6 @@ class _Merging:
     unchanged: UnchangedSince
 
     def run(self, transaction: Transaction) -> None:
-        """Does everything but the commit."""
         entry = unit_of(transaction).entry(self.table)
         fields = key_fields(entry, self.on)
         plan = MergePlan(self.clauses, entry, fields, self.frame.columns)
@@ -195,12 +194,7 @@ class _Merging:
 
 @dataclass(frozen=True)
 class MergePlan:
-    """The plan of a merge on one version of a table: a join that gives each row its action and its new values.
-
-    Args:
-        fields: the columns that are joined on.
-        given: names of the source's columns.
-    """
+    """The plan of a merge on one version: a join on ``fields`` that gives each row its action and its new values."""
 
     clauses: Clauses
     entry: TableEntry
@@ -268,9 +262,9 @@ class MergePlan:
             sides, in_source, in_target = sides[::-1], "TRUE", "FALSE"
             position = [F.lit(None).cast("bigint").alias(ROW), F.lit(None).cast("string").alias(FILE)]
         kinds = clauses.matched, clauses.not_matched, clauses.by_source
-        how = join_kind(**dict(zip(("matched", "not_matched", "by_source"), map(bool, kinds), strict=True)))
-        action = action_sql(in_source, in_target, *([clause.when for clause in each] for each in kinds))
-        rows = sides[0].join(sides[1], are_equal(own, keys), how).withColumn(ACTION, F.expr(action))
+        conditions = [[clause.when for clause in kind] for kind in kinds]
+        rows = sides[0].join(sides[1], are_equal(own, keys), join_kind(conditions))
+        rows = rows.withColumn(ACTION, F.expr(action_sql(in_source, in_target, conditions)))
         if clauses.by_source:
             keys = [F.coalesce(key, other) for key, other in zip(keys, own, strict=True)]
         if self.keeps_one:

@@ -4,9 +4,10 @@ driver, which makes one commit of all reports."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -33,15 +34,7 @@ from dolmen.rows.write.data_file import write_data_files
 from dolmen.rows.write.encodings import DEFAULT, WriteOptions
 from dolmen.rows.write.row_digest import mix, row_hashes
 from dolmen.spark.sessions import worker_url
-from dolmen.spark.tasks import (
-    FAILURES,
-    MapBatches,
-    collect_rows,
-    conform_batches,
-    dolmen_error,
-    map_in_tasks,
-    open_to_write,
-)
+from dolmen.spark.tasks import FAILURES, collect_objects, collect_rows, conform_batches, dolmen_error, open_to_write
 from dolmen.store.base import ObjectStore, create
 from dolmen.transactions.transaction import Transaction, unit_of
 
@@ -76,15 +69,14 @@ class RowSums:
     second: int = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Adds the rows of a batch."""
         each = row_hashes(batch)
         second = mix(each ^ np.uint64(_SECOND))
-        self._add(batch.num_rows, int(each.sum(dtype=np.uint64)), int(second.sum(dtype=np.uint64)))
+        self.add_sums(RowSums(batch.num_rows, int(each.sum(dtype=np.uint64)), int(second.sum(dtype=np.uint64))))
 
-    def _add(self, rows: int, first: int, second: int) -> None:
-        self.rows += rows
-        self.first = (self.first + first) & _MASK
-        self.second = (self.second + second) & _MASK
+    def add_sums(self, other: RowSums) -> None:
+        self.rows += other.rows
+        self.first = (self.first + other.first) & _MASK
+        self.second = (self.second + other.second) & _MASK
 
     def passing(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The same batches, each of which is added when it is read."""
@@ -96,30 +88,12 @@ class RowSums:
         """For a request's digest (``content_digest``)."""
         return ["rows in any order", self.rows, f"{self.first:016x}", f"{self.second:016x}"]
 
-    def encode(self) -> bytes:
-        """As bytes, for reports of tasks."""
-        return b"%d %d %d" % (self.rows, self.first, self.second)
-
-    @classmethod
-    def of(cls, encoded: Iterable[bytes]) -> RowSums:
-        """The total of the sums that tasks have reported."""
-        found = cls()
-        for body in encoded:
-            found._add(*map(int, bytes(body).split()))
-        return found
-
-
-REPORT = "kind STRING, name STRING, body BINARY"
-_SCHEMA = pa.schema([("kind", pa.string()), ("name", pa.string()), ("body", pa.binary())])
-
 
 @dataclass
 class Reported:
     """The report of a task, or of all tasks of a job.
 
     Args:
-        files: entries of the data files that were written.
-        tombstones: entries of the keys that were uploaded.
         keys: lists of keys that are too short to upload.
         positions: deleted rows by the name of their data file.
         inserted: primary keys of rows that must be new to the table.
@@ -136,21 +110,16 @@ class Reported:
     sums: RowSums = field(default_factory=RowSums)
 
     @classmethod
-    def of(cls, rows: Sequence[Row]) -> Reported:
-        """Reads the report in these rows."""
-        found = cls(sums=RowSums.of(row.body for row in rows if row.kind == "sums"))
-        for row in rows:
-            match row.kind:
-                case "file":
-                    found.files.append(msgspec.json.decode(row.body, type=DataFile))
-                case "tombstone":
-                    found.tombstones.append(msgspec.json.decode(row.body, type=KeysTombstone))
-                case "keys":
-                    found.keys.append(table_from_ipc(row.body))
-                case "inserted":
-                    found.inserted.append(table_from_ipc(row.body))
-                case "positions":
-                    found.add_positions(row.name, BitMap.deserialize(bytes(row.body)))
+    def of(cls, reports: Iterable[Reported]) -> Reported:
+        found = cls()
+        for report in reports:
+            found.files += report.files
+            found.tombstones += report.tombstones
+            found.keys += report.keys
+            found.inserted += report.inserted
+            found.sums.add_sums(report.sums)
+            for name, positions in report.positions.items():
+                found.add_positions(name, positions)
         return found
 
     def add_positions(self, name: str, positions: BitMap) -> None:
@@ -158,33 +127,6 @@ class Reported:
         deleted = self.positions.setdefault(name, BitMap())
         self.again |= deleted.intersect(positions)
         deleted |= positions
-
-    def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows of a task's report, one batch each."""
-        for kind, name, body in self._rows():
-            yield pa.record_batch([[kind], [name], pa.array([body], pa.binary())], schema=_SCHEMA)
-
-    def _rows(self) -> Iterator[tuple[str, str, bytes]]:
-        if self.sums.rows:
-            yield "sums", "", self.sums.encode()
-        yield from (("file", "", msgspec.json.encode(file)) for file in self.files)
-        yield from (("tombstone", "", msgspec.json.encode(each)) for each in self.tombstones)
-        yield from (("keys", "", ipc_bytes(keys)) for keys in self.keys)
-        yield from (("inserted", "", ipc_bytes(keys)) for keys in self.inserted)
-        yield from (("positions", name, bits.serialize()) for name, bits in self.positions.items())
-
-
-def ipc_bytes(rows: pa.Table, compression: str | None = None) -> bytes:
-    """A table as an Arrow stream."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
-        writer.write_table(rows)
-    return bytes(sink.getvalue())
-
-
-def table_from_ipc(body: bytes | bytearray | pa.Buffer) -> pa.Table:
-    """The table in an Arrow stream."""
-    return pa.ipc.open_stream(body).read_all()
 
 
 def encode_entry(entry: TableEntry) -> bytes:
@@ -195,7 +137,6 @@ def encode_entry(entry: TableEntry) -> bytes:
 
 
 def decode_entry(body: bytes) -> TableEntry:
-    """The entry that ``encode_entry`` has encoded."""
     return msgspec.json.decode(body, type=TableEntry)
 
 
@@ -206,12 +147,14 @@ class WriteTask:
     Args:
         entry: the table, by ``encode_entry``.
         txid: of the job's intent; it begins the names of all files.
+        key: ids of the columns by whose values rows are hidden.
     """
 
     url: str
     table: str
     entry: bytes
     txid: str
+    key: tuple[int, ...] = ()
 
     def name(self) -> str:
         """A new object's name, by which collection finds the objects of a dead job."""
@@ -219,8 +162,12 @@ class WriteTask:
 
     @cached_property
     def decoded(self) -> TableEntry:
-        """``entry``, decoded."""
         return decode_entry(self.entry)
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The key's columns."""
+        return tuple(self.decoded.schema.by_id[id_] for id_ in self.key)
 
     def put(
         self, store: ObjectStore, rows: Iterable[pa.RecordBatch], options: WriteOptions = DEFAULT
@@ -229,22 +176,10 @@ class WriteTask:
         return write_data_files(store, self.table, self.decoded, rows, shared_runtime(), options, self.name)
 
 
-@dataclass(frozen=True)
-class KeysTask(WriteTask):
-    """A task that may hide rows by the columns ``key`` (ids)."""
-
-    key: tuple[int, ...] = ()
-
-    @property
-    def fields(self) -> tuple[Field, ...]:
-        """The key's columns."""
-        return tuple(self.decoded.schema.by_id[id_] for id_ in self.key)
-
-
 class KeySink:
     """Takes the keys of one partition, and uploads them in batches, each of which makes one tombstone."""
 
-    def __init__(self, task: KeysTask, store: ObjectStore) -> None:
+    def __init__(self, task: WriteTask, store: ObjectStore) -> None:
         self._task, self._fields, self._store = task, task.fields, store
         self._keys: list[pa.Table] = []
         self._rows = self._bytes = 0
@@ -293,12 +228,8 @@ class KeySink:
 
 
 @dataclass(frozen=True)
-class RowsTask(KeysTask):
-    """A task that writes rows; or rows that replace those with their keys; or keys alone.
-
-    Args:
-        has_rows: the batches are rows of the table, in the order of their keys if there is a key; else they are keys.
-    """
+class RowsTask(WriteTask):
+    """A task that writes rows; or rows, in order, in place of those with their keys; or (no ``has_rows``) keys."""
 
     has_rows: bool = True
     digest: DigestMode = DigestMode.NONE
@@ -327,15 +258,6 @@ class RowsTask(KeysTask):
         return report
 
 
-def report_task(run: Callable[[Iterator[pa.RecordBatch]], Reported]) -> MapBatches:
-    """For ``map_in_tasks``: the rows of a partition become the report on them (``REPORT``)."""
-
-    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from run(batches).to_batches()
-
-    return work
-
-
 def begin_uploads(transaction: Transaction, table: str) -> tuple[str, str, bytes, str]:
     """Begins the uploads of workers, and returns the arguments of a ``WriteTask``. Raises InputError."""
     unit = unit_of(transaction)
@@ -347,13 +269,9 @@ def begin_uploads(transaction: Transaction, table: str) -> tuple[str, str, bytes
 def collect_report(
     transaction: Transaction | None, frame: DataFrame, run: Callable[[Iterator[pa.RecordBatch]], Reported]
 ) -> Reported:
-    """Runs a task over each partition of a frame, and combines the reports.
-
-    Args:
-        transaction: whose intent is kept alive; None if the tasks upload nothing.
-    """
-    job = map_in_tasks(frame, report_task(run), REPORT)
-    return Reported.of(collect_rows(job) if transaction is None else collect_keeping_alive(transaction, job))
+    """Runs a task over each partition, and combines the reports. Without a transaction, tasks upload nothing."""
+    collect = collect_rows if transaction is None else partial(collect_keeping_alive, transaction)
+    return Reported.of(collect_objects(frame, lambda batches: [run(batches)], Reported, collect))
 
 
 def collect_keeping_alive(transaction: Transaction, job: DataFrame) -> list[Row]:
@@ -393,12 +311,10 @@ def tombstones(transaction: Transaction, table: str, uuid: str, reported: Report
 
 
 def combine_keys(parts: Iterable[pa.Table]) -> Keys:
-    """The distinct keys of several tables of them."""
     return distinct_keys(pa.concat_tables(parts))[0]
 
 
 def schema_of(fields: Iterable[Field]) -> Schema:
-    """A schema of some columns of a table."""
     fields = tuple(fields)
     return Schema(fields=fields, next_id=max(field.id for field in fields) + 1)
 
@@ -433,7 +349,6 @@ def has_duplicates(keys: pa.Table) -> bool:
 
 
 def duplicate_key_error(names: Iterable[str]) -> InputError:
-    """The error for several rows of one key."""
     listed = ", ".join(repr(name) for name in names)
     return InputError(
         f"several rows of the DataFrame have the same key (columns {listed}), and it has no order by which the last "
