@@ -346,9 +346,10 @@ class CompactionRun:
         if not manifest.counts.groups_dropped:
             return [True] * len(groups)
         live = LiveFiles.of(manifest.tables[self._name], self._context.segments)
-        there = live.find([file.uuid for group in groups for file in (*group.inputs, *group.outputs)]).keys()
+        live_uuids = live.find([file.uuid for group in groups for file in (*group.inputs, *group.outputs)]).keys()
         return [
-            all(file.uuid in there for file in group.outputs) and not any(file.uuid in there for file in group.inputs)
+            all(file.uuid in live_uuids for file in group.outputs)
+            and not any(file.uuid in live_uuids for file in group.inputs)
             for group in groups
         ]
 

@@ -92,7 +92,7 @@ def export(
     check_readable(table)
     to, overwrite = arguments.text("to", to), arguments.flag("overwrite", overwrite)
     if not isinstance(format, str) or format not in FORMATS:
-        raise InputError(f"{arguments.short_repr(format)} is no format to export: {', '.join(FORMATS)}")
+        raise InputError(f"{arguments.short_repr(format)} is not a format to export: {', '.join(FORMATS)}")
     # The same Spark, with settings of its own.
     spark = check_session(active_session(spark)).newSession()
     for name, value in _SETTINGS.items():
@@ -110,9 +110,9 @@ def export(
         files = path.getFileSystem(spark._jsc.hadoopConfiguration())
     except Py4JJavaError as error:
         reason = str(error.java_exception).partition("\n")[0]
-        raise InputError(f"{to!r} is no place that Spark can write to: {reason}") from error
+        raise InputError(f"{to!r} is not a URL that Spark can write to: {reason}") from error
     if not overwrite and files.exists(path) and (files.getFileStatus(path).isFile() or len(files.listStatus(path))):
-        raise InputError(f"there is something in {to!r} already: give another place, or overwrite")
+        raise InputError(f"there is something in {to!r} already: give another URL, or overwrite")
     frame = to_spark(table, columns, where, spark=spark)
     counted = Observation()
     observed: DataFrame = frame.observe(counted, F.count(F.lit(1)).alias("rows"))
@@ -128,16 +128,16 @@ def _hadoop_url(spark: SparkSession, to: str) -> str:
         return f"file://{Path(to).expanduser().absolute()}"
     if scheme == "file":
         return f"file://{Path(unquote(rest)).absolute()}"
-    known = scheme_of(to)
-    if known is None or known.hadoop is None:
+    own_scheme = scheme_of(to)
+    if own_scheme is None or own_scheme.hadoop is None:
         return to
-    if known.hadoop_class and not is_on_class_path(spark, known.hadoop_class):
-        package = known.hadoop_package
+    if own_scheme.hadoop_class and not is_on_class_path(spark, own_scheme.hadoop_class):
+        package = own_scheme.hadoop_package
         raise InputError(
-            f"{to!r}: Spark writes to {known.name}:// with {package}, which is not on its class path: "
+            f"{to!r}: Spark writes to {own_scheme.name}:// with {package}, which is not on its class path: "
             f"spark-submit --packages org.apache.hadoop:{package}:<Hadoop's version>"
         )
-    return f"{known.hadoop}://{rest}"
+    return f"{own_scheme.hadoop}://{rest}"
 
 
 def _check_apart(path: str, database: str) -> None:

@@ -31,7 +31,7 @@ def _type_by_name(name: str) -> s.DataType:
     return s.StructField.fromJson({"name": "", "type": name, "nullable": True, "metadata": {}}).dataType
 
 
-_BY_NAME = {name: _type_by_name(name) for name in {known.spark for known in TYPES if known.spark is not None}}
+_BY_NAME = {name: _type_by_name(name) for name in {kind.spark for kind in TYPES if kind.spark is not None}}
 
 
 def spark_schema(fields: Iterable[Field]) -> s.StructType:
@@ -178,7 +178,7 @@ def origins_of(schema: s.StructType) -> set[Origin]:
     return _origins(field.metadata or {} for field in schema.fields)
 
 
-def origins_read(frame: DataFrame) -> set[Origin]:
+def origins_in_plan(frame: DataFrame) -> set[Origin]:
     """The origins of all that a frame reads, anywhere in its plan. Runs no job."""
     plan = frame._jdf.queryExecution().analyzed()
     leaves = [leaf for each in (plan, *items(plan.subqueriesAll())) for leaf in items(each.collectLeaves())]

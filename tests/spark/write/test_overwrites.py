@@ -15,7 +15,7 @@ from dolmen.api.database import Table
 from dolmen.commit.context import context_of
 from dolmen.errors import ConflictError, InputError, TableNotFoundError
 from dolmen.spark.read.to_frame import native_frames, to_spark
-from dolmen.spark.spark_types import Origin, origins_of, origins_read
+from dolmen.spark.spark_types import Origin, origins_in_plan, origins_of
 from dolmen.spark.tasks import raising_dolmen_errors
 from dolmen.spark.write.from_frame import overwrite
 from dolmen.transactions.transaction import unit_of
@@ -190,12 +190,12 @@ def test_a_source_refuses_to_overwrite_by_what_may_come_from_anywhere(
 def test_columns_say_where_they_come_from(spark: SparkSession, db: Database, table: Table) -> None:
     uuid = unit_of(db.transaction()).entry("t").uuid
     frame = to_spark(table)
-    assert origins_of(frame.schema) == origins_read(frame) == {Origin(uuid, db.version)}
+    assert origins_of(frame.schema) == origins_in_plan(frame) == {Origin(uuid, db.version)}
     both = table.to_spark(version=2).unionAll(frame)
-    assert origins_read(both) == {Origin(uuid, 2), Origin(uuid, db.version)}
+    assert origins_in_plan(both) == {Origin(uuid, 2), Origin(uuid, db.version)}
     scan = table.scan()
     frames, _ = native_frames(spark, scan, db.url)
-    assert {origin for frame in frames for origin in origins_read(frame)} == {Origin(uuid, db.version)}
+    assert {origin for frame in frames for origin in origins_in_plan(frame)} == {Origin(uuid, db.version)}
 
 
 def test_a_table_that_was_renamed_is_overwritten_by_what_was_read_under_its_old_name(

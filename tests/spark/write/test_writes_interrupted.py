@@ -28,8 +28,8 @@ from dolmen.spark.tasks import FAILURES, OBJECTS, decode_object, map_in_tasks, r
 from dolmen.spark.write import write_tasks as writing
 from dolmen.spark.write.from_frame import append
 from dolmen.spark.write.write_tasks import (
-    Reported,
     RowsTask,
+    WriteReport,
     begin_uploads,
     collect_keeping_alive,
     tombstones,
@@ -96,13 +96,13 @@ def dying(work: Work) -> Work:
     return run
 
 
-def run(spark: SparkSession, transaction: Transaction, how: Callable[[Work], Work]) -> Reported:
+def run(spark: SparkSession, transaction: Transaction, how: Callable[[Work], Work]) -> WriteReport:
     """The job of an upsert of 5,000 rows in two tasks."""
     entry = unit_of(transaction).entry("t")
     task = RowsTask(*begin_uploads(transaction, "t"), entry.primary_key)
     frame = rows(spark, 5_000).repartition(2, "id").sortWithinPartitions("id")
     job = map_in_tasks(frame, how(return_objects(lambda batches: [task.run(batches)])), OBJECTS)
-    return Reported.of(decode_object(row.body, Reported) for row in collect_keeping_alive(transaction, job))
+    return WriteReport.of(decode_object(row.body, WriteReport) for row in collect_keeping_alive(transaction, job))
 
 
 def test_workers_that_are_killed_leave_files_and_keys_that_nothing_names(

@@ -121,7 +121,7 @@ def load(
     check_session(spark)
     check_database(database)
     if not (isinstance(drops, (DropSource, HandoverRecords)) or hasattr(drops, "__iter__")):
-        raise InputError(f"drops={arguments.short_repr(drops)}: give Source.of(place), or drops")
+        raise InputError(f"drops={arguments.short_repr(drops)}: give DropSource.of(url), or drops")
     auto_create, dry_run = arguments.flag("auto_create", auto_create), arguments.flag("dry_run", dry_run)
     max_files, max_bytes = arguments.number("max_files", max_files, 1), arguments.number("max_bytes", max_bytes, 1)
     if max_file_bytes is not None:
@@ -253,9 +253,9 @@ class _Records:
             if outcome.status == "failed":
                 continue
             for key in self._of.pop(outcome.drop.id, ()):
-                record, left = self._open[key]
-                left.discard(outcome.drop.id)
-                if not left:
+                record, remaining = self._open[key]
+                remaining.discard(outcome.drop.id)
+                if not remaining:
                     self._stored.remove(record)
                     del self._open[key]
 
@@ -343,19 +343,19 @@ class _Loading:
             self.database, self.landing, drops, max_bytes=self.max_file_bytes, operation="load", read_all=read
         )
         outcomes: list[DropOutcome] = []
-        left: list[Drop] = []
+        remaining: list[Drop] = []
         for outcome in ingested.outcomes:
             error = outcome.error if outcome.status == "failed" else None
             is_applied = isinstance(error, AppliedIdError)
             # The core also takes files of a table that changed again and again.
             if outcome.status == "postponed" or (isinstance(error, BASE_CHANGED) and not is_applied):
-                left.append(outcome.drop)
+                remaining.append(outcome.drop)
             elif error is not None and not is_applied:
                 raise error
             else:
                 outcomes.append(outcome)
         self.done.add(table, outcomes, ingested.commit)
-        return outcomes + self._by_core(table, left)
+        return outcomes + self._by_core(table, remaining)
 
     def _read_all(self, table: str, transaction: Transaction, ingestions: Sequence[DropIngestion]) -> list[str]:
         """Adds the rows of all files that tasks can read; returns the ids of these."""
@@ -385,7 +385,7 @@ class _Loading:
 
 
 @dataclass(frozen=True)
-class _Written:
+class _TaskResults:
     """The result of tasks: data files, reports by the number of the drop, and whether ``files`` can be used."""
 
     files: tuple[DataFile, ...]
@@ -407,7 +407,7 @@ class _Work:
         self._file_bytes = TableSettings.of(entry).target_file_bytes
         self._options = one.limit_options(ReadOptions.of(self._settings, entry.schema))
 
-    def write(self, drops: Sequence[Drop]) -> _Written:
+    def write(self, drops: Sequence[Drop]) -> _TaskResults:
         """Reads files, and writes their rows into data files under the transaction's intent."""
         groups = _groups(drops, self._spark.sparkContext.defaultParallelism)
         how = self._settings.format, self._options, tuple(drops), groups, BUFFERED_BYTES
@@ -422,11 +422,11 @@ class _Work:
         if files:
             unit.add(Write(self._table, entry.uuid, files, requests=frozenset(ids), schema=entry.schema))
 
-    def _as_they_come(self, numbers: DataFrame, read: ReadDrops) -> _Written:
+    def _as_they_come(self, numbers: DataFrame, read: ReadDrops) -> _TaskResults:
         written = self._run(numbers, self._file_bytes, partial(write_read, read))
         reports = {report.drop: report for each in written for report in each.reports}
         is_clean = all(report.is_whole or not report.rows for report in reports.values())
-        return _Written(_files(written), reports, is_clean)
+        return _TaskResults(_files(written), reports, is_clean)
 
     def _run(
         self, frame: DataFrame, file_bytes: int, work: Callable[[LoadTask], Callable[[Batches], Iterator[TaskFiles]]]
@@ -435,7 +435,7 @@ class _Work:
         task = LoadTask(*begin_uploads(self._transaction, self._table), file_bytes=file_bytes)
         return collect_objects(frame, work(task), TaskFiles, partial(collect_keeping_alive, self._transaction))
 
-    def _in_order(self, numbers: DataFrame, read: ReadDrops) -> _Written:
+    def _in_order(self, numbers: DataFrame, read: ReadDrops) -> _TaskResults:
         work = read_runs(read, min(SAMPLE_BYTES, self._file_bytes // 8))
         runs = map_in_tasks(numbers, work, RUNS).persist(StorageLevel.DISK_ONLY)
         try:
@@ -445,7 +445,7 @@ class _Work:
             good = runs.where(F.col("run").isNotNull() & (F.col("number").isNull() | ~F.col("number").isin(bad)))
             samples = [Sample.decode(row.sample) for row in good.select("sample").collect()]
             if not samples:
-                return _Written((), reports, True)
+                return _TaskResults((), reports, True)
             ranges = self._ranges(samples)
             parts = ranges.parts[-1] + 1
             cut = map_in_tasks(good.select("run"), cut_runs(read.entry, ranges, self._lanes(parts)), PIECES)
@@ -457,7 +457,7 @@ class _Work:
         found, expected = sum(file.rows for file in files), sum(each.rows for each in reports.values() if each.is_whole)
         if found != expected:  # runs were lost with a machine, and a file has changed before it was read again
             raise ConflictError(f"table {self._table!r}: {expected:,} rows were read first, and {found:,} later")
-        return _Written(files, reports, True)
+        return _TaskResults(files, reports, True)
 
     def _ranges(self, samples: Sequence[Sample]) -> Ranges:
         """Plans a part for each full data file, or for each processor if files are not too small then."""

@@ -255,7 +255,7 @@ def read_runs(read: ReadDrops, sample_bytes: int) -> Callable[[Batches], Batches
 
 
 def _run(columns: list[pa.ChunkedArray], entry: TableEntry, drop: int | None, sample_bytes: int) -> pa.RecordBatch:
-    rows = _sorted(columns, entry)
+    rows = _sort(columns, entry)
     keys = Keys(rows, entry)
     count = min(rows.num_rows, max(1, rows.nbytes // sample_bytes))
     body = ipc_bytes(rows, "lz4")
@@ -293,12 +293,12 @@ def write_ranges(task: LoadTask) -> Callable[[Batches], Iterator[TaskFiles]]:
 
     def run(batches: Batches) -> Iterator[TaskFiles]:
         for _, pieces in groupby(_pieces(batches), key=lambda piece: piece[0]):
-            yield TaskFiles(task.load(_merged(pieces, task.decoded)))
+            yield TaskFiles(task.load(_merge_pieces(pieces, task.decoded)))
 
     return run
 
 
-def _merged(pieces: Iterable[tuple[int, int, pa.Table]], entry: TableEntry) -> Batches:
+def _merge_pieces(pieces: Iterable[tuple[int, int, pa.Table]], entry: TableEntry) -> Batches:
     """Yields the rows of one range after the other, each in order.
 
     If a range is far larger than planned, because many rows have one key, as many as fit are sorted at a time.
@@ -308,20 +308,20 @@ def _merged(pieces: Iterable[tuple[int, int, pa.Table]], entry: TableEntry) -> B
         size = 0
         for _, _, rows in of_range:
             if tables and size + rows.nbytes > 2 * RANGE_BYTES:
-                yield from _in_order(tables, entry)
+                yield from _sort_together(tables, entry)
                 size = 0
             tables.append(rows)
             size += rows.nbytes
-        yield from _in_order(tables, entry)
+        yield from _sort_together(tables, entry)
 
 
-def _in_order(tables: list[pa.Table], entry: TableEntry) -> Batches:
+def _sort_together(tables: list[pa.Table], entry: TableEntry) -> Batches:
     columns = pa.concat_tables(tables).columns
     tables.clear()
-    yield from _sorted(columns, entry).to_batches()
+    yield from _sort(columns, entry).to_batches()
 
 
-def _sorted(columns: list[pa.ChunkedArray], entry: TableEntry) -> pa.Table:
+def _sort(columns: list[pa.ChunkedArray], entry: TableEntry) -> pa.Table:
     schema = entry.schema.arrow
     sort_columns(columns, schema, [entry.schema.by_id[id_].name for id_ in entry.sort_key])
     return pa.table(columns, schema)

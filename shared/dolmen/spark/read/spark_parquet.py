@@ -298,35 +298,35 @@ def _compare_value(op: Op, left: Column, own: pa.DataType, value: Any, of: pa.Da
         return _compare_float(op, left, own, float(value), domain)
     if domain in (Domain.TEXT, Domain.BYTES, Domain.BOOLEAN):
         return _COMPARISONS[op](left, F.lit(bytearray(value) if isinstance(value, bytes) else value))
-    return _compare_fitted(op, left, own, value, domain)
+    return _compare_exact(op, left, own, value, domain)
 
 
 def _compare_float(op: Op, left: Column, own: pa.DataType, value: float, domain: Domain) -> Column:
     if not pa.types.is_floating(own):
-        return _compare_rounded(op, left, own, value, domain)
+        return _compare_as_float(op, left, own, value, domain)
     if domain is Domain.FLOAT32:
         return _COMPARISONS[op](left, F.lit(value).cast("float"))
     return _COMPARISONS[op](left.cast("double"), F.lit(value))
 
 
-def _compare_rounded(op: Op, left: Column, own: pa.DataType, value: float, domain: Domain) -> Column:
+def _compare_as_float(op: Op, left: Column, own: pa.DataType, value: float, domain: Domain) -> Column:
     """Compares integers or decimals with a float, as the floats next to them, but without a cast."""
     if not abs(value) < 2e38:  # beyond all numbers of these types, or NaN
         return _constant_unless_null(left, order(0.0, value) in HOLDS[op])
     least, greatest, inclusive = rounds_to(value, domain)
     if op in ("=", "<>"):
-        at_least, at_most = (_compare_rounded(side, left, own, value, domain) for side in (">=", "<="))
+        at_least, at_most = (_compare_as_float(side, left, own, value, domain) for side in (">=", "<="))
         return at_least & at_most if op == "=" else ~(at_least & at_most)
     if op in (">=", "<"):
-        return _compare_fitted(
+        return _compare_exact(
             (">=" if inclusive else ">") if op == ">=" else ("<" if inclusive else "<="), left, own, least
         )
-    return _compare_fitted(
+    return _compare_exact(
         ("<=" if inclusive else "<") if op == "<=" else (">" if inclusive else ">="), left, own, greatest
     )
 
 
-def _compare_fitted(op: Op, left: Column, own: pa.DataType, value: Any, domain: Domain = Domain.EXACT) -> Column:
+def _compare_exact(op: Op, left: Column, own: pa.DataType, value: Any, domain: Domain = Domain.EXACT) -> Column:
     fitted = fit(op, value, grid(own, domain))
     if isinstance(fitted, bool):
         return _constant_unless_null(left, fitted)
@@ -395,11 +395,11 @@ def _regex(runs: Sequence[Sequence[str | bool]]) -> str:
 
     A run between two ``%`` matches only where it first occurs: trying each later position takes long in a long text.
     """
-    first, *others = ("".join(_quoted(piece) if isinstance(piece, str) else "." for piece in run) for run in runs)
+    first, *others = ("".join(_quote(piece) if isinstance(piece, str) else "." for piece in run) for run in runs)
     if not others:
         return rf"(?s)\A{first}\z"
     return rf"(?s)\A{first}{''.join(f'(?>.*?{run})' for run in others[:-1])}.*{others[-1]}\z"
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return re.sub(r"([\x00-/:-@\[-`{-\x7f])", r"\\\1", text)

@@ -203,7 +203,7 @@ class _Native:
                 if self._is_older(some[0]) and not self._has_values(some, self._ids):
                     rest += some
                 else:
-                    frames.append(self._shown(some, [] if where is None else [where]))
+                    frames.append(self._frame(some, [] if where is None else [where]))
         except Unsupported:
             return [], list(plan.files)
         # Without one for the deletes of some files, dolmen reads just these.
@@ -273,7 +273,7 @@ class _Native:
         may_lack = self._is_older(files[0]) or not ids <= self._by_id.keys()
         if may_lack and not self._has_values(files, ids):
             raise Unsupported("columns with other values than the files have")
-        return self._shown(files, conditions, joins, ids, values, with_row=bool(positions))
+        return self._frame(files, conditions, joins, ids, values, with_row=bool(positions))
 
     def _keys(
         self,
@@ -292,7 +292,7 @@ class _Native:
             same &= F.expr(f"__key_ts > {values.sql(through, 'bigint')}")
         return F.broadcast(to_frame(self._spark, pa.table(keys))), same
 
-    def _shown(
+    def _frame(
         self,
         files: Sequence[FilePlan],
         conditions: Sequence[Column],
@@ -304,12 +304,12 @@ class _Native:
     ) -> DataFrame:
         """The output's rows that meet all conditions, which need ``ids`` and ``values``, and none of the joins."""
         values = values or FileValues(files)
-        shown = [
+        selected = [
             F.expr(_commit_ts(values)).alias(COMMIT_TS) if field.name == COMMIT_TS else F.col(quote(field.name))
             for field in self._plan.output
         ]
         if self._with_positions:
-            shown += [F.col(FILE), F.col(self._row.name).alias(ROW)]
+            selected += [F.col(FILE), F.col(self._row.name).alias(ROW)]
             values.used.add(FILE)
         metadata = [f"{SOURCES[name]} AS {name}" for name in sorted(values.used)]
         frame = self._read(files, self._ids.union(ids), metadata, with_row=with_row or self._with_positions)
@@ -318,7 +318,7 @@ class _Native:
             frame = frame.where(reduce(Column.__and__, conditions))
         for keys, same in joins:
             frame = frame.join(keys, same, "left_anti")
-        return frame.select(*shown)
+        return frame.select(*selected)
 
     def _read(
         self, files: Sequence[FilePlan], ids: Collection[int], metadata: list[str], *, with_row: bool

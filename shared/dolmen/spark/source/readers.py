@@ -73,24 +73,24 @@ _ESCAPE = "\\"
 Part = TypeVar("Part", DataFile, FeedPart)
 
 
-def source_of(options: Mapping[str, str]) -> SourceTable | SourceFeed:
+def source_of(raw: Mapping[str, str]) -> SourceTable | SourceFeed:
     """The version or feed of a frame, for a batch or stream: Spark does not say which. Raises as ``source_table``."""
-    if reads_changes(options):
-        return source_feed(options, {*CHANGES_READ, *CHANGES_STREAM_READ})
-    return source_table(options, {*READ, *STREAM_READ})
+    if reads_changes(raw):
+        return source_feed(raw, {*CHANGES_READ, *CHANGES_STREAM_READ})
+    return source_table(raw, {*READ, *STREAM_READ})
 
 
 def batch_reader(
-    source: SourceTable | SourceFeed | None, schema: s.StructType, options: Mapping[str, str]
+    source: SourceTable | SourceFeed | None, schema: s.StructType, raw: Mapping[str, str]
 ) -> DataSourceReader:
     """Makes the reader of a batch, of a frame's version or feed, or by the options. Raises as ``source_table``."""
     if source is None:
-        source = source_feed(options) if reads_changes(options) else source_table(options)
+        source = source_feed(raw) if reads_changes(raw) else source_table(raw)
     if isinstance(source, SourceTable):
-        given = Options.of(options, READ)
-        reader = PushingReader if given.flag("push_filters") else BatchReader
-        return reader(source.with_schema(schema), parse_where(given, source.schema), schema)
-    Options.of(options, CHANGES_READ)
+        options = Options.of(raw, READ)
+        reader = PushingReader if options.flag("push_filters") else BatchReader
+        return reader(source.with_schema(schema), parse_where(options, source.schema), schema)
+    Options.of(raw, CHANGES_READ)
     if source.since is None:
         raise InputError(
             'the option changes needs since: the version after which the changes begin, as in option("since", 17), '
@@ -99,9 +99,9 @@ def batch_reader(
     return FeedReader(source.with_schema(schema), schema)
 
 
-def parse_where(given: Options, schema: Schema) -> Predicate | None:
+def parse_where(options: Options, schema: Schema) -> Predicate | None:
     """The option ``where``, bound to a table's columns. Raises PredicateError."""
-    text = given.text("where")
+    text = options.text("where")
     # "now" is the same moment for all workers.
     return None if text is None else parse(text, schema, now_us=shared_runtime().clock_us())
 
@@ -295,14 +295,16 @@ class SourceFeed:
     until: VersionKey | None = None
 
     @classmethod
-    def of(cls, database: Database, manifest: Manifest, given: Options) -> SourceFeed:
+    def of(cls, database: Database, manifest: Manifest, options: Options) -> SourceFeed:
         """The feed that the options name, in one version. Raises NotFoundError, SchemaError, InputError."""
-        entry = context_of(database).segments.whole(manifest.table(given.table))
+        entry = context_of(database).segments.whole(manifest.table(options.table))
         schema = entry.schema
-        own = columns_of(given, schema)
-        check_names(given.table, [schema.field(name) for name in own])
-        where, columns = parse_where(given, schema), (*own, *ADDED)
-        return cls(database.url, given.table, encode_entry(entry), manifest.version, columns, where, given.flag("net"))
+        own = columns_of(options, schema)
+        check_names(options.table, [schema.field(name) for name in own])
+        where, columns = parse_where(options, schema), (*own, *ADDED)
+        return cls(
+            database.url, options.table, encode_entry(entry), manifest.version, columns, where, options.flag("net")
+        )
 
     @property
     def decoded(self) -> TableEntry:
@@ -344,7 +346,7 @@ class SourceFeed:
         feed = ChangeFeed(context, newest, since, until, self.table, *columns, net=self.net)
         with context.reading(max(since.version, 1), until.version):
             parts = list(parts_of(feed))
-        return [FeedPartition(self, tuple(_merged(some))) for some in groups_of(parts)]
+        return [FeedPartition(self, tuple(_merge_parts(some))) for some in groups_of(parts)]
 
     def read(self, parts: Sequence[FeedPart]) -> Iterator[pa.RecordBatch]:
         """Yields the rows of some parts, in Spark's types."""
@@ -370,7 +372,7 @@ class FeedPartition(InputPartition):  # type: ignore[misc]
         return (batch.cast(arrow_schema) for batch in self.feed.read(self.parts))
 
 
-def _merged(parts: Sequence[FeedPart]) -> Iterator[FeedPart]:
+def _merge_parts(parts: Sequence[FeedPart]) -> Iterator[FeedPart]:
     """The parts, with files of one commit merged into one part."""
     whole = parts[0]
     for part in parts[1:]:
@@ -382,19 +384,19 @@ def _merged(parts: Sequence[FeedPart]) -> Iterator[FeedPart]:
     yield whole
 
 
-def source_feed(options: Mapping[str, str], known: Collection[str] = CHANGES_READ) -> SourceFeed:
+def source_feed(raw: Mapping[str, str], allowed: Collection[str] = CHANGES_READ) -> SourceFeed:
     """The feed between the versions that the options ``since`` and ``until`` name. Raises InputError, NotFoundError."""
-    given = Options.of(options, known)
-    database = open_database(given.url)
+    options = Options.of(raw, allowed)
+    database = open_database(options.url)
     context = context_of(database)
     base = context.head.refresh()
-    first, last = given.version_or_time("since"), given.version_or_time("until")
+    first, last = options.version_or_time("since"), options.version_or_time("until")
     until = base.manifest if last is None else manifest_at(context, base, last)
     since = None if first is None else manifest_at(context, base, first)
     if since is not None and since.version > until.version:
         raise InputError(f"since={since.version} is after until={until.version}: exchange them")
     with context.reading(until.version):
-        feed = SourceFeed.of(database, until, given)
+        feed = SourceFeed.of(database, until, options)
     return replace(feed, since=None if since is None else VersionKey.of(since), until=VersionKey.of(until))
 
 

@@ -47,32 +47,32 @@ _SPARK_OPTIONS = frozenset({
 """Options that Spark itself, or its catalog, adds."""
 
 
-def reads_changes(options: Mapping[str, str]) -> bool:
+def reads_changes(raw: Mapping[str, str]) -> bool:
     """Whether the option ``changes`` asks for the change feed. Raises InputError."""
-    return Options(options).flag("changes")
+    return Options(raw).flag("changes")
 
 
 class Options:
     """The options of one read or write, whose names may be written in any case, and without underscores."""
 
-    def __init__(self, options: Mapping[str, str]) -> None:
-        self.given = {name.lower().replace("_", ""): value for name, value in options.items()}
+    def __init__(self, raw: Mapping[str, str]) -> None:
+        self.values = {name.lower().replace("_", ""): value for name, value in raw.items()}
 
     @classmethod
-    def of(cls, options: Mapping[str, str], known: Collection[str]) -> Options:
+    def of(cls, raw: Mapping[str, str], allowed: Collection[str]) -> Options:
         """Checks the names. Raises InputError."""
-        made = cls(options)
-        names = {name.replace("_", "") for name in known} | {"path", "url"}
-        unknown = sorted(name for name in made.given if name not in names | _SPARK_OPTIONS and "." not in name)
+        options = cls(raw)
+        names = {name.replace("_", "") for name in allowed} | {"path", "url"}
+        unknown = sorted(name for name in options.values if name not in names | _SPARK_OPTIONS and "." not in name)
         if unknown:
-            there = ", ".join(sorted({"path", *known}))
-            raise InputError(f'format("dolmen") has no option {unknown[0]!r} here; there are: {there}')
-        return made
+            listed = ", ".join(sorted({"path", *allowed}))
+            raise InputError(f'format("dolmen") has no option {unknown[0]!r} here; there are: {listed}')
+        return options
 
     @property
     def url(self) -> str:
         """URL of the database. Raises InputError if there is none, or two."""
-        path, url = self.given.get("path"), self.given.get("url")
+        path, url = self.values.get("path"), self.values.get("url")
         if path and url and path != url:
             raise InputError(f"the options path and url name two databases, {path!r} and {url!r}: give one")
         if not (path or url):
@@ -98,8 +98,8 @@ class Options:
         return [name.strip() for name in text.split(",")] if text else None
 
     def text(self, name: str) -> str | None:
-        """The option's value; None if it was not given."""
-        return self.given.get(name.replace("_", ""))
+        """The option's value; None without it."""
+        return self.values.get(name.replace("_", ""))
 
     def flag(self, name: str) -> bool:
         """The option as a boolean; False by default. Raises InputError."""
@@ -186,46 +186,46 @@ def check_types(table: str, requested: s.StructType, own: s.StructType) -> None:
             )
 
 
-def columns_of(given: Options, schema: Schema) -> list[str]:
+def columns_of(options: Options, schema: Schema) -> list[str]:
     """The columns that the options name, all by default. Raises InputError: one is named twice."""
-    names = given.columns or [field.name for field in schema.fields]
-    if given.flag("with_commit_ts"):
+    names = options.columns or [field.name for field in schema.fields]
+    if options.flag("with_commit_ts"):
         names = [*names, COMMIT_TS]
     if len(set(names)) < len(names):
         raise InputError(f"option 'columns' names one twice: {', '.join(names)}")
     return names
 
 
-def source_table(options: Mapping[str, str], known: Collection[str] = READ) -> SourceTable:
+def source_table(raw: Mapping[str, str], allowed: Collection[str] = READ) -> SourceTable:
     """The table in the version that the options name, the newest by default. Raises InputError, NotFoundError."""
-    given = Options.of(options, known)
-    database = open_database(given.url)
-    return table_at(database, snapshot(database, given), given)
+    options = Options.of(raw, allowed)
+    database = open_database(options.url)
+    return table_at(database, snapshot(database, options), options)
 
 
-def table_at(database: Database, manifest: Manifest, given: Options) -> SourceTable:
+def table_at(database: Database, manifest: Manifest, options: Options) -> SourceTable:
     """The table that the options name, in one version. Raises TableNotFoundError, SchemaError, InputError."""
     context = context_of(database)
-    entry = context.segments.whole(manifest.table(given.table))
-    columns = tuple(columns_of(given, entry.schema))
+    entry = context.segments.whole(manifest.table(options.table))
+    columns = tuple(columns_of(options, entry.schema))
     newest = (context.head.cached or context.head.refresh()).manifest
     with context.reading(newest.version):
         erasures = erasures_of(newest, context.segments, after=manifest.commit_ts)
     version = manifest.version, manifest.key, entry.schema, columns
     erased_through = erasures[-1].ts if erasures else 0
-    table = SourceTable(database.url, given.table, entry.uuid, *version, erased_through, erasures)
+    table = SourceTable(database.url, options.table, entry.uuid, *version, erased_through, erasures)
     for name in columns:
         table.column(name)
     return table
 
 
-def snapshot(database: Database, given: Options) -> Manifest:
+def snapshot(database: Database, options: Options) -> Manifest:
     """The manifest of the version that the options ``VERSION_OPTIONS`` name; the newest by default."""
-    if len(named := [name for name in VERSION_OPTIONS if given.text(name) is not None]) > 1:
+    if len(named := [name for name in VERSION_OPTIONS if options.text(name) is not None]) > 1:
         raise InputError(f"the options {' and '.join(named)} say two things: give one")
-    version = given.number("version_as_of" if "version_as_of" in named else "version")
-    moment = given.zoned_moment("timestamp_as_of") or given.moment("timestamp")
-    tag = given.text("tag")
+    version = options.number("version_as_of" if "version_as_of" in named else "version")
+    moment = options.zoned_moment("timestamp_as_of") or options.moment("timestamp")
+    tag = options.text("tag")
     head = context_of(database).head
     base = head.refresh()
     with context_of(database).reading(base.manifest.version):

@@ -53,9 +53,9 @@ _UNSETTLED = "give startingVersion=latest to begin after it, or a time more than
 """Options for a query that begins close to the present time."""
 
 
-def stream_reader(options: Mapping[str, str], schema: s.StructType) -> DataSourceStreamReader:
+def stream_reader(raw: Mapping[str, str], schema: s.StructType) -> DataSourceStreamReader:
     """Makes the reader of a stream, of appended rows or of all changes. Raises InputError, SchemaError."""
-    return FeedStreamReader(options, schema) if reads_changes(options) else TableStreamReader(options, schema)
+    return FeedStreamReader(raw, schema) if reads_changes(raw) else TableStreamReader(raw, schema)
 
 
 @dataclass(frozen=True)
@@ -139,17 +139,17 @@ class RangePartition(FilesPartition):
 class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
     """Reads one table as a stream, in a process of the driver that lives as long as the query."""
 
-    known: Collection[str] = STREAM_READ
+    allowed: Collection[str] = STREAM_READ
     """Names of its options."""
     handles: Collection[str] = ("_database",)
     """Attributes that workers do not get."""
 
-    def __init__(self, options: Mapping[str, str], schema: s.StructType) -> None:
+    def __init__(self, raw: Mapping[str, str], schema: s.StructType) -> None:
         self._schema = schema
-        given = self._given = Options.of(options, self.known)
-        self._most = given.number("max_versions_per_trigger")
-        self._ignore_deletes = given.flag("ignore_deletes")
-        if given.text("starting_version") and given.text("starting_timestamp"):
+        options = self._options = Options.of(raw, self.allowed)
+        self._most = options.number("max_versions_per_trigger")
+        self._ignore_deletes = options.flag("ignore_deletes")
+        if options.text("starting_version") and options.text("starting_timestamp"):
             raise InputError("the options startingVersion and startingTimestamp say two things: give one")
         self._reached: Offset | None = None
         self._target: Manifest | None = None
@@ -186,11 +186,11 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         if first == last:
             return []
         manifest = self._manifest(last.version)
-        table = table_at(self._database, manifest, self._given).with_schema(self._schema)
+        table = table_at(self._database, manifest, self._options).with_schema(self._schema)
         first.check(table.table, self._entry(manifest), last, ignore_deletes=self._ignore_deletes)
         names = table.columns
         columns = names if COMMIT_TS in names else (*names, COMMIT_TS)
-        scan = SharedScan(replace(table, columns=columns), parse_where(self._given, table.schema))
+        scan = SharedScan(replace(table, columns=columns), parse_where(self._options, table.schema))
         bounds = first.commit_ts, last.commit_ts
         files = [plan.file for plan in plan_of(scan.scan()).files if _may_contain(plan.file, *bounds)]
         return [RangePartition(scan, tuple(file.path for file in some), names, *bounds) for some in groups_of(files)]
@@ -208,7 +208,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
 
     @cached_property
     def _database(self) -> Database:
-        return open_database(self._given.url)
+        return open_database(self._options.url)
 
     def _newest(self) -> Manifest:
         return context_of(self._database).head.refresh().manifest
@@ -231,12 +231,12 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
     def _entry(self, manifest: Manifest) -> TableEntry:
         context = context_of(self._database)
         with context.reading(manifest.version):
-            return context.segments.whole(manifest.table(self._given.table))
+            return context.segments.whole(manifest.table(self._options.table))
 
     @cached_property
     def _start(self) -> Offset:
         """The offset before all rows, or at the version or time in the options: "latest" is looked up once."""
-        version, moment = self._given.text("starting_version"), self._given.moment("starting_timestamp")
+        version, moment = self._options.text("starting_version"), self._options.moment("starting_timestamp")
         if version is None and moment is None:
             return Offset(0, 0)
         newest = self._newest()
@@ -245,7 +245,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         with context_of(self._database).reading(newest.version):
             if moment is not None:
                 return self._offset_at(newest, microseconds(moment))
-            return self._offset_before(newest, self._given.number("starting_version") or 1)
+            return self._offset_before(newest, self._options.number("starting_version") or 1)
 
     def _offset_at(self, newest: Manifest, time_us: int) -> Offset:
         """The offset after all rows at a time."""
@@ -281,7 +281,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         while True:
             version = min(max(version, horizon) + self._most, newest.version)
             manifest = newest if version == newest.version else self._manifest(version)
-            if version == newest.version or (self._given.table in manifest.tables and self._changed(manifest, begin)):
+            if version == newest.version or (self._options.table in manifest.tables and self._changed(manifest, begin)):
                 return Offset.of(manifest, self._entry(manifest))
 
     def _changed(self, manifest: Manifest, since: Offset) -> bool:
@@ -305,7 +305,7 @@ def _may_contain(file: DataFile, after: int, until: int) -> bool:
 class FeedStreamReader(TableStreamReader):
     """Reads the changes of one table as a stream, in a process of the driver that lives as long as the query."""
 
-    known = CHANGES_STREAM_READ
+    allowed = CHANGES_STREAM_READ
     handles = ("_database", "_feed", "_cursor")
     _cursor: ChangeCursor | None = None
 
@@ -331,7 +331,7 @@ class FeedStreamReader(TableStreamReader):
             return []
         until = self._manifest(last.version)
         entry = self._entry(until)
-        first.check(self._given.table, entry, last, ignore_deletes=True)
+        first.check(self._options.table, entry, last, ignore_deletes=True)
         feed = self._feed
         self._check_columns(feed, entry, last.version)
         if first.table:
@@ -355,15 +355,15 @@ class FeedStreamReader(TableStreamReader):
         """The feed with the columns of the version in the query's frame, or of the newest version if it has none."""
         versions = {origin.version for origin in origins_of(self._schema)}
         manifest = self._manifest(versions.pop()) if len(versions) == 1 else self._newest()
-        return SourceFeed.of(self._database, manifest, self._given).with_schema(self._schema)
+        return SourceFeed.of(self._database, manifest, self._options).with_schema(self._schema)
 
     def _check_columns(self, feed: SourceFeed, entry: TableEntry, version: int) -> None:
-        own, table = feed.decoded, self._given.table
+        own, table = feed.decoded, self._options.table
         if own.uuid != entry.uuid:
             raise _replaced_error(table, min(version, feed.version))
         if version <= feed.version:  # an older version is shown in the later columns
             return
-        are_chosen = self._given.columns is not None or not origins_of(self._schema)
+        are_chosen = self._options.columns is not None or not origins_of(self._schema)
         tested = frozenset() if feed.where is None else columns_of(feed.where)
         names = {name for name in feed.columns if name not in ADDED}
         before = {f.id: _shape(f) for f in own.schema.fields if not are_chosen or f.name in names or f.id in tested}
@@ -387,11 +387,11 @@ class FeedStreamReader(TableStreamReader):
             if first.version >= newest.horizon:
                 return manifest_at_version(context.head, newest, first.version)
             oldest = manifest_at_version(context.head, newest, newest.horizon)
-        if self._given.table in oldest.tables and not self._changed(oldest, first):
+        if self._options.table in oldest.tables and not self._changed(oldest, first):
             return oldest
         raise VersionExpiredError(
-            f"version {first.version}, to which this query has come, has expired, and table {self._given.table!r} has "
-            f"changed since; the oldest kept is {newest.horizon}. Begin a new query, with a new checkpoint, which "
+            f"version {first.version}, to which this query has come, has expired, and table {self._options.table!r} "
+            f"has changed since; the oldest kept is {newest.horizon}. Begin a new query, with a new checkpoint, which "
             "begins with all rows; keep versions for longer than the query may stand still (retention), or give the "
             'option("cursor", "name"), by which the database keeps what the query has not seen'
         )
@@ -418,7 +418,7 @@ class FeedStreamReader(TableStreamReader):
 
     def _cursor_at(self, offset: Offset) -> ChangeCursor | None:
         """The cursor that the options name. If it does not exist, it is made at an offset, or at the newest version."""
-        name = self._given.text("cursor")
+        name = self._options.text("cursor")
         if name is not None and self._cursor is None:
             start = max(offset.version, self._newest().horizon) if offset.table else None
             self._cursor = self._database.cursor(name, start=start)
@@ -429,7 +429,7 @@ class FeedStreamReader(TableStreamReader):
         if not first.table or cursor.version <= first.version:
             return
         manifest = self._manifest(cursor.version)
-        if self._given.table not in manifest.tables or self._changed(manifest, first):
+        if self._options.table not in manifest.tables or self._changed(manifest, first):
             raise ConflictError(
                 f"cursor {cursor.name!r} is at version {cursor.version}, after version {first.version} to which this "
                 "query has come: another reader has moved it. Give each query a cursor of its own"

@@ -79,7 +79,7 @@ class TaskIntent(Intent):
 
 
 @dataclass(frozen=True)
-class Written(WriterCommitMessage):  # type: ignore[misc]
+class TaskResult(WriterCommitMessage):  # type: ignore[misc]
     """The result of one task, with the server's clock before the first file, and the id of a streaming query."""
 
     job: WriteJob
@@ -118,25 +118,25 @@ class WriteJob:
         """A word for ``history``."""
         return "overwrite" if self.overwrite else "append"
 
-    def write(self, batches: Iterator[pa.RecordBatch], query: str = "") -> Written:
+    def write(self, batches: Iterator[pa.RecordBatch], query: str = "") -> TaskResult:
         """Writes one task's rows. Keeps the intent alive: it may take hours until the rows come."""
         runtime = shared_runtime()
         intent = TaskIntent(open_store(self.url, runtime), runtime, self.txid, self.operation, self.table)
         task = RowsTask(self.url, self.table, self.entry, self.txid, digest=self.digest)
         if self.digest is DigestMode.ALONE:
-            return Written(self, query=query, sums=task.run(batches).sums)
+            return TaskResult(self, query=query, sums=task.run(batches).sums)
 
-        def work() -> Written:
+        def work() -> TaskResult:
             first = next(batches, None)
             if first is None:
-                return Written(self, query=query)
+                return TaskResult(self, query=query)
             first_upload_us = intent.start()
             report = task.run(chain([first], batches))
-            return Written(self, tuple(report.files), first_upload_us, query, report.sums)
+            return TaskResult(self, tuple(report.files), first_upload_us, query, report.sums)
 
         return runtime.attend(work, BEAT_SECONDS / 10, intent.beat)
 
-    def commit(self, messages: Sequence[Written | None], request: str | None) -> None:
+    def commit(self, messages: Sequence[TaskResult | None], request: str | None) -> None:
         """Makes ONE commit of the results of the tasks. Raises as ``Transaction.commit`` does."""
         results = [message for message in messages if message is not None]
         written = [result for result in results if result.files]
@@ -190,61 +190,61 @@ class TableWriter(DataSourceArrowWriter):  # type: ignore[misc]
     def __init__(self, job: WriteJob, request: str | None, has_ended: bool) -> None:
         self.job, self.request, self.has_ended = job, request, has_ended
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         """Writes one task's rows."""
         with mark_dolmen_errors():
-            return Written(self.job) if self.has_ended else self.job.write(iterator)
+            return TaskResult(self.job) if self.has_ended else self.job.write(iterator)
 
-    def commit(self, messages: Sequence[Written | None]) -> None:
+    def commit(self, messages: Sequence[TaskResult | None]) -> None:
         """Commits, once all tasks have ended."""
         if not self.has_ended:
             with mark_dolmen_errors():
                 self.job.commit(messages, self.request)
 
-    def abort(self, messages: Sequence[Written | None]) -> None:
+    def abort(self, messages: Sequence[TaskResult | None]) -> None:
         """Does nothing: see the module."""
 
 
-def prepare(given: Options, schema: s.StructType, overwrite: bool, *, force: bool) -> WriteJob:
+def prepare(options: Options, schema: s.StructType, overwrite: bool, *, force: bool) -> WriteJob:
     """Checks the table. Raises SchemaError if no row of the frame could fit, TableNotFoundError, InputError."""
-    operation = given.text("operation") or "append"
+    operation = options.text("operation") or "append"
     if operation != "append":
         raise InputError(
             f'option "operation" is {operation!r}: a data source appends and overwrites (mode "append", "overwrite"); '
             "dolmen.spark has upsert, delete and merge, and batches_into for streams"
         )
-    context = context_of(open_database(given.url))
+    context = context_of(open_database(options.url))
     url = worker_url(context.store)
-    if given.flag("merge_schema"):
-        add_new_columns(context, given.table, schema, given.text("request"))
+    if options.flag("merge_schema"):
+        add_new_columns(context, options.table, schema, options.text("request"))
     manifest = context.head.refresh().manifest
-    entry = context.segments.whole(manifest.table(given.table))
-    since = _since(given, schema, entry) if overwrite and not force else None
+    entry = context.segments.whole(manifest.table(options.table))
+    since = _since(options, schema, entry) if overwrite and not force else None
     base = manifest if since is None else pin(context, since, None).manifest
-    epoch = entry_in(base, given.table, entry.uuid).epoch
+    epoch = entry_in(base, options.table, entry.uuid).epoch
     check_columns(schema, entry)
     state = base.version, entry.uuid, epoch, base.commit_ts, encode_entry(entry)
-    return WriteJob(url, given.table, *state, overwrite, force, context.runtime.uuid())
+    return WriteJob(url, options.table, *state, overwrite, force, context.runtime.uuid())
 
 
-def _since(given: Options, schema: s.StructType, entry: TableEntry) -> int | None:
+def _since(options: Options, schema: s.StructType, entry: TableEntry) -> int | None:
     """The oldest version of this table that the rows come from; None if they come from none. Raises InputError."""
-    origins, since = origins_of(schema), given.number("since")
+    origins, since = origins_of(schema), options.number("since")
     if not origins and since is None:
         raise InputError(
             f"the origin of these rows can't be seen, because each of their columns was computed. If from table "
-            f"{given.table!r} itself, rows that others have added to it since would be lost: say "
+            f"{options.table!r} itself, rows that others have added to it since would be lost: say "
             'option("since", version), the version that they were made from or the newest one, or option("force", True)'
         )
     versions = {origin.version for origin in origins if origin.table == entry.uuid}
     return min(versions if since is None else {*versions, since}, default=None)
 
 
-def writer(options: Mapping[str, str], schema: s.StructType, overwrite: bool) -> DataSourceWriter:
+def writer(raw: Mapping[str, str], schema: s.StructType, overwrite: bool) -> DataSourceWriter:
     """Makes the writer of a DataFrame. Raises as ``prepare`` does."""
-    given = Options.of(options, WRITE)
-    job = prepare(given, schema, overwrite, force=given.flag("force"))
-    request = given.text("request")
+    options = Options.of(raw, WRITE)
+    job = prepare(options, schema, overwrite, force=options.flag("force"))
+    request = options.text("request")
     if request is None:
         return TableWriter(job, None, False)
     context = context_of(open_database(job.url))
@@ -264,7 +264,7 @@ class TableStreamWriter(_Base):  # type: ignore[misc, valid-type]
     def __init__(self, job: WriteJob) -> None:
         self.job = job
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         """Writes one task's rows of one batch. The result has the query's id, which only tasks know."""
         context = TaskContext.get()
         query = context.getLocalProperty(QUERY_ID) if context else None
@@ -273,7 +273,7 @@ class TableStreamWriter(_Base):  # type: ignore[misc, valid-type]
                 raise InputError("the query of these rows has no id: is this a stream?")
             return self.job.write(iterator, query)
 
-    def commit(self, messages: Sequence[Written | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+    def commit(self, messages: Sequence[TaskResult | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Commits, once all tasks of the batch have ended. A batch without tasks has nothing to commit."""
         queries = {message.query for message in messages if message is not None}
         assert len(queries) <= 1, "rows of two queries in one batch"
@@ -281,19 +281,17 @@ class TableStreamWriter(_Base):  # type: ignore[misc, valid-type]
             with mark_dolmen_errors():
                 self.job.commit(messages, request_id(queries.pop(), batchId))
 
-    def abort(self, messages: Sequence[Written | None], batchId: int) -> None:  # noqa: N803
+    def abort(self, messages: Sequence[TaskResult | None], batchId: int) -> None:  # noqa: N803
         """Does nothing: see the module."""
 
 
-def stream_writer(
-    options: Mapping[str, str], schema: s.StructType, overwrite: bool
-) -> datasource.DataSourceStreamWriter:
+def stream_writer(raw: Mapping[str, str], schema: s.StructType, overwrite: bool) -> datasource.DataSourceStreamWriter:
     """Makes the writer of a stream; ``overwrite`` is output mode "complete". Raises InputError, SchemaError."""
     if _Base is datasource.DataSourceStreamWriter:
         raise InputError(
             "this Spark gives rows of streams to Python one by one: use Spark 4.1, or foreachBatch(batches_into(table))"
         )
-    return TableStreamWriter(prepare(Options.of(options, STREAM_WRITE), schema, overwrite, force=True))
+    return TableStreamWriter(prepare(Options.of(raw, STREAM_WRITE), schema, overwrite, force=True))
 
 
 def batches_into(

@@ -58,7 +58,7 @@ class _CatalystReader(ConditionReader[Any]):
     misfits = (InputError, Py4JError, PySparkException)  # the last two: Spark can't evaluate a value
 
     def __init__(self, fields: Mapping[int, Field]) -> None:
-        self._fields, self._left = fields, MOST_NODES
+        self._fields, self._budget = fields, MOST_NODES
         self._common: dict[str, Any] = {}
 
     def connective(self, node: Any) -> tuple[Connective, Sequence[Any]] | None:
@@ -98,8 +98,8 @@ class _CatalystReader(ConditionReader[Any]):
         raise UnsupportedConditionError
 
     def _spend(self, nodes: int) -> None:
-        self._left -= nodes
-        if self._left < 0:
+        self._budget -= nodes
+        if self._budget < 0:
             raise UnsupportedConditionError
 
     def _sides(self, node: Any) -> tuple[Field | Value, Field | Value]:
@@ -174,7 +174,7 @@ def _digits(kind: str) -> tuple[int, int] | None:
 
 
 def find_equal_columns(
-    analysed: DataFrame, fields: Mapping[int, Field], given: Sequence[str], *, may_cast: bool = False
+    analysed: DataFrame, fields: Mapping[int, Field], source_columns: Sequence[str], *, may_cast: bool = False
 ) -> list[tuple[Field, str]]:
     """Columns of the target, each with the column of the source that a join's condition wants to be equal.
 
@@ -185,7 +185,7 @@ def find_equal_columns(
         return []
     own, other = join.left().output(), join.right().output()
     left = {own.apply(index).exprId().id(): field for index, field in fields.items()}
-    right = {other.apply(index).exprId().id(): name for index, name in enumerate(given)}
+    right = {other.apply(index).exprId().id(): name for index, name in enumerate(source_columns)}
     kinds = {"EqualTo", "EqualNullSafe"} if may_cast else {"EqualTo"}
     found: dict[int, tuple[Field, str]] = {}
     for node in _conjuncts(join.condition().get()):
@@ -200,7 +200,7 @@ def find_equal_columns(
         if ids[0] not in left:
             ids.reverse()
         field, name = left.get(ids[0]), right.get(ids[1])
-        if field is None or name is None or given.count(name) > 1 or pa.types.is_floating(field.arrow_type):
+        if field is None or name is None or source_columns.count(name) > 1 or pa.types.is_floating(field.arrow_type):
             continue
         found.setdefault(field.id, (field, name))
     return list(found.values())

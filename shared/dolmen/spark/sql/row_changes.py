@@ -23,7 +23,7 @@ from dolmen.format.schema import Field
 from dolmen.predicate import Constant, Predicate
 from dolmen.predicate.foreign import ForeignCondition
 from dolmen.spark.read.to_frame import to_spark
-from dolmen.spark.spark_types import is_own, origins_read, quote, spark_schema, spark_type
+from dolmen.spark.spark_types import is_own, origins_in_plan, quote, spark_schema, spark_type
 from dolmen.spark.sql.attachment import Attachment, Views, is_same_name
 from dolmen.spark.sql.catalyst import (
     check_single_rows,
@@ -132,7 +132,7 @@ class RowChange:
     def depend_on(self, frame: DataFrame) -> None:
         """Makes the commit valid only if the tables that a frame reads in the newest version have not changed."""
         current = self.attachment.origins()
-        for origin in origins_read(frame):
+        for origin in origins_in_plan(frame):
             if origin in current:
                 unit_of(self.transaction).claim(current[origin], None)
 
@@ -145,8 +145,8 @@ def find_field(fields: Sequence[Field], name: str, table: str, *, case_sensitive
     """The column of a name, as Spark finds it. Raises SchemaError."""
     found = [field for field in fields if is_same_name(field.name, name, case_sensitive=case_sensitive)]
     if len(found) != 1:
-        there = ", ".join(field.name for field in fields)
-        raise SchemaError(f"{'no' if not found else 'more than one'} column {name!r} in table {table!r}: {there}")
+        names = ", ".join(field.name for field in fields)
+        raise SchemaError(f"{'no' if not found else 'more than one'} column {name!r} in table {table!r}: {names}")
     return found[0]
 
 
@@ -154,7 +154,7 @@ def check_updates(
     change: RowChange,
     analysed: DataFrame,
     fields: Sequence[Field],
-    given: Sequence[str] = (),
+    source_columns: Sequence[str] = (),
     equal: Collection[tuple[Field, str]] = (),
 ) -> None:
     """Raises SchemaError if an update may change the primary key, or the order of changes (CDC).
@@ -164,12 +164,12 @@ def check_updates(
     Args:
         analysed: a query that shows the values first, over the target's view and, in a MERGE, the source's after it.
         fields: the columns of the values.
-        given: names of the source's columns.
+        source_columns: names of the source's columns.
         equal: columns of the target, each with a column of the source that has the same value.
     """
     shown = find_shown_columns(analysed, len(fields))
     first = len(change.fields) + 2  # after these the target's view has a row's file and position: RowChange.empty
-    columns: dict[int, Field | str] = {**dict(enumerate(change.fields)), **dict(enumerate(given, first))}
+    columns: dict[int, Field | str] = {**dict(enumerate(change.fields)), **dict(enumerate(source_columns, first))}
     for field, index in zip(fields, shown, strict=True):
         column = None if index is None else columns.get(index)
         if column != field and (field, column) not in equal:
@@ -316,7 +316,7 @@ class _SqlMerge:
         change, on = self.change, self.statement.on
         empty = change.empty()
         self._check_scopes(empty)
-        analysed = change.select("1", f"{empty} JOIN {self._given} ON (\n{on}\n)", on)
+        analysed = change.select("1", f"{empty} JOIN {self._source_view} ON (\n{on}\n)", on)
         change.check(analysed, on)
         matched, not_matched, by_source = self._kinds
         keys = None if by_source else self._keys(analysed)
@@ -354,7 +354,7 @@ class _SqlMerge:
         return quote(self.statement.source_alias or "__source_rows")
 
     @cached_property
-    def _given(self) -> str:
+    def _source_view(self) -> str:
         """A view of the source under the name by which expressions know it."""
         return f"`{self.change.views.make(self.source.withColumn(Source.HERE, F.lit(True)))}` AS {self._alias}"
 
@@ -363,7 +363,7 @@ class _SqlMerge:
         for clause in self.statement.clauses:
             texts = [text for _, text in clause.values or ()] + ([clause.when] if clause.when else [])
             if clause.kind != "matched" and texts:
-                side, what = self._given if clause.kind == "not matched" else empty, ", ".join(texts)
+                side, what = self._source_view if clause.kind == "not matched" else empty, ", ".join(texts)
                 self.change.check(self.change.select(_select_list(texts), side, what), what)
 
     @cached_property
@@ -408,7 +408,7 @@ class _SqlMerge:
             if clause.action != "update" or not changed:
                 continue
             what, matched = ", ".join(text for _, text in changed), clause.kind == "matched"
-            joined = f"{empty} CROSS JOIN {self._given}" if matched else empty
+            joined = f"{empty} CROSS JOIN {self._source_view}" if matched else empty
             analysed = self.change.select(_select_list([text for _, text in changed]), joined, what)
             self.change.check(analysed, what)
             fields = [field for field, _ in changed]
@@ -421,10 +421,10 @@ class _SqlMerge:
         conditions = [[clause.when for clause in kind] for kind in self._kinds]
         matched, _, by_source = conditions
         if matched or by_source:
-            joined = f"{target} {join_kind(conditions).upper()} JOIN {self._given} {on}"
+            joined = f"{target} {join_kind(conditions).upper()} JOIN {self._source_view} {on}"
             position = f"{own(FILE)} AS `{FILE}`, {own(ROW)} AS `{ROW}`"
         else:
-            joined, in_target = f"{self._given} LEFT ANTI JOIN {target} {on}", "FALSE"
+            joined, in_target = f"{self._source_view} LEFT ANTI JOIN {target} {on}", "FALSE"
             position = f"CAST(NULL AS STRING) AS `{FILE}`, CAST(NULL AS BIGINT) AS `{ROW}`"
         action = action_sql(in_source, in_target, conditions)
         values = [

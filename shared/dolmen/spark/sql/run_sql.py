@@ -169,7 +169,7 @@ class _Run:
             if found := self._attached.find(target, case_sensitive=self._case_sensitive):
                 return found
             self._refresh()
-        raise InputError(f"{short_repr(target)} is no table of a database that is attached to this session")
+        raise InputError(f"{short_repr(target)} is not a table of a database that is attached to this session")
 
     def _refresh(self, but: Attachment | None = None) -> None:
         for attachment in self._attached.all:
@@ -266,7 +266,7 @@ def _at_time(reader: SqlReader, attachment: Attachment, views: Views) -> Snapsho
     query = f"SELECT unix_micros(CAST((\n{text}\n) AS TIMESTAMP)) AS at"
     row: Row | None = Views(views.spark, args).run(query, text).first()
     if row is None or row["at"] is None:
-        raise InputError(f"TIMESTAMP AS OF {short_repr(text)} is no time")
+        raise InputError(f"TIMESTAMP AS OF {short_repr(text)} is not a time")
     return attachment.database.at(timestamp=int(row["at"]))
 
 

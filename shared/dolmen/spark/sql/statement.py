@@ -387,7 +387,7 @@ def _insert_target(reader: SqlReader) -> Target:
     if reader.word() == "TABLE" and is_keyword and following is not None and following.name is not None:
         reader.next()
     if reader.word() in ("DIRECTORY", "LOCAL") and is_keyword:
-        raise reader.error("a directory is no table: give this statement to spark.sql")
+        raise reader.error("a directory is not a table: give this statement to spark.sql")
     name = reader.name()
     if reader.word() == ".":
         raise reader.error(_UNQUALIFIED)

@@ -28,9 +28,9 @@ from dolmen.transactions.transaction import Transaction, unit_of
 def check_columns(schema: s.StructType, entry: TableEntry) -> None:
     """Raises SchemaError if no row of a DataFrame fits a table, or the table lacks a column of it."""
     if unknown := _unknown(schema, entry.schema):
-        there = ", ".join(field.name for field in entry.schema.fields)
+        names = ", ".join(field.name for field in entry.schema.fields)
         raise SchemaError(
-            f"no column {unknown[0]!r} in the table; there are: {there}. "
+            f"no column {unknown[0]!r} in the table; there are: {names}. "
             'To add new columns of the DataFrame, give merge_schema=True, or option("mergeSchema", True) with '
             'format("dolmen")'
         )
@@ -92,8 +92,8 @@ def _changes(schema: s.StructType, entry: TableEntry) -> tuple[SchemaChange, ...
 
 def _unknown(schema: s.StructType, own: Schema) -> list[str]:
     """The DataFrame's columns that the table lacks."""
-    there = {field.name for field in own.fields}
-    return [name for name in own_names(schema.names, own) if name not in there]
+    names = {field.name for field in own.fields}
+    return [name for name in own_names(schema.names, own) if name not in names]
 
 
 def match_names(frame: DataFrame, schema: Schema) -> DataFrame:

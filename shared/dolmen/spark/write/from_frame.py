@@ -29,13 +29,13 @@ from dolmen.predicate import Where
 from dolmen.rows.write.conform import plan_conform
 from dolmen.rows.write.row_digest import content_digest
 from dolmen.spark.sessions import check_table, worker_url
-from dolmen.spark.spark_types import origins_read, worker_schema
+from dolmen.spark.spark_types import origins_in_plan, worker_schema
 from dolmen.spark.tasks import raising_dolmen_errors
 from dolmen.spark.write.frame_columns import add_new_columns, check_columns, key_columns, match_names, uncollated_column
 from dolmen.spark.write.write_tasks import (
     DigestMode,
-    Reported,
     RowsTask,
+    WriteReport,
     begin_uploads,
     check_not_null,
     collect_report,
@@ -50,7 +50,7 @@ from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.unit_of_work import UnitOfWork
 
 Mode: TypeAlias = Literal["append", "upsert"]
-Made: TypeAlias = tuple[Statement | None, list[Any]]
+StatementAndContent: TypeAlias = tuple[Statement | None, list[Any]]
 """A statement, if there is anything to do, and its content, for the digest of its request."""
 
 
@@ -77,10 +77,10 @@ def append(table: Table, frame: DataFrame, *, merge_schema: bool = False, reques
 
 
 def _append(table: Table, frame: DataFrame, request: str | None, digest: DigestMode) -> Commit:
-    def statement(transaction: Transaction, entry: TableEntry, digest: DigestMode) -> Made:
+    def statement(transaction: Transaction, entry: TableEntry, digest: DigestMode) -> StatementAndContent:
         written = write_frame(transaction, table.name, frame, digest)
-        made = Write(table.name, entry.uuid, tuple(written.files), request=request, schema=entry.schema)
-        return made if written.files else None, [None, written.sums.content()]
+        write = Write(table.name, entry.uuid, tuple(written.files), request=request, schema=entry.schema)
+        return write if written.files else None, [None, written.sums.content()]
 
     return _commit(table, "append", request, statement, digest)
 
@@ -102,7 +102,7 @@ def overwrite(
     computed, ``since`` or ``force`` is needed.
 
     Args:
-        since: the version that the rows were made from, if Spark's plan does not show it, as with pandas.
+        since: the version that the rows were write from, if Spark's plan does not show it, as with pandas.
         force: also replace rows that others have added since.
         merge_schema: as for ``append``.
 
@@ -118,7 +118,7 @@ def overwrite(
     base = UnitOfWork(context_of(table), "overwrite").base  # before a commit of columns, which reads newer versions
     _merge_schema(table, frame, request, merge_schema)
 
-    def statement(transaction: Transaction, entry: TableEntry, digest: DigestMode) -> Made:
+    def statement(transaction: Transaction, entry: TableEntry, digest: DigestMode) -> StatementAndContent:
         if digest is DigestMode.ALONE:
             return None, [None, write_frame(transaction, table.name, frame, digest).sums.content()]
         oldest = unchanged.oldest(frame, entry.uuid)
@@ -126,8 +126,8 @@ def overwrite(
         epoch = entry_in(read, table.name, entry.uuid).epoch
         written = write_frame(transaction, table.name, frame, digest)
         files = tuple(written.files)
-        made = Overwrite(table.name, entry.uuid, epoch, read.commit_ts, files, force, request, entry.schema)
-        return made, [None, written.sums.content()]
+        write = Overwrite(table.name, entry.uuid, epoch, read.commit_ts, files, force, request, entry.schema)
+        return write, [None, written.sums.content()]
 
     return _commit(table, "overwrite", request, statement, DigestMode.of(request), refresh=False)
 
@@ -174,7 +174,7 @@ def _upsert(
     digest: DigestMode,
     unchanged: UnchangedSince,
 ) -> Commit:
-    def statement(transaction: Transaction, entry: TableEntry, digest: DigestMode) -> Made:
+    def statement(transaction: Transaction, entry: TableEntry, digest: DigestMode) -> StatementAndContent:
         fields, named = key_fields(entry, on), match_names(frame, entry.schema)
         check_columns(named.schema, entry)
         keys = key_columns(named, fields)
@@ -201,7 +201,7 @@ def apply_batch(
     merge_schema: bool = False,
 ) -> Commit:
     """Writes a batch of a stream once. When a query repeats its last batch, the rows may differ (a time, a random
-    number), and that is no error: the request id alone says that it is the same batch."""
+    number), which is not an error: the request id alone says that it is the same batch."""
     _merge_schema(table, frame, request, merge_schema)
     if mode == "upsert":
         # A query could not go on if changes of the table were conflicts with its batch.
@@ -246,7 +246,7 @@ def delete(
     check_frame(frame)
     unchanged = UnchangedSince.of(since, force)
 
-    def statement(transaction: Transaction, entry: TableEntry, digest: DigestMode) -> Made:
+    def statement(transaction: Transaction, entry: TableEntry, digest: DigestMode) -> StatementAndContent:
         fields, named = key_fields(entry, on), match_names(frame, entry.schema)
         plan_conform(worker_schema(named.schema), schema_of(fields))
         key_columns(named, fields)  # refuses columns of other kinds
@@ -261,8 +261,8 @@ def delete(
             content = keys_content(entry, keys)
             if digest is DigestMode.ALONE:
                 return None, content
-            made = delete_keys(unit_of(transaction).uploads, table.name, entry, keys, request)
-            return made if made.tombstones else None, content
+            write = delete_keys(unit_of(transaction).uploads, table.name, entry, keys, request)
+            return write if write.tombstones else None, content
         reported = write_frame(transaction, table.name, keyed.distinct(), digest, fields, has_rows=False)
         content = ["keys", sorted(field.name for field in fields), reported.sums.content()]
         hidden = tombstones(transaction, table.name, entry.uuid, reported)
@@ -279,7 +279,7 @@ def write_frame(
     key: tuple[Field, ...] = (),
     *,
     has_rows: bool = True,
-) -> Reported:
+) -> WriteReport:
     """Writes rows into data files, and keys into tombstones, under the transaction's intent; commits nothing.
 
     Args:
@@ -330,7 +330,7 @@ def _commit(
     table: Table,
     operation: str,
     request: str | None,
-    statement: Callable[[Transaction, TableEntry, DigestMode], Made],
+    statement: Callable[[Transaction, TableEntry, DigestMode], StatementAndContent],
     digest: DigestMode,
     *,
     refresh: bool = True,
@@ -343,9 +343,9 @@ def _commit(
     entry = unit.entry(table.name)
     content: list[Any] | None = None
     if not transaction.has_applied(request):
-        made, content = statement(transaction, entry, digest)
-        if made is not None:
-            unit.add(made)
+        write, content = statement(transaction, entry, digest)
+        if write is not None:
+            unit.add(write)
     elif digest is DigestMode.WITH_FILES and _has_digest(transaction, request):
         _, content = statement(transaction, entry, DigestMode.ALONE)
     if request is not None:
@@ -362,7 +362,7 @@ def _has_digest(transaction: Transaction, request: str | None) -> bool:
 def bind_request(transaction: Transaction, request: str | None, digest: Callable[[], str]) -> bool:
     """Makes the commit carry a request id. Returns whether a version contains it already, so nothing is left to do.
 
-    The digest of the request's content is not made where it would be compared with nothing.
+    The digest of the request's content is not write where it would be compared with nothing.
     """
     if request is None:
         return False
@@ -375,11 +375,11 @@ def bind_request(transaction: Transaction, request: str | None, digest: Callable
 class UnchangedSince:
     """The condition of a write: the table has not changed since the frame was read from it.
 
-    Otherwise the write would undo changes that others made to the same rows. Which rows the frame has read is unknown,
+    Otherwise the write would undo changes that others write to the same rows. Which rows the frame has read is unknown,
     so any change counts. A frame that reads nothing of the table has no condition.
 
     Args:
-        since: a version that its rows were made from, if Spark's plan does not show it.
+        since: a version that its rows were write from, if Spark's plan does not show it.
         force: there is no condition.
     """
 
@@ -392,8 +392,8 @@ class UnchangedSince:
         return cls(None if since is None else arguments.number("since", since), arguments.flag("force", force))
 
     def oldest(self, frame: DataFrame, table: str) -> int | None:
-        """The oldest version that a frame reads of a table (its uuid), or was made from; None if there is none."""
-        read = {origin.version for origin in origins_read(frame) if origin.table == table}
+        """The oldest version that a frame reads of a table (its uuid), or was write from; None if there is none."""
+        read = {origin.version for origin in origins_in_plan(frame) if origin.table == table}
         return min(read if self.since is None else {*read, self.since}, default=None)
 
     def add_to(self, transaction: Transaction, name: str, frame: DataFrame) -> None:
@@ -405,7 +405,7 @@ class UnchangedSince:
             return
         base = unit.base if oldest == unit.base.version else pin(unit.context, oldest, None).manifest
         epoch = entry_in(base, name, uuid).epoch
-        advice = f"these rows were made from version {oldest}: make the frame again and repeat, or give force=True"
+        advice = f"these rows were write from version {oldest}: make the frame again and repeat, or give force=True"
         unit.rely_on(Claim(name, uuid, epoch, base.commit_ts, lambda _: True, advice))
 
 

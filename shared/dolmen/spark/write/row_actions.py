@@ -37,8 +37,8 @@ from dolmen.spark.tasks import FILE, ROW, collect_objects, conform_batches, open
 from dolmen.spark.write.frame_columns import key_columns
 from dolmen.spark.write.write_tasks import (
     KeySink,
-    Reported,
     RowSums,
+    WriteReport,
     WriteTask,
     begin_uploads,
     collect_report,
@@ -217,19 +217,21 @@ class MergeTask(WriteTask):
     once: bool = False
     new: bool = False
 
-    def run(self, batches: Iterator[pa.RecordBatch]) -> Reported:
+    def run(self, batches: Iterator[pa.RecordBatch]) -> WriteReport:
         """Applies the actions to the rows of one partition, in bounded memory. Raises InputError, RowError."""
-        report = Reported()
+        report = WriteReport()
         first = next(batches, None)
         if first is None:
             return report
         store = open_to_write(self.url, shared_runtime())
         sink = KeySink(self, store)
-        report.files += self.put(store, self._merged(chain([first], batches), sink, report))
+        report.files += self.put(store, self._new_rows(chain([first], batches), sink, report))
         sink.finish(report)
         return report
 
-    def _merged(self, batches: Iterator[pa.RecordBatch], sink: KeySink, report: Reported) -> Iterator[pa.RecordBatch]:
+    def _new_rows(
+        self, batches: Iterator[pa.RecordBatch], sink: KeySink, report: WriteReport
+    ) -> Iterator[pa.RecordBatch]:
         """Yields the rows to write, and records which rows they replace."""
         fields, schema = self.fields, self.decoded.schema
         primary = [schema.by_id[id_].name for id_ in self.decoded.primary_key]
@@ -255,14 +257,14 @@ class MergeTask(WriteTask):
                             report.inserted.append(pa.table(part.select(primary)))
                         yield part
 
-    def _record(self, hidden: pa.RecordBatch, report: Reported) -> None:
+    def _record(self, hidden: pa.RecordBatch, report: WriteReport) -> None:
         files = hidden[FILE].dictionary_encode()
         indexes, rows = files.indices.to_numpy(), hidden[ROW].to_numpy()
         for index, name in enumerate(files.dictionary.to_pylist()):
             own = rows[indexes == index].astype(np.uint32)
             positions = BitMap(own)
             report.add_positions(name, positions)
-            if self.once and (report.again or len(positions) < len(own)):
+            if self.once and (report.has_repeats or len(positions) < len(own)):
                 raise matched_twice_error()
 
 
@@ -294,7 +296,7 @@ def apply_actions(
     ids = tuple(field.id for field in key)
     task = MergeTask(*begin_uploads(transaction, table), ids, tuple(actions), once, new)
     reported = collect_report(transaction, rows, task.run)
-    if once and reported.again:
+    if once and reported.has_repeats:
         raise matched_twice_error()
     hidden: tuple[KeysTombstone, ...] = ()
     if key:

@@ -119,7 +119,7 @@ def merge(
     names = [field.name for field in fields]
     own = [field.name for field in entry.schema.fields]
     if missing := [name for name in names if name not in frame.columns]:
-        raise SchemaError(f"the DataFrame has no column {missing[0]!r}, which the merge goes by")
+        raise SchemaError(f"the DataFrame has no column {missing[0]!r}, by which the merge joins")
     if clauses.is_upsert and set(frame.columns) == set(own) and _is_primary(fields, entry):
         return upsert(table, frame, names, since=since, force=force, request=request)
     if clauses.is_delete:
@@ -199,11 +199,11 @@ class MergePlan:
     clauses: Clauses
     entry: TableEntry
     fields: tuple[Field, ...]
-    given: Sequence[str]
+    source_columns: Sequence[str]
 
     def __post_init__(self) -> None:
-        self.clauses.check_columns(set(self._names), self.given)
-        self.clauses.check_updates(self.entry, [field.name for field in self.fields], self.given)
+        self.clauses.check_columns(set(self._names), self.source_columns)
+        self.clauses.check_updates(self.entry, [field.name for field in self.fields], self.source_columns)
 
     def check(self, source: DataFrame) -> None:
         """Checks each expression with Spark, and the type of its result with dolmen. Raises InputError, SchemaError."""
@@ -218,7 +218,7 @@ class MergePlan:
             if clause.when is not None:
                 kind = self._types(scope, {"when": clause.when})["when"].dataType
                 if not isinstance(kind, s.BooleanType):
-                    raise InputError(f"when={clause.when!r} is no condition: it is of type {kind.simpleString()}")
+                    raise InputError(f"when={clause.when!r} is not a condition: it is of type {kind.simpleString()}")
             values = self._values(clause)
             if values is not None:
                 finds = casts_of_computed(self._computed(values))
@@ -254,7 +254,7 @@ class MergePlan:
         clauses = self.clauses
         keys = [F.col(f"source.{name}") for name in source.keys]
         own = [F.col(f"target.{quote(field.name)}") for field in self.fields]
-        sides = self._sifted(target, source).alias("target"), source.frame.alias("source")
+        sides = self._sift(target, source).alias("target"), source.frame.alias("source")
         if self._reads_target:
             in_source, in_target = f"source.{Source.HERE} IS NOT NULL", f"target.{ROW} IS NOT NULL"
             position = [F.col(f"target.{ROW}").alias(ROW), F.col(f"target.{FILE}").alias(FILE)]
@@ -273,7 +273,7 @@ class MergePlan:
         chosen = rows.where(F.col(ACTION).isNotNull()).select(ACTION, *position, *named, *self._value_columns())
         return chosen.hint("rebalance", *source.keys)
 
-    def _sifted(self, target: DataFrame, source: Source) -> DataFrame:
+    def _sift(self, target: DataFrame, source: Source) -> DataFrame:
         """The target without most of the rows that match nothing, so that the join moves few."""
         summary = source.summary
         if self.clauses.by_source or summary.rows > MOST_BROADCAST or (summary.listed and len(self.fields) == 1):
@@ -325,7 +325,7 @@ class MergePlan:
             return None
         values = clause.values
         if values is None:
-            values = {name: _column("source", name) for name in self._names if name in self.given}
+            values = {name: _column("source", name) for name in self._names if name in self.source_columns}
         if isinstance(clause, Update):
             values = {name: values.get(name, _column("target", name)) for name in self._names}
         return {name: text or "NULL" for name, text in values.items()}
@@ -337,7 +337,7 @@ class MergePlan:
     @cached_property
     def _plain(self) -> set[str]:
         """The expressions that are a column."""
-        return {_column(side, name) for side in ("source", "target") for name in (*self._names, *self.given)}
+        return {_column(side, name) for side in ("source", "target") for name in (*self._names, *self.source_columns)}
 
     def _expression(self, text: str) -> Column:
         """The column of an expression. Column names are not parsed: a session may read quoted ones as patterns."""

@@ -90,14 +90,14 @@ class RowSums:
 
 
 @dataclass
-class Reported:
+class WriteReport:
     """The report of a task, or of all tasks of a job.
 
     Args:
         keys: lists of keys that are too short to upload.
         positions: deleted rows by the name of their data file.
         inserted: primary keys of rows that must be new to the table.
-        again: a row is among the positions more than once.
+        has_repeats: a row is among the positions more than once.
         sums: of the rows, for the digest of a request.
     """
 
@@ -106,11 +106,11 @@ class Reported:
     keys: list[Keys] = field(default_factory=list)
     positions: dict[str, BitMap] = field(default_factory=dict)
     inserted: list[pa.Table] = field(default_factory=list)
-    again: bool = False
+    has_repeats: bool = False
     sums: RowSums = field(default_factory=RowSums)
 
     @classmethod
-    def of(cls, reports: Iterable[Reported]) -> Reported:
+    def of(cls, reports: Iterable[WriteReport]) -> WriteReport:
         found = cls()
         for report in reports:
             found.files += report.files
@@ -125,7 +125,7 @@ class Reported:
     def add_positions(self, name: str, positions: BitMap) -> None:
         """Adds deleted rows of a file, and records whether one of them is a duplicate."""
         deleted = self.positions.setdefault(name, BitMap())
-        self.again |= deleted.intersect(positions)
+        self.has_repeats |= deleted.intersect(positions)
         deleted |= positions
 
 
@@ -201,7 +201,7 @@ class KeySink:
             self.add(batch)
             yield batch
 
-    def finish(self, report: Reported) -> None:
+    def finish(self, report: WriteReport) -> None:
         """Adds to a report the uploaded tombstones, and the keys that are too few to upload."""
         if self._rows:
             distinct = combine_keys(self._keys)
@@ -234,9 +234,9 @@ class RowsTask(WriteTask):
     has_rows: bool = True
     digest: DigestMode = DigestMode.NONE
 
-    def run(self, batches: Iterator[pa.RecordBatch]) -> Reported:
+    def run(self, batches: Iterator[pa.RecordBatch]) -> WriteReport:
         """Writes one partition, in bounded memory. Raises InputError for a key that occurs twice, RowError."""
-        report = Reported()
+        report = WriteReport()
         rows = conform_batches(batches, self.decoded.schema if self.has_rows else schema_of(self.fields))
         if rows is None:
             return report
@@ -267,11 +267,11 @@ def begin_uploads(transaction: Transaction, table: str) -> tuple[str, str, bytes
 
 
 def collect_report(
-    transaction: Transaction | None, frame: DataFrame, run: Callable[[Iterator[pa.RecordBatch]], Reported]
-) -> Reported:
+    transaction: Transaction | None, frame: DataFrame, run: Callable[[Iterator[pa.RecordBatch]], WriteReport]
+) -> WriteReport:
     """Runs a task over each partition, and combines the reports. Without a transaction, tasks upload nothing."""
     collect = collect_rows if transaction is None else partial(collect_keeping_alive, transaction)
-    return Reported.of(collect_objects(frame, lambda batches: [run(batches)], Reported, collect))
+    return WriteReport.of(collect_objects(frame, lambda batches: [run(batches)], WriteReport, collect))
 
 
 def collect_keeping_alive(transaction: Transaction, job: DataFrame) -> list[Row]:
@@ -300,14 +300,14 @@ def collect_keeping_alive(transaction: Transaction, job: DataFrame) -> list[Row]
     return rows
 
 
-def tombstones(transaction: Transaction, table: str, uuid: str, reported: Reported) -> tuple[KeysTombstone, ...]:
+def tombstones(transaction: Transaction, table: str, uuid: str, reported: WriteReport) -> tuple[KeysTombstone, ...]:
     """The tombstones of all keys that tasks have reported; short lists are uploaded together, with the manifest."""
-    made = list(reported.tombstones)
+    found = list(reported.tombstones)
     if reported.keys:
         target = unit_of(transaction).uploads.tombstone_object(table, uuid)
         keys = combine_keys(reported.keys)
-        made += (add_keys(target, keys.slice(start, MAX_KEYS)) for start in range(0, keys.num_rows, MAX_KEYS))
-    return tuple(made)
+        found += (add_keys(target, keys.slice(start, MAX_KEYS)) for start in range(0, keys.num_rows, MAX_KEYS))
+    return tuple(found)
 
 
 def combine_keys(parts: Iterable[pa.Table]) -> Keys:
