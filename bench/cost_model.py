@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from bench import prices
 from bench.requests import Measured, Requests
 from dolmen.maintenance.compact.compaction_plan import CompactionOptions
-from dolmen.rows.scan.read.byte_ranges import MERGED_BYTES
+from dolmen.rows.scan.data_objects import MERGED_BYTES
 from dolmen.rows.write.encodings import DEFAULT
 from dolmen.store.input import READ_AHEAD_BYTES
-from dolmen.store.s3.upload import FEW_PART_BYTES, FEW_THRESHOLD_BYTES
+from dolmen.store.s3.bucket_store import FEW_PART_BYTES, FEW_THRESHOLD_BYTES
 
 DAY_SECONDS = 86_400
 TB = 1e12

@@ -12,8 +12,8 @@ import dolmen
 from bench.measure import seconds
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
+from dolmen.store import open_store
 from dolmen.store.counting import CountingStore
-from dolmen.store.url import open_store
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from bench.dataset import SCHEMA
 from bench.measure import Comparison, compare
 from bench.places import Local, Ministack
 from dolmen.maintenance.compact.compaction import CompactionOptions, compact
-from dolmen.maintenance.resolve.resolution import resolve
+from dolmen.maintenance.resolution import resolve
 
 FILES = 24
 DELETES = 10_000

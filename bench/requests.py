@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
 from dolmen.ingest.announcements import Drop
-from dolmen.ingest.deletes.delete_requests import apply_deletes, parse_request
+from dolmen.ingest.delete_requests import apply_deletes, parse_request
 from dolmen.ingest.drops.ingest_drops import ingest_drops
 from dolmen.ingest.landing import Landing
 from dolmen.store.base import ObjectInfo, ObjectStore, Stored

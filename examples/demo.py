@@ -26,8 +26,8 @@ from rich.table import Table as RichTable
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
 from dolmen.service.local import LocalEvent, LocalLayout, run_local
+from dolmen.store import open_store
 from dolmen.store.counting import CountingStore
-from dolmen.store.url import open_store
 
 ROOT = Path(__file__).parents[1]
 AIRCRAFT = "N14228"

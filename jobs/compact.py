@@ -15,15 +15,16 @@ from pyspark.sql import SparkSession
 import dolmen
 from dolmen.api.database import Database
 from dolmen.base.units import GIB, count_text, named_count_text
-from dolmen.cli.exit_codes import INCOMPLETE, StatusLine, run_job
+from dolmen.cli.commands import run_job
+from dolmen.cli.exit_codes import INCOMPLETE
 from dolmen.cli.options import DatabaseUrl, Json
-from dolmen.cli.output import console, errors, print_json, print_rows
+from dolmen.cli.output import StatusLine, console, errors, print_json, print_rows
 from dolmen.commit.context import context_of
 from dolmen.errors import Error, InputError
 from dolmen.maintenance.compact.compaction import Compacted
 from dolmen.maintenance.indexing import Indexed
-from dolmen.maintenance.measures import facts_of
-from dolmen.maintenance.resolve.resolution import resolve
+from dolmen.maintenance.resolution import resolve
+from dolmen.maintenance.round import facts_of
 from dolmen.spark.sessions import job_session
 from dolmen.spark.spark_compaction import compact
 from dolmen.spark.spark_upkeep import index

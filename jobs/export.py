@@ -11,10 +11,9 @@ import typer
 
 import dolmen
 from dolmen.base.units import count_text
-from dolmen.cli.exit_codes import run_job
-from dolmen.cli.options import DatabaseUrl, Json
+from dolmen.cli.commands import run_job
+from dolmen.cli.options import At, DatabaseUrl, Json, Tag, Version, snapshot_of
 from dolmen.cli.output import console, print_json
-from dolmen.cli.versions import At, Tag, Version, snapshot_of
 from dolmen.spark.sessions import job_session
 from dolmen.spark.spark_export import Format, export
 

@@ -11,12 +11,13 @@ import typer
 
 import dolmen
 from dolmen.base.units import count_text
-from dolmen.cli.exit_codes import INCOMPLETE, StatusLine, run_job
+from dolmen.cli.commands import run_job
+from dolmen.cli.exit_codes import INCOMPLETE
 from dolmen.cli.options import DatabaseUrl, Json
-from dolmen.cli.output import console, print_json
+from dolmen.cli.output import StatusLine, console, print_json
 from dolmen.commit.context import context_of
 from dolmen.maintenance.gc.collection import Collected
-from dolmen.maintenance.measures import facts_of
+from dolmen.maintenance.round import facts_of
 from dolmen.spark.sessions import job_session
 from dolmen.spark.spark_upkeep import gc
 

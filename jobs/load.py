@@ -13,9 +13,10 @@ import typer
 
 import dolmen
 from dolmen.base.units import count_text, parse_size
-from dolmen.cli.exit_codes import INCOMPLETE, StatusLine, run_job
+from dolmen.cli.commands import run_job
+from dolmen.cli.exit_codes import INCOMPLETE
 from dolmen.cli.options import DatabaseUrl, Json
-from dolmen.cli.output import console, errors, print_json, print_rows
+from dolmen.cli.output import StatusLine, console, errors, print_json, print_rows
 from dolmen.commit.context import context_of
 from dolmen.errors import InputError
 from dolmen.ingest.drops.announce_files import DropSource
@@ -23,7 +24,7 @@ from dolmen.service.functions.function_settings import FunctionSettings
 from dolmen.service.handover.handover_records import HandoverRecords
 from dolmen.spark.load.load import MAX_FILES, Loaded, load
 from dolmen.spark.sessions import job_session
-from dolmen.store.url import open_store
+from dolmen.store import open_store
 
 
 def main(

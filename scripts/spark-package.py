@@ -32,8 +32,8 @@ sys.path.insert(0, str(ROOT))
 
 from layers.dependencies.trim import strip, trim  # noqa: E402
 
+from dolmen.store import open_store  # noqa: E402
 from dolmen.store.base import ObjectStore  # noqa: E402
-from dolmen.store.url import open_store  # noqa: E402
 
 EMR_PYTHON, GLUE_PYTHON = "3.11", "3.13"
 ENVIRONMENT, WHEELS = "environment.tar.gz", "dolmen.gluewheels.zip"

@@ -2,7 +2,7 @@
 
 It takes SQS batches of requests, and reports partial batch failures. It also takes one request without a queue, and
 then raises when it fails, so that Lambda tries again. The messages are described in
-``dolmen.ingest.deletes.delete_requests``, the settings in ``dolmen.service.functions.function_settings``; the work is
+``dolmen.ingest.delete_requests``, the settings in ``dolmen.service.functions.function_settings``; the work is
 in ``dolmen.service.functions.delete_function``.
 """
 
@@ -16,12 +16,12 @@ from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
-from dolmen.ingest.announcements import read_messages
+from dolmen.ingest.batch import read_messages
 from dolmen.service.functions.delete_function import delete_event
 from dolmen.service.functions.function_settings import FunctionResources, FunctionSettings, Invocation
 
 if TYPE_CHECKING:
-    from dolmen.maintenance.measures import Measures
+    from dolmen.maintenance.round import Measures
     from dolmen.service.functions.deliveries import BatchResponse
 
 logger = Logger(service="delete")

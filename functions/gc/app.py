@@ -20,7 +20,7 @@ from dolmen.service.functions.function_settings import FunctionResources, Functi
 from dolmen.service.functions.scheduled_functions import gc_event
 
 if TYPE_CHECKING:
-    from dolmen.maintenance.measures import Measures
+    from dolmen.maintenance.round import Measures
 
 logger = Logger(service="gc")
 metrics = Metrics(namespace=os.environ.get("POWERTOOLS_METRICS_NAMESPACE", "dolmen"), service="gc")

@@ -15,12 +15,12 @@ from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
-from dolmen.ingest.announcements import read_messages
+from dolmen.ingest.batch import read_messages
 from dolmen.service.functions.function_settings import FunctionResources, FunctionSettings, Invocation
 from dolmen.service.functions.ingest_function import ingest_event
 
 if TYPE_CHECKING:
-    from dolmen.maintenance.measures import Measures
+    from dolmen.maintenance.round import Measures
     from dolmen.service.functions.deliveries import BatchResponse
 
 logger = Logger(service="ingest")

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dolmen.format.adopted_files import is_adopted
+from dolmen.format.layout import is_adopted
 from dolmen.maintenance.gc.deletion import ObjectDeleter
 from dolmen.maintenance.gc.mark import needed_keys
 from dolmen.store.memory import MemoryBucket, MemoryStore, shared_bucket

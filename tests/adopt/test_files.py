@@ -18,7 +18,8 @@ from dolmen import Database
 from dolmen.base.runtime import Runtime
 from dolmen.commit.context import context_of
 from dolmen.errors import AppliedIdError, TableExistsError
-from dolmen.format.adopted_files import ADOPTED_FILES, is_adopted
+from dolmen.format.layout import is_adopted
+from dolmen.format.manifest import ADOPTED_FILES
 from dolmen.rows.scan.scan import plan_of
 from dolmen.store.counting import CountingStore
 from dolmen.store.local_store import LocalStore

@@ -17,10 +17,8 @@ import dolmen
 from dolmen import Database
 from dolmen.commit.context import context_of
 from dolmen.errors import AdoptionError, CorruptionError, Error, InputError
-from dolmen.format.adopted_files import AdoptedPath
-from dolmen.format.layout import check_reference
+from dolmen.format.layout import AdoptedPath, check_format_version, check_reference
 from dolmen.format.manifest import FEATURES, Manifest
-from dolmen.format.pointer import check_format_version
 from support.lake import write_plain
 
 UUID = "0123456789abcdef" * 2
@@ -223,7 +221,7 @@ def test_a_manifest_cannot_make_readers_look_into_other_kinds_of_stores(db: Data
     path = Path(db.url.removeprefix("file://")) / key
     document = path.read_bytes()
     forged = document.rpartition(b',"crc32"')[0].replace(b"/names/file/", b"/names/s3/") + b"}"
-    from dolmen.format.checksums import seal
+    from dolmen.format.layout import seal
 
     path.write_bytes(seal(forged))
     with pytest.raises(CorruptionError, match="adopted"):

@@ -11,9 +11,8 @@ from dolmen import Database
 from dolmen.base.runtime import Runtime
 from dolmen.commit.context import context_of
 from dolmen.errors import InputError
-from dolmen.format.checksums import seal, unseal
+from dolmen.format.layout import Pointer, seal, unseal
 from dolmen.format.manifest import HistoryEntry, Manifest
-from dolmen.format.pointer import Pointer
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryObject, MemoryStore
 from support.people import SCHEMA, people

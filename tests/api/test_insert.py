@@ -25,11 +25,11 @@ from dolmen.errors import (
     TableNotFoundError,
 )
 from dolmen.format.layout import POINTER
-from dolmen.rows.scan.by_key import lookup
+from dolmen.rows.scan import lookup
 from dolmen.store import MemoryBucket, MemoryStore
 from dolmen.store.base import PutOutcome
 from dolmen.store.counting import CountingStore
-from dolmen.transactions import insertion
+from dolmen.transactions import row_statements
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("n", pa.int64())])
 
@@ -392,8 +392,8 @@ def test_an_index_finds_keys_in_few_pages() -> None:
 
 @pytest.mark.parametrize("held", [0, 1 << 40])
 def test_rows_are_streamed_and_their_keys_wait_in_files(monkeypatch: pytest.MonkeyPatch, held: int) -> None:
-    monkeypatch.setattr(insertion, "HELD_BYTES", held)
-    monkeypatch.setattr(insertion, "KeyRuns", lambda schema: KeyRuns(schema, run_bytes=4_000))
+    monkeypatch.setattr(row_statements, "HELD_BYTES", held)
+    monkeypatch.setattr(row_statements, "KeyRuns", lambda schema: KeyRuns(schema, run_bytes=4_000))
     monkeypatch.setattr(sorting, "_BLOCK_ROWS", 300)
     monkeypatch.setattr(lookup, "LISTED", 100)
     world = World()

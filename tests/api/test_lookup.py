@@ -166,7 +166,7 @@ def test_an_index_without_places_of_column_chunks_is_read_by_footers(monkeypatch
     for part in np.split(ids, 2):
         world.table.append(pa.table({"id": part, "n": part, "s": [f"row {id_}" * 5 for id_ in part]}, SCHEMA))
     with monkeypatch.context() as patched:  # as an older dolmen has made it
-        patched.setattr("dolmen.entries.index.index_parts.MOST_CHUNKS", 0)
+        patched.setattr("dolmen.entries.index.table_index.MOST_CHUNKS", 0)
         world.db.maintain(steps=["index"])
     (part,) = world.parts()
     before = world.anew()

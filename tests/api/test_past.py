@@ -27,7 +27,7 @@ from dolmen.errors import (
     UnsettledTimestampError,
     VersionNotFoundError,
 )
-from dolmen.format.pointer import Tag
+from dolmen.format.layout import Tag
 from dolmen.rows.scan.scan import plan_of
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryStore

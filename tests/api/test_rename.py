@@ -20,7 +20,7 @@ from dolmen.errors import (
 )
 from dolmen.maintenance.compact.compaction import CompactionOptions, compact
 from dolmen.maintenance.gc.deletion import hour_prefix
-from dolmen.maintenance.resolve.resolution import resolve
+from dolmen.maintenance.resolution import resolve
 from dolmen.maintenance.round import maintain
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket

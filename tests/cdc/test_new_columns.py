@@ -16,7 +16,7 @@ from dolmen.errors import RowError, SchemaError
 from dolmen.format.ingest_properties import IngestSettings
 from dolmen.ingest.cdc.apply_changes import ChangeCounts, ingest_changes
 from dolmen.ingest.formats.formats import SourceFile, detect
-from dolmen.ingest.formats.reader_options import ReadOptions
+from dolmen.ingest.formats.source_file import ReadOptions
 from dolmen.ingest.new_columns import NewColumns, ingest_with_new_columns
 from dolmen.transactions.transaction import unit_of
 from support.changes import Place

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dolmen import Database
-from dolmen.commit.statements.sequence import Advance, all_above, forgettable
+from dolmen.commit.statements.row_changes import Advance, all_above, forgettable
 from dolmen.errors import ConflictError, SchemaError
 from dolmen.format.manifest import Mark, Sequences
 from dolmen.ingest.cdc.apply_changes import ChangeCounts

@@ -20,12 +20,13 @@ import pytest
 import dolmen
 from dolmen.base.runtime import shared_runtime
 from dolmen.errors import AccessDeniedError, StoreUnavailableError
-from dolmen.ingest.announcements import DIRECTORY_BUCKET, Drop, Message, read_drops
+from dolmen.ingest.announcements import DIRECTORY_BUCKET, Drop, read_drops
+from dolmen.ingest.batch import Message
 from dolmen.ingest.drops import announce_files
 from dolmen.ingest.drops.announce_files import MAX_MESSAGE_BYTES, DropSource, announce
 from dolmen.ingest.drops.ingest_drops import ingest_drops
 from dolmen.ingest.landing import Landing
-from dolmen.ingest.queues.directory_queue import DirectoryQueue
+from dolmen.ingest.queues import DirectoryQueue
 from support.local_once import local_once
 from support.ministack import boto3_client, endpoint_environment
 from support.proxy import Proxy
@@ -315,7 +316,7 @@ def test_an_interrupted_run_says_where_to_go_on(landing: Path, tmp_path: Path) -
     for n in range(120):
         shutil.copy(landing / "events" / "1.csv", landing / "events" / f"n{n:03}.csv")
     script = (
-        "import os, signal, dolmen.cli.backfill as b; whole = b.ingest_with_retries\n"
+        "import os, signal, dolmen.cli.drops as b; whole = b.ingest_with_retries\n"
         "def once(*a, **k):\n"
         "    b.ingest_with_retries = lambda *a, **k: os.kill(os.getpid(), signal.SIGINT)\n"
         "    return whole(*a, **k)\n"

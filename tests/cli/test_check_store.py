@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 
 from dolmen.base.runtime import Runtime
-from dolmen.service.check_store.check_run import CHECKS, CheckOutcome, check_store
-from dolmen.service.check_store.check_site import Site
+from dolmen.service.check_store.check_run import CHECKS, CheckOutcome, Site, check_store
 from dolmen.service.check_store.contract import Check, Load, Sandbox
 from dolmen.store import MemoryStore, Stored, open_store
 from dolmen.store.base import Buffer, PutOutcome

@@ -12,9 +12,9 @@ from urllib.parse import quote
 import pyarrow as pa
 import pytest
 
-from dolmen.ingest.announcements import MAX_TABLE_TRIES
+from dolmen.ingest.batch import MAX_TABLE_TRIES
+from dolmen.store import open_store
 from dolmen.store.local_store import LocalStore
-from dolmen.store.url import open_store
 from support.functions import World
 
 Cli = Callable[..., Any]

@@ -16,10 +16,9 @@ import pytest
 import dolmen
 from dolmen.base.runtime import Runtime
 from dolmen.errors import StoreUnavailableError
-from dolmen.ingest.deletes.delete_requests import apply_deletes, parse_request
-from dolmen.ingest.deletes.tracking import compose
-from dolmen.ingest.queues.directory_queue import DirectoryQueue
-from dolmen.ingest.queues.sqs import MAX_SQS_BYTES
+from dolmen.ingest.delete_requests import apply_deletes, parse_request
+from dolmen.ingest.queues import MAX_SQS_BYTES, DirectoryQueue
+from dolmen.ingest.request_tracking import compose
 from support.local_once import local_once
 from support.ministack import boto3_client, endpoint_environment
 

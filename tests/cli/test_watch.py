@@ -20,7 +20,7 @@ import pytest
 from rich.console import Console
 
 import dolmen
-from dolmen.cli.watch import DebtsWatcher, line_of, screen_of
+from dolmen.cli.stats import DebtsWatcher, line_of, screen_of
 from support.tables import World
 
 Cli = Callable[..., Any]

@@ -14,9 +14,8 @@ from dolmen.errors import (
     TableNotFoundError,
 )
 from dolmen.format.delete_object import decode_vector
-from dolmen.format.layout import manifest_key
+from dolmen.format.layout import Tag, manifest_key
 from dolmen.format.manifest import TableEntry
-from dolmen.format.pointer import Tag
 from support.commit_world import (
     SCHEMA,
     Behaviour,

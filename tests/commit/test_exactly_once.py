@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dolmen.base.retry import POINTER_PUT
+from dolmen.base.runtime import POINTER_PUT
 from dolmen.commit.statements.row_changes import Write
 from dolmen.errors import AppliedIdError, ConflictError, UnknownOutcomeError
 from support.commit_world import (

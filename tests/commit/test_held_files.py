@@ -15,9 +15,9 @@ from bench.round_trips import TimedRuntime, Timeline, TimelineStore
 from dolmen import Database, Transaction
 from dolmen.base.runtime import Runtime
 from dolmen.commit.context import context_of
-from dolmen.commit.group import Committed, Member
+from dolmen.commit.head import Committed, Member
 from dolmen.commit.loop import Leader
-from dolmen.commit.uploads import MOST_HELD_BYTES, HeldFiles
+from dolmen.commit.uploads import MOST_BUFFERED_BYTES, BufferedFiles
 from dolmen.errors import AccessDeniedError, DuplicateKeyError, Error, StoreUnavailableError, TableNotFoundError
 from dolmen.format.layout import POINTER
 from dolmen.store.memory import MemoryBucket, MemoryStore
@@ -110,7 +110,7 @@ def test_an_append_and_an_upsert_of_a_small_file_take_two_round_trips(bucket: Me
 
 
 def test_a_larger_file_goes_up_first_as_ever(bucket: MemoryBucket) -> None:
-    large = noise(MOST_HELD_BYTES)
+    large = noise(MOST_BUFFERED_BYTES)
     assert depth(bucket, lambda db: db.table("t").append(large)) == (3, 3)
     assert depth(bucket, lambda db: db.table("t").upsert(large)) == (3, 4)
     assert ids(bucket) == [0, *range(1_000, 1_000 + large.num_rows)]
@@ -145,21 +145,21 @@ def test_the_bytes_of_a_file_are_those_of_one_that_is_not_held(bucket: MemoryBuc
 
 def test_what_is_held_is_bounded_over_all_files_of_a_commit() -> None:
     store = MemoryStore(runtime=Runtime())
-    files = HeldFiles(store)
+    files = BufferedFiles(store)
     with files.open("data/before") as output:
         output.write(b"x")
         output.commit()
     assert not files, "nothing is held unless it is allowed"
     files.allow()
-    for key, size in (("data/a", MOST_HELD_BYTES - 10), ("data/b", 11), ("data/c", 10), ("data/d", 1)):
+    for key, size in (("data/a", MOST_BUFFERED_BYTES - 10), ("data/b", 11), ("data/c", 10), ("data/d", 1)):
         with files.open(key) as output:
             assert output.write(bytes(size - 1)) == size - 1
             assert output.write(b"y") == 1
             assert output.commit() == size
-    assert {key: len(body) for key, body in files.bodies.items()} == {"data/a": MOST_HELD_BYTES - 10, "data/c": 10}
+    assert {key: len(body) for key, body in files.bodies.items()} == {"data/a": MOST_BUFFERED_BYTES - 10, "data/c": 10}
     assert [store.get(key).body for key in ("data/b", "data/d")] == [bytes(10) + b"y", b"y"]
     with files.open("data/e") as output:
-        output.write(bytes(MOST_HELD_BYTES))
+        output.write(bytes(MOST_BUFFERED_BYTES))
     assert "data/e" not in store.bucket.objects
     files.release()
     with files.open("data/f") as output:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dolmen.base.retry import POINTER_PUT
+from dolmen.base.runtime import POINTER_PUT
 from dolmen.errors import UnknownOutcomeError
-from dolmen.format.layout import POINTER
-from dolmen.format.pointer import Pointer
+from dolmen.format.layout import POINTER, Pointer
 from dolmen.store.memory import MemoryStore
 from support.commit_world import World, append, is_refused, land_late, lose_the_request, meanwhile, paths, table
 

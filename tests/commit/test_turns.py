@@ -6,10 +6,9 @@ import msgspec
 import pytest
 from bench.competition import compete
 
-from dolmen.commit.head import LONGEST_SECONDS, LOSSES, turn_seconds
+from dolmen.commit.loop import LONGEST_SECONDS, LOSSES, turn_seconds
 from dolmen.errors import AccessDeniedError, UnknownOutcomeError
-from dolmen.format.layout import POINTER
-from dolmen.format.pointer import Pointer, Turn
+from dolmen.format.layout import POINTER, Pointer, Turn
 from dolmen.store.base import Stored
 from dolmen.store.memory import MemoryStore
 from support.commit_world import (

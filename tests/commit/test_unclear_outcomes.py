@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dolmen.base.retry import POINTER_PUT
+from dolmen.base.runtime import POINTER_PUT
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.errors import AccessDeniedError, StoreUnavailableError, UnknownOutcomeError
 from dolmen.format.layout import POINTER

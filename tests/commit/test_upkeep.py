@@ -6,12 +6,12 @@ import msgspec
 import pytest
 from pyroaring import BitMap
 
-from dolmen.commit.group import Committed
+from dolmen.commit.change import Statement
+from dolmen.commit.head import Committed
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import CollectionProgress, Compact, Group, MoveFence, Resolve, SetProperties
 from dolmen.commit.statements.catalog import DropTable
 from dolmen.commit.statements.row_changes import Overwrite
-from dolmen.commit.statements.statement import Statement
 from dolmen.errors import ConflictError
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import TableEntry

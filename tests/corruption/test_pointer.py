@@ -14,9 +14,8 @@ from dolmen import Database
 from dolmen.base.runtime import Runtime
 from dolmen.commit.context import context_of
 from dolmen.errors import CorruptionError, DatabaseNotFoundError
-from dolmen.format.layout import POINTER, parse_manifest_key
+from dolmen.format.layout import POINTER, Pointer, parse_manifest_key
 from dolmen.format.manifest import Manifest
-from dolmen.format.pointer import Pointer
 from dolmen.maintenance.verify.verification import verify
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryObject, MemoryStore

@@ -11,7 +11,7 @@ import pytest
 
 import dolmen
 from dolmen.commit.context import context_of
-from dolmen.rows.scan.read.footers import open_file
+from dolmen.rows.scan.data_objects import open_file
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

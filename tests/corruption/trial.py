@@ -12,7 +12,7 @@ from corruption.worlds import World
 from dolmen.base.runtime import Runtime
 from dolmen.commit.context import Context
 from dolmen.commit.head import Head
-from dolmen.commit.intent import Heartbeat, parse_intent_key
+from dolmen.commit.uploads import Heartbeat, parse_intent_key
 from dolmen.errors import Error
 from dolmen.format.layout import POINTER
 from dolmen.maintenance.verify.verification import verify

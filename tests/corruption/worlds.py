@@ -21,8 +21,8 @@ import pyarrow as pa
 
 from dolmen import Database
 from dolmen.commit.context import context_of
-from dolmen.commit.intent import Intent
 from dolmen.commit.statements.row_changes import Write
+from dolmen.commit.uploads import Intent
 from dolmen.format.layout import POINTER
 from dolmen.format.schema import Field
 from dolmen.maintenance.compact.compaction import compact

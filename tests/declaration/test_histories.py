@@ -10,8 +10,8 @@ from typing import Any
 import dolmen
 from dolmen import declaration
 from dolmen.declaration import Declaration, plan
-from dolmen.format.properties import DATABASE_PROPERTIES, TABLE_PROPERTIES
-from dolmen.format.property import value_of
+from dolmen.format.ingest_properties import TABLE_PROPERTIES
+from dolmen.format.properties import DATABASE_PROPERTIES, value_of
 from dolmen.transactions.transaction import unit_of
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", random.SystemRandom().randrange(2**32)))

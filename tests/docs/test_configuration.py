@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dolmen.format.properties import DATABASE_PROPERTIES, TABLE_PROPERTIES
-from dolmen.format.property import Property
-from dolmen.ingest.formats.reader_options import MAX_BYTES
+from dolmen.format.ingest_properties import TABLE_PROPERTIES
+from dolmen.format.properties import DATABASE_PROPERTIES, Property
+from dolmen.ingest.formats.source_file import MAX_BYTES
 from support.template import PARAMETERS
 
 ROOT = Path(__file__).parents[2]

@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 
 from dolmen.base.units import DAY_US
-from dolmen.format.erasures import Erasure
-from dolmen.format.manifest import EMPTY
+from dolmen.format.manifest import EMPTY, Erasure
 from dolmen.format.properties import DatabaseSettings
 from dolmen.maintenance.erasures.erasure_work import expire_at, rewrite_at
 from support.quick_command import quick_command

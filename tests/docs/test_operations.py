@@ -11,10 +11,8 @@ import pyarrow as pa
 import pytest
 
 import dolmen
-from dolmen.format.checksums import seal, unseal
-from dolmen.format.layout import POINTER
+from dolmen.format.layout import POINTER, Pointer, seal, unseal
 from dolmen.format.manifest import Manifest
-from dolmen.format.pointer import Pointer
 from dolmen.service.functions import deliveries
 from dolmen.service.handover import emr_serverless
 from dolmen.store.local_store import LocalStore

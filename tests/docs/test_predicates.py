@@ -17,10 +17,10 @@ import sqlglot
 import dolmen
 from dolmen.commit.uploads import MAX_REQUEST_BYTES
 from dolmen.format.schema import Schema
-from dolmen.predicate import Predicate, grammar, limits, parse
+from dolmen.predicate import Predicate, ast, parse
 from dolmen.predicate.ast import Call, children, terms_of
-from dolmen.predicate.functions import PARTS, Function
-from dolmen.predicate.mapping import OPERATORS
+from dolmen.predicate.domains import PARTS, Function
+from dolmen.predicate.parse import OPERATORS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "predicates.md").read_text()
 
@@ -29,16 +29,16 @@ def test_the_limits_are_those_of_the_code() -> None:
     table = PAGE.partition("<!-- limits -->")[2].partition("\n\n##")[0]
     numbers = [int(number.replace(",", "")) for number in re.findall(r"\| ([\d,]+) \|$", table, re.MULTILINE)]
     assert numbers == [
-        limits.MAX_TEXT,
-        limits.MAX_TOKENS,
-        limits.MAX_WORDS,
-        limits.MAX_OPERATORS,
-        limits.MAX_NESTING,
-        limits.MAX_PREFIXES,
-        limits.MAX_CONDITIONS,
-        limits.MAX_MEMBERS,
-        limits.MAX_PATTERN,
-        limits.MAX_NUMBER,
+        ast.MAX_TEXT,
+        ast.MAX_TOKENS,
+        ast.MAX_WORDS,
+        ast.MAX_OPERATORS,
+        ast.MAX_NESTING,
+        ast.MAX_PREFIXES,
+        ast.MAX_CONDITIONS,
+        ast.MAX_MEMBERS,
+        ast.MAX_PATTERN,
+        ast.MAX_NUMBER,
         MAX_REQUEST_BYTES,
     ]
 
@@ -130,9 +130,9 @@ def test_every_construct_of_the_grammar_has_an_example() -> None:
         constructs |= {node.key for node in sqlglot.parse_one(text, dialect="duckdb").walk()}
         calls |= _calls(parse(text, schema, now_us=0))
     known = {
-        *grammar._CONDITIONS,
-        *grammar._COMPARISONS,
-        *grammar._ARITHMETIC,
+        *parse._CONDITIONS,
+        *parse._COMPARISONS,
+        *parse._ARITHMETIC,
         "cast",
         "trycast",
         "extract",
@@ -151,15 +151,15 @@ def _calls(p: Predicate) -> set[str]:
 def test_the_types_of_casts_are_those_of_the_code() -> None:
     listed = PAGE.partition("<!-- types -->")[2].partition("\n\n##")[0]
     names = set(re.findall(r"\b[A-Z]{3,}\b", listed))
-    assert names == {*grammar._CASTS, "DECIMAL"} - {"TIMESTAMPNTZ"}
+    assert names == {*parse._CASTS, "DECIMAL"} - {"TIMESTAMPNTZ"}
     for name in names - {"DECIMAL"}:
-        assert dolmen_cast(name) == grammar._CASTS[name]
+        assert dolmen_cast(name) == parse._CASTS[name]
 
 
 def dolmen_cast(name: str) -> pa.DataType:
     """The type that a cast to a name gives."""
     tree = sqlglot.parse_one(f"CAST(NULL AS {name})", dialect="duckdb")
-    return grammar._cast_target(tree)
+    return parse._cast_target(tree)
 
 
 def test_the_operators_and_functions_are_those_of_the_code() -> None:

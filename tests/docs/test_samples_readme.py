@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import dolmen
-from dolmen.ingest.announcements import read_drops, read_messages
+from dolmen.ingest.announcements import read_drops
+from dolmen.ingest.batch import read_messages
 from support.quick_command import quick_command
 from support.samples import EVENTS, INGESTED, LEFT, README, SCHEDULED, sample
 

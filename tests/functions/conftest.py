@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from dolmen.store import open_store
 from dolmen.store.local_store import LocalStore
-from dolmen.store.url import open_store
 from support.functions import World
 
 

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from dolmen.ingest.queues.queue import OutgoingMessage
+from dolmen.ingest.queues import OutgoingMessage
 from support.event_builders import notification
 from support.functions import World
 from support.queue_model import Lambda, Pipeline

@@ -10,7 +10,7 @@ import pytest
 from dolmen import Database
 from dolmen.base.runtime import Runtime
 from dolmen.service.functions.function_settings import FunctionResources
-from dolmen.store.url import open_store
+from dolmen.store import open_store
 from support.crashing_store import Countdown, Crash, CrashingStore
 from support.functions import World
 

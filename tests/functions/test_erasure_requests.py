@@ -8,8 +8,8 @@ import pytest
 
 from dolmen.commit.context import context_of
 from dolmen.errors import InputError
-from dolmen.format.erasures import erasure_id
-from dolmen.ingest.deletes.delete_requests import parse_request
+from dolmen.format.receipts import erasure_id
+from dolmen.ingest.delete_requests import parse_request
 from dolmen.store.base import Stored
 from support.functions import World
 

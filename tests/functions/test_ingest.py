@@ -10,7 +10,7 @@ import pytest
 
 from dolmen import Transaction
 from dolmen.commit.context import context_of
-from dolmen.ingest.announcements import MAX_TABLE_TRIES
+from dolmen.ingest.batch import MAX_TABLE_TRIES
 from support.event_builders import created, notification, s3_record, sqs_event
 from support.functions import World
 from support.ministack import boto3_client

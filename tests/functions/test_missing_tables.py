@@ -11,7 +11,7 @@ import pytest
 
 from dolmen import Database, Transaction
 from dolmen.errors import StoreUnavailableError, VersionExpiredError
-from dolmen.ingest.announcements import MAX_TABLE_TRIES
+from dolmen.ingest.batch import MAX_TABLE_TRIES
 from dolmen.ingest.drops import drop_ingestion
 from dolmen.transactions import unit_of_work
 from support.event_builders import notification, sqs_event

@@ -16,11 +16,12 @@ import pytest
 
 from dolmen import Database
 from dolmen.base.runtime import Runtime
-from dolmen.ingest.announcements import read_drops, read_messages
+from dolmen.ingest.announcements import read_drops
+from dolmen.ingest.batch import read_messages
 from dolmen.ingest.drops.ingest_drops import ingest_drops
 from dolmen.service.functions.function_settings import FunctionSettings
+from dolmen.store import open_store
 from dolmen.store.counting import CountingStore
-from dolmen.store.url import open_store
 from support.event_builders import notification, sqs_event
 from support.functions import World
 

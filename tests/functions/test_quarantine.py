@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dolmen.ingest.rejects import reject
+from dolmen.ingest import rejects
 from support.functions import World
 from support.proxy import Proxy
 
@@ -143,7 +143,7 @@ def test_a_file_with_too_many_bad_rows_is_rejected_whole(world: World, most: int
 
 def test_bad_rows_that_take_too_much_room_reject_their_file(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     quarantining(world)
-    monkeypatch.setattr(reject, "MAX_BYTES", 1 << 20)
+    monkeypatch.setattr(rejects, "MAX_BYTES", 1 << 20)
     assert world.ingest(world.drop("events/a.csv", f"{HEAD}two,2,{'x' * (1 << 20)}\n")) == []
     assert ["1 MB" in report["reason"] for report in world.rejects().values()] == [True]
 
@@ -196,12 +196,12 @@ def test_a_row_of_parquet_is_kept_as_json(world: World) -> None:
 
 def test_of_rows_without_a_text_the_whole_file_is_kept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     quarantining(world, ingest_landing="expire")
-    original: Callable[..., None] = reject.Quarantine.add
+    original: Callable[..., None] = rejects.Quarantine.add
 
-    def without_text(self: reject.Quarantine, bad: Any) -> None:
+    def without_text(self: rejects.Quarantine, bad: Any) -> None:
         original(self, type(bad)(bad.reason, bad.row, bad.line, bad.column, None))
 
-    monkeypatch.setattr(reject.Quarantine, "add", without_text)
+    monkeypatch.setattr(rejects.Quarantine, "add", without_text)
     assert world.ingest(world.drop("events/a.csv.gz", gzip.compress(BODY.encode()))) == []
     assert [info.key for info in world.landing.list("landing/")] == []
     keys = [info.key for info in world.landing.list("rejected/")]
@@ -213,7 +213,7 @@ def test_of_rows_without_a_text_the_whole_file_is_kept(world: World, monkeypatch
 
 def test_many_bad_rows_are_held_in_a_temporary_file(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     quarantining(world, ingest_max_bad_rows=100_000)
-    monkeypatch.setattr(reject, "_MEMORY_BYTES", 1000)
+    monkeypatch.setattr(rejects, "_MEMORY_BYTES", 1000)
     body = HEAD + "".join(f"{n if n % 3 else 'x'},{n},x\n" for n in range(3000))
     assert world.ingest(world.drop("events/a.csv", body)) == []
     assert len(world.ids()) == 2000

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from dolmen import Database, Transaction
-from dolmen.ingest.announcements import MAX_TABLE_TRIES
+from dolmen.ingest.batch import MAX_TABLE_TRIES
 from support.event_builders import notification, sqs_event
 from support.functions import World, load
 from support.proxy import Proxy

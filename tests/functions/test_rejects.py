@@ -10,7 +10,7 @@ import pytest
 
 from dolmen.ingest.announcements import Drop
 from dolmen.ingest.landing import LandingPath
-from dolmen.ingest.rejects.reject import reject_key
+from dolmen.ingest.rejects import reject_key
 from support.functions import World
 from support.proxy import Proxy
 

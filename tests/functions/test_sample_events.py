@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from dolmen.store.url import open_store
+from dolmen.store import open_store
 from support.functions import World
 from support.samples import (
     BUCKET,

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from dolmen.ingest.announcements import MAX_TABLE_TRIES
-from dolmen.ingest.queues.queue import OutgoingMessage
-from dolmen.ingest.queues.sqs import SqsQueue
+from dolmen.ingest.batch import MAX_TABLE_TRIES
+from dolmen.ingest.queues import OutgoingMessage, SqsQueue
 from dolmen.service.functions import deliveries
 from dolmen.service.functions.deliveries import MAX_CRASHES, MAX_FAILURES
 from support.black_hole import black_hole

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 import dolmen
-from dolmen.format.adopted_files import ADOPTED_FILES
-from dolmen.format.manifest import SegmentKind
+from dolmen.format.manifest import ADOPTED_FILES, SegmentKind
 from support.golden import (
     FOLDER,
     MOST_BYTES,

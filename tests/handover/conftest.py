@@ -10,8 +10,8 @@ import pytest
 
 from dolmen.base.runtime import Runtime
 from dolmen.service.handover.handover_records import HandoverRecords
+from dolmen.store import open_store
 from dolmen.store.local_store import LocalStore
-from dolmen.store.url import open_store
 from support.emr_serverless import ROLE, EmrServerlessServer, StartedRun
 from support.functions import World
 from support.ministack import AWS_ENVIRONMENT

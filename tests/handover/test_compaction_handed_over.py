@@ -10,7 +10,7 @@ import pytest
 from dolmen.commit.context import context_of
 from dolmen.format.entries import DataFile
 from dolmen.maintenance.compact.compaction_plan import MOST_FILES, NEXT_PLAN, CompactionPlan, PlannedGroup
-from dolmen.service.handover.due_jobs import FILE_BYTES, bytes_to_compact, tables_larger_than, weight_of
+from dolmen.service.functions.scheduled_functions import FILE_BYTES, bytes_to_compact, tables_larger_than, weight_of
 from handover.conftest import Handing
 
 FILES = 10

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from dolmen.ingest.announcements import Drop, read_drops, read_messages
+from dolmen.ingest.announcements import Drop, read_drops
+from dolmen.ingest.batch import read_messages
 from dolmen.service.functions.function_settings import FunctionResources, FunctionSettings
 from dolmen.service.handover.handover_records import HandoverRecords
 from handover.conftest import LARGE_BYTES, Handing

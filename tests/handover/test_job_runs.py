@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dolmen.service.handover.due_jobs import FILE_BYTES
+from dolmen.service.functions.scheduled_functions import FILE_BYTES
 from handover.conftest import Handing
 from support.emr_serverless import StartedRun
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from dolmen.errors import AccessDeniedError, StoreUnavailableError
-from dolmen.service.handover.jobs import (
+from dolmen.service.handover.emr_serverless import (
     JobRun,
     SparkJob,
     ensure_running,

@@ -16,8 +16,8 @@ import pyspark
 import pytest
 
 from dolmen.base.runtime import Runtime
+from dolmen.store import open_store
 from dolmen.store.local_store import LocalStore
-from dolmen.store.url import open_store
 from handover.conftest import Handing
 
 ROOT = Path(__file__).parents[2]

@@ -13,10 +13,10 @@ import pytest
 from dolmen.errors import CorruptionError, InputError, UnsupportedFormatError
 from dolmen.ingest.announcements import Drop
 from dolmen.service.handover.handover_records import HandoverRecord, HandoverRecords
+from dolmen.store import open_store
 from dolmen.store.base import Stored
 from dolmen.store.local_store import LocalStore
 from dolmen.store.memory import MemoryBucket, MemoryStore
-from dolmen.store.url import open_store
 from support.crashing_store import Countdown, Crash, CrashingStore
 
 A = Drop("drops", "landing/events/a b+ü.csv", 17, "e1", "v1", "01", 1_700_000_000_000_000)

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 
 from dolmen.base.units import DAY_US, HOUR_US
-from dolmen.maintenance.health.concerns import concerns_of
 from dolmen.maintenance.health.health import (
     DeleteCost,
     Health,
@@ -20,6 +19,7 @@ from dolmen.maintenance.health.health import (
     RejectsPlace,
     SortOverlap,
 )
+from dolmen.maintenance.health.look import concerns_of
 from support.tables import World
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dolmen.base.runtime import Runtime
-from dolmen.maintenance.health.page.page import draw_page
+from dolmen.maintenance.health.page import draw_page
 from dolmen.service.local.page_server import PageServer
 from support.chromium import Chromium, find_chromium
 from support.healths import busy_health, hostile

@@ -15,9 +15,8 @@ from dolmen.base.runtime import Runtime
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.errors import CorruptionError, InputError
 from dolmen.format.entries import WhereTombstone
-from dolmen.format.layout import POINTER
+from dolmen.format.layout import POINTER, Pointer
 from dolmen.format.manifest import Manifest
-from dolmen.format.pointer import Pointer
 from dolmen.maintenance.health.health import Health
 from dolmen.maintenance.health.look import MOST_COMMITS, MOST_NAMES, look
 from dolmen.store.counting import CountingStore

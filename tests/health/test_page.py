@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from dolmen.base.units import count_text
-from dolmen.maintenance.health.concerns import power_text, range_text, share_text, size_text, time_text
+from dolmen.maintenance.health.elements import power_text, range_text, share_text, size_text, time_text
 from dolmen.maintenance.health.health import Health
-from dolmen.maintenance.health.page.page import POLICY, STYLE, draw_page
+from dolmen.maintenance.health.page import POLICY, STYLE, draw_page
 from support.healths import HOSTILE, SECRET, busy_health, busy_place, hostile
 from support.tables import World
 

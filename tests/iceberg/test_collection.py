@@ -10,11 +10,10 @@ import pytest
 from dolmen import Table
 from dolmen.commit.context import context_of
 from dolmen.errors import CorruptionError, InvalidNameError
-from dolmen.format.pointer import RESERVED_TAGS
+from dolmen.format.layout import RESERVED_TAGS
 from dolmen.iceberg.manifests import ManifestBody, decode_manifest_list
 from dolmen.iceberg.metadata import TableMetadata
-from dolmen.iceberg.publication_directory import PublicationDirectory
-from dolmen.iceberg.published_versions import pin_version
+from dolmen.iceberg.publication_directory import PublicationDirectory, pin_version
 from dolmen.maintenance.gc.collection import collect
 from dolmen.store.base import Buffer, Deleted, ObjectInfo, PutOutcome
 from dolmen.store.memory import MemoryStore

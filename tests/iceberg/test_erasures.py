@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dolmen.format.erasures import Receipt, receipt_key
+from dolmen.format.receipts import Receipt, receipt_key
 from support.aging import Place
 from support.erased import SCHEMA, collect_own, holders, maintain, people
 

@@ -19,7 +19,7 @@ from dolmen.errors import CorruptionError
 from dolmen.format.entries import ColumnStats, DataFile, column_stats
 from dolmen.format.schema import Field, Schema
 from dolmen.format.types import TYPES, Plain
-from dolmen.iceberg.delete_files import position_delete_file, puffin_file, vector_blob
+from dolmen.iceberg.file_groups import position_delete_file, puffin_file, vector_blob
 from dolmen.iceberg.manifests import (
     FileEntry,
     ManifestBody,
@@ -28,18 +28,12 @@ from dolmen.iceberg.manifests import (
     decode_manifest_list,
     encode_manifest,
     encode_manifest_list,
+    manifest_entry_schema,
+    manifest_list_schema,
     metrics,
     single_value,
 )
-from dolmen.iceberg.metadata import PublishedSnapshot, TableMetadata
-from dolmen.iceberg.schemas import (
-    WORDS,
-    PublishedSchema,
-    default_json,
-    keeps_types,
-    manifest_entry_schema,
-    manifest_list_schema,
-)
+from dolmen.iceberg.metadata import WORDS, PublishedSchema, PublishedSnapshot, TableMetadata, default_json, keeps_types
 
 UNSIGNED_OR_TIME = {"uint8", "uint16", "uint32", "uint64", "time"}
 

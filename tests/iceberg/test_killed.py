@@ -13,7 +13,7 @@ import pytest
 import dolmen
 from dolmen import Database
 from dolmen.commit.context import context_of
-from dolmen.format.pointer import RESERVED_TAGS
+from dolmen.format.layout import RESERVED_TAGS
 from dolmen.iceberg.publication_directory import PublicationDirectory
 from support.iceberg_readers import IcebergReaders, on_s3
 from support.publishers import Publishers

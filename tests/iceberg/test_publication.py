@@ -19,7 +19,7 @@ from dolmen.commit.context import context_of
 from dolmen.commit.statements.row_changes import Write
 from dolmen.errors import SchemaError
 from dolmen.format.entries import ColumnStats, DataFile
-from dolmen.format.pointer import RESERVED_TAGS
+from dolmen.format.layout import RESERVED_TAGS
 from dolmen.iceberg.metadata import TableMetadata
 from dolmen.iceberg.publication import _Publisher
 from dolmen.store.counting import CountingStore

@@ -15,7 +15,7 @@ from dolmen.cli.commands import command_line
 from dolmen.commit.context import context_of
 from dolmen.errors import InputError
 from dolmen.maintenance.debt import debts
-from dolmen.maintenance.measures import measures_of_debt, measures_of_round
+from dolmen.maintenance.round import measures_of_debt, measures_of_round
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore
 from support.aging import SCHEMA as AGING_SCHEMA

@@ -13,8 +13,8 @@ import dolmen
 from dolmen import Database
 from dolmen.commit.context import context_of
 from dolmen.iceberg.metadata import TableMetadata
-from dolmen.maintenance.verify.verify_objects import check_publications
-from dolmen.maintenance.verify.verify_report import FindingLog
+from dolmen.iceberg.upkeep import check_publications
+from dolmen.maintenance.verify.findings import FindingLog
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])
 

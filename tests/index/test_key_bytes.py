@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dolmen.entries.index.key_bytes import LONGEST, KeyEncoding, as_matrix, order
+from dolmen.entries.index.pages import LONGEST, KeyEncoding, as_matrix, key_order
 from dolmen.errors import InputError
 
 TEXTS = st.text(st.sampled_from("\0\x01aé\U0010ffff"), max_size=6)
@@ -61,7 +61,7 @@ def test_keys_are_in_the_order_of_their_values(case: tuple[list[str], list[tuple
     encoding = KeyEncoding.of([array.type for array in arrays])
     keys = encoding.encode(arrays)
     expected = [tuple(map(in_bytes, row)) for row in rows]
-    assert [expected[at] for at in order(keys)] == sorted(expected)
+    assert [expected[at] for at in key_order(keys)] == sorted(expected)
     for at, one in enumerate(expected):
         for other_at, other in enumerate(expected):
             assert (keys[at] == keys[other_at]) == (one == other)
@@ -137,4 +137,4 @@ def test_many_keys_with_equal_beginnings_are_sorted() -> None:
     random = np.random.default_rng(7)
     rows = [f"https://example.com/{number:09d}" for number in random.integers(0, 500, 2_000)]
     keys = KeyEncoding.of([pa.string()]).encode([pa.array(rows)])
-    assert keys[order(keys)].tolist() == sorted(row.encode() for row in rows)
+    assert keys[key_order(keys)].tolist() == sorted(row.encode() for row in rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from typing import Any
+from zlib import crc32
 
 import msgspec
 import numpy as np
@@ -12,16 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from dolmen.base.runtime import Runtime
-from dolmen.entries.index import index_parts, pages
-from dolmen.entries.index.index_parts import IndexHead, IndexReader, write_part
-from dolmen.entries.index.key_bytes import KeyEncoding, order
-from dolmen.entries.index.pages import LeafPage
+from dolmen.entries.index import pages, table_index
+from dolmen.entries.index.pages import KeyEncoding, LeafPage, key_order
+from dolmen.entries.index.table_index import IndexHead, IndexReader, write_part
 from dolmen.errors import CorruptionError
-from dolmen.format.checksums import crc32
-from dolmen.format.chunk_locations import ChunkPlaces
+from dolmen.format.chunk_locations import ChunkLocations
 from dolmen.format.manifest import Segment
 from dolmen.format.page_locations import ChunkSums
-from dolmen.rows.scan.read.footers import DataFileFooter
+from dolmen.rows.scan.data_objects import DataFileFooter
 from dolmen.store import MemoryBucket, MemoryStore, ObjectStore
 from dolmen.store.cache import ObjectCache
 from dolmen.store.counting import CountingStore
@@ -36,8 +35,8 @@ def written(
     store: ObjectStore, numbers: list[int], files: tuple[str, ...] = ("a",), *, places: bool = False
 ) -> Segment:
     keys = ENCODING.encode([pa.array(numbers, pa.int64())])
-    found = order(keys)
-    known = ChunkPlaces.collect(*footer_facts(write(events(10)))) if places else None
+    found = key_order(keys)
+    known = ChunkLocations.collect(*footer_facts(write(events(10)))) if places else None
     kept = {"a": known} if known else {}
     part = write_part(store, KEY, (1,), ENCODING, files, [LeafPage(keys[found], found.astype(np.uint64))], kept)
     assert part is not None
@@ -53,7 +52,7 @@ def footer_facts(made: Written) -> tuple[pq.FileMetaData, ChunkSums | None]:
     return footer.metadata, footer.sums
 
 
-def read_again(store: ObjectStore, files: tuple[str, ...], places: dict[str, ChunkPlaces]) -> IndexHead:
+def read_again(store: ObjectStore, files: tuple[str, ...], places: dict[str, ChunkLocations]) -> IndexHead:
     keys = ENCODING.encode([pa.array([1], pa.int64())])
     part = write_part(store, KEY, (1,), ENCODING, files, [LeafPage(keys, np.zeros(1, np.uint64))], places)
     assert part is not None
@@ -127,9 +126,9 @@ def test_every_flipped_byte_is_found_or_harmless(monkeypatch: pytest.MonkeyPatch
 
 def test_places_of_column_chunks_come_back_as_far_as_they_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore(MemoryBucket())
-    places = {uuid: ChunkPlaces.collect(*footer_facts(write(events(rows)))) for uuid, rows in FILES.items()}
+    places = {uuid: ChunkLocations.collect(*footer_facts(write(events(rows)))) for uuid, rows in FILES.items()}
     kept = {uuid: known for uuid, known in places.items() if known is not None}
-    other = ChunkPlaces.collect(*footer_facts(write(pa.table({"x": [1]}))))
+    other = ChunkLocations.collect(*footer_facts(write(pa.table({"x": [1]}))))
     assert other is not None
     kept["d"] = other
     files = ("a", "b", "c", "d")
@@ -138,9 +137,9 @@ def test_places_of_column_chunks_come_back_as_far_as_they_fit(monkeypatch: pytes
     for uuid, there in found.all_places().items():
         assert there.encode() == kept[uuid].encode()
         assert there.schema == kept[uuid].schema
-    monkeypatch.setattr(index_parts, "MOST_CHUNKS", kept["a"].states.size + 1)
+    monkeypatch.setattr(table_index, "MOST_CHUNKS", kept["a"].states.size + 1)
     assert [known is None for known in read_again(store, files, kept).chunks] == [False, True, True, False]
-    monkeypatch.setattr(index_parts, "MOST_CHUNKS", 0)
+    monkeypatch.setattr(table_index, "MOST_CHUNKS", 0)
     assert read_again(store, files, kept).chunks == ()
 
 
@@ -148,7 +147,7 @@ def test_places_of_column_chunks_come_back_as_far_as_they_fit(monkeypatch: pytes
     "wrong", [{"chunks": ((0, b"x"),)}, {"chunks": ((1, b""),)}, {"schemas": (b"x",)}, {"chunks": (None, None)}]
 )
 def test_places_that_nothing_can_be_read_by_are_damage(wrong: dict[str, Any]) -> None:
-    places = ChunkPlaces.collect(*footer_facts(write(events(10))))
+    places = ChunkLocations.collect(*footer_facts(write(events(10))))
     assert places is not None
     head = IndexHead(1, (1,), ("signed",), ("a",), (places.schema,), ((0, places.encode()),))
     head.check()

@@ -7,6 +7,7 @@ import random
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -15,10 +16,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dolmen.entries.index import pages
-from dolmen.entries.index.key_bytes import KeyEncoding, Keys, no_keys
-from dolmen.entries.index.pages import InnerPage, LeafPage, PageRef, Places, Tree, TreeWriter, decode_page
+from dolmen.entries.index.pages import (
+    InnerPage,
+    KeyEncoding,
+    Keys,
+    LeafPage,
+    PageRef,
+    Places,
+    Tree,
+    TreeWriter,
+    decode_page,
+    no_keys,
+)
 from dolmen.entries.index.sorting import EntrySorter, large_blocks, merge, renumber
-from dolmen.format.checksums import crc32
 from support.trees import find
 
 

@@ -8,15 +8,8 @@ from typing import Any
 import pytest
 
 from dolmen.errors import InputError
-from dolmen.ingest.announcements import (
-    Drop,
-    Message,
-    isolate,
-    read_drops,
-    read_messages,
-    write_notification,
-    write_record,
-)
+from dolmen.ingest.announcements import Drop, read_drops, write_notification, write_record
+from dolmen.ingest.batch import Message, isolate, read_messages
 from dolmen.ingest.landing import Landing
 from support.event_builders import created, notification, s3_record, sqs_event
 

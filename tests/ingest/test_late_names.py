@@ -31,8 +31,8 @@ from dolmen.ingest.announcements import Drop
 from dolmen.ingest.drops.drop_outcomes import DropOutcome
 from dolmen.ingest.drops.ingest_drops import ingest_drops
 from dolmen.ingest.landing import Landing
-from dolmen.ingest.rejects.reject_listing import list_rejects, retry
-from dolmen.store.url import open_store
+from dolmen.ingest.reject_listing import list_rejects, retry
+from dolmen.store import open_store
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", random.SystemRandom().randrange(2**32)))
 HISTORIES = 1_000 if os.environ.get("DOLMEN_LONG") else 30

@@ -8,9 +8,10 @@ from decimal import Decimal
 import pytest
 
 from dolmen.errors import InputError, LimitError
-from dolmen.ingest.announcements import Message, read_drops
-from dolmen.ingest.deletes import delete_requests
-from dolmen.ingest.deletes.delete_requests import parse_request
+from dolmen.ingest import delete_requests
+from dolmen.ingest.announcements import read_drops
+from dolmen.ingest.batch import Message
+from dolmen.ingest.delete_requests import parse_request
 from support.malformed_events import MALFORMED_EVENTS, MalformedEvent
 from support.malformed_requests import MALFORMED_REQUESTS, MalformedRequest
 

@@ -8,8 +8,7 @@ import pyarrow as pa
 import pytest
 
 from dolmen.errors import InputError, SchemaError
-from dolmen.format.ingest_properties import INGEST_PROPERTIES, CdcSettings, IngestSettings
-from dolmen.format.properties import check_table_properties
+from dolmen.format.ingest_properties import INGEST_PROPERTIES, CdcSettings, IngestSettings, check_table_properties
 from dolmen.format.schema import Schema
 
 SCHEMA = Schema.from_arrow(

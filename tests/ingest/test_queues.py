@@ -14,9 +14,7 @@ import pytest
 
 from dolmen.base.runtime import Runtime
 from dolmen.errors import InputError, LimitError, NotFoundError, StoreUnavailableError
-from dolmen.ingest.queues.directory_queue import DirectoryQueue
-from dolmen.ingest.queues.queue import QueueDepth
-from dolmen.ingest.queues.sqs import MAX_SQS_BYTES, SqsQueue, open_queue
+from dolmen.ingest.queues import MAX_SQS_BYTES, DirectoryQueue, QueueDepth, SqsQueue, open_queue
 from support.ministack import boto3_client, endpoint_environment
 
 _names = itertools.count()

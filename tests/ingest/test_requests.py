@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import dolmen
-from dolmen.ingest.deletes.delete_requests import DeleteRequest, TableDelete, parse_request
+from dolmen.ingest.delete_requests import DeleteRequest, TableDelete, parse_request
 
 
 def parse(document: Any, message_id: str | None = "message-1") -> DeleteRequest:

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from dolmen.base.runtime import Runtime
-from dolmen.ingest.queues.directory_queue import DirectoryQueue
-from dolmen.service.local.layout import LandingDirectory
+from dolmen.ingest.queues import DirectoryQueue
+from dolmen.service.local.pipeline import LandingDirectory
 
 
 def landing(tmp_path: Path) -> LandingDirectory:

@@ -18,8 +18,8 @@ import pytest
 import dolmen
 from dolmen.base.runtime import Runtime
 from dolmen.errors import InputError, StoreUnavailableError
-from dolmen.service.local.layout import LocalLayout
-from dolmen.service.local.page_server import LocalHealthPage, PageServer
+from dolmen.service.local.page_server import PageServer
+from dolmen.service.local.pipeline import LocalHealthPage, LocalLayout
 
 SCHEMA = pa.schema([("k", pa.int64())])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from dolmen.base.runtime import Runtime
-from dolmen.maintenance.deadline import MARGIN_SECONDS, SLOWDOWN, Deadline
+from dolmen.maintenance.round import MARGIN_SECONDS, SLOWDOWN, Deadline
 
 
 class Clock:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from dolmen import Database
 from dolmen.base.runtime import Runtime
-from dolmen.maintenance.resolve.resolution import Resolved
+from dolmen.maintenance.resolution import Resolved
 from dolmen.store import MemoryBucket, MemoryStore
 from dolmen.store.counting import CountingStore
 

@@ -10,12 +10,11 @@ from dolmen import Database
 from dolmen.commit.context import context_of
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import PutIndexParts
-from dolmen.entries.index.index_parts import IndexReader
+from dolmen.entries.index.table_index import IndexReader
 from dolmen.errors import CorruptionError
 from dolmen.format.manifest import Segment
-from dolmen.maintenance.deadline import Deadline
 from dolmen.maintenance.indexing import FAN_IN, index_table, parts_to_merge
-from dolmen.maintenance.measures import measures_of_debt, measures_of_round
+from dolmen.maintenance.round import Deadline, measures_of_debt, measures_of_round
 from dolmen.store.memory import MemoryObject, MemoryStore
 from support.aging import SCHEMA, Place, rows
 from support.crashing_store import Countdown, Crash, CrashingStore

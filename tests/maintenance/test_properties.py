@@ -10,17 +10,16 @@ import pytest
 
 from dolmen.base.units import parse_duration, parse_size
 from dolmen.errors import InputError, SchemaError
+from dolmen.format.ingest_properties import TABLE_PROPERTIES, check_table_properties
 from dolmen.format.manifest import EMPTY, TableEntry
 from dolmen.format.properties import (
     DATABASE_PROPERTIES,
-    TABLE_PROPERTIES,
     DatabaseSettings,
     TableSettings,
     TimeToLive,
     check_database_properties,
-    check_table_properties,
+    effective_values,
     root_bytes,
-    shown,
 )
 from dolmen.format.schema import Schema
 
@@ -151,7 +150,7 @@ def test_a_stored_value_that_nobody_can_read_is_named() -> None:
 
 
 def test_what_holds_is_shown_with_defaults() -> None:
-    told = shown({"ttl": "at 90d"}, TABLE_PROPERTIES)
+    told = effective_values({"ttl": "at 90d"}, TABLE_PROPERTIES)
     assert told["ttl"] == "at 90d"
     assert told["target_file_bytes"] == "256MB"
     assert told["ingest_mode"] == "append"

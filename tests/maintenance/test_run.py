@@ -10,8 +10,7 @@ import pytest
 from dolmen import Database
 from dolmen.base.runtime import Runtime
 from dolmen.errors import InputError
-from dolmen.maintenance.deadline import Deadline
-from dolmen.maintenance.round import STEPS, Done, StepFailure, maintain
+from dolmen.maintenance.round import STEPS, Deadline, Done, StepFailure, maintain
 
 SCHEMA = pa.schema([("id", pa.int64()), ("n", pa.int64())])
 

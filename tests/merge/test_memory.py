@@ -47,17 +47,17 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_a_table_that_is_rewritten_whole_takes_bounded_memory(
     url: str, act: Callable[[Table], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dolmen.transactions.merge import row_template
+    from dolmen.transactions.merge import clauses
 
     most = 0
-    make = row_template.RowTemplate.make
+    make = clauses.RowTemplate.make
 
-    def watched(self: row_template.RowTemplate, sides: object) -> pa.RecordBatch:
+    def watched(self: clauses.RowTemplate, sides: object) -> pa.RecordBatch:
         nonlocal most
         most = max(most, pa.total_allocated_bytes())
         return make(self, sides)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(row_template.RowTemplate, "make", watched)
+    monkeypatch.setattr(clauses.RowTemplate, "make", watched)
     table = dolmen.open(url).table("t")
     before = pa.total_allocated_bytes()
     act(table)

@@ -17,7 +17,7 @@ import pytest
 
 from dolmen import Database
 from dolmen.base.runtime import Runtime, shared_runtime
-from dolmen.store.clock import DatedAnswer, ServerClock
+from dolmen.store.base import DatedResponse, ServerClock
 from dolmen.store.s3.bucket_store import S3Store
 from support.erased import SCHEMA, holding, people
 from support.ministack import boto3_client, endpoint_environment
@@ -36,7 +36,7 @@ class LaterClock(ServerClock):
         self.clock, self.ahead_us = clock, ahead_us
 
     @property
-    def last(self) -> DatedAnswer:
+    def last(self) -> DatedResponse:
         last = self.clock.last
         return replace(last, date_us=last.date_us + self.ahead_us)
 

@@ -46,7 +46,7 @@ HARMLESS: tuple[Harmless, ...] = (
         mutation(
             "an upload is completed without If-None-Match",
             "an upload is completed with If-None-Match",
-            "store/s3/upload.py",
+            "store/s3/bucket_store.py",
             'MultipartUpload={"Parts": self._parts}, IfNoneMatch="*"\n',
             'MultipartUpload={"Parts": self._parts}\n',
         ),

@@ -38,14 +38,14 @@ COLUMNS: tuple[Mutation, ...] = (
     mutation(
         "rows with a field that was dropped in the meantime are committed",
         "files have no fields but those of their column",
-        "format/nesting.py",
+        "format/column_history.py",
         "    return all(field.id in there and _same(field, there[field.id], base_ts) for field in map(_child, before))\n",
         "    return all(_same(field, there[field.id], base_ts) for field in map(_child, before) if field.id in there)\n",
     ),
     mutation(
         "fields of a struct are matched by position",
         "fields inside a column are matched by id",
-        "format/nesting.py",
+        "format/column_history.py",
         "        place = places.get(field_id(field))\n",
         "        place = wanted.get_field_index(field.name) if wanted.num_fields == own.num_fields else None\n",
     ),

@@ -136,14 +136,14 @@ COMMITS: tuple[Mutation, ...] = (
     mutation(
         "commits are dated by the local clock",
         "created_at = max(previous created_at, server now): clocks of writers differ by minutes",
-        "store/clock.py",
+        "store/base.py",
         "        return min(max(self.runtime.clock_us(), least_us), least_us + last.vague_us)\n",
         "        return self.runtime.clock_us()\n",
     ),
     mutation(
         "commits are dated by the last answer's Date",
         "a version is dated with the server's time at its attempt: the last Date and its age",
-        "store/clock.py",
+        "store/base.py",
         "        return min(max(self.runtime.clock_us(), least_us), least_us + last.vague_us)\n",
         "        return last.date_us\n",
     ),
@@ -230,7 +230,7 @@ COMMITS: tuple[Mutation, ...] = (
     mutation(
         "applied ids are forgotten with the versions",
         "applied ids are kept longer than a queue and its dead letters, whatever the retention of versions",
-        "maintenance/gc/gc_plan.py",
+        "maintenance/gc/collection.py",
         "    applied_before = now_us - settings.applied_retention_us\n",
         "    applied_before = now_us - settings.retention_us\n",
     ),

@@ -8,14 +8,14 @@ FEEDS: tuple[Mutation, ...] = (
     mutation(
         "rows that an older delete hid are fed again",
         "a delete is fed with the rows that were visible before its commit",
-        "rows/changes/affected_files.py",
+        "rows/changes/table_state.py",
         "    older = FilePlanner(before, columns)\n    own = [",
         "    older = FilePlanner(before, columns, ())\n    own = [",
     ),
     mutation(
         "a delete by position is not fed",
         "the feed contains rows that a commit's vectors hide, too",
-        "rows/changes/affected_files.py",
+        "rows/changes/table_state.py",
         "    replaced = _replaced_vectors(before, after)\n",
         "    replaced: dict[str, DataFile] = {}\n",
     ),
@@ -29,14 +29,14 @@ FEEDS: tuple[Mutation, ...] = (
     mutation(
         "rows that compaction moved count as deleted and new",
         "if files were replaced between two versions, files do not show their difference",
-        "rows/changes/affected_files.py",
+        "rows/changes/table_state.py",
         "                if file.live_rows:\n                    return None\n",
         "",
     ),
     mutation(
         "all rows of a compacted file count as new",
         "rows keep their timestamps through compaction: those up to the first version are not new",
-        "rows/changes/changed_rows.py",
+        "rows/changes/changed_files.py",
         "        if group.file.file.least_row_ts <= since:\n",
         "        if False:\n",
     ),

@@ -29,14 +29,14 @@ INSERTS: tuple[Mutation, ...] = (
     mutation(
         "an insert ignores its transaction",
         "an insert sees the results of the earlier statements of its change",
-        "transactions/insertion.py",
+        "transactions/row_statements.py",
         "        manifest = msgspec.structs.replace(draft.base, tables=dict(draft.tables))\n",
         "        manifest = draft.base\n",
     ),
     mutation(
         "a hidden key counts as existing",
         "an insert compares its keys only with visible rows",
-        "rows/scan/by_key/lookup.py",
+        "rows/scan/lookup.py",
         "            keep = row_mask(group, columns.read(group.tests))\n",
         "            keep = None\n",
     ),
@@ -45,7 +45,7 @@ INSERTS: tuple[Mutation, ...] = (
         "files that the index does not cover are searched",
         (
             Edit(
-                "rows/scan/by_key/lookup.py",
+                "rows/scan/lookup.py",
                 "tuple(each for each in scan.files if not found.has_none_of(each))",
                 "tuple(each for each in scan.files if not found.covered or each.file.uuid in found.rows)",
             ),

@@ -17,7 +17,7 @@ PUBLICATIONS: tuple[Mutation, ...] = (
     mutation(
         "the pin of the published version is removed with those before it",
         "only pins of versions before the published one are removed",
-        "iceberg/published_versions.py",
+        "iceberg/publication_directory.py",
         "(self.before is None or tag.version < self.before)",
         "(self.before is None or tag.version <= self.before)",
     ),
@@ -31,14 +31,14 @@ PUBLICATIONS: tuple[Mutation, ...] = (
     mutation(
         "delete files are carried over whatever they hide",
         "a delete file is carried over if it hides as many rows of each of its data files as the version",
-        "iceberg/delete_files.py",
+        "iceberg/file_groups.py",
         "if covered.get(uuid) != count}",
         "if not covered.get(uuid)}",
     ),
     mutation(
         "deletion vectors are carried over whatever they hide",
         "a deletion vector is carried over if it hides as many rows as the version",
-        "iceberg/delete_files.py",
+        "iceberg/file_groups.py",
         " and group.deleted.get(file.uuid) == entry.rows:",
         " and file.uuid in group.deleted:",
     ),
@@ -66,7 +66,7 @@ PUBLICATIONS: tuple[Mutation, ...] = (
     mutation(
         "deletes have the sequence number of the files",
         "deletes apply to data files with the same or a lower sequence number",
-        "iceberg/delete_files.py",
+        "iceberg/file_groups.py",
         "            self.writer.snapshot,\n            self.writer.sequence,\n            POSITION_DELETES,\n            bounds,\n",
         "            self.writer.snapshot,\n            1,\n            POSITION_DELETES,\n            bounds,\n",
     ),
@@ -94,7 +94,7 @@ PUBLICATIONS: tuple[Mutation, ...] = (
     mutation(
         "columns with a default are published in v2",
         "Iceberg v2 knows no defaults: such columns are left out",
-        "iceberg/schemas.py",
+        "iceberg/metadata.py",
         "        if version == 2:\n",
         "        if version == 1:\n",
     ),
@@ -115,14 +115,14 @@ PUBLICATIONS: tuple[Mutation, ...] = (
     mutation(
         "all vectors are of the first data file",
         "a Puffin file names the data file whose rows it deletes",
-        "iceberg/delete_files.py",
+        "iceberg/file_groups.py",
         "        body = puffin_file(blob, data_file, len(positions))\n",
         "        body = puffin_file(blob, self.directory.path(file.path[:-8]), len(positions))\n",
     ),
     mutation(
         "collection deletes needed delete files",
         "the manifests that the newest metadata names are kept, and the delete files in them",
-        "iceberg/published_versions.py",
+        "iceberg/publication_directory.py",
         "                needed.update(directory.key(entry.path) for entry in body.entries)\n",
         "                needed.update(directory.key(entry.path) for entry in body.entries[1:])\n",
     ),

@@ -78,14 +78,14 @@ STORES: tuple[Mutation, ...] = (
     mutation(
         "an upload whose completion has no response counts as done",
         "after an unclear completion, the object is requested to find out",
-        "store/s3/upload.py",
+        "store/s3/bucket_store.py",
         "                    unclear = True\n",
         "                    return\n",
     ),
     mutation(
         "the last part of an upload is left out",
         "an object is completed with all its parts",
-        "store/s3/upload.py",
+        "store/s3/bucket_store.py",
         "            if self._buffer:\n                self._send(len(self._buffer))\n",
         "            if self._buffer and not self._pending and not self._parts:\n                self._send(len(self._buffer))\n",
     ),

@@ -85,7 +85,7 @@ UPKEEP: tuple[Mutation, ...] = (
     mutation(
         "collection uses the local clock",
         "collection uses the server's clock",
-        "maintenance/gc/gc_plan.py",
+        "maintenance/gc/collection.py",
         "    now_us = head.server_now(manifest)\n",
         "    now_us = head.runtime.clock_us()\n",
     ),
@@ -108,14 +108,14 @@ UPKEEP: tuple[Mutation, ...] = (
     mutation(
         "orphans as young as the fence are swept",
         "orphans are older than the fence by an hour: clocks differ, and S3 dates a multipart object from its beginning",
-        "maintenance/gc/sweep.py",
+        "maintenance/gc/deletion.py",
         "    return max(0, hour_floor(orphan_cutoff - SLACK_US))\n",
         "    return max(0, hour_floor(orphan_cutoff + SLACK_US))\n",
     ),
     mutation(
         "orphans are swept although versions need them",
         "only what no kept version references is an orphan",
-        "maintenance/gc/sweep.py",
+        "maintenance/gc/deletion.py",
         "        orphans = [item for item, needed in zip(batch, held, strict=True) if not needed]\n",
         "        orphans = [item for item, _ in zip(batch, held, strict=True)]\n",
     ),
@@ -129,12 +129,12 @@ UPKEEP: tuple[Mutation, ...] = (
                 "        draft.revoked = ()\n",
             ),
             Edit(
-                "maintenance/gc/gc_plan.py",
+                "maintenance/gc/collection.py",
                 "    return [intent for intent in known.values() if intent.done or intent.txid in manifest.revoked_intents]\n",
                 "    return list(known.values())\n",
             ),
             Edit(
-                "maintenance/gc/gc_plan.py",
+                "maintenance/gc/collection.py",
                 "        before_us = manifest.revoked_intents[intent.txid] - SLACK_US\n",
                 "        before_us = manifest.created_at - SLACK_US // 4\n",
             ),
@@ -143,14 +143,14 @@ UPKEEP: tuple[Mutation, ...] = (
     mutation(
         "a revoked job's objects are deleted although a version names them",
         "of a revoked job's objects, those that no kept version references are deleted",
-        "maintenance/gc/gc_plan.py",
+        "maintenance/gc/collection.py",
         "zip(left, held.tolist(), strict=True) if not needed]\n        failed",
         "zip(left, held.tolist(), strict=True)]\n        failed",
     ),
     mutation(
         "readers have no grace",
         "objects of expired versions are deleted after reader_grace",
-        "maintenance/gc/gc_plan.py",
+        "maintenance/gc/collection.py",
         "    over = manifest.horizon_at + settings.reader_grace_us <= now_us\n",
         "    over = manifest.horizon_at <= now_us\n",
     ),
@@ -187,14 +187,14 @@ UPKEEP: tuple[Mutation, ...] = (
     mutation(
         "the newest versions expire by their age",
         "a version expires when it is old enough AND not among the newest keep_versions",
-        "maintenance/gc/gc_plan.py",
+        "maintenance/gc/collection.py",
         "manifest.version - settings.keep_versions + 1,",
         "manifest.version,",
     ),
     mutation(
         "young versions expire by their number",
         "a version expires when it is older than the retention AND not among the newest",
-        "maintenance/gc/gc_plan.py",
+        "maintenance/gc/collection.py",
         "        oldest_kept = min(oldest_kept, newest_at(head, manifest, now_us - settings.retention_us))\n",
         "        oldest_kept = min(oldest_kept, manifest.version)\n",
     ),
@@ -210,7 +210,7 @@ UPKEEP: tuple[Mutation, ...] = (
         "neither orphan_cutoff nor the horizon ever moves back",
         (
             Edit(
-                "maintenance/gc/gc_plan.py",
+                "maintenance/gc/collection.py",
                 "    orphan_cutoff = max(manifest.orphan_cutoff, now_us - settings.orphan_age_us)\n",
                 "    orphan_cutoff = now_us - settings.orphan_age_us\n",
             ),

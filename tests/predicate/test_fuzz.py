@@ -27,7 +27,7 @@ from dolmen.predicate import (
     to_json,
     to_sql,
 )
-from dolmen.predicate.mapping import OPERATORS
+from dolmen.predicate.parse import OPERATORS
 
 CASES = 10_000 if os.environ.get("DOLMEN_LONG") else 300
 TABLE = pa.table(

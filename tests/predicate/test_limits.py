@@ -16,8 +16,7 @@ import dolmen
 from dolmen.errors import InputError, LimitError, PredicateError
 from dolmen.format.schema import Schema
 from dolmen.predicate import evaluate, from_json, parse
-from dolmen.predicate.ast import Column, Like, Not
-from dolmen.predicate.limits import MAX_DEPTH, MAX_PATTERN
+from dolmen.predicate.ast import MAX_DEPTH, MAX_PATTERN, Column, Like, Not
 
 SCHEMA = Schema.from_arrow(
     pa.schema(

@@ -14,7 +14,8 @@ import pytest
 from dolmen.errors import Error, PredicateError
 from dolmen.format.schema import Schema
 from dolmen.predicate import Predicate, parse
-from dolmen.predicate.parse import _parse, parse_shape
+from dolmen.predicate.parse import _parse
+from dolmen.predicate.sql_parser import parse_shape
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "20262"))
 

@@ -8,7 +8,7 @@ from datetime import date, datetime, timedelta
 
 import pytest
 
-from dolmen.predicate.temporal import (
+from dolmen.predicate.constants import (
     Interval,
     civil_from_days,
     days_from_civil,

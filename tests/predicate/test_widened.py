@@ -13,13 +13,14 @@ import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
-from dolmen.format.column_history import LAST_DAY, narrowing, widened, widened_keys, widened_stats
+from dolmen.format.column_history import LAST_DAY, widen, widen_keys, widen_stats, widening_problem
 from dolmen.format.entries import Bounds, bounds, column_stats
 from dolmen.format.schema import Schema
 from dolmen.format.types import to_array, to_plain
 from dolmen.predicate import Predicate, StatsVerdict, days_to_timestamps, evaluate, judge
 from dolmen.predicate.bind import compare
-from dolmen.predicate.constants import Value, domain_of
+from dolmen.predicate.constants import Value
+from dolmen.predicate.domains import domain_of
 
 SEED = int(os.environ["DOLMEN_TEST_SEED"])
 _INTEGERS = st.sampled_from([0, 1, -1, 5, 127, -128])
@@ -65,8 +66,8 @@ def check(verdict: StatsVerdict, found: pa.BooleanArray) -> None:
 def test_rows_and_statistics_of_the_narrow_type_answer_as_those_of_the_wide_one(
     narrow: pa.DataType, wide: pa.DataType, stored: st.SearchStrategy[Any], asked: st.SearchStrategy[Any]
 ) -> None:
-    assert narrowing(narrow, wide) == ""
-    assert narrowing(wide, narrow)
+    assert widening_problem(narrow, wide) == ""
+    assert widening_problem(wide, narrow)
 
     @seed(SEED)
     @settings(max_examples=150, deadline=None, database=None)
@@ -74,7 +75,7 @@ def test_rows_and_statistics_of_the_narrow_type_answer_as_those_of_the_wide_one(
     def holds(values: list[Any], op: Any, value: Any, older: Any) -> None:
         array = to_array(values, narrow)
         stats = column_stats(*known(array)[:2], array.null_count, known(array).nans)
-        told = bounds(widened_stats({1: stats}, {1: (narrow, wide)})[1], wide)
+        told = bounds(widen_stats({1: stats}, {1: (narrow, wide)})[1], wide)
         now = predicate(op, wide, value)
         found = evaluate(now, {1: array}, len(array))
         assert found.equals(evaluate(now, {1: array.cast(wide)}, len(array)))
@@ -90,6 +91,6 @@ def test_rows_and_statistics_of_the_narrow_type_answer_as_those_of_the_wide_one(
 
 def test_keys_that_are_no_timestamps_are_no_keys() -> None:
     days = pa.array([-LAST_DAY - 1, -LAST_DAY, 0, LAST_DAY, 2**31 - 1], pa.int32()).cast(pa.date32())
-    keys = widened_keys(pa.table({"1": days}), pa.schema([("1", pa.timestamp("us"))]))
+    keys = widen_keys(pa.table({"1": days}), pa.schema([("1", pa.timestamp("us"))]))
     assert to_plain(keys["1"].combine_chunks()) == [-LAST_DAY * 86_400_000_000, 0, LAST_DAY * 86_400_000_000]
-    assert widened(2**31 - 1, pa.date32(), pa.timestamp("us")) == LAST_DAY * 86_400_000_000
+    assert widen(2**31 - 1, pa.date32(), pa.timestamp("us")) == LAST_DAY * 86_400_000_000

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dolmen.format.ingest_properties import INGEST_PROPERTIES, CdcSettings, IngestSettings
-from dolmen.format.properties import DATABASE_PROPERTIES, TABLE_PROPERTIES, DatabaseSettings, TableSettings
+from dolmen.format.ingest_properties import INGEST_PROPERTIES, TABLE_PROPERTIES, CdcSettings, IngestSettings
+from dolmen.format.properties import DATABASE_PROPERTIES, DatabaseSettings, TableSettings
 from project.test_types import MAPPINGS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,14 +57,14 @@ def test_modules_that_map_kinds_of_types_are_there() -> None:
         assert re.search(rf"^(class )?{name}\b", path.read_text(), re.MULTILINE), place
 
 
-STORE_CODE = ("store/", "ingest/announcements.py", "format/adopted_files.py")
+STORE_CODE = ("store/", "ingest/announcements.py", "format/layout.py")
 """The code that a list for a store names: it may know the kinds of stores apart."""
 AWS_CODE = {"iceberg/glue.py": "Glue is a service of AWS, and publishes databases in S3 alone"}
 DIRECTORY_CODE = {
     "adopt/candidate_file.py": "a plain path, or a URL of Hadoop's, is one of this machine",
     "ingest/drops/announce_files.py": "a directory is named by its path too",
-    "service/local/layout.py": "the local pipeline watches a directory",
-    "service/check_store/check_site.py": "a directory is removed as a whole, with the folders made for it",
+    "service/local/pipeline.py": "the local pipeline watches a directory",
+    "service/check_store/check_run.py": "a directory is removed as a whole, with the folders made for it",
     "store/__init__.py": "exports the classes",
 }
 

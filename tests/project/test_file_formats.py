@@ -8,8 +8,16 @@ from typing import get_args
 import pytest
 
 from dolmen.cli.output import destination
-from dolmen.format.file_formats import COMPRESSIONS, ENDINGS, FORMATS, Compression, FileKind, kind_of, listed
-from dolmen.format.ingest_properties import INGEST_PROPERTIES
+from dolmen.format.ingest_properties import (
+    COMPRESSIONS,
+    ENDINGS,
+    FORMATS,
+    INGEST_PROPERTIES,
+    Compression,
+    FileKind,
+    format_names,
+    kind_of,
+)
 from dolmen.ingest.formats.formats import READERS, Format, detect
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,7 +43,7 @@ def test_a_table_can_ask_for_every_format(kind: FileKind) -> None:
 
 
 def test_names_are_listed_as_a_sentence_has_them() -> None:
-    assert listed() == "csv, tsv, jsonl, parquet, arrow or avro"
+    assert format_names() == "csv, tsv, jsonl, parquet, arrow or avro"
     assert kind_of("xlsx") is None
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from dolmen.errors import InputError
+from dolmen.store import OPENERS, open_store, portable_url
 from dolmen.store.base import SCHEMES, Scheme, scheme_of
-from dolmen.store.url import OPENERS, open_store, portable_url
 
 ROOT = Path(__file__).resolve().parents[2]
 

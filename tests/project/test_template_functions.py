@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from dolmen.ingest.formats.reader_options import MAX_BYTES
+from dolmen.ingest.formats.source_file import MAX_BYTES
 from dolmen.maintenance.compact.compaction_plan import CompactionOptions
-from dolmen.maintenance.deadline import MARGIN_SECONDS
+from dolmen.maintenance.round import MARGIN_SECONDS
 from support.built import LAYERS, RUNTIME
 from support.template import KEY, PARAMETERS, TEMPLATE, arn, deployed, sub
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dolmen.ingest.announcements import MAX_TABLE_TRIES
+from dolmen.ingest.batch import MAX_TABLE_TRIES
 from dolmen.service.functions.deliveries import FIRST_WAIT_SECONDS
 from support.template import KEY, PARAMETERS, TEMPLATE, arn, deployed, sub
 

@@ -220,7 +220,7 @@ def shown() -> Iterator[tuple[str, str, str]]:
 
 def reported() -> dict[str, set[str]]:
     """The names that each function's code gives to figures of its own."""
-    telling = (ROOT / "shared/dolmen/maintenance/measures.py").read_text()
+    telling = (ROOT / "shared/dolmen/maintenance/round.py").read_text()
     of_debt, of_collection = telling.index("def measures_of_debt"), telling.index("def measures_of_collection")
     folder = ROOT / "shared/dolmen/service/functions"
     deliveries = (folder / "deliveries.py").read_text()

@@ -18,16 +18,16 @@ ROOT = Path(__file__).resolve().parents[2]
 MAPPINGS = {
     "dolmen.format.types:FROM_JSON": "plain",
     "dolmen.predicate.constants:Domain": "domain",
-    "dolmen.rows.scan.by_key.key_codes:WORDS": "codes",
+    "dolmen.rows.scan.keys_lookup:WORDS": "codes",
     "dolmen.rows.scan.engines.dataframes:LITERALS": "polars",
-    "dolmen.ingest.formats.text.cells:PARSERS": "text",
-    "dolmen.ingest.formats.text.text_export:WRITERS": "text",
-    "dolmen.ingest.formats.text.text_export:JSON_WRITERS": "json",
-    "dolmen.ingest.formats.csv.quoting:NATIVE": "text",
+    "dolmen.ingest.formats.cells:PARSERS": "text",
+    "dolmen.ingest.formats.export:WRITERS": "text",
+    "dolmen.ingest.formats.export:JSON_WRITERS": "json",
+    "dolmen.ingest.formats.csv_records:NATIVE": "text",
 }
 """Which column of the table each mapping is keyed by."""
 
-ELSEWHERE = {"dolmen.ingest.formats.text.cells:PARSERS": {"json"}}
+ELSEWHERE = {"dolmen.ingest.formats.cells:PARSERS": {"json"}}
 """Kinds that a mapping leaves to another module on purpose."""
 
 PARAMETRIC = {

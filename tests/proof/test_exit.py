@@ -18,11 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dolmen.format.delete_object import TombstoneObject
-from dolmen.format.keys import add_keys, decode_keys
-from dolmen.ingest.formats.columnar import parquet_reader
-from dolmen.ingest.formats.csv.delimited_file import DelimitedFile
-from dolmen.ingest.formats.json.json_values import parse_objects
+from dolmen.format.delete_object import TombstoneObject, add_keys, decode_keys
+from dolmen.ingest.formats import parquet_reader
+from dolmen.ingest.formats.csv_reader import DelimitedFile
+from dolmen.ingest.formats.json_values import parse_objects
 from dolmen.ingest.formats.source_file import Format, SourceFile
 
 UUID = "0197fbe0-0000-7000-8000-000000000001"

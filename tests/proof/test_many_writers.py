@@ -13,8 +13,8 @@ import pytest
 import dolmen
 from dolmen import Database
 from dolmen.base.runtime import shared_runtime
+from dolmen.store import open_store
 from dolmen.store.counting import CountingStore
-from dolmen.store.url import open_store
 from support.writers import SCHEMA, context, rows, start
 
 LONG = bool(os.environ.get("DOLMEN_LONG"))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from zlib import crc32
+
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyroaring import BitMap
 
-from dolmen.format.checksums import crc32
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest
 from dolmen.format.schema import COMMIT_TS, COMMIT_TS_ID

@@ -14,13 +14,13 @@ import pytest
 
 from dolmen.entries.segments.row_bounds import RowBounds
 from dolmen.errors import LimitError
+from dolmen.format.delete_object import keys_from_arrow
 from dolmen.format.entries import Blob, Bounds, KeysTombstone, column_stats
-from dolmen.format.keys import keys_from_arrow
 from dolmen.format.schema import Schema
 from dolmen.format.types import to_plain
 from dolmen.predicate import StatsVerdict
-from dolmen.rows.scan.by_key.key_codes import Mask, codes, is_exact
-from dolmen.rows.scan.by_key.keys_lookup import KeysGathering, KeysLookup, Tuples
+from dolmen.rows.scan.keys_lookup import KeysLookup, Mask, Tuples, codes, is_exact
+from dolmen.rows.scan.scan_deletes import KeysGathering
 from support.random_tables import FLAT, random_column
 
 KEYS = [kind for kind in FLAT if not kind.startswith("float")]
@@ -64,11 +64,9 @@ def lookups(*lists: tuple[int, pa.Table]) -> list[KeysLookup]:
 def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Where keys are: the files' fences, spans and blocks are so small that a few keys have many of them."""
     if request.param != "in memory":
-        monkeypatch.setattr(
-            "dolmen.rows.scan.by_key.keys_lookup.MEMORY_BYTES", 0 if request.param == "in files" else 400
-        )
+        monkeypatch.setattr("dolmen.rows.scan.keys_lookup.MEMORY_BYTES", 0 if request.param == "in files" else 400)
         for name, value in (("_FENCE", 3), ("_SPAN", 6), ("_BLOCK_BYTES", 50)):
-            monkeypatch.setattr(f"dolmen.rows.scan.by_key.key_codes.{name}", value)
+            monkeypatch.setattr(f"dolmen.rows.scan.keys_lookup.{name}", value)
     return str(request.param)
 
 
@@ -299,7 +297,7 @@ def test_rows_that_all_have_one_deleted_tuple_need_not_be_read(seed: int, place:
 
 
 def test_keys_that_find_no_room_on_the_disk_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dolmen.rows.scan.by_key.keys_lookup.MEMORY_BYTES", 0)
+    monkeypatch.setattr("dolmen.rows.scan.keys_lookup.MEMORY_BYTES", 0)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 14, hard))
     try:

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dolmen.format.page_locations import PagePlaces
-from dolmen.rows.scan.read.file_bytes import FileBytes, picked_pages
-from dolmen.rows.scan.read.footers import DataFileFooter
+from dolmen.format.page_locations import PageLocations
+from dolmen.rows.scan.data_objects import DataFileFooter
+from dolmen.rows.scan.file_bytes import FileBytes, picked_pages
 from dolmen.rows.write.encodings import WriteOptions
 from support.random_tables import random_table
 from support.written import Written, events, write
@@ -74,6 +74,6 @@ def test_a_file_without_places_of_pages_or_with_other_bytes_instead_is_read_whol
     chunks = footer.metadata.num_columns
     assert footer.pages is not None
     for block in (b"", b"x", b"other bytes of 8 and more", footer.page_block[:-5] + b"DPGS", footer.page_block[1:]):
-        assert PagePlaces.decode(block, chunks) is None
-    assert PagePlaces.decode(footer.page_block, chunks + 1) is None
-    assert PagePlaces.decode(footer.pages.encode(), chunks) is not None
+        assert PageLocations.decode(block, chunks) is None
+    assert PageLocations.decode(footer.page_block, chunks + 1) is None
+    assert PageLocations.decode(footer.pages.encode(), chunks) is not None

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from dolmen.format import chunk_locations
-from dolmen.format.chunk_locations import ChunkPlaces
-from dolmen.rows.scan.read.file_bytes import FileBytes
-from dolmen.rows.scan.read.footers import DataFileFooter
+from dolmen.format.chunk_locations import ChunkLocations
+from dolmen.rows.scan.data_objects import DataFileFooter
+from dolmen.rows.scan.file_bytes import FileBytes
 from dolmen.rows.write.encodings import WriteOptions
 from support.random_tables import random_table
 from support.written import Written, events, write
@@ -26,10 +26,10 @@ def footer_of(written: Written, place: int = 0) -> DataFileFooter:
     return DataFileFooter.parse(written.body(place)[file.footer[0] :], file)
 
 
-def places_of(footer: DataFileFooter) -> ChunkPlaces:
-    found = ChunkPlaces.collect(footer.metadata, footer.sums)
+def places_of(footer: DataFileFooter) -> ChunkLocations:
+    found = ChunkLocations.collect(footer.metadata, footer.sums)
     assert found is not None
-    return ChunkPlaces.decode(found.schema, found.encode())
+    return ChunkLocations.decode(found.schema, found.encode())
 
 
 @pytest.mark.parametrize("number", range(12))
@@ -83,11 +83,11 @@ def test_every_flipped_bit_of_a_placed_chunk_is_found_before_it_is_decoded() -> 
 def test_places_are_not_kept_of_files_where_they_say_too_little_or_do_not_pay(monkeypatch: pytest.MonkeyPatch) -> None:
     footer = footer_of(write(events(40)))
     assert footer.sums is not None
-    assert ChunkPlaces.collect(footer.metadata, None) is None, "without checksums"
+    assert ChunkLocations.collect(footer.metadata, None) is None, "without checksums"
     shifted = replace(footer.sums, states=(footer.sums.states[0]._replace(start=1), *footer.sums.states[1:]))
-    assert ChunkPlaces.collect(footer.metadata, shifted) is None, "something stands between two chunks"
+    assert ChunkLocations.collect(footer.metadata, shifted) is None, "something stands between two chunks"
     monkeypatch.setattr(chunk_locations, "MOST_GROUP_BYTES", 100)
-    assert ChunkPlaces.collect(footer.metadata, footer.sums) is None, "single pages of large row groups are read"
+    assert ChunkLocations.collect(footer.metadata, footer.sums) is None, "single pages of large row groups are read"
 
 
 def test_numbers_that_are_those_of_another_file_or_none_are_refused() -> None:
@@ -95,10 +95,10 @@ def test_numbers_that_are_those_of_another_file_or_none_are_refused() -> None:
     body = places.encode()
     for wrong in (b"", body[:-1], body[:-4], bytes(4), b"\xff" * len(body), body + bytes(4)):
         with pytest.raises(ValueError, match="numbers"):
-            ChunkPlaces.decode(places.schema, wrong)
+            ChunkLocations.decode(places.schema, wrong)
     other = places_of(footer_of(write(pa.table({"x": [1]}))))
     with pytest.raises(ValueError, match="numbers"):
-        ChunkPlaces.decode(other.schema, body)
+        ChunkLocations.decode(other.schema, body)
     for schema in (b"", b"\0", b"no Thrift", places.schema[:20]):
         with pytest.raises(ValueError, match=r"."):
-            ChunkPlaces.decode(schema, body)
+            ChunkLocations.decode(schema, body)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dolmen.rows.scan.read.byte_ranges import GAP_BYTES, MERGED_BYTES, FetchedFile, Range, coalesce
+from dolmen.rows.scan.data_objects import GAP_BYTES, MERGED_BYTES, Range, coalesce
+from dolmen.rows.scan.file_bytes import FetchedFile
 from dolmen.rows.scan.scan import Scan, plan_of
 from dolmen.store.cache import ObjectCache
 from dolmen.store.local_store import LocalStore

@@ -15,8 +15,8 @@ import pytest
 
 import dolmen
 from dolmen.base.runtime import Runtime
-from dolmen.rows.scan.read.reading import RowGroupColumns
-from dolmen.rows.scan.read.row_groups import RowGroup
+from dolmen.rows.scan.reading import RowGroupColumns
+from dolmen.rows.scan.row_groups import RowGroup
 from dolmen.rows.scan.scan import plan_of, reader_of, reading
 from dolmen.store.base import Object
 from dolmen.store.local_store import LocalStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from dolmen.base.cached import cached_property
+from dolmen.base.runtime import cached_property
 
 
 class Slow:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from typing import Any
+from zlib import crc32
 
 import msgspec
 import pyarrow as pa
@@ -12,8 +13,8 @@ import pytest
 from dolmen.base.runtime import Runtime
 from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.errors import CorruptionError, UnsupportedFormatError
-from dolmen.format.checksums import crc32, seal
 from dolmen.format.entries import Blob, DataFile, Overlay, Vector, WhereTombstone
+from dolmen.format.layout import seal
 from dolmen.format.manifest import AppliedId, Segment, SegmentKind, TableEntry
 from dolmen.format.schema import Schema
 from dolmen.format.segments import encode

@@ -12,15 +12,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dolmen.entries.segments.file_masks import always_mask, may_match_mask
-from dolmen.entries.segments.file_table import FileTable
+from dolmen.entries.segments.row_bounds import always_mask, may_match_mask
+from dolmen.entries.segments.segment_reader import FileTable
 from dolmen.format.entries import DataFile, bounds
 from dolmen.format.schema import Schema, type_from_json
 from dolmen.format.segments import encode
 from dolmen.format.types import to_array, to_json
 from dolmen.predicate import Column, Compare, In, Literal, Not, Predicate, StatsVerdict, columns, judge, parse
 from dolmen.predicate.ast import children, computes, terms_of
-from dolmen.predicate.constants import Domain, domain_of
+from dolmen.predicate.domains import Domain, domain_of
 from support.random_entries import random_file
 from support.random_predicates import random_predicate
 from support.random_tables import FLAT, random_table

@@ -13,9 +13,8 @@ from dolmen.base.runtime import Runtime
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.format.entries import Overlay, Vector
-from dolmen.format.layout import POINTER
+from dolmen.format.layout import POINTER, Pointer
 from dolmen.format.manifest import Manifest
-from dolmen.format.pointer import Pointer
 from dolmen.maintenance.health.file_figures import FilesSurvey
 from dolmen.predicate import parse
 from dolmen.rows.scan.plan import ScanPlan, plan

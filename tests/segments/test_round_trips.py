@@ -11,11 +11,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dolmen.entries.segments.file_table import FileTable, Uuids
+from dolmen.entries.segments.segment_reader import FileTable, Uuids
 from dolmen.format import bloom_filters
 from dolmen.format.entries import Blob, ColumnStats, DataFile, KeysTombstone, Overlay, WhereTombstone, bounds
-from dolmen.format.erasures import ErasedTable, Erasure
-from dolmen.format.manifest import AppliedId, Counts, HistoryEntry, Released, Segment, SegmentKind, TableEntry
+from dolmen.format.manifest import (
+    AppliedId,
+    Counts,
+    ErasedTable,
+    Erasure,
+    HistoryEntry,
+    Released,
+    Segment,
+    SegmentKind,
+    TableEntry,
+)
 from dolmen.format.schema import Schema
 from dolmen.format.segments import check, check_bloom, decode, encode
 from dolmen.predicate import StatsVerdict, judge, parse

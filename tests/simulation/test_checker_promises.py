@@ -8,7 +8,7 @@ import pytest
 
 from dolmen.maintenance.compact.compaction import CompactionOptions, compact
 from dolmen.maintenance.gc.collection import collect
-from dolmen.maintenance.resolve.resolution import resolve
+from dolmen.maintenance.resolution import resolve
 from dolmen_simulator.judge import model
 from dolmen_simulator.judge.never import Never, ViolationError
 from simulation.judged import DAY_US, Document, Forgery, World, check_forgery, left

@@ -10,7 +10,7 @@ import pytest
 from dolmen.commit.context import context_of
 from dolmen.iceberg import publication
 from dolmen.iceberg.publication import publish
-from dolmen.iceberg.published_versions import unpin_versions
+from dolmen.iceberg.publication_directory import unpin_versions
 from dolmen_simulator.judge import model
 from dolmen_simulator.judge.never import Never, ViolationError
 from dolmen_simulator.judge.past import RestoreAllEffect

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from dolmen.maintenance.compact.compaction import compact
-from dolmen.maintenance.resolve.resolution import resolve
+from dolmen.maintenance.resolution import resolve
 from dolmen_simulator.judge.never import Never, ViolationError
 from simulation.judged import Document, World, check_forgery, left
 

@@ -10,7 +10,7 @@ from dolmen.base.runtime import Runtime
 from dolmen.errors import StoreUnavailableError, VersionExpiredError
 from dolmen.ingest.drops.drop_ingestion import upsert_in_batches
 from dolmen.maintenance.gc.collection import collect
-from dolmen.maintenance.resolve.resolution import resolve
+from dolmen.maintenance.resolution import resolve
 from dolmen.store.memory import MemoryBucket, MemoryStore
 from dolmen.transactions.transaction import unit_of
 from simulation.interrupted import Interrupted

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dolmen.commit.group import CommitQueue, Member
+from dolmen.commit.head import CommitQueue, Member
 from dolmen.commit.loop import Leader
 from dolmen_simulator.actors.declaring import Founder
 from dolmen_simulator.actors.teaming import Team

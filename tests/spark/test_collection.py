@@ -19,7 +19,8 @@ from dolmen import Database
 from dolmen.commit.context import context_of
 from dolmen.errors import CorruptionError, InputError, VersionExpiredError
 from dolmen.maintenance.gc.collection import collect
-from dolmen.maintenance.gc.mark import mark, split_mark, stable_code, stable_codes
+from dolmen.maintenance.gc.deletion import stable_code, stable_codes
+from dolmen.maintenance.gc.mark import mark, split_mark
 from dolmen.spark import spark_upkeep
 from dolmen.spark.spark_upkeep import SparkMarker, check_codes, gc
 from support.aging import DEFAULTS

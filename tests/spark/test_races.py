@@ -28,7 +28,7 @@ from dolmen.spark.read.to_frame import to_spark
 from dolmen.spark.spark_compaction import compact
 from dolmen.spark.write.from_frame import append, delete, overwrite, upsert
 from dolmen.spark.write.spark_merge import merge
-from dolmen.store.url import open_store
+from dolmen.store import open_store
 from support.spark_races import Meeting, MeetingStore
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)

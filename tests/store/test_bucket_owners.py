@@ -9,7 +9,7 @@ import pytest
 from dolmen.base.runtime import Runtime
 from dolmen.errors import InputError
 from dolmen.store.s3.bucket_store import S3Store
-from dolmen.store.s3.clients import bucket_owners
+from dolmen.store.s3.connection import bucket_owners
 from support.stores import PART_BYTES
 
 OWNER = "111122223333"

@@ -14,7 +14,7 @@ from dolmen import Database
 from dolmen.base.runtime import Runtime
 from dolmen.base.units import SECOND_US, utc
 from dolmen.store import open_store
-from dolmen.store.clock import ServerClock
+from dolmen.store.base import ServerClock
 from dolmen.store.local_store import LocalStore
 from support.proxy import Proxy
 

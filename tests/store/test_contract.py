@@ -12,8 +12,7 @@ import pytest
 
 from dolmen.base.runtime import Runtime
 from dolmen.errors import ObjectNotFoundError
-from dolmen.service.check_store.check_run import CHECKS
-from dolmen.service.check_store.check_site import Others, open_client
+from dolmen.service.check_store.check_run import CHECKS, Others, open_client
 from dolmen.service.check_store.contract import Check, Load, Sandbox
 from dolmen.store import MemoryStore, ObjectStore
 from support.stores import KINDS, RUNTIME, keys, make_store, put, reopen

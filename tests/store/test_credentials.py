@@ -11,8 +11,8 @@ import dolmen
 from dolmen.base.runtime import Runtime
 from dolmen.errors import Error, InputError, RowError, without_credentials
 from dolmen.ingest.drops.announce_files import DropSource
-from dolmen.ingest.queues.sqs import open_queue
-from dolmen.store.url import open_store
+from dolmen.ingest.queues import open_queue
+from dolmen.store import open_store
 
 SECRET = "s3cr3t"
 

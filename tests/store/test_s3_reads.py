@@ -30,7 +30,7 @@ from dolmen.errors import (
     StoreUnavailableError,
 )
 from dolmen.store.s3.bucket_store import S3Store
-from dolmen.store.s3.reads import RequestPattern, Signer, quoted
+from dolmen.store.s3.connection import RequestPattern, Signer, quote_key
 from support.proxy import Proxy
 from support.stores import Naps, put, run_in_threads
 
@@ -253,7 +253,11 @@ def test_signatures_are_those_of_botocore() -> None:
         word = lambda: "".join(dice.choices(letters, k=dice.randrange(1, 30)))  # noqa: E731
         token = dice.choice([None, word().encode().hex()])
         credentials = Credentials(word(), word(), token)
-        region, service, path = dice.choice(["us-east-1", "eu-x"]), dice.choice(["s3", "s3-outposts"]), quoted(word())
+        region, service, path = (
+            dice.choice(["us-east-1", "eu-x"]),
+            dice.choice(["s3", "s3-outposts"]),
+            quote_key(word()),
+        )
         own = {"range": f"bytes=0-{dice.randrange(9)}", "if-match": f'"{word()}"', "x-amz-expected-bucket-owner": "1"}
         request = AWSRequest("GET", f"https://bucket.host:8443/{path}", headers=own)
         request.context = {"client_config": Config()}

@@ -25,8 +25,8 @@ import pytest
 import dolmen
 from dolmen import Database
 from dolmen.base.runtime import Runtime
-from dolmen.rows.scan.by_key import key_access
-from dolmen.rows.scan.by_key.key_access import FilterUse
+from dolmen.rows.scan import key_access
+from dolmen.rows.scan.key_access import FilterUse
 from dolmen.store.memory import MemoryStore
 from support.oracle import connect_oracle
 

@@ -16,7 +16,7 @@ from dolmen.format.ingest_properties import IngestSettings
 from dolmen.ingest.batch import BatchRequest, BatchResult, Decision, apply_together
 from dolmen.ingest.cdc.apply_changes import ChangeCounts, ingest_changes
 from dolmen.ingest.formats.formats import ReadOptions, SourceFile, detect
-from dolmen.ingest.formats.reader_options import BadRow
+from dolmen.ingest.formats.source_file import BadRow
 from dolmen.transactions.transaction import unit_of
 from support.aging import Place
 

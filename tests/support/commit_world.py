@@ -12,20 +12,17 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from dolmen.base.runtime import Runtime
-from dolmen.commit.change import Change
-from dolmen.commit.group import Committed
-from dolmen.commit.head import Head
+from dolmen.commit.change import Change, Claim, Statement
+from dolmen.commit.head import Committed, Head
 from dolmen.commit.loop import commit, submit
 from dolmen.commit.statements.background import SetProperties
 from dolmen.commit.statements.catalog import CreateTable
-from dolmen.commit.statements.row_changes import Claim, DeletePositions, Write
-from dolmen.commit.statements.statement import Statement
+from dolmen.commit.statements.row_changes import DeletePositions, Write
 from dolmen.commit.uploads import PendingUploads
 from dolmen.errors import AccessDeniedError, StoreUnavailableError
 from dolmen.format.entries import Blob, DataFile, WhereTombstone
-from dolmen.format.layout import POINTER
+from dolmen.format.layout import POINTER, Pointer
 from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.format.pointer import Pointer
 from dolmen.format.schema import Schema
 from dolmen.store.base import Object, PreconditionFailed, PutOutcome, Stored, Unknown
 from dolmen.store.memory import MemoryBucket, MemoryStore

@@ -11,11 +11,10 @@ from dolmen.base.runtime import Runtime
 from dolmen.commit.context import Context
 from dolmen.commit.head import Head
 from dolmen.format.entries import DataFile
-from dolmen.format.layout import POINTER
+from dolmen.format.layout import POINTER, Pointer
 from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.format.pointer import Pointer
+from dolmen.maintenance.verify.findings import VerifyReport
 from dolmen.maintenance.verify.verification import verify
-from dolmen.maintenance.verify.verify_report import VerifyReport
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryObject, MemoryStore
 

@@ -26,7 +26,7 @@ import pytest
 import yaml
 
 import dolmen
-from dolmen.base.cached import cached_property
+from dolmen.base.runtime import cached_property
 from support.built import LAYERS, ROOT, built_stack, find_sam, runtime_python
 from support.ministack import Ministack, boto3_client, endpoint_environment
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from dolmen.format.properties import DatabaseSettings
 from dolmen.maintenance.compact.compaction import compact
 from dolmen.maintenance.gc.collection import Collected, collect
-from dolmen.maintenance.resolve.resolution import resolve
+from dolmen.maintenance.resolution import resolve
 from dolmen.maintenance.segment_merging import merge_segments
 from dolmen.store.base import ObjectStore
 from support.aging import Place

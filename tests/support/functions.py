@@ -18,8 +18,8 @@ from dolmen import Database
 from dolmen.base.runtime import Runtime
 from dolmen.service.functions.deliveries import DeliveryQueues
 from dolmen.service.functions.function_settings import FunctionResources, FunctionSettings
+from dolmen.store import open_store
 from dolmen.store.base import ObjectStore, Stored
-from dolmen.store.url import open_store
 from support.event_builders import notification, s3_record, sqs_event
 
 FUNCTIONS = Path(__file__).parents[2] / "functions"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from dolmen.commit.change import Change
-from dolmen.commit.group import Committed, Member
+from dolmen.commit.head import Committed, Member
 from dolmen.commit.loop import Leader
 from dolmen.errors import Error
 from dolmen.format.manifest import Manifest

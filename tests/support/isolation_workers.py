@@ -17,7 +17,7 @@ import pyarrow as pa
 
 import dolmen
 from dolmen import Database, Transaction
-from dolmen.commit.statements.row_changes import Claim
+from dolmen.commit.change import Claim
 from dolmen.errors import ConflictError, RetryableError, UnknownOutcomeError, VersionExpiredError
 from dolmen.format.schema import COMMIT_TS
 from dolmen.transactions.reading import ReadableTable

@@ -13,7 +13,7 @@ from dolmen import Snapshot
 from dolmen.errors import TableNotFoundError
 from dolmen.maintenance.compact.compaction import compact
 from dolmen.maintenance.gc.mark import manifest_keys, needed_keys, tagged_manifests
-from dolmen.maintenance.resolve.resolution import resolve
+from dolmen.maintenance.resolution import resolve
 from dolmen.maintenance.segment_merging import merge_segments
 from support.aging import SCHEMA, Place, rows
 

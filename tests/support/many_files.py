@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
+from zlib import crc32
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dolmen.format.checksums import crc32
 from dolmen.format.entries import ColumnStats, DataFile
 from dolmen.format.layout import segment_key
 from dolmen.format.manifest import EMPTY, Manifest, Segment, TableEntry

@@ -60,7 +60,7 @@ class Publishers:
 def _work(work: dict[str, Any]) -> None:
     from dolmen.api.database import Database
     from dolmen.base.runtime import Runtime
-    from dolmen.store.url import open_store
+    from dolmen.store import open_store
     from support.crashing_store import Countdown, CrashingStore
 
     runtime = Runtime(threads=1)

@@ -18,7 +18,7 @@ from unittest import mock
 
 from dolmen.ingest.announcements import Drop
 from dolmen.ingest.landing import Landing
-from dolmen.ingest.queues.queue import OutgoingMessage
+from dolmen.ingest.queues import OutgoingMessage
 from support.functions import World, use_queues
 from support.template import PARAMETERS, TEMPLATE
 

@@ -20,8 +20,7 @@ from dolmen.rows.scan.plan import View
 from dolmen.rows.scan.scan import Scan
 from dolmen.rows.write.conform import conform
 from dolmen.rows.write.encodings import DEFAULT
-from dolmen.rows.write.parquet_object import WritePlan, write_object
-from dolmen.rows.write.runs import prepare
+from dolmen.rows.write.parquet_object import WritePlan, prepare, write_object
 from dolmen.store.base import ObjectStore
 from dolmen.store.cache import ObjectCache
 from dolmen.store.counting import CountingStore

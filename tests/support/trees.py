@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from dolmen.entries.index.key_bytes import Keys
-from dolmen.entries.index.pages import Places, Tree, find_all
+from dolmen.entries.index.pages import Keys, Places, Tree, find_all
 
 
 def find(tree: Tree, keys: Keys) -> Iterator[tuple[npt.NDArray[np.int64], Places]]:

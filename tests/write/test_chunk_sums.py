@@ -12,8 +12,8 @@ import pytest
 from dolmen.errors import CorruptionError
 from dolmen.format.entries import DataFile
 from dolmen.format.page_locations import SUMS_MAGIC, ChunkSums
-from dolmen.rows.scan.read.file_bytes import FileBytes
-from dolmen.rows.scan.read.footers import DataFileFooter
+from dolmen.rows.scan.data_objects import DataFileFooter
+from dolmen.rows.scan.file_bytes import FileBytes
 from dolmen.rows.write.encodings import WriteOptions
 from support.random_tables import random_table
 from support.written import events, write

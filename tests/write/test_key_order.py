@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from dolmen.format import keys
-from dolmen.format.keys import distinct_keys, last_of_equals, order_of
+from dolmen.format import delete_object
+from dolmen.format.delete_object import distinct_keys, last_of_equals, order_of
 
 SEED = os.environ["DOLMEN_TEST_SEED"]
 
@@ -43,7 +43,7 @@ def empty(rng: random.Random) -> str:
 
 @pytest.fixture(autouse=True)
 def every_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keys, "_MANY", 0)
+    monkeypatch.setattr(delete_object, "_MANY", 0)
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.binary()])
@@ -56,14 +56,14 @@ def test_texts_stand_in_the_order_of_pyarrow(draw: Callable[[random.Random], str
         begin = rng.randrange(len(values))
         cut = rng.randrange(begin, len(values))
         for column in (values, values[begin:], pa.chunked_array([values[begin:cut], values[cut:], values[:begin]])):
-            keys = pa.table({"1": column})
-            expected = pc.sort_indices(keys, sort_keys=[("1", "ascending")]).to_pylist()
-            assert order_of(keys).tolist() == expected
+            delete_object = pa.table({"1": column})
+            expected = pc.sort_indices(delete_object, sort_keys=[("1", "ascending")]).to_pylist()
+            assert order_of(delete_object).tolist() == expected
 
 
 def test_without_keys_none_is_distinct() -> None:
-    keys, places = distinct_keys(pa.table({"1": pa.array([], pa.string())}))
-    assert (keys.num_rows, len(places)) == (0, 0)
+    delete_object, places = distinct_keys(pa.table({"1": pa.array([], pa.string())}))
+    assert (delete_object.num_rows, len(places)) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -76,16 +76,16 @@ def test_without_keys_none_is_distinct() -> None:
     ],
 )
 def test_of_equal_keys_the_last_is_found(columns: list[pa.Array]) -> None:
-    keys, places = distinct_keys(pa.table(columns, names=[str(id_) for id_ in range(len(columns))]))
+    delete_object, places = distinct_keys(pa.table(columns, names=[str(id_) for id_ in range(len(columns))]))
     rows = list(zip(*(column.to_pylist() for column in columns), strict=True))
     last = {row: place for place, row in enumerate(rows)}
-    assert [tuple(row.values()) for row in keys.to_pylist()] == sorted(last)
+    assert [tuple(row.values()) for row in delete_object.to_pylist()] == sorted(last)
     assert places.tolist() == [last[row] for row in sorted(last)]
 
 
 def test_keys_in_chunks_are_compared_over_their_ends() -> None:
-    keys = pa.table({"1": pa.chunked_array([["a", "b"], ["b"], ["b", "c"]])})
-    assert last_of_equals(keys).tolist() == [True, False, False, True, True]
+    delete_object = pa.table({"1": pa.chunked_array([["a", "b"], ["b"], ["b", "c"]])})
+    assert last_of_equals(delete_object).tolist() == [True, False, False, True, True]
 
 
 def test_as_many_uuids_as_an_upsert_takes_are_sorted_without_a_comparison_of_each_two() -> None:

@@ -14,15 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dolmen.format.checksums import carried, carried_difference
-from dolmen.format.chunk_locations import SpliceSource
+from dolmen.format.chunk_locations import SpliceSource, shift_difference, shift_states
 from dolmen.format.entries import DataFile
-from dolmen.format.page_locations import ChunkSums, PagePlaces, chunk_place
+from dolmen.format.page_locations import ChunkSums, PageLocations, chunk_range
 from dolmen.format.parquet_footer import FooterParts, ThriftCursor, ThriftStruct
+from dolmen.rows.write.data_file import CopiedGroup, CopiedGroups, EncodedGroups, SplicedObject, written_frame
 from dolmen.rows.write.encodings import WriteOptions
-from dolmen.rows.write.parquet_object import WritePlan
-from dolmen.rows.write.runs import Run, prepare
-from dolmen.rows.write.spliced_object import CopiedGroup, CopiedGroups, EncodedGroups, SplicedObject, written_frame
+from dolmen.rows.write.parquet_object import Run, WritePlan, prepare
 from support.random_tables import random_table
 from support.written import Written, write
 
@@ -38,18 +36,18 @@ def test_states_carried_over_are_those_of_the_bytes_behind_others() -> None:
         cuts = sorted(rng.randint(0, len(piece)) for _ in range(5))
         states = np.array([zlib.crc32(old + piece[:cut]) for cut in cuts], np.int64)
         difference = zlib.crc32(old) ^ zlib.crc32(new)
-        moved = carried(states, np.array(cuts, np.int64), np.full(len(cuts), difference))
+        moved = shift_states(states, np.array(cuts, np.int64), np.full(len(cuts), difference))
         assert moved.tolist() == [zlib.crc32(new + piece[:cut]) for cut in cuts]
-        whole = zlib.crc32(old + piece) ^ carried_difference(difference, len(piece))
+        whole = zlib.crc32(old + piece) ^ shift_difference(difference, len(piece))
         assert whole == zlib.crc32(new + piece)
 
 
 def test_states_are_carried_over_gigabytes() -> None:
     """By steps: the state after the second half follows from that after the first."""
     distance, difference = 3 << 40, 0x12345678
-    ends = carried(np.zeros(2, np.int64), np.array([distance, distance // 2]), np.full(2, difference))
-    assert ends.tolist() == [carried_difference(difference, distance), carried_difference(difference, distance // 2)]
-    assert carried_difference(int(ends[1]), distance // 2) == ends[0]
+    ends = shift_states(np.zeros(2, np.int64), np.array([distance, distance // 2]), np.full(2, difference))
+    assert ends.tolist() == [shift_difference(difference, distance), shift_difference(difference, distance // 2)]
+    assert shift_difference(int(ends[1]), distance // 2) == ends[0]
 
 
 def footer_of(body: bytes) -> bytes:
@@ -98,7 +96,7 @@ def test_fields_far_apart_are_encoded_with_their_whole_number() -> None:
 def source_of(written: Written, place: int = 0) -> SpliceSource:
     file, body = written.files[place], written.body(place)
     metadata = written.parquet(place).metadata
-    start = max(sum(chunk_place(metadata.row_group(g).column(c))) for g, c in all_chunks(metadata))
+    start = max(sum(chunk_range(metadata.row_group(g).column(c))) for g, c in all_chunks(metadata))
     found = SpliceSource.parse(file.path, written.store.head(file.path).etag, body[start:], start, file.footer[0])
     assert found is not None
     return found
@@ -150,10 +148,10 @@ def check_sums(file: DataFile, body: bytes) -> None:
     sums = ChunkSums.decode(end, file.footer[0], metadata, "spliced")
     assert sums is not None
     assert sums.end == zlib.crc32(body[: file.footer[0]])
-    pages = PagePlaces.decode(end[: sums.before], len(sums.states))
+    pages = PageLocations.decode(end[: sums.before], len(sums.states))
     assert pages is not None
     for place, (group, column) in enumerate(all_chunks(metadata)):
-        start, length = chunk_place(metadata.row_group(group).column(column))
+        start, length = chunk_range(metadata.row_group(group).column(column))
         assert sums.states[place] == (zlib.crc32(body[:start]), zlib.crc32(body[: start + length]))
         found = pages.of_chunk(metadata, sums, group, column)
         if found is None:
@@ -254,7 +252,7 @@ def test_a_damaged_byte_in_a_source_is_one_in_the_file_too() -> None:
     metadata = pq.read_metadata(pa.BufferReader(made))
     sums = ChunkSums.decode(made[file.footer[0] :], file.footer[0], metadata, "spliced")
     assert sums is not None
-    places = [chunk_place(metadata.row_group(group).column(0)) for group in range(4)]
+    places = [chunk_range(metadata.row_group(group).column(0)) for group in range(4)]
     intact = [
         states.fit(made[start : start + length]) for (start, length), states in zip(places, sums.states, strict=True)
     ]

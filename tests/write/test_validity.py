@@ -14,7 +14,7 @@ import pytest
 import dolmen
 from dolmen import Table
 from dolmen.errors import InputError, RowError, SchemaError
-from dolmen.rows.write.validity import first_invalid
+from dolmen.rows.write.conform import first_invalid
 
 NOT_UTF8 = "the text is not UTF-8"
 TEXTS = pa.Array.from_buffers(pa.string(), 5, pa.array([b"a", b"bb", None, b"x\xff", b"z"]).buffers())

@@ -15,15 +15,16 @@ from pyspark.sql import SparkSession
 
 from dolmen.api.database import Database
 from dolmen.base import arguments
+from dolmen.base.runtime import never
 from dolmen.base.units import MIB
 from dolmen.commit.context import Context, context_of
 from dolmen.commit.loop import submit
 from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.format.manifest import Manifest, Segment
 from dolmen.format.properties import DatabaseSettings, has_index
-from dolmen.maintenance import never
 from dolmen.maintenance.gc.collection import Collected, collect
-from dolmen.maintenance.gc.mark import Codes, KeySet, MarkPart, keys_of_part, split_mark, stable_code, stable_codes
+from dolmen.maintenance.gc.deletion import Codes, KeySet, stable_code, stable_codes
+from dolmen.maintenance.gc.mark import MarkPart, keys_of_part, split_mark
 from dolmen.maintenance.indexing import MOST_LOST, Indexed, IndexVersion, PartBuilding, index_reader
 from dolmen.spark.sessions import check_database, check_session, worker_url
 from dolmen.spark.tasks import MapBatches, map_in_tasks, raising_dolmen_errors, run_numbered, snapshot_in_task

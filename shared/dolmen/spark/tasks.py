@@ -34,8 +34,8 @@ from dolmen.format.manifest import Manifest
 from dolmen.format.schema import Schema
 from dolmen.rows.write.casts import FindCast
 from dolmen.rows.write.conform import conform
+from dolmen.store import open_store
 from dolmen.store.base import ObjectStore
-from dolmen.store.url import open_store
 
 __all__ = ["Py4JError", "Py4JJavaError"]
 

@@ -10,8 +10,8 @@ from typing import TypeAlias
 from dolmen.api.database import Database
 from dolmen.commit.context import Context
 from dolmen.errors import InputError
-from dolmen.transactions.results import Commit
 from dolmen.transactions.transaction import Transaction, unit_of
+from dolmen.transactions.unit_of_work import Commit
 from dolmen_simulator.judge.erasing import SUBJECT
 from dolmen_simulator.judge.model import Effect, OperationRun
 from dolmen_simulator.judge.never import Never, ViolationError, unexpected_error

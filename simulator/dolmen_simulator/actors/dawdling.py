@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dolmen.transactions.results import Commit
+from dolmen.transactions.unit_of_work import Commit
 from dolmen_simulator.actors.writers import Actor, arrow
 from dolmen_simulator.judge import model
 from dolmen_simulator.world.network import MINUTE_US

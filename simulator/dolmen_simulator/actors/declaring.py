@@ -8,9 +8,9 @@ from typing import Any
 from dolmen.declaration import Declaration, DeclaredChange, DeclaredTable, plan
 from dolmen.declaration.declaration_plan import ROUNDS
 from dolmen.errors import ConflictError, SchemaError
-from dolmen.transactions.results import Commit
 from dolmen.transactions.transaction import Transaction
 from dolmen.transactions.transaction_table import TransactionTable
+from dolmen.transactions.unit_of_work import Commit
 from dolmen_simulator.actors.writers import PLAIN, TABLES, Actor
 from dolmen_simulator.judge import model
 from dolmen_simulator.judge.altering import AlterEffect, OrderStep

@@ -13,12 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dolmen.api.database import Database
-from dolmen.ingest.announcements import Drop, Message, isolate, read_drops
+from dolmen.ingest.announcements import Drop, read_drops
+from dolmen.ingest.batch import Message, isolate
 from dolmen.ingest.drops.drop_outcomes import DropOutcome
 from dolmen.ingest.drops.ingest_drops import ingest_drops
 from dolmen.ingest.landing import PREFIX, REJECTED
-from dolmen.ingest.rejects.reject import ERROR_SUFFIX, reject_key
-from dolmen.transactions.results import Commit
+from dolmen.ingest.rejects import ERROR_SUFFIX, reject_key
+from dolmen.transactions.unit_of_work import Commit
 from dolmen_simulator.actors.batches import Answer, serve
 from dolmen_simulator.actors.writers import PLAIN, Actor, arrow
 from dolmen_simulator.judge.ingesting import DroppedColumn, IngestEffect

@@ -9,12 +9,12 @@ from functools import partial
 from typing import Any
 
 from dolmen.api.database import Database
-from dolmen.format.erasures import erasure_id
-from dolmen.iceberg.erased_tables import publish_erasures
-from dolmen.ingest.announcements import Message, isolate
-from dolmen.ingest.deletes.delete_requests import DeleteRequest, apply_deletes, parse_request
+from dolmen.format.receipts import erasure_id
+from dolmen.iceberg.publication import publish_erasures
+from dolmen.ingest.batch import Message, isolate
+from dolmen.ingest.delete_requests import DeleteRequest, apply_deletes, parse_request
 from dolmen.ingest.redaction import MessageError
-from dolmen.transactions.results import Commit
+from dolmen.transactions.unit_of_work import Commit
 from dolmen_simulator.actors.batches import Answer, serve
 from dolmen_simulator.actors.writers import KEYS, NAMES, PLAIN, Actor
 from dolmen_simulator.judge import model

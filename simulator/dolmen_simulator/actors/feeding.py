@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from io import BytesIO
 from typing import Any
 
-from dolmen.commit.statements.sequence import Advance
+from dolmen.commit.statements.row_changes import Advance
 from dolmen.format.ingest_properties import CdcSettings, IngestSettings
 from dolmen.ingest.cdc.apply_changes import ingest_changes
 from dolmen.ingest.formats.formats import ReadOptions, SourceFile, detect

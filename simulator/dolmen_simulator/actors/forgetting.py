@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dolmen.errors import InputError
-from dolmen.iceberg.erased_tables import publish_erasures
+from dolmen.iceberg.publication import publish_erasures
 from dolmen.predicate import Where
 from dolmen.rows.write.row_digest import content_digest
-from dolmen.transactions.results import Commit
 from dolmen.transactions.transaction import unit_of
+from dolmen.transactions.unit_of_work import Commit
 from dolmen_simulator.actors.writers import KEYS, NAMES, Actor, World
 from dolmen_simulator.judge.erasing import SUBJECT, EraseEffect, ForgetEffect
 from dolmen_simulator.judge.ingesting import IngestEffect

@@ -7,10 +7,10 @@ overlays of one file are in several places.
 from __future__ import annotations
 
 from dolmen.maintenance.compact.compaction import CompactionOptions, compact
-from dolmen.maintenance.resolve.resolution import resolve
+from dolmen.maintenance.resolution import resolve
 from dolmen.maintenance.segment_merging import merge_segments
-from dolmen.transactions.results import Commit
 from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.unit_of_work import Commit
 from dolmen_simulator.actors.upkeep import SPLICING, Upkeep
 from dolmen_simulator.actors.writers import KEYS, arrow
 from dolmen_simulator.judge import model

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dolmen.maintenance.indexing import index_table
-from dolmen.transactions.results import Commit
+from dolmen.transactions.unit_of_work import Commit
 from dolmen_simulator.actors.upkeep import Upkeep
 from dolmen_simulator.actors.writers import KEYS, NAMES, Actor, arrow
 from dolmen_simulator.judge.inserting import InsertEffect

@@ -9,7 +9,7 @@ import random
 from dataclasses import dataclass, replace
 
 from dolmen.rows.write.row_digest import content_digest
-from dolmen.transactions.results import Commit
+from dolmen.transactions.unit_of_work import Commit
 from dolmen_simulator.actors.writers import PLAIN, SPARE, Actor, World, arrow, digest_of_rows
 from dolmen_simulator.judge import model
 from dolmen_simulator.judge.model import Row

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dolmen.commit.statements.row_changes import Overwrite
 from dolmen.errors import ConflictError, TableNotFoundError
 from dolmen.transactions import row_statements
-from dolmen.transactions.results import Commit
 from dolmen.transactions.transaction import Transaction, unit_of
+from dolmen.transactions.unit_of_work import Commit
 from dolmen_simulator.actors.declaring import create_table_in
 from dolmen_simulator.actors.writers import PLAIN, TABLES, Actor, add, arrow
 from dolmen_simulator.judge import model

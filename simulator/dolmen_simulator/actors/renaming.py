@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from dolmen.transactions.results import Commit
 from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.unit_of_work import Commit
 from dolmen_simulator.actors.declaring import create_table_in
 from dolmen_simulator.actors.hoarding import ELSEWHERE, HOME
 from dolmen_simulator.actors.writers import NAMES, PLAIN, SPARE, TABLES, Blind, add, arrow

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dolmen.errors import UnknownOutcomeError
-from dolmen.maintenance.deadline import Deadline
-from dolmen.maintenance.round import STEPS, Round
+from dolmen.maintenance.round import STEPS, Deadline, Round
 from dolmen_simulator.actors.upkeep import Upkeep
 from dolmen_simulator.actors.writers import TABLES
 from dolmen_simulator.judge.never import Never, ViolationError

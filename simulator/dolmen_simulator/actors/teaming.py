@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dolmen.transactions.results import Commit
 from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.unit_of_work import Commit
 from dolmen_simulator.actors.writers import KEYS, PLAIN, TABLES, Actor, add, arrow
 from dolmen_simulator.judge import model
 from dolmen_simulator.judge.inserting import InsertEffect

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from dolmen.errors import VersionExpiredError
-from dolmen.transactions.results import Commit
+from dolmen.transactions.unit_of_work import Commit
 from dolmen_simulator.actors.readers import Reader
 from dolmen_simulator.actors.writers import NAMES, PLAIN, SPARE
 from dolmen_simulator.judge.model import Effect

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from dolmen.transactions.merge.clauses import Insert
-from dolmen.transactions.merge.row_template import Expression
+from dolmen.transactions.merge.clauses import Expression, Insert
 from dolmen.transactions.transaction import Transaction
 from dolmen.transactions.transaction_table import TransactionTable
 from dolmen_simulator.actors.writers import KEYS, Actor

@@ -11,19 +11,19 @@ from typing import Any
 
 import pyarrow as pa
 
+from dolmen.base.runtime import never
 from dolmen.base.units import GIB, MIB
 from dolmen.commit.statements.row_changes import Write
-from dolmen.maintenance import never
 from dolmen.maintenance.compact.compaction import CompactionOptions, compact
 from dolmen.maintenance.gc.collection import collect
-from dolmen.maintenance.resolve.resolution import resolve
+from dolmen.maintenance.resolution import resolve
 from dolmen.maintenance.segment_merging import merge_segments
 from dolmen.maintenance.ttl import expire_rows
 from dolmen.rows.write.data_file import write_data_files
 from dolmen.rows.write.encodings import WriteOptions
 from dolmen.transactions import row_statements
-from dolmen.transactions.results import Commit
 from dolmen.transactions.transaction import Transaction, unit_of
+from dolmen.transactions.unit_of_work import Commit
 from dolmen_simulator.actors.writers import NAMES, TABLES, Actor, arrow
 from dolmen_simulator.judge import model
 from dolmen_simulator.judge.model import OperationRun, Row

@@ -13,9 +13,9 @@ from typing import Any, Protocol, TypeVar
 import pyarrow as pa
 
 from dolmen.rows.write.row_digest import RowDigest, content_digest
-from dolmen.transactions.results import Commit
 from dolmen.transactions.transaction import Transaction
 from dolmen.transactions.transaction_table import TransactionTable
+from dolmen.transactions.unit_of_work import Commit
 from dolmen_simulator.judge import model
 from dolmen_simulator.judge.model import SCHEMA, Effect, Matches, OperationRun, Row
 from dolmen_simulator.world.process import Process

@@ -18,11 +18,11 @@ from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
 from dolmen.commit.context import Context, context_of
 from dolmen.errors import CorruptionError, Error, StoreUnavailableError
-from dolmen.format.erasures import parse_receipt_key
 from dolmen.format.layout import POINTER, memory_name
+from dolmen.format.receipts import parse_receipt_key
 from dolmen.maintenance.compact.compaction import compact
 from dolmen.maintenance.erasures.status import check_receipt
-from dolmen.maintenance.resolve.resolution import resolve
+from dolmen.maintenance.resolution import resolve
 from dolmen.maintenance.verify.verification import verify
 from dolmen.store.memory import MemoryBucket, MemoryObject, MemoryStore
 from dolmen_simulator.interleavings.execution import Execution, Task

@@ -14,7 +14,7 @@ from dolmen.errors import PredicateError, TableExistsError
 from dolmen.format.ingest_properties import IngestSettings
 from dolmen.ingest.batch import BatchRequest, Decision
 from dolmen.ingest.formats.formats import SourceFile, detect, read
-from dolmen.ingest.formats.reader_options import RowNumbers
+from dolmen.ingest.formats.source_file import RowNumbers
 from dolmen.ingest.late import ErasedRows, expect_erasures
 from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen_simulator.interleavings.checks import SCHEMA, ExpectedTables, Pair, PairedCall, Row, arrow, rows_of

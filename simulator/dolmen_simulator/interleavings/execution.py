@@ -17,9 +17,9 @@ from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
 from dolmen.commit.context import Context, context_of
 from dolmen.errors import UnknownOutcomeError
-from dolmen.store.clock import DatedAnswer, ServerClock
+from dolmen.store.base import DatedResponse, ServerClock
 from dolmen.store.memory import MemoryBucket, MemoryObject
-from dolmen.store.s3.clients import Connection
+from dolmen.store.s3.connection import Connection
 from dolmen_simulator.interleavings.steps import (
     EVERYTHING,
     NOTHING,
@@ -79,7 +79,7 @@ class _WatchedClock(ServerClock):
         self._inner, self._on_read = inner, on_read
 
     @property
-    def last(self) -> DatedAnswer:
+    def last(self) -> DatedResponse:
         """See ServerClock."""
         self._on_read()
         return self._inner.last

@@ -9,11 +9,11 @@ from typing import Any, TypeAlias
 
 from dolmen.api.database import Database
 from dolmen.commit.context import context_of
-from dolmen.commit.group import Committed, Member
+from dolmen.commit.head import Committed, Member
 from dolmen.commit.loop import Leader
 from dolmen.errors import AppliedIdError, ConflictError, DuplicateKeyError, Error, UnknownOutcomeError
-from dolmen.transactions.results import Commit
 from dolmen.transactions.transaction import Transaction, unit_of
+from dolmen.transactions.unit_of_work import Commit
 from dolmen_simulator.interleavings.checks import ExpectedTables, Pair, PairedCall, Row, arrow
 from dolmen_simulator.interleavings.doubt import FOR_GOOD, MOMENT
 from dolmen_simulator.interleavings.execution import Peer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dolmen.api.database import Database
 from dolmen.commit.context import context_of
-from dolmen.maintenance.resolve.resolution import resolve
+from dolmen.maintenance.resolution import resolve
 from dolmen.maintenance.segment_merging import merge_segments
 from dolmen.transactions.transaction import Transaction
 from dolmen_simulator.interleavings.checks import SCHEMA, ExpectedTables, Pair, PairedCall, Row, arrow

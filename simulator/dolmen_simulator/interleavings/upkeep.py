@@ -22,7 +22,7 @@ from dolmen.ingest.cdc.apply_changes import ingest_changes
 from dolmen.ingest.formats.formats import ReadOptions, SourceFile, detect
 from dolmen.maintenance.compact.compaction import CompactionOptions, compact
 from dolmen.maintenance.gc.collection import collect
-from dolmen.maintenance.resolve.resolution import resolve
+from dolmen.maintenance.resolution import resolve
 from dolmen.maintenance.ttl import expire_rows
 from dolmen.rows.write.data_file import write_data_files
 from dolmen.rows.write.encodings import WriteOptions

@@ -9,7 +9,7 @@ import msgspec
 
 from dolmen.format.layout import memory_name
 from dolmen.store.memory import MemoryBucket
-from dolmen.transactions.results import Commit
+from dolmen.transactions.unit_of_work import Commit
 from dolmen_simulator.judge.account import check_size, count_merges, count_upkeep
 from dolmen_simulator.judge.answers import has_reason
 from dolmen_simulator.judge.chronicle import Chronicle, LandedVersion

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dolmen.store.memory import MemoryBucket
-from dolmen.transactions.results import Commit
+from dolmen.transactions.unit_of_work import Commit
 
 _HEAD = struct.Struct("<4sQQ")
 

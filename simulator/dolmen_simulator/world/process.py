@@ -24,8 +24,8 @@ from dolmen.errors import (
     UnsettledTimestampError,
     VersionExpiredError,
 )
-from dolmen.transactions.results import Commit
 from dolmen.transactions.transaction import Transaction, unit_of
+from dolmen.transactions.unit_of_work import Commit
 from dolmen_simulator.judge.ledger import CommitLedger
 from dolmen_simulator.judge.model import Effect, Operation, OperationRun
 from dolmen_simulator.judge.never import Never, ViolationError, unexpected_error

@@ -18,8 +18,7 @@ from typing import Any, NoReturn
 from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeoutError
 
 from dolmen.base.runtime import Runtime
-from dolmen.store.s3.bucket_store import S3Store
-from dolmen.store.s3.upload import PART_BYTES, THRESHOLD_BYTES
+from dolmen.store.s3.bucket_store import PART_BYTES, THRESHOLD_BYTES, S3Store
 from dolmen_simulator.world.fates import Crash, Fate, Refusal, StoreRequest, Verb
 from dolmen_simulator.world.server import Server
 

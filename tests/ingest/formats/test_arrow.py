@@ -11,7 +11,7 @@ import pytest
 from pyarrow import feather, ipc
 
 from dolmen.errors import InputError, RowError, SchemaError
-from dolmen.ingest.formats.columnar import arrow
+from dolmen.ingest.formats import arrow
 from dolmen.ingest.formats.formats import ReadOptions, SourceFile, detect, infer, read
 
 TABLE = pa.table({"a": pa.array(range(100), pa.int64()), "b": pa.array(["x", None] * 50).dictionary_encode()})

@@ -17,10 +17,8 @@ import pytest
 from pyarrow import ipc, parquet
 
 from dolmen.errors import InputError, RowError, SchemaError
-from dolmen.ingest.formats import reader_options
+from dolmen.ingest.formats import jsonl, source_file, text_blocks
 from dolmen.ingest.formats.formats import BadRow, SourceFile, detect, read
-from dolmen.ingest.formats.json import jsonl
-from dolmen.ingest.formats.text import text_blocks
 
 SCHEMA = pa.schema(
     [
@@ -141,7 +139,7 @@ def test_csv_is_read_as_if_each_row_stood_alone(newline: bytes, chance: random.R
 
 def test_json_lines_are_read_as_if_each_row_stood_alone(chance: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jsonl, "_LINES_AT_ONCE", 4)
-    monkeypatch.setattr(reader_options, "_ROWS_AFTER_BAD", 3)
+    monkeypatch.setattr(source_file, "_ROWS_AFTER_BAD", 3)
     for _ in range(ROUNDS):
         share = chance.choice([0, 0.05, 0.5, 1])
         rows = [b'{"id": 0}', *(_json_row(chance, share) for _ in range(chance.choice([1, 5, 80])))]
@@ -298,7 +296,7 @@ def test_a_row_is_converted_a_few_times_only_however_many_are_bad(monkeypatch: p
             return b""
 
     told: list[BadRow] = []
-    made = reader_options.good_rows(Counted(), 1, told.append)
+    made = source_file.good_rows(Counted(), 1, told.append)
     assert sum(batch.num_rows for batch in made) == 9_900
     assert len(told) == 100
     assert sum(converted) < 6 * 10_000

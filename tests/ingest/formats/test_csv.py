@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from dolmen.errors import InputError, RowError, SchemaError
-from dolmen.ingest.formats.csv import quoting
+from dolmen.ingest.formats import csv_records
 from dolmen.ingest.formats.formats import SourceFile, detect, read
 
 UTC = dt.UTC
@@ -158,7 +158,7 @@ def test_tabs_separate_in_tsv() -> None:
 
 
 def test_a_record_longer_than_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dolmen.ingest.formats.text.text_blocks.MAX_RECORD_BYTES", 1000)
+    monkeypatch.setattr("dolmen.ingest.formats.text_blocks.MAX_RECORD_BYTES", 1000)
     with pytest.raises(RowError, match="quote") as caught:
         _read(b'a,b\n1,2\n3,"' + b"x\n" * 1000, block_bytes=100)
     assert caught.value.line == 3
@@ -193,7 +193,7 @@ def test_parsing_at_once_and_from_text_agree(word: str, target: pa.DataType, mon
             return str(error)
 
     at_once = outcome()
-    monkeypatch.setattr(quoting, "_is_parsed_natively", lambda target: False)
+    monkeypatch.setattr(csv_records, "_is_parsed_natively", lambda target: False)
     assert outcome() == at_once
 
 
@@ -206,9 +206,9 @@ def test_random_files_are_read_as_the_standard_library_reads_them() -> None:
         width = chance.randint(2, 4)
         rows = [["".join(chance.choices(alphabet, k=chance.randint(1, 6))) for _ in range(width)] for _ in range(9)]
         sink = io.StringIO()
-        quoting = chance.choice([csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
+        csv_records = chance.choice([csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
         names = [f"c{n}" for n in range(width)]
-        csv.writer(sink, quoting=quoting, lineterminator=chance.choice(["\n", "\r\n"])).writerows([names, *rows])
+        csv.writer(sink, quoting=csv_records, lineterminator=chance.choice(["\n", "\r\n"])).writerows([names, *rows])
         schema = pa.schema([(name, pa.string()) for name in names])
         table = _read(sink.getvalue().encode(), schema, block_bytes=chance.choice([1, 5, 40, 1 << 20]))
         assert [list(row.values()) for row in table.to_pylist()] == rows

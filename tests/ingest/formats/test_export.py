@@ -17,9 +17,8 @@ import pyarrow as pa
 import pytest
 
 from dolmen.errors import InputError, SchemaError
-from dolmen.ingest.formats.export import export_file, export_stream
+from dolmen.ingest.formats.export import encode_base64, export_file, export_stream
 from dolmen.ingest.formats.formats import Format, SourceFile, detect, infer, read
-from dolmen.ingest.formats.text.text_export import encode_base64
 
 NAN, INF, UTC = math.nan, math.inf, dt.UTC
 EDGES = [dt.datetime.min, dt.datetime.max, dt.datetime(1969, 12, 31, 23, 59, 59, 999999)]

@@ -13,10 +13,9 @@ import pytest
 from pyarrow import ipc, parquet
 
 from dolmen.ingest.formats.formats import SourceFile, detect, infer, read
-from dolmen.ingest.formats.json.json_types import join, node_of_array, node_of_values
-from dolmen.ingest.formats.json.json_values import parse_objects
-from dolmen.ingest.formats.json.slow_rows import parse_line
-from dolmen.ingest.formats.text.infer import NOTHING, TEXT, TextShape
+from dolmen.ingest.formats.infer import NOTHING, TEXT, TextShape
+from dolmen.ingest.formats.json_types import join, node_of_array, node_of_values
+from dolmen.ingest.formats.json_values import parse_line, parse_objects
 
 US, ZONED, BIG = pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.decimal128(38, 0)
 

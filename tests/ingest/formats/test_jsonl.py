@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 from dolmen.errors import RowError, SchemaError
+from dolmen.ingest.formats import lines as json_lines
 from dolmen.ingest.formats.formats import SourceFile, detect, read
-from dolmen.ingest.formats.json import lines as json_lines
 
 UTC = dt.UTC
 

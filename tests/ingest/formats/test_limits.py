@@ -15,7 +15,7 @@ import pytest
 from pyarrow import ipc, parquet
 
 import dolmen
-from dolmen.declaration.column_text import parse_columns
+from dolmen.declaration.declaration_file import parse_columns
 from dolmen.errors import Error, InputError, LimitError, SchemaError
 from dolmen.ingest.formats.formats import ReadOptions, SourceFile, detect, infer, read, survey
 from support.local_once import local_once

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from dolmen.errors import RowError
+from dolmen.ingest.formats.cells import parse_text
 from dolmen.ingest.formats.formats import Format, SourceFile, infer, read
-from dolmen.ingest.formats.text.cells import parse_text
 from dolmen.rows.write.casts import Misfit
 from support.text_grammar import REFUSED, meaning
 

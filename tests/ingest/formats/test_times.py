@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from dolmen.errors import InputError, RowError
+from dolmen.ingest.formats.cells import TimeFormat
 from dolmen.ingest.formats.formats import ReadOptions, SourceFile, detect, infer, read
-from dolmen.ingest.formats.text.times import TimeFormat
 
 UTC = dt.UTC
 MOMENT = dt.datetime(2023, 11, 14, 22, 13, 20)

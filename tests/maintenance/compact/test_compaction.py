@@ -22,8 +22,8 @@ from dolmen.errors import StaleWriterError, TableNotFoundError
 from dolmen.format.schema import COMMIT_TS, COMMIT_TS_ID
 from dolmen.maintenance.compact import compaction
 from dolmen.maintenance.compact.compaction import Compacted, CompactionOptions, compact
-from dolmen.maintenance.compact.sort import LiveRows
-from dolmen.maintenance.resolve.resolution import resolve
+from dolmen.maintenance.compact.rewrite import LiveRows
+from dolmen.maintenance.resolution import resolve
 from dolmen.store import LocalStore
 from support.tables import World
 from support.written import events

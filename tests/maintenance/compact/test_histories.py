@@ -14,7 +14,7 @@ import pyarrow as pa
 from dolmen import Database
 from dolmen.base.runtime import Runtime
 from dolmen.maintenance.compact.compaction import CompactionOptions, compact
-from dolmen.maintenance.resolve.resolution import resolve
+from dolmen.maintenance.resolution import resolve
 from dolmen.store import LocalStore
 from dolmen.store.memory import MemoryBucket, MemoryStore
 from support.random_predicates import random_predicate

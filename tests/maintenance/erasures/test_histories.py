@@ -16,10 +16,10 @@ import pyarrow as pa
 import pytest
 
 from dolmen.errors import Error, TableNotFoundError
-from dolmen.format.erasures import Receipt
+from dolmen.format.receipts import Receipt
 from dolmen.maintenance.compact.compaction import compact
 from dolmen.maintenance.gc.collection import collect
-from dolmen.maintenance.resolve.resolution import resolve
+from dolmen.maintenance.resolution import resolve
 from dolmen.maintenance.segment_merging import merge_segments
 from dolmen.maintenance.verify.verification import verify
 from dolmen.store.memory import MemoryStore

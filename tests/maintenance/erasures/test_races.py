@@ -11,7 +11,7 @@ import pytest
 
 from dolmen import Database
 from dolmen.errors import Error, VersionExpiredError
-from dolmen.format.erasures import Receipt
+from dolmen.format.receipts import Receipt
 from dolmen.maintenance.gc.collection import collect
 from dolmen.maintenance.verify.verification import verify
 from dolmen.store.base import ObjectStore

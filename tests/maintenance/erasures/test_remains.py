@@ -10,9 +10,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from dolmen.base.runtime import Runtime
-from dolmen.format.erasures import Remains
-from dolmen.maintenance.erasures.finishing import noncurrent_remains, outside_remains
-from dolmen.store.url import open_store
+from dolmen.format.receipts import Remains
+from dolmen.maintenance.erasures.receipts import noncurrent_remains, outside_remains
+from dolmen.store import open_store
 
 VERSION = """<Version><Key>manifest/v1</Key><VersionId>{id}</VersionId><IsLatest>{latest}</IsLatest>
 <LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>"e"</ETag><Size>10</Size></Version>"""

@@ -17,13 +17,13 @@ from dolmen.commit.head import Head
 from dolmen.commit.loop import submit
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.errors import CorruptionError, InputError, NotFoundError
-from dolmen.format.erasures import Outside, Receipt, receipt_key
 from dolmen.format.manifest import Segment, TableEntry
+from dolmen.format.receipts import Outside, Receipt, receipt_key
 from dolmen.maintenance.compact.compaction import CompactionOptions, compact
 from dolmen.maintenance.erasures.status import figures_of
 from dolmen.maintenance.gc.collection import collect
-from dolmen.maintenance.measures import measures_of_collection
-from dolmen.maintenance.resolve.resolution import resolve
+from dolmen.maintenance.resolution import resolve
+from dolmen.maintenance.round import measures_of_collection
 from dolmen.maintenance.segment_merging import merge_segments, plan_merges, upload_merge
 from dolmen.maintenance.verify.verification import verify
 from dolmen.store.counting import CountingStore
@@ -268,7 +268,7 @@ def test_versions_cursors_and_tags_give_way_and_the_receipt_names_the_tags() -> 
 
 
 def test_a_job_that_is_not_over_holds_the_receipt_back() -> None:
-    from dolmen.commit.intent import Intent
+    from dolmen.commit.uploads import Intent
 
     place = place_with((MARKER, "bert"), **SOON)
     erased = place.db.table("t").erase(WHO)

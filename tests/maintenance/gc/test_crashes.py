@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from dolmen import Database
-from dolmen.commit.intent import Intent
+from dolmen.commit.uploads import Intent
 from dolmen.errors import StoreUnavailableError, UnknownOutcomeError
 from dolmen.maintenance.gc.collection import collect
 from dolmen.maintenance.gc.mark import needed_keys
 from dolmen.maintenance.verify.verification import verify
+from dolmen.store import open_store
 from dolmen.store.base import ObjectStore, PutOutcome, Unknown
 from dolmen.store.local_store import LocalStore
 from dolmen.store.memory import MemoryStore
-from dolmen.store.url import open_store
 from support.aging import EAGER, SCHEMA, Place, busy, rows
 from support.crashing_store import Countdown, Crash, CrashingStore
 from support.stores import RUNTIME

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from dolmen.maintenance.gc.mark import needed_keys, reached_keys, released_since
+from dolmen.maintenance.gc.deletion import released_since
+from dolmen.maintenance.gc.mark import needed_keys, reached_keys
 from dolmen.maintenance.segment_merging import merge_segments
 from dolmen.maintenance.verify.verification import verify
 from support.aging import EAGER, SCHEMA, Place, rows

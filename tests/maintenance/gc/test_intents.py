@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from dolmen import Database
-from dolmen.commit.intent import BEAT_SECONDS, Heartbeat, Intent, parse_intent_key
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import MoveFence
 from dolmen.commit.statements.row_changes import Write
+from dolmen.commit.uploads import BEAT_SECONDS, Heartbeat, Intent, parse_intent_key
 from dolmen.errors import ConflictError, CorruptionError, StaleWriterError, StoreUnavailableError, UnknownOutcomeError
 from dolmen.format.layout import POINTER
 from dolmen.rows.write.data_file import write_data_files

@@ -11,16 +11,14 @@ from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.format.manifest import Manifest
 from dolmen.maintenance.gc import mark as gc_mark_parts
 from dolmen.maintenance.gc.collection import collect
+from dolmen.maintenance.gc.deletion import KeySet, released_since, stable_codes
 from dolmen.maintenance.gc.mark import (
-    KeySet,
     keys_of_part,
     manifest_keys,
     mark,
     needed_keys,
     reached_keys,
-    released_since,
     split_mark,
-    stable_codes,
     tagged_manifests,
 )
 from support.aging import EAGER

@@ -15,9 +15,7 @@ import pytest
 from dolmen import Database
 from dolmen.errors import StaleWriterError
 from dolmen.maintenance.gc.collection import collect
-from dolmen.maintenance.gc.deletion import directories, hour_of, hour_prefix
-from dolmen.maintenance.gc.mark import KeySet
-from dolmen.maintenance.gc.sweep import sweepable
+from dolmen.maintenance.gc.deletion import KeySet, directories, hour_of, hour_prefix, sweepable
 from dolmen.store.counting import CountingStore
 from dolmen.store.local_store import LocalStore
 from dolmen.store.memory import MemoryStore

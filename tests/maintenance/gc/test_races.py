@@ -16,7 +16,7 @@ from dolmen.commit.context import Context
 from dolmen.errors import RetryableError, StaleWriterError
 from dolmen.maintenance.compact.compaction import compact
 from dolmen.maintenance.gc.collection import collect
-from dolmen.maintenance.resolve.resolution import resolve
+from dolmen.maintenance.resolution import resolve
 from dolmen.maintenance.segment_merging import merge_segments
 from dolmen.maintenance.verify.verification import verify
 from dolmen.store.memory import MemoryStore

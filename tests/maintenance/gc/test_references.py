@@ -11,8 +11,7 @@ import pytest
 
 from dolmen.errors import UnsupportedFormatError
 from dolmen.format.entries import Blob, DataFile, KeysTombstone, Overlay, Vector, WhereTombstone
-from dolmen.format.erasures import ErasedTable, Erasure
-from dolmen.format.manifest import EMPTY, Manifest, Released, Segment, TableEntry
+from dolmen.format.manifest import EMPTY, ErasedTable, Erasure, Manifest, Released, Segment, TableEntry
 from dolmen.format.references import INSIDE, KEYS, RELEASED, RESERVED, TAGGED, WITHOUT, references
 from dolmen.format.schema import Schema
 

@@ -12,11 +12,12 @@ from dolmen.commit.statements.catalog import PutCursor
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.errors import ConflictError, CorruptionError, TagNotFoundError, VersionExpiredError
+from dolmen.format.layout import Cursor
 from dolmen.format.manifest import Manifest
-from dolmen.format.pointer import Cursor
 from dolmen.maintenance.compact.compaction import compact
 from dolmen.maintenance.gc.collection import collect
-from dolmen.maintenance.gc.mark import KeySet, manifest_keys, mark, tagged_manifests
+from dolmen.maintenance.gc.deletion import KeySet
+from dolmen.maintenance.gc.mark import manifest_keys, mark, tagged_manifests
 from dolmen.maintenance.segment_merging import merge_segments
 from dolmen.maintenance.verify.verification import verify
 from dolmen.store.memory import MemoryStore
@@ -218,7 +219,7 @@ def test_what_expires_while_it_is_tagged_restored_or_cloned_is_refused() -> None
         db = place.open()
         transaction = db.transaction()
         if what == "tag":
-            from dolmen.transactions.restore_and_clone import Moment, put_tag
+            from dolmen.transactions.snapshot import Moment, put_tag
             from dolmen.transactions.transaction import unit_of
 
             put_tag(unit_of(transaction), "late", Moment(TAGGED), None, move=False, request=None)

@@ -9,8 +9,7 @@ import dolmen
 from dolmen import Database
 from dolmen.base.runtime import Runtime
 from dolmen.entries.segments.live import LiveFiles
-from dolmen.maintenance.resolve.resolution import resolve
-from dolmen.maintenance.resolve.unresolved import MOST_OBJECTS, gather_vectors
+from dolmen.maintenance.resolution import MOST_OBJECTS, gather_vectors, resolve
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryStore
 

@@ -15,9 +15,9 @@ from dolmen import Database
 from dolmen.base.runtime import Runtime
 from dolmen.format.delete_object import decode_vector
 from dolmen.format.manifest import Counts
-from dolmen.maintenance.resolve import resolution
-from dolmen.maintenance.resolve.resolution import Resolved, resolve
-from dolmen.rows.scan.read.byte_ranges import Range, coalesce
+from dolmen.maintenance import resolution
+from dolmen.maintenance.resolution import Resolved, resolve
+from dolmen.rows.scan.data_objects import Range, coalesce
 from dolmen.store.base import Object
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryStore

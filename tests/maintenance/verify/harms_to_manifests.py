@@ -5,9 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from dolmen.format.entries import ColumnStats, WhereTombstone
-from dolmen.format.layout import POINTER
+from dolmen.format.layout import POINTER, Pointer
 from dolmen.format.manifest import AppliedId, Released
-from dolmen.format.pointer import Pointer
 from maintenance.verify.harms import damage, edit_stats, edit_tombstone, manifests, tombstone, vector_file, vector_of
 from support.damaged import Damaged
 

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from dolmen.base.runtime import Runtime
-from dolmen.format.erasures import Erasure, Receipt, receipt_key
+from dolmen.format.manifest import Erasure
+from dolmen.format.receipts import Receipt, receipt_key
 from dolmen.store.memory import MemoryBucket, MemoryStore
 from support.damaged import Damaged, copy_of
 from support.tables import World

@@ -33,7 +33,7 @@ def test_deletes_are_verified_in_pieces_as_they_are_as_a_whole(monkeypatch: pyte
         made.store.put(keys.object, each)
         told = []
         for whole in (1 << 20, 0):
-            monkeypatch.setattr("dolmen.maintenance.verify.verify_deletes.WHOLE_BYTES", whole)
+            monkeypatch.setattr("dolmen.maintenance.verify.contents.WHOLE_BYTES", whole)
             told.append(sorted(map(repr, made.db.verify(deep=True).findings)))
         assert told[0] == told[1]
         assert bool(told[0]) == (place > 0)

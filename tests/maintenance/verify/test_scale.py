@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
+from zlib import crc32
 
 import pyarrow as pa
 import pytest
 
 from dolmen import Database
 from dolmen.base.runtime import Runtime
-from dolmen.format.checksums import crc32
 from dolmen.format.entries import ColumnStats, DataFile
 from dolmen.format.segments import encode
 from dolmen.maintenance.verify.verification import SAMPLED_FOOTERS

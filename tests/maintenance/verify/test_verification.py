@@ -12,7 +12,7 @@ import pytest
 
 from dolmen.base.runtime import Runtime
 from dolmen.errors import DatabaseNotFoundError, VersionNotFoundError
-from dolmen.maintenance.verify.kinds import KINDS
+from dolmen.maintenance.verify.findings import KINDS
 from dolmen.store.memory import MemoryBucket, MemoryStore
 from maintenance.verify import harms_to_manifests, harms_to_objects  # noqa: F401  # they register what they do
 from maintenance.verify.harms import HARMS, SCHEMA, Harm, rows

@@ -15,12 +15,13 @@ from jobs.load import main
 from pyspark.sql import SparkSession
 
 import dolmen
-from dolmen.cli.exit_codes import SPARK_FAILED, run_job
+from dolmen.cli.commands import run_job
+from dolmen.cli.exit_codes import SPARK_FAILED
 from dolmen.errors import StoreUnavailableError
 from dolmen.ingest.drops.announce_files import DropSource
 from dolmen.ingest.drops.ingest_drops import ingest_drops
 from dolmen.service.handover.handover_records import HandoverRecords
-from dolmen.store.url import open_store
+from dolmen.store import open_store
 from support.landing_files import FORMATS, SCHEMA, drops_in, rows_of
 from support.ministack import boto3_client, endpoint_environment
 

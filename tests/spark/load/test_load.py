@@ -26,7 +26,7 @@ from dolmen.rows.scan.scan import plan_of
 from dolmen.service.handover.handover_records import HandoverRecords
 from dolmen.spark.load import load as loading
 from dolmen.spark.load.load import Loaded, load
-from dolmen.store.url import open_store
+from dolmen.store import open_store
 from support.landing_files import COMPRESSIONS, FORMATS, SCHEMA, drops_in, put, put_bytes, rows_of
 
 Load = Callable[..., Loaded]

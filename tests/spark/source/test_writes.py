@@ -19,9 +19,9 @@ from dolmen import Database
 from dolmen.api.database import Table
 from dolmen.base.runtime import Runtime
 from dolmen.commit.context import context_of
-from dolmen.commit.intent import parse_intent_key
+from dolmen.commit.uploads import parse_intent_key
 from dolmen.errors import ConflictError, RowError, SchemaError, StaleWriterError
-from dolmen.maintenance.gc.gc_plan import dead_jobs, intents
+from dolmen.maintenance.gc.deletion import dead_jobs, intents
 from dolmen.spark.source.source import WRITE, Options
 from dolmen.spark.source.table_writers import TaskIntent, WriteJob, prepare
 from dolmen.spark.tasks import raising_dolmen_errors

@@ -20,9 +20,8 @@ from dolmen import Database, Transaction
 from dolmen.api.database import Table
 from dolmen.base.runtime import Runtime
 from dolmen.commit.context import context_of
-from dolmen.commit.intent import Intent
 from dolmen.commit.statements.row_changes import Write
-from dolmen.commit.uploads import MAX_KEYS
+from dolmen.commit.uploads import MAX_KEYS, Intent
 from dolmen.errors import StoreUnavailableError
 from dolmen.spark.tasks import FAILURES, OBJECTS, decode_object, map_in_tasks, return_objects
 from dolmen.spark.write import write_tasks as writing

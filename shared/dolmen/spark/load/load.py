@@ -23,11 +23,11 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 
 from dolmen.api.database import Database
 from dolmen.base import arguments
-from dolmen.base.cached import cached_property
+from dolmen.base.runtime import cached_property
 from dolmen.base.units import GIB, MIB, megabytes_text
+from dolmen.commit.change import Expect
 from dolmen.commit.context import context_of
 from dolmen.commit.statements.row_changes import Write
-from dolmen.commit.statements.statement import Expect
 from dolmen.errors import AppliedIdError, ConflictError, Error, InputError
 from dolmen.format.entries import DataFile
 from dolmen.format.ingest_properties import INGEST_PROPERTIES, IngestSettings
@@ -38,7 +38,7 @@ from dolmen.ingest.drops.announce_files import DropSource, group_drops
 from dolmen.ingest.drops.drop_ingestion import DropIngestion
 from dolmen.ingest.drops.drop_outcomes import DropOutcome, RowCounts
 from dolmen.ingest.drops.ingest_drops import ingest_drops, ingest_with_retries
-from dolmen.ingest.formats.reader_options import ReadOptions
+from dolmen.ingest.formats.source_file import ReadOptions
 from dolmen.ingest.landing import Landing
 from dolmen.ingest.late import ErasedRows, expect_erasures
 from dolmen.service.handover.handover_records import HandoverRecord, HandoverRecords
@@ -61,9 +61,8 @@ from dolmen.spark.load.load_tasks import (
 from dolmen.spark.sessions import check_database, check_session, worker_url
 from dolmen.spark.tasks import collect_objects, collect_rows, map_in_tasks
 from dolmen.spark.write.write_tasks import begin_uploads, collect_keeping_alive, encode_entry
-from dolmen.transactions.results import Commit
 from dolmen.transactions.transaction import Transaction, unit_of
-from dolmen.transactions.unit_of_work import leaves_out_erased
+from dolmen.transactions.unit_of_work import Commit, leaves_out_erased
 
 MAX_FILES, MAX_BYTES = 1000, 8 * GIB
 """The most files and bytes of one batch, which is one commit. A larger one is clustered better, and costs more when it

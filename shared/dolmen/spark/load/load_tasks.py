@@ -29,15 +29,15 @@ from dolmen.base.runtime import shared_runtime
 from dolmen.base.units import MIB
 from dolmen.errors import StoreUnavailableError
 from dolmen.format.entries import DataFile
-from dolmen.format.file_formats import FileKind
+from dolmen.format.ingest_properties import FileKind
 from dolmen.format.manifest import TableEntry
 from dolmen.format.types import integer_form
 from dolmen.ingest.announcements import Drop
 from dolmen.ingest.formats.formats import SourceFile, detect, read
-from dolmen.ingest.formats.reader_options import ReadOptions
+from dolmen.ingest.formats.source_file import ReadOptions
 from dolmen.ingest.landing import Landing
 from dolmen.rows.write.encodings import WriteOptions
-from dolmen.rows.write.runs import cut, sort_columns
+from dolmen.rows.write.parquet_object import cut, sort_columns
 from dolmen.spark.tasks import ipc_bytes, open_to_write, table_from_ipc
 from dolmen.spark.write.write_tasks import WriteTask, decode_entry
 

@@ -36,7 +36,7 @@ from dolmen.errors import CorruptionError, Error
 from dolmen.format.entries import DataFile
 from dolmen.predicate.ast import And, Compare, Constant, In, IsNull, Like, Literal, Not, Or, Predicate, Term, Truth
 from dolmen.predicate.ast import Column as ColumnOf
-from dolmen.predicate.constants import HOLDS, Domain, Op, domain_of, fit, grid, into, join, order, plain_of, rounds_to
+from dolmen.predicate.domains import HOLDS, Domain, Op, domain_of, fit, grid, into, join, order, plain_of, rounds_to
 from dolmen.predicate.like import pattern
 from dolmen.rows.scan.plan import FilePlan
 from dolmen.spark.sessions import warn_once

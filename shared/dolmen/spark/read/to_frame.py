@@ -26,16 +26,16 @@ from pyspark.sql import types as s
 
 from dolmen.api.database import open as open_database
 from dolmen.base import arguments
-from dolmen.base.cached import cached_property
+from dolmen.base.runtime import cached_property
 from dolmen.commit.context import context_of
 from dolmen.errors import SchemaError
-from dolmen.format.adopted_files import is_adopted
+from dolmen.format.layout import is_adopted
 from dolmen.format.schema import COMMIT_TS, COMMIT_TS_ID, Field
 from dolmen.predicate import Where, to_sql
 from dolmen.predicate import columns as columns_of
 from dolmen.rows.scan.plan import FilePlan
+from dolmen.rows.scan.row_groups import Deletes
 from dolmen.rows.scan.scan import Scan, plan_of, reader_of, rows_with_positions, scan_files
-from dolmen.rows.scan.scan_deletes import Deletes
 from dolmen.spark.read.spark_parquet import (
     FIELD_ID,
     SOURCES,

@@ -28,9 +28,9 @@ from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import COMMIT_TS, Field, Schema, is_nested
 from dolmen.predicate import Predicate, bind, parse
-from dolmen.predicate.constants import NULL, Domain, Op, Value, domain_of
-from dolmen.predicate.foreign import ConditionReader, Connective, UnsupportedConditionError
-from dolmen.predicate.mapping import from_python
+from dolmen.predicate.bind import ConditionReader, Connective, UnsupportedConditionError
+from dolmen.predicate.constants import NULL, Value, from_python
+from dolmen.predicate.domains import Domain, Op, domain_of
 from dolmen.rows.changes.feed import FEED_FIELDS, ChangeFeed, FeedPart, PartReader, VersionKey, check_names, parts_of
 from dolmen.rows.scan.scan import Scan, plan_of, scan_files
 from dolmen.spark.source.source import (
@@ -48,7 +48,7 @@ from dolmen.spark.source.source import (
 from dolmen.spark.spark_types import Origin, spark_arrow_schema, spark_schema, worker_schema
 from dolmen.spark.tasks import mark_dolmen_errors
 from dolmen.spark.write.write_tasks import decode_entry, encode_entry
-from dolmen.store.url import open_store
+from dolmen.store import open_store
 from dolmen.transactions.snapshot import PinnedTable, manifest_at
 
 PARTITION_BYTES = 128 * MIB

@@ -17,10 +17,9 @@ from dolmen.api.database import Database
 from dolmen.api.database import open as open_database
 from dolmen.commit.context import context_of
 from dolmen.commit.versions import manifest_at_tag, manifest_at_time, manifest_at_version
-from dolmen.entries.segments.erasures_in_force import erasures_of
+from dolmen.entries.segments.segment_reader import erasures_of
 from dolmen.errors import DatabaseNotFoundError, InputError, SchemaError
-from dolmen.format.erasures import Erasure
-from dolmen.format.manifest import Manifest
+from dolmen.format.manifest import Erasure, Manifest
 from dolmen.format.schema import COMMIT_TS, COMMIT_TS_FIELD, Field, Schema
 from dolmen.spark.spark_types import Origin, spark_schema
 from dolmen.transactions.snapshot import microseconds

@@ -24,13 +24,11 @@ from dolmen.api.database import open as open_database
 from dolmen.api.table import Table
 from dolmen.base import arguments
 from dolmen.base.runtime import Runtime, shared_runtime
-from dolmen.commit.change import Change, find_applied
+from dolmen.commit.change import Change, Statement, find_applied
 from dolmen.commit.context import context_of
-from dolmen.commit.intent import BEAT_SECONDS, Heartbeat, Intent
 from dolmen.commit.loop import commit as commit_change
 from dolmen.commit.statements.row_changes import Overwrite, Write
-from dolmen.commit.statements.statement import Statement
-from dolmen.commit.uploads import PendingUploads
+from dolmen.commit.uploads import BEAT_SECONDS, Heartbeat, Intent, PendingUploads
 from dolmen.errors import ConflictError, InputError
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import TableEntry
@@ -42,8 +40,8 @@ from dolmen.spark.tasks import mark_dolmen_errors
 from dolmen.spark.write.frame_columns import add_new_columns, check_columns
 from dolmen.spark.write.from_frame import Mode, apply_batch, entry_in
 from dolmen.spark.write.write_tasks import DigestMode, RowsTask, RowSums, decode_entry, encode_entry
+from dolmen.store import open_store
 from dolmen.store.base import ObjectStore
-from dolmen.store.url import open_store
 from dolmen.transactions.snapshot import pin
 
 QUERY_ID = "sql.streaming.queryId"

@@ -17,8 +17,9 @@ from pyspark.sql import DataFrame
 from dolmen.errors import InputError
 from dolmen.format.schema import Field, is_nested
 from dolmen.predicate import Constant, Predicate, bind
-from dolmen.predicate.constants import NULL, Domain, Op, Value, domain_of
-from dolmen.predicate.foreign import ConditionReader, Connective, ForeignCondition, UnsupportedConditionError
+from dolmen.predicate.bind import ConditionReader, Connective, ForeignCondition, UnsupportedConditionError
+from dolmen.predicate.constants import NULL, Value
+from dolmen.predicate.domains import Domain, Op, domain_of
 from dolmen.spark.spark_types import items
 from dolmen.spark.tasks import Py4JError
 

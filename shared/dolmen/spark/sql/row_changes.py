@@ -16,12 +16,12 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 from pyspark.sql import types as s
 
-from dolmen.base.cached import cached_property
+from dolmen.base.runtime import cached_property
 from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
 from dolmen.predicate import Constant, Predicate
-from dolmen.predicate.foreign import ForeignCondition
+from dolmen.predicate.bind import ForeignCondition
 from dolmen.spark.read.to_frame import to_spark
 from dolmen.spark.spark_types import is_own, origins_in_plan, quote, spark_schema, spark_type
 from dolmen.spark.sql.attachment import Attachment, Views, is_same_name

@@ -7,7 +7,6 @@ from typing import Any
 
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from dolmen.api.autocommit import replay
 from dolmen.base import arguments
 from dolmen.base.arguments import short_repr
 from dolmen.commit.context import context_of
@@ -31,9 +30,9 @@ from dolmen.spark.sql.statement import (
     tokenize,
 )
 from dolmen.spark.write.from_frame import UnchangedSince, append, bind_request, overwrite, write_remotely
-from dolmen.transactions.results import Commit
 from dolmen.transactions.snapshot import Snapshot
-from dolmen.transactions.transaction import Transaction, unit_of
+from dolmen.transactions.transaction import Transaction, replay, unit_of
+from dolmen.transactions.unit_of_work import Commit
 
 _VERSION, _TIME = ("VERSION", "SYSTEM_VERSION"), ("TIMESTAMP", "SYSTEM_TIME")
 _OPERATORS = {"+", "-", "*", "/", "%", "||", "|", "&", "^", "::", ".", "[", "(", "AT"}

@@ -12,11 +12,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 from pyspark.sql import types as s
 
-from dolmen.base.retry import NEW_COLUMNS, attempts
+from dolmen.base.runtime import NEW_COLUMNS, attempts
 from dolmen.commit.context import Context
 from dolmen.commit.statements.catalog import AlterTable
 from dolmen.errors import ConflictError, SchemaError
-from dolmen.format.column_history import narrowing
+from dolmen.format.column_history import widening_problem
 from dolmen.format.evolution import AddColumn, SchemaChange, WidenColumn
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field, Schema, own_names, same_names
@@ -85,7 +85,7 @@ def _changes(schema: s.StructType, entry: TableEntry) -> tuple[SchemaChange, ...
         for field in entry.schema.fields
         if field.name in types
         and types[field.name] != field.arrow_type
-        and not narrowing(field.arrow_type, types[field.name])
+        and not widening_problem(field.arrow_type, types[field.name])
     ]
     return (*added, *widened)
 

@@ -16,12 +16,11 @@ from pyspark.sql import DataFrame
 
 from dolmen.api.table import Table
 from dolmen.base import arguments
-from dolmen.commit.change import find_applied
+from dolmen.commit.change import Claim, Statement, find_applied
 from dolmen.commit.context import context_of
-from dolmen.commit.statements.row_changes import Claim, Overwrite, Write
-from dolmen.commit.statements.statement import Statement
+from dolmen.commit.head import commit_of
+from dolmen.commit.statements.row_changes import Overwrite, Write
 from dolmen.commit.uploads import MAX_KEYS
-from dolmen.commit.versions import commit_of
 from dolmen.errors import ConflictError, InputError, SchemaError
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import Field
@@ -43,11 +42,11 @@ from dolmen.spark.write.write_tasks import (
     schema_of,
     tombstones,
 )
-from dolmen.transactions.results import Commit
-from dolmen.transactions.row_statements import delete_keys, key_fields, keys_content, take_keys
+from dolmen.transactions.reading import key_fields, take_keys
+from dolmen.transactions.row_statements import delete_keys, keys_content
 from dolmen.transactions.snapshot import pin
 from dolmen.transactions.transaction import Transaction, unit_of
-from dolmen.transactions.unit_of_work import UnitOfWork
+from dolmen.transactions.unit_of_work import Commit, UnitOfWork
 
 Mode: TypeAlias = Literal["append", "upsert"]
 StatementAndContent: TypeAlias = tuple[Statement | None, list[Any]]

@@ -21,13 +21,12 @@ from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
-from dolmen.base.cached import cached_property
-from dolmen.base.runtime import shared_runtime
+from dolmen.base.runtime import cached_property, shared_runtime
 from dolmen.commit.statements.row_changes import DeletePositions, Write
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.errors import InputError
+from dolmen.format.delete_object import Keys, keys_from_arrow
 from dolmen.format.entries import KeysTombstone
-from dolmen.format.keys import Keys, keys_from_arrow
 from dolmen.format.layout import uuid_of
 from dolmen.format.schema import Field
 from dolmen.predicate import Constant, Predicate
@@ -47,9 +46,9 @@ from dolmen.spark.write.write_tasks import (
     schema_of,
     tombstones,
 )
-from dolmen.transactions.insertion import add_inserts
+from dolmen.transactions.merge.clauses import NO_LITERALS, casts_of
 from dolmen.transactions.merge.merge_source import keys_predicate
-from dolmen.transactions.merge.row_template import NO_LITERALS, casts_of
+from dolmen.transactions.row_statements import add_inserts
 from dolmen.transactions.transaction import Transaction, unit_of
 
 Conditions: TypeAlias = Sequence[Sequence[str | None]]

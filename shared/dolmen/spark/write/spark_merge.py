@@ -18,9 +18,8 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 from pyspark.sql import types as s
 
-from dolmen.api.autocommit import replay
 from dolmen.api.table import Table
-from dolmen.base.cached import cached_property
+from dolmen.base.runtime import cached_property
 from dolmen.commit.context import context_of
 from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.format.manifest import TableEntry
@@ -54,9 +53,9 @@ from dolmen.transactions.merge.clauses import (
     WhenNotMatched,
     WhenNotMatchedBySource,
 )
-from dolmen.transactions.results import Commit
-from dolmen.transactions.row_statements import key_fields
-from dolmen.transactions.transaction import Transaction, unit_of
+from dolmen.transactions.reading import key_fields
+from dolmen.transactions.transaction import Transaction, replay, unit_of
+from dolmen.transactions.unit_of_work import Commit
 
 MOST_BROADCAST = 1_000_000
 """The most source keys that are sent to all executors, to filter the target."""

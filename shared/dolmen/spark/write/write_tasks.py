@@ -18,15 +18,12 @@ from pyroaring import BitMap
 from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame, Row
 
-from dolmen.base.cached import cached_property
-from dolmen.base.runtime import shared_runtime
+from dolmen.base.runtime import cached_property, shared_runtime
 from dolmen.base.units import MIB
-from dolmen.commit.intent import BEAT_SECONDS
-from dolmen.commit.uploads import MAX_KEYS
+from dolmen.commit.uploads import BEAT_SECONDS, MAX_KEYS
 from dolmen.errors import InputError, RowError
-from dolmen.format.delete_object import TombstoneObject
+from dolmen.format.delete_object import Keys, TombstoneObject, add_keys, distinct_keys, key_tuples
 from dolmen.format.entries import DataFile, KeysTombstone
-from dolmen.format.keys import Keys, add_keys, distinct_keys, key_tuples
 from dolmen.format.layout import tombstone_key
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field, Schema
