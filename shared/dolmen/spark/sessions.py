@@ -1,49 +1,47 @@
-"""Sessions: starts the session of a job, registers ``format("dolmen")``, and serves sessions of Spark Connect.
-
-A driver of a standalone cluster waits three times 20 seconds for its master, and then fails with another error. So a
-job first connects to the master itself, and fails within a minute. Reads and writes in a session of Spark Connect use
-``format("dolmen")`` alone, because this process has no JVM.
-"""
+"""Starts the session of a job, and checks arguments: sessions, databases, tables, and how Spark reaches a store."""
 
 from __future__ import annotations
 
+import logging
 import re
 import socket
-from collections.abc import Sequence
+from functools import cache
+from typing import TypeVar
+from urllib.parse import unquote
 
 from pyspark import SparkConf, SparkContext
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
+from dolmen.api.database import Database
+from dolmen.api.table import Table
+from dolmen.base.arguments import short_repr
 from dolmen.base.runtime import Runtime, shared_runtime
-from dolmen.commit.change import find_applied
-from dolmen.commit.context import Context, context_of
-from dolmen.commit.head import commit_of
-from dolmen.errors import RetryableError
-from dolmen.format.schema import COMMIT_TS
-from dolmen.predicate import Where, to_sql
-from dolmen.rows.scan.scan import plan_of
-from dolmen.spark.checks import worker_url
-from dolmen.spark.failures import raising_dolmen_errors
-from dolmen.spark.spark_types import quote, spark_schema
+from dolmen.errors import InputError, RetryableError
+from dolmen.store.base import ObjectStore, scheme_of
 from dolmen.transactions.reading import ReadableTable
-from dolmen.transactions.unit_of_work import Commit
 
-ANSWER_SECONDS = 3.0
+T = TypeVar("T")
+CONNECT_SECONDS = 3.0
 """How long a master may take to accept each connection."""
 PATIENCE_SECONDS = 15.0
 """How long connecting is repeated, because the cluster may be starting."""
 _STANDALONE = re.compile(r"spark://(.+)")
 _PORT = 7077
+_OLDEST = 4
+"""The oldest major version of Spark that has data sources in Python."""
+_PATTERN = re.compile(r"[]\\*?{}[]")
+"""Characters that Hadoop reads as a pattern of paths, or as its escape."""
+_log = logging.getLogger("dolmen")
 
 
 def job_session(name: str) -> SparkSession:
     """Starts the session of a job that ``spark-submit`` runs, by its settings.
 
-    Args:
-        name: of the application.
+    A driver of a standalone cluster waits three times 20 seconds for its master, and then fails with another error. So
+    this connects to the master itself first.
 
     Raises:
-        RetryableError: there is no master where these say, or it refused the application.
+        RetryableError: there is no master, or it refused the application.
     """
     SparkContext._ensure_initialized()
     master = SparkConf().get("spark.master")
@@ -56,20 +54,13 @@ def job_session(name: str) -> SparkSession:
 
 
 def call_on(master: str, runtime: Runtime) -> None:
-    """Checks that a standalone cluster's master accepts connections. Does nothing for other masters.
-
-    Args:
-        master: the value of ``spark.master``. If it names several machines, one is enough.
-
-    Raises:
-        RetryableError: none did within ``PATIENCE_SECONDS``.
-    """
+    """Checks that a master of a standalone cluster accepts connections, one at least. Raises RetryableError."""
     found = _STANDALONE.fullmatch(master)
     if found is None:
         return
     last = runtime.monotonic() + PATIENCE_SECONDS
+    addresses = found[1].split(",")
     while True:
-        addresses = found[1].split(",")
         failures = [failure for address in addresses if (failure := _failure(address))]
         if len(failures) < len(addresses):
             return
@@ -83,74 +74,119 @@ def _failure(address: str) -> str | None:
     host, _, port = address.rpartition(":") if ":" in address else (address, "", "")
     number = int(port) if port.isdecimal() else _PORT
     try:
-        socket.create_connection((host.strip("[]"), number), ANSWER_SECONDS).close()
+        socket.create_connection((host.strip("[]"), number), CONNECT_SECONDS).close()
     except OSError as error:
         return f"{host}:{number}: {error.strerror or type(error).__name__}"
     return None
 
 
-def read_remotely(
-    spark: SparkSession,
-    table: ReadableTable,
-    columns: Sequence[str] | None = None,
-    where: Where = None,
-    *,
-    with_commit_ts: bool = False,
-) -> DataFrame:
-    """The rows of one version of a table. See ``to_spark``."""
-    plan = plan_of(table.scan(columns, where, with_commit_ts=with_commit_ts))
-    names = spark_schema(plan.output).names
-    options = {"table": plan.table, "version": str(plan.version)}
-    if with_commit_ts:
-        options["with_commit_ts"] = "true"
-    stored = [name for name in names if name != COMMIT_TS]
-    if all(name == name.strip() and "," not in name for name in stored):  # others are read, and dropped below
-        options["columns"] = ",".join(stored)
-    if plan.where is not None:
-        options["where"] = to_sql(plan.where, plan.entry.schema)
-    frame = spark.read.format("dolmen").options(**options).load(worker_url(context_of(table).store))
-    return frame.select(*map(quote, names))
+def active_session(given: SparkSession | None) -> SparkSession:
+    """The given session, by default the one of this process. Raises InputError if there is none."""
+    if given is not None:
+        return given
+    from pyspark.errors import PySparkRuntimeError  # which a PySpark that ``check_supported`` refuses may lack
+
+    try:
+        return SparkSession.active()
+    except PySparkRuntimeError as error:
+        raise InputError(
+            "there is no Spark session: make one by SparkSession.builder...getOrCreate(), or give spark=..."
+        ) from error
 
 
-def write_remotely(
-    context: Context,
-    table: str,
-    frame: DataFrame,
-    request: str | None,
-    *,
-    overwrites: bool,
-    since: int | None = None,
-    force: bool = False,
-    merge_schema: bool = False,
-) -> Commit:
-    """Appends or replaces rows in one commit. The commit is found by its request id, which is a new one by default.
+def is_remote(spark: SparkSession) -> bool:
+    """Whether a session is one of Spark Connect, whose JVM is in another process."""
+    return not hasattr(spark, "_jsparkSession")
 
-    Args:
-        since, force, merge_schema: the options of that name.
 
-    Raises:
-        Error: of dolmen, raised by the server's Python.
-        PySparkException: the job failed for another reason.
+def check_session(value: object) -> SparkSession:
+    """A session of this process. Raises InputError."""
+    found = check_any_session(value)
+    if is_remote(found):
+        raise InputError(
+            "this needs a session of this process's own JVM, and the session is one of Spark Connect: "
+            "docs/spark-statements.md says what works there"
+        )
+    return found
+
+
+def check_any_session(value: object) -> SparkSession:
+    """A session, of this process or of Spark Connect. Raises InputError."""
+    if not (hasattr(value, "session_id") and hasattr(value, "createDataFrame")):
+        return _check(SparkSession, "spark", value, "a SparkSession")
+    found: SparkSession = value
+    return found
+
+
+def check_database(value: object) -> Database:
+    """A database. Raises InputError."""
+    return _check(Database, "database", value, "a database, as dolmen.open gives it")
+
+
+def check_table(value: object) -> Table:
+    """A table that can be written to. Raises InputError."""
+    return _check(Table, "table", value, 'a table of a database, as db.table("name") gives it')
+
+
+def check_readable(value: object) -> ReadableTable:
+    """A table that can be read. Raises InputError."""
+    return _check(ReadableTable, "table", value, 'a table, as db.table("name") or db.at(...).table("name") gives it')
+
+
+def _check(kind: type[T], name: str, value: object, expected: str) -> T:
+    if not isinstance(value, kind):
+        raise InputError(f"{name}={short_repr(value)} is a {type(value).__name__}: give {expected}")
+    return value
+
+
+def check_supported(version: str) -> None:
+    """Raises InputError, which names the alternative, for a PySpark without data sources in Python ("3.5.7")."""
+    major, _, rest = version.partition(".")
+    if not major.isdecimal() or int(major) >= _OLDEST:
+        return
+    line = f"{major}.{rest.partition('.')[0]}"
+    raise InputError(
+        f"dolmen.spark needs PySpark 4.1, and this is {version}, which has no data sources in Python. Publish the "
+        "table as Iceberg (dolmen publish-iceberg, or table.publish_iceberg(): docs/iceberg.md), and read that with "
+        f"Iceberg's runtime for this Spark (iceberg-spark-runtime-{line}_2.12)"
+    )
+
+
+def spark_paths(spark: SparkSession, store: ObjectStore) -> str | None:
+    """The path of a store's root for Spark's own readers; None, and a warning, if they can't reach it.
+
+    Like all paths of Hadoop it is not percent-encoded. ``s3://`` is read as ``s3a://``, with hadoop-aws on the class
+    path, whose credentials are part of Hadoop's configuration (docs/spark.md).
     """
-    before = context.head.refresh().manifest
-    own = context.runtime.uuid() if request is None else request
-    options = {"table": table, "request": own}
-    if since is not None:
-        options["since"] = str(since)
-    options |= {name: "true" for name, is_given in (("force", force), ("merge_schema", merge_schema)) if is_given}
-    applied_before = {} if request is None else find_applied(before, [own], context.segments)
-    mode = "overwrite" if overwrites else "append"
-    with raising_dolmen_errors():
-        frame.write.format("dolmen").options(**options).mode(mode).save(worker_url(context.store))
-    newest = context.head.refresh().manifest
-    if applied_before:
-        return Commit.nothing(newest.as_history(), {own: applied_before[own].version})
-    applied = find_applied(newest, [own], context.segments)
-    entry = commit_of(context.head, newest, applied[own].version) if applied else None
-    assert entry is not None, "the commit of this write has left the history at once"
-    return Commit.of(entry, [own])
+    url = store.url
+    scheme = scheme_of(url)
+    if scheme is None or scheme.hadoop is None:
+        return None
+    if scheme.hadoop_class is not None and not is_on_class_path(spark, scheme.hadoop_class):
+        warn_once(
+            f"{url} is read by Python workers: Spark's own readers need {scheme.hadoop_package} on the class path"
+        )
+        return None
+    rest = url.removeprefix(f"{scheme.name}://")
+    root = f"{scheme.hadoop}://{unquote(rest) if scheme.is_quoted else rest}"
+    if _PATTERN.search(root):
+        warn_once(rf"{url} is read by Python workers: Spark's own readers take \ * ? [ ] {{ }} for patterns of paths")
+        return None
+    return root
 
 
-def is_remote_frame(frame: object) -> bool:
-    """Whether this is a frame of a session of Spark Connect."""
-    return isinstance(frame, DataFrame) and not hasattr(frame, "_jdf")
+@cache
+def warn_once(message: str) -> None:
+    _log.warning(message)
+
+
+def is_on_class_path(spark: SparkSession, name: str) -> bool:
+    return bool(spark._jvm.org.apache.spark.util.Utils.classIsLoadable(name))
+
+
+def worker_url(store: ObjectStore) -> str:
+    """A database's URL, for workers. Raises InputError if they can't reach it."""
+    scheme = scheme_of(store.url)
+    if scheme is not None and not scheme.is_shared:
+        raise InputError("Spark's workers can't reach a database in the memory of this process")
+    return store.url

@@ -8,118 +8,103 @@ files as a whole, and cut them into files that do not overlap (``recluster``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import msgspec
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa
+import pyarrow as pa
+from pyspark import inheritable_thread_target
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
 from dolmen.api.database import Database
 from dolmen.base import arguments
 from dolmen.base.runtime import never
 from dolmen.commit.context import Context, context_of
+from dolmen.commit.loop import submit
+from dolmen.commit.statements.background import Compact, Group
+from dolmen.commit.uploads import BEAT_SECONDS, Intent
+from dolmen.entries.segments.live import LiveFiles
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.maintenance.compact.compaction import Compacted, target_file_bytes
+from dolmen.maintenance.compact.compaction import Compacted, PendingGroup, PendingGroups, same_table, target_file_bytes
 from dolmen.maintenance.compact.compaction_plan import CompactionOptions, CompactionPlan, PlannedGroup, plan_compaction
-from dolmen.maintenance.compact.rewrite import Rewritten, TableVersion
+from dolmen.maintenance.compact.rewrite import GroupRewriter, Rewritten, TableVersion, write_options
 from dolmen.maintenance.erasures.erasure_work import rewrite_through
 from dolmen.rows.scan.scan import Scan, scan_files
-from dolmen.spark import checks
-from dolmen.spark.file_tasks import map_in_tasks, run_numbered
-from dolmen.spark.group_jobs import (
-    REWRITTEN,
-    CompactionRun,
-    CompactionTask,
-    Job,
-    Work,
-    rewrite_numbered,
-    write_sorted,
-)
+from dolmen.rows.write.data_file import write_data_files
 from dolmen.spark.read.to_frame import to_spark
-from dolmen.spark.spark_types import spark_schema
-from dolmen.spark.write.from_frame import without_files
+from dolmen.spark.sessions import check_database, check_session, worker_url
+from dolmen.spark.spark_types import quote, spark_schema
+from dolmen.spark.tasks import (
+    FAILURES,
+    collect_objects,
+    conform_batches,
+    dolmen_error,
+    open_to_write,
+    run_numbered,
+    snapshot_in_task,
+    task_runtime,
+)
+from dolmen.spark.write.write_tasks import decode_entry, encode_entry
 from dolmen.transactions.snapshot import PinnedTable
 
-
-def can_recluster(entry: TableEntry) -> bool:
-    """Whether there is an order to cluster by, and Spark has all columns' types."""
-    if not entry.sort_key:
-        return False
-    try:
-        spark_schema(entry.schema.fields)
-    except SchemaError:
-        return False
-    return True
-
-
-def recluster_work(spark: SparkSession, context: Context) -> Work:
-    """The work of jobs that sort each group as a whole."""
-
-    def work(task: CompactionTask, job: Job) -> Sequence[Rewritten]:
-        return [_recluster(spark, context, task, job.version, inputs) for inputs in job.groups]
-
-    return work
-
-
-class _SomeFiles(PinnedTable):
-    """Some files of a table in one version."""
-
-    def __init__(self, context: Context, name: str, manifest: Manifest, inputs: Sequence[DataFile]) -> None:
-        super().__init__(context, name, manifest)
-        self._paths = {file.path for file in inputs}
-
-    def scan(self, *args: Any, **options: Any) -> Scan:
-        """A scan of these files alone."""
-        return scan_files(super().scan(*args, **options), self._paths)
-
-
-def _recluster(
-    spark: SparkSession, context: Context, task: CompactionTask, version: TableVersion, inputs: tuple[DataFile, ...]
-) -> Rewritten:
-    """Writes the live rows of some files in order.
-
-    Raises:
-        AssertionError: the rows that were written are not those of the files.
-    """
-    row_ts, entry = version.commit_ts_of(inputs)
-    table = _SomeFiles(context, version.name, version.manifest, inputs)
-    frame = to_spark(table, with_commit_ts=row_ts is None, spark=spark)
-    live_bytes = sum(file.size * file.live_rows // max(1, file.rows) for file in inputs)
-    rows = _sorted(frame, version.entry, max(1, round(live_bytes / task.target_file_bytes)))
-    found = map_in_tasks(rows, write_sorted(task, msgspec.json.encode(without_files(entry))), REWRITTEN).collect()
-    written = [file for row in found for file in msgspec.json.decode(row.files, type=list[DataFile])]
-    _check(table, version, inputs, sum(file.rows for file in written))
-    return Rewritten(version.complete_entries(written, row_ts))
-
-
-def _sorted(frame: DataFrame, entry: TableEntry, partitions: int) -> DataFrame:
-    names = (entry.schema.by_id[id_].name.replace("`", "``") for id_ in entry.sort_key)
-    order = [F.col(f"`{name}`").asc_nulls_last() for name in names]
-    return frame.repartitionByRange(partitions, *order).sortWithinPartitions(*order)
-
-
-def _check(table: _SomeFiles, version: TableVersion, inputs: Sequence[DataFile], written: int) -> None:
-    """Checks that Spark has written all rows, which are counted by entries alone if no delete is unresolved."""
-    plans = [plan for file in inputs if (plan := version.unresolved.plan(file)) is not None]
-    counted = sum(plan.file.live_rows for plan in plans if not plan.tombstones)
-    uncertain = {plan.file.path for plan in plans if plan.tombstones}
-    if uncertain:
-        one_column = scan_files(table.scan([version.entry.schema.fields[0].name]), uncertain)
-        counted += sum(batch.num_rows for batch in one_column.to_batches())
-    if counted != written:
-        raise AssertionError(
-            f"clustering of table {version.name!r} has written {written} rows where there are {counted}: "
-            "nothing was committed"
-        )
-
-
+JOBS_AT_ONCE = 3
+"""A job's slowest task holds up its commit, while those of the next jobs keep the processors busy."""
 _UNLIMITED = 1 << 62
 """Bytes."""
+
+
+@dataclass(frozen=True)
+class CompactionTask:
+    """The values that each task of a compaction needs; everything is read in one version."""
+
+    url: str
+    version: int
+    table: str
+    txid: str
+    options: CompactionOptions
+    target_file_bytes: int
+
+    def object_name(self) -> str:
+        """A new object's name. A repeated or speculative attempt gets other names."""
+        return f"{self.txid}-{task_runtime().uuid()}"
+
+    def rewrite(self, uuids: tuple[str, ...]) -> Rewritten:
+        """Rewrites one group, in bounded memory. Raises AssertionError if rows are lost, VersionExpiredError."""
+        with snapshot_in_task(self.url, self.version) as (context, manifest):
+            version = TableVersion.of(context, self.table, manifest)
+            found = version.files.find(uuids)
+            rewriter = GroupRewriter(context, self.options, self.target_file_bytes, self.object_name)
+            return rewriter.rewrite(version, tuple(found[uuid] for uuid in uuids))
+
+    def write(self, batches: Iterator[pa.RecordBatch], encoded: bytes) -> list[DataFile]:
+        """Writes rows that Spark has sorted, by the table's encoded entry; the files' have no timestamps yet."""
+        entry = decode_entry(encoded)
+        rows = conform_batches(batches, entry.schema)
+        if rows is None:
+            return []
+        runtime = task_runtime()
+        store = open_to_write(self.url, runtime)
+        options = write_options(self.options, self.target_file_bytes)
+        return write_data_files(store, self.table, entry, rows, runtime, options, self.object_name)
+
+
+def rewrite_numbered(task: CompactionTask, groups: Sequence[tuple[str, ...]]) -> Callable[[int], Rewritten]:
+    """For ``run_numbered``: rewrites the group of a number."""
+    return lambda number: task.rewrite(groups[number])
+
+
+@dataclass(frozen=True)
+class Job:
+    """Groups in one version, each with its files that still exist; and the clock before the first upload."""
+
+    version: TableVersion
+    groups: Sequence[tuple[PendingGroup, tuple[DataFile, ...]]]
+    first_upload_us: int
 
 
 def compact(
@@ -154,8 +139,8 @@ def compact(
         StaleWriterError: it took so long that its objects may have been collected: begin again.
         PySparkException: a task failed repeatedly. Groups that were finished before are committed.
     """
-    checks.session(spark)
-    context = context_of(checks.database(database))
+    check_session(spark)
+    context = context_of(check_database(database))
     recluster, dry_run = arguments.flag("recluster", recluster), arguments.flag("dry_run", dry_run)
     if not (options is None or isinstance(options, CompactionOptions)):
         raise InputError(f"options={arguments.short_repr(options)}: give CompactionOptions")
@@ -165,49 +150,51 @@ def compact(
         manifest.table(name)
     found: dict[str, Compacted] = {}
     for name in names:
-        planning = _Planning(spark, context, name, options or CompactionOptions(), recluster=recluster)
-        found[name] = done = Compacted(planning.plan, finished=dry_run or not planning.plan.groups)
-        if not done.finished:
-            plan = planning.entry, planning.options, planning.target
-            run = CompactionRun(spark, context, name, *plan, done, deadline, partial(progress, name))
-            run.all_groups(planning.work, planning.groups_a_job)
+        run = CompactionRun(spark, context, name, options or CompactionOptions(), recluster=recluster)
+        found[name] = run.done
+        if dry_run or not run.done.plan.groups:
+            run.done.finished = True
+        else:
+            run.compact(deadline, partial(progress, name))
     return found
 
 
-class _Planning:
-    """The plan of one table: its groups, and the way to rewrite them."""
+class CompactionRun:
+    """The compaction of one table: plans its groups, compacts some at a time, and commits the results to ``done``."""
 
     def __init__(
         self, spark: SparkSession, context: Context, name: str, options: CompactionOptions, *, recluster: bool
     ) -> None:
-        self._context, self._name, self.options = context, name, options
-        self._parallelism = max(1, spark.sparkContext.defaultParallelism)
+        self._spark, self._context, self._name, self._options = spark, context, name, options
+        parallelism = max(1, spark.sparkContext.defaultParallelism)
         manifest = context.head.refresh().manifest
         with context.reading(manifest.version):
             version = TableVersion.of(context, name, manifest)
-            self.entry, self.target = version.entry, target_file_bytes(version.entry, options)
-            whole = recluster and can_recluster(version.entry)
-            self.plan = self._whole(version) if whole else self._parts(version)
-        self.work: Work = recluster_work(spark, context) if whole else rewrite_work(spark)
-        self.groups_a_job = 1 if whole else -(-self._parallelism // 2)
+            self._entry, self._target = version.entry, target_file_bytes(version.entry, options)
+            is_whole = recluster and can_recluster(version.entry)
+            self.done = Compacted(self._plan_whole(version) if is_whole else self._plan_parts(version, parallelism))
+        self._work = self._recluster_groups if is_whole else self._rewrite_groups
+        self._groups_a_job = 1 if is_whole else -(-parallelism // 2)
+        self._waiting = PendingGroups(self.done.plan.groups)
+        self._stopped = False
 
     def _plan(self, version: TableVersion, options: CompactionOptions) -> CompactionPlan:
         due = rewrite_through(self._context, version.manifest)
-        return plan_compaction(self._name, version.entry, version.files, self.target, options, version.dead(), due)
+        return plan_compaction(self._name, version.entry, version.files, self._target, options, version.dead(), due)
 
-    def _parts(self, version: TableVersion) -> CompactionPlan:
+    def _plan_parts(self, version: TableVersion, parallelism: int) -> CompactionPlan:
         """The core's plan, with smaller groups if more tasks could run at once."""
-        plan = self._plan(version, self.options)
+        plan = self._plan(version, self._options)
         total = sum(group.bytes_out for group in plan.groups)
-        finer = max(2 * self.target, -(-total // self._parallelism))
-        if version.entry.sort_key or finer >= self.options.group_bytes:
+        finer = max(2 * self._target, -(-total // parallelism))
+        if version.entry.sort_key or finer >= self._options.group_bytes:
             return plan
-        return self._plan(version, replace(self.options, group_bytes=finer))
+        return self._plan(version, replace(self._options, group_bytes=finer))
 
-    def _whole(self, version: TableVersion) -> CompactionPlan:
+    def _plan_whole(self, version: TableVersion) -> CompactionPlan:
         """All files that any merging would improve, as one group."""
-        self.options = replace(self.options, growth=1, group_bytes=_UNLIMITED)
-        plan = self._plan(version, self.options)
+        self._options = replace(self._options, growth=1, group_bytes=_UNLIMITED)
+        plan = self._plan(version, self._options)
         if not plan.groups:
             return plan
         one = PlannedGroup(
@@ -220,16 +207,183 @@ class _Planning:
         )
         return replace(plan, groups=(one,))
 
+    def compact(self, deadline: Callable[[], bool], progress: Callable[[Compacted], None]) -> None:
+        """Compacts the plan's groups, and the halves of groups that were dropped.
 
-def rewrite_work(spark: SparkSession) -> Work:
-    """The work of jobs whose tasks rewrite one group each, as the core does."""
+        After a failure no job is begun; the results of the running jobs are committed, and then the error is raised.
 
-    def work(task: CompactionTask, job: Job) -> Sequence[Rewritten]:
-        groups = [tuple(file.uuid for file in inputs) for inputs in job.groups]
-        rows = run_numbered(spark, len(groups), rewrite_numbered(task, groups), REWRITTEN)
+        Args:
+            deadline: called before each job; True = begin no more.
+            progress: called after each commit.
+        """
+        context, name = self._context, self._name
+        self._url = worker_url(context.store)
+        self._intent = Intent.begin(context.store, context.runtime, f"compact {name}", [name])
+        failure: Exception | None = None
+        while self._waiting and not self._stopped:
+            for job, outcome in self._side_by_side(self._jobs(deadline)):
+                if isinstance(outcome, Exception):
+                    failure, self._stopped = failure or outcome, True
+                else:
+                    self._commit(job, outcome)
+                    progress(self.done)
+        if failure is not None:
+            raise failure
+        self.done.finished = not self._stopped
+        if self.done.finished and not self.done.dropped:  # else it is revoked in an hour, with the dropped files
+            self._intent.finish()
+
+    def _jobs(self, deadline: Callable[[], bool]) -> Iterator[Job]:
+        while self._waiting and not self._stopped:
+            if deadline():
+                self._stopped = True
+                return
+            pending = [self._waiting.take()]
+            while self._waiting and len(pending) < self._groups_a_job:
+                pending.append(self._waiting.take())
+            job = self._job(pending)
+            if job is None:
+                self._stopped = True  # the table was dropped or created again
+                return
+            if job.groups:
+                yield job
+
+    def _job(self, pending: Sequence[PendingGroup]) -> Job | None:
+        """Makes a job of the groups that still need work in the newest version. None = stop."""
+        context = self._context
+        manifest = context.head.refresh().manifest
+        if not same_table(manifest.tables.get(self._name), self._entry):
+            return None
+        with context.reading(manifest.version):
+            version = TableVersion.of(context, self._name, manifest)
+            found = [(group, version.worth_rewriting(group.uuids, self._options)) for group in pending]
+        return Job(version, [(group, inputs) for group, inputs in found if inputs], context.store.clock.now_us)
+
+    def _task(self, job: Job) -> CompactionTask:
+        version = job.version.manifest.version
+        return CompactionTask(self._url, version, self._name, self._intent.txid, self._options, self._target)
+
+    def _rewrite_groups(self, job: Job) -> list[Rewritten]:
+        """Runs a job whose tasks rewrite one group each, as the core does."""
+        groups = [tuple(file.uuid for file in inputs) for _, inputs in job.groups]
+        return run_numbered(self._spark, len(groups), rewrite_numbered(self._task(job), groups), Rewritten)
+
+    def _recluster_groups(self, job: Job) -> list[Rewritten]:
+        """Runs jobs that write the live rows of each group in order."""
+        return [self._recluster(self._task(job), job.version, inputs) for _, inputs in job.groups]
+
+    def _recluster(self, task: CompactionTask, version: TableVersion, inputs: tuple[DataFile, ...]) -> Rewritten:
+        row_ts, entry = version.commit_ts_of(inputs)
+        table = _SomeFiles(self._context, version.name, version.manifest, inputs)
+        frame = to_spark(table, with_commit_ts=row_ts is None, spark=self._spark)
+        live_bytes = sum(file.size * file.live_rows // max(1, file.rows) for file in inputs)
+        names = (version.entry.schema.by_id[id_].name for id_ in version.entry.sort_key)
+        order = [F.col(quote(name)).asc_nulls_last() for name in names]
+        ranges = frame.repartitionByRange(max(1, round(live_bytes / task.target_file_bytes)), *order)
+        work = partial(task.write, encoded=encode_entry(entry))
+        written = collect_objects(ranges.sortWithinPartitions(*order), work, DataFile)
+        _check_rows(table, version, inputs, sum(file.rows for file in written))
+        return Rewritten(version.complete_entries(written, row_ts))
+
+    def _side_by_side(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Sequence[Rewritten] | Exception]]:
+        """Runs several jobs at once, yields their results in order, and keeps the intent alive."""
+        spark, runtime = self._spark, self._context.runtime
+        tag = f"dolmen-{self._intent.txid}"
+
+        def run(job: Job) -> tuple[Job, Sequence[Rewritten] | Exception]:
+            thread = threads.pop()
+            try:
+                return job, thread(self._work)(job)
+            except FAILURES as failure:
+                return job, dolmen_error(failure) or failure
+            except Exception as error:  # noqa: BLE001 - raised when the results of the others are committed
+                return job, error
+            finally:
+                spark.removeTag(tag)
+                threads.append(thread)
+
+        spark.addTag(tag)
+        try:
+            # One for each running job, with its own copy of this thread's local properties.
+            threads = deque(inheritable_thread_target(spark) for _ in range(JOBS_AT_ONCE))
+        finally:
+            spark.removeTag(tag)
+        outcomes = runtime.map(run, jobs, ahead=JOBS_AT_ONCE)
+        is_over = False
+        try:
+            while (
+                found := runtime.attend(lambda: next(outcomes, None), BEAT_SECONDS / 10, self._intent.beat)
+            ) is not None:
+                yield found
+            is_over = True
+        finally:
+            if not is_over:  # nothing will commit the results of running jobs
+                self._stopped = True
+                spark.interruptTag(tag)
+
+    def _commit(self, job: Job, rewritten: Sequence[Rewritten]) -> None:
+        """Commits the groups of a job at once. Groups that others have changed go back to the queue, in halves."""
+        groups = [Group(inputs, one.files) for (_, inputs), one in zip(job.groups, rewritten, strict=True)]
+        statement = Compact(self._name, self._entry.uuid, self._entry.epoch, tuple(groups), job.version.entry.schema)
+        committed = submit(
+            self._context.head, "compact", [statement], first_upload_us=job.first_upload_us, txid=self._intent.txid
+        )
+        landed = self._landed(groups, committed.manifest)
+        if any(landed):
+            self.done.add([group for group, is_done in zip(groups, landed, strict=True) if is_done])
+            results = [result for result, is_done in zip(rewritten, landed, strict=True) if is_done]
+            self.done.spilled_bytes += sum(result.spilled_bytes for result in results)
+            self.done.bytes_copied += sum(result.copied_bytes for result in results)
+        for (pending, _), is_done in zip(job.groups, landed, strict=True):
+            if not is_done:
+                self.done.dropped += 1
+                self._waiting.retry_in_halves(pending)
+
+    def _landed(self, groups: Sequence[Group], manifest: Manifest | None) -> list[bool]:
+        """Whether each group is in a version after a commit."""
+        if manifest is None:
+            return [False] * len(groups)
+        if not manifest.counts.groups_dropped:
+            return [True] * len(groups)
+        live = LiveFiles.of(manifest.tables[self._name], self._context.segments)
+        live_uuids = live.find([file.uuid for group in groups for file in (*group.inputs, *group.outputs)]).keys()
         return [
-            Rewritten(tuple(msgspec.json.decode(row.files, type=list[DataFile])), row.spilled_bytes, row.copied_bytes)
-            for row in rows
+            all(file.uuid in live_uuids for file in group.outputs)
+            and not any(file.uuid in live_uuids for file in group.inputs)
+            for group in groups
         ]
 
-    return work
+
+def can_recluster(entry: TableEntry) -> bool:
+    """Whether there is an order to cluster by, and Spark has all columns' types."""
+    try:
+        spark_schema(entry.schema.fields)
+    except SchemaError:
+        return False
+    return bool(entry.sort_key)
+
+
+class _SomeFiles(PinnedTable):
+    """Some files of a table in one version."""
+
+    def __init__(self, context: Context, name: str, manifest: Manifest, inputs: Sequence[DataFile]) -> None:
+        super().__init__(context, name, manifest)
+        self._paths = {file.path for file in inputs}
+
+    def scan(self, *args: Any, **options: Any) -> Scan:
+        return scan_files(super().scan(*args, **options), self._paths)
+
+
+def _check_rows(table: _SomeFiles, version: TableVersion, inputs: Sequence[DataFile], written: int) -> None:
+    """Raises AssertionError unless Spark has written all rows, which are counted by entries where no delete is
+    unresolved."""
+    plans = [plan for file in inputs if (plan := version.unresolved.plan(file)) is not None]
+    counted = sum(plan.file.live_rows for plan in plans if not plan.tombstones)
+    if uncertain := {plan.file.path for plan in plans if plan.tombstones}:
+        one_column = scan_files(table.scan([version.entry.schema.fields[0].name]), uncertain)
+        counted += sum(batch.num_rows for batch in one_column.to_batches())
+    if counted != written:
+        raise AssertionError(
+            f"clustering of table {version.name!r} has written {written} rows where there are {counted}: "
+            "nothing was committed"
+        )

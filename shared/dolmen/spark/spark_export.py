@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -21,15 +21,11 @@ from dolmen.commit.context import context_of
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.schema import is_nested
 from dolmen.predicate import Where
-from dolmen.spark import checks
-from dolmen.spark.checks import is_on_class_path
-from dolmen.spark.failures import Py4JJavaError
-from dolmen.spark.read.to_frame import active_session, to_spark
+from dolmen.spark.read.to_frame import to_spark
+from dolmen.spark.sessions import active_session, check_readable, check_session, is_on_class_path
+from dolmen.spark.tasks import Py4JJavaError
 from dolmen.store.base import own_name, scheme_of
 from dolmen.transactions.reading import ReadableTable
-
-if TYPE_CHECKING:
-    from py4j.java_gateway import JavaObject
 
 Format = Literal["parquet", "csv", "json"]
 FORMATS: tuple[Format, ...] = ("parquet", "csv", "json")
@@ -93,27 +89,30 @@ def export(
         SchemaError: the format, or Spark, lacks the type of a column.
         PredicateError: as ``scan`` does.
     """
-    checks.readable(table)
+    check_readable(table)
     to, overwrite = arguments.text("to", to), arguments.flag("overwrite", overwrite)
     if not isinstance(format, str) or format not in FORMATS:
-        raise InputError(f"{arguments.short_repr(format)} is no format to export: {', '.join(FORMATS)}")
+        raise InputError(f"{arguments.short_repr(format)} is not a format to export: {', '.join(FORMATS)}")
     # The same Spark, with settings of its own.
-    spark = checks.session(active_session() if spark is None else spark).newSession()
+    spark = check_session(active_session(spark)).newSession()
     for name, value in _SETTINGS.items():
         spark.conf.set(name, value)
     url = _hadoop_url(spark, to)
     _check_apart(url, context_of(table).store.url)
     schema = table.scan(columns, where).schema
-    if format == "csv":
-        _check_flat(schema)
+    for field in schema if format == "csv" else ():
+        if is_nested(field.type) or pa.types.is_binary(field.type) or pa.types.is_fixed_size_binary(field.type):
+            raise SchemaError(
+                f"column {field.name!r} of type {field.type} has no text in CSV: leave it out, or use JSON"
+            )
     path = spark._jvm.org.apache.hadoop.fs.Path(url)
     try:
         files = path.getFileSystem(spark._jsc.hadoopConfiguration())
     except Py4JJavaError as error:
         reason = str(error.java_exception).partition("\n")[0]
-        raise InputError(f"{to!r} is no place that Spark can write to: {reason}") from error
-    if not overwrite and _is_occupied(files, path):
-        raise InputError(f"there is something in {to!r} already: give another place, or overwrite")
+        raise InputError(f"{to!r} is not a URL that Spark can write to: {reason}") from error
+    if not overwrite and files.exists(path) and (files.getFileStatus(path).isFile() or len(files.listStatus(path))):
+        raise InputError(f"there is something in {to!r} already: give another URL, or overwrite")
     frame = to_spark(table, columns, where, spark=spark)
     counted = Observation()
     observed: DataFrame = frame.observe(counted, F.count(F.lit(1)).alias("rows"))
@@ -129,16 +128,16 @@ def _hadoop_url(spark: SparkSession, to: str) -> str:
         return f"file://{Path(to).expanduser().absolute()}"
     if scheme == "file":
         return f"file://{Path(unquote(rest)).absolute()}"
-    known = scheme_of(to)
-    if known is None or known.hadoop is None:
+    own_scheme = scheme_of(to)
+    if own_scheme is None or own_scheme.hadoop is None:
         return to
-    if known.hadoop_class and not is_on_class_path(spark, known.hadoop_class):
-        package = known.hadoop_package
+    if own_scheme.hadoop_class and not is_on_class_path(spark, own_scheme.hadoop_class):
+        package = own_scheme.hadoop_package
         raise InputError(
-            f"{to!r}: Spark writes to {known.name}:// with {package}, which is not on its class path: "
+            f"{to!r}: Spark writes to {own_scheme.name}:// with {package}, which is not on its class path: "
             f"spark-submit --packages org.apache.hadoop:{package}:<Hadoop's version>"
         )
-    return f"{known.hadoop}://{rest}"
+    return f"{own_scheme.hadoop}://{rest}"
 
 
 def _check_apart(path: str, database: str) -> None:
@@ -155,17 +154,3 @@ def _parts(path: str) -> list[str]:
     if scheme == "file":
         rest = str(Path(rest).resolve())
     return [own_name(scheme), *(part for part in rest.split("/") if part)]
-
-
-def _check_flat(schema: pa.Schema) -> None:
-    for field in schema:
-        if is_nested(field.type) or pa.types.is_binary(field.type) or pa.types.is_fixed_size_binary(field.type):
-            raise SchemaError(
-                f"column {field.name!r} of type {field.type} has no text in CSV: leave it out, or use JSON"
-            )
-
-
-def _is_occupied(files: JavaObject, path: JavaObject) -> bool:
-    if not files.exists(path):
-        return False
-    return bool(files.getFileStatus(path).isFile()) or len(files.listStatus(path)) > 0

@@ -1,12 +1,15 @@
-"""Spark's types for stored columns: those in which Spark's own Parquet reader returns them."""
+"""Columns as Spark has them: the types in which its own Parquet reader returns them, their names in expressions, and
+the mark of the version that they were read from."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from inspect import signature
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as s
@@ -15,46 +18,25 @@ from dolmen.errors import SchemaError
 from dolmen.format.schema import Field
 from dolmen.format.types import DECIMAL, LIST, MAP, STRUCT, TYPES, ColumnType, short_type, type_of
 
+_BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_OWN = re.compile(
+    r"_metadata|_tmp_metadata_row_index|__(file|size|row|row_index|nothing|source|action|(key|value|column|dropped)_\w+)",
+    re.IGNORECASE,
+)
+_ORIGIN = "dolmen"
+
 
 def _type_by_name(name: str) -> s.DataType:
     """Spark's type with this name, as in a schema's JSON."""
     return s.StructField.fromJson({"name": "", "type": name, "nullable": True, "metadata": {}}).dataType
 
 
-_BY_NAME = {name: _type_by_name(name) for name in {known.spark for known in TYPES if known.spark is not None}}
+_BY_NAME = {name: _type_by_name(name) for name in {kind.spark for kind in TYPES if kind.spark is not None}}
 
 
 def spark_schema(fields: Iterable[Field]) -> s.StructType:
-    """The columns as Spark's types.
-
-    Raises:
-        SchemaError: Spark does not read a type (times of day): leave the column out.
-    """
+    """The columns as Spark's types. Raises SchemaError."""
     return s.StructType([_field(field.to_arrow()) for field in fields])
-
-
-def spark_arrow_type(arrow_type: pa.DataType) -> pa.DataType:
-    """The Arrow type in which values of a stored type go to Spark: it has no unsigned integers or fixed-size binary."""
-    t = pa.types
-    found = type_of(arrow_type)
-    if found is not None and found.spark_carrier is not None:
-        return found.spark_carrier
-    if t.is_list(arrow_type):
-        return pa.list_(_arrow_field(arrow_type.value_field))
-    if t.is_struct(arrow_type):
-        return pa.struct([_arrow_field(field) for field in arrow_type])
-    if t.is_map(arrow_type):
-        return pa.map_(_arrow_field(arrow_type.key_field), _arrow_field(arrow_type.item_field))
-    return arrow_type
-
-
-def spark_arrow_schema(schema: pa.Schema) -> pa.Schema:
-    """``spark_arrow_type`` for all columns."""
-    return pa.schema([_arrow_field(field) for field in schema])
-
-
-def _arrow_field(field: pa.Field) -> pa.Field:
-    return field.with_type(spark_arrow_type(field.type))
 
 
 def _field(field: pa.Field) -> s.StructField:
@@ -62,6 +44,58 @@ def _field(field: pa.Field) -> s.StructField:
         return s.StructField(field.name, spark_type(field.type), field.nullable)
     except SchemaError as error:
         raise SchemaError(f"column {field.name!r}: {error}") from None
+
+
+def spark_type(arrow_type: pa.DataType) -> s.DataType:
+    """Spark's type for values of a stored type. Raises SchemaError."""
+    found = type_of(arrow_type)
+    if found is not None and found.spark is not None:
+        return _BY_NAME[found.spark]
+    if found in PARAMETRIC:
+        return PARAMETRIC[found](arrow_type)
+    raise SchemaError(f"Spark reads no {short_type(arrow_type)} from Parquet: leave it out by columns=[...]")
+
+
+def _list(arrow_type: pa.DataType) -> s.DataType:
+    item = _field(arrow_type.value_field)
+    return s.ArrayType(item.dataType, item.nullable)
+
+
+def _map(arrow_type: pa.DataType) -> s.DataType:
+    item = _field(arrow_type.item_field)
+    return s.MapType(_field(arrow_type.key_field).dataType, item.dataType, item.nullable)
+
+
+PARAMETRIC: dict[ColumnType | None, Callable[[pa.DataType], s.DataType]] = {
+    DECIMAL: lambda own: s.DecimalType(own.precision, own.scale),
+    LIST: _list,
+    STRUCT: lambda own: s.StructType([_field(field) for field in own]),
+    MAP: _map,
+}
+"""Spark's types of those that take parameters."""
+
+
+def spark_arrow_schema(schema: pa.Schema) -> pa.Schema:
+    """``spark_arrow_type`` for all columns."""
+    return pa.schema([_arrow_field(field) for field in schema])
+
+
+def spark_arrow_type(arrow_type: pa.DataType) -> pa.DataType:
+    """The Arrow type in which values of a stored type go to Spark: it has no unsigned integers or fixed-size binary."""
+    found = type_of(arrow_type)
+    if found is not None and found.spark_carrier is not None:
+        return found.spark_carrier
+    if found is LIST:
+        return pa.list_(_arrow_field(arrow_type.value_field))
+    if found is STRUCT:
+        return pa.struct([_arrow_field(field) for field in arrow_type])
+    if found is MAP:
+        return pa.map_(_arrow_field(arrow_type.key_field), _arrow_field(arrow_type.item_field))
+    return arrow_type
+
+
+def _arrow_field(field: pa.Field) -> pa.Field:
+    return field.with_type(spark_arrow_type(field.type))
 
 
 def worker_schema(schema: s.StructType) -> pa.Schema:
@@ -84,52 +118,14 @@ def _with_voids(kind: s.DataType) -> Any:
             key, value = _with_voids(kind.keyType), _with_voids(kind.valueType)
             return s.MapType(key, value, kind.valueContainsNull or isinstance(value, s.NullType))
         case s.StructType():
-            kinds = [(field, _with_voids(field.dataType)) for field in kind.fields]
+            inner = [_with_voids(field.dataType) for field in kind.fields]
             return s.StructType(
                 [
-                    s.StructField(field.name, inner, field.nullable or isinstance(inner, s.NullType))
-                    for field, inner in kinds
+                    s.StructField(field.name, own, field.nullable or isinstance(own, s.NullType))
+                    for field, own in zip(kind.fields, inner, strict=True)
                 ]
             )
     return kind
-
-
-def spark_type(arrow_type: pa.DataType) -> s.DataType:
-    """Spark's type for values of a stored type. Raises SchemaError."""
-    found = type_of(arrow_type)
-    if found is not None and found.spark is not None:
-        return _BY_NAME[found.spark]
-    if found in PARAMETRIC:
-        return PARAMETRIC[found](arrow_type)
-    raise SchemaError(f"Spark reads no {short_type(arrow_type)} from Parquet: leave it out by columns=[...]")
-
-
-def _decimal(arrow_type: pa.DataType) -> s.DataType:
-    return s.DecimalType(arrow_type.precision, arrow_type.scale)
-
-
-def _list(arrow_type: pa.DataType) -> s.DataType:
-    item = _field(arrow_type.value_field)
-    return s.ArrayType(item.dataType, item.nullable)
-
-
-def _struct(arrow_type: pa.DataType) -> s.DataType:
-    return s.StructType([_field(field) for field in arrow_type])
-
-
-def _map(arrow_type: pa.DataType) -> s.DataType:
-    item = _field(arrow_type.item_field)
-    return s.MapType(_field(arrow_type.key_field).dataType, item.dataType, item.nullable)
-
-
-PARAMETRIC: dict[ColumnType | None, Callable[[pa.DataType], s.DataType]] = {
-    DECIMAL: _decimal,
-    LIST: _list,
-    STRUCT: _struct,
-    MAP: _map,
-}
-"""Spark's types of those that take parameters."""
-_BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 
 def to_frame(
@@ -138,22 +134,13 @@ def to_frame(
     """An Arrow table as a DataFrame with the types of ``spark_type``, whatever the session prefers.
 
     By default Spark reads timestamps without a zone as local times of its zone. An hour that the clocks skip or repeat
-    has no moment for them, or two.
-
-    Args:
-        mark: adds metadata to the columns.
+    has no moment for them, or two. ``mark`` adds metadata to the columns.
     """
     schema = s.StructType([_field(field) for field in table.schema])
     if int(spark.conf.get(_BATCH_ROWS, "10000") or 0) <= 0:  # means "no limit", at which createDataFrame fails
         spark = spark.newSession()  # the same Spark, with settings of its own
         spark.conf.set(_BATCH_ROWS, "10000")
     return spark.createDataFrame(table, mark(schema))
-
-
-_OWN = re.compile(
-    r"_metadata|_tmp_metadata_row_index|__(file|size|row|row_index|nothing|source|action|(key|value|column|dropped)_\w+)",
-    re.IGNORECASE,
-)
 
 
 def is_own(name: str) -> bool:
@@ -165,3 +152,45 @@ def quote(name: str) -> str:
     """A column's name, quoted for Spark's expressions."""
     escaped = name.replace("`", "``")
     return f"`{escaped}`"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The origin of rows: a version of the database, and the uuid of a table.
+
+    It is in the metadata of the columns that are read. Spark passes it on with each column that is not computed,
+    through views, caches and checkpoints, also to a data source that writes: so a write does not undo later changes.
+    """
+
+    table: str
+    version: int
+
+    def mark(self, schema: s.StructType) -> s.StructType:
+        """The same columns, each marked with this origin."""
+        own = {_ORIGIN: f"{self.table}@{self.version}"}
+        return s.StructType(
+            [s.StructField(f.name, f.dataType, f.nullable, {**(f.metadata or {}), **own}) for f in schema.fields]
+        )
+
+
+def origins_of(schema: s.StructType) -> set[Origin]:
+    """The origins that columns are marked with; computed columns have none."""
+    return _origins(field.metadata or {} for field in schema.fields)
+
+
+def origins_in_plan(frame: DataFrame) -> set[Origin]:
+    """The origins of all that a frame reads, anywhere in its plan. Runs no job."""
+    plan = frame._jdf.queryExecution().analyzed()
+    leaves = [leaf for each in (plan, *items(plan.subqueriesAll())) for leaf in items(each.collectLeaves())]
+    firsts = [column for leaf in leaves for column in items(leaf.output())[:1]]  # all columns of a leaf have one mark
+    return _origins(msgspec.json.decode(column.metadata().json()) for column in firsts)
+
+
+def items(scala: Any) -> list[Any]:
+    """The items of a Scala sequence."""
+    return [scala.apply(index) for index in range(scala.size())]
+
+
+def _origins(metadata: Iterable[dict[str, Any]]) -> set[Origin]:
+    marks = (str(each.get(_ORIGIN, "")).partition("@") for each in metadata)
+    return {Origin(table, int(version)) for table, _, version in marks if version.isdecimal()}

@@ -27,7 +27,6 @@ from dolmen.maintenance.compact import compaction as core
 from dolmen.maintenance.compact.compaction import Compacted, CompactionOptions
 from dolmen.rows.scan.scan import plan_of
 from dolmen.spark import spark_compaction
-from dolmen.spark import spark_compaction as compaction_run
 from dolmen.spark.spark_compaction import CompactionTask, compact, rewrite_numbered
 from support.random_tables import random_table
 from support.spark_history import ROWS, History, sorted_rows
@@ -173,7 +172,7 @@ def test_what_cannot_be_compacted_is_said_before_spark_is_asked(
 
 def between_plan_and_commit(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object], times: int = 1) -> None:
     """Does something just before the first commits."""
-    submit, left = compaction_run.submit, [None] * times
+    submit, left = spark_compaction.submit, [None] * times
 
     def racing(*args: Any, **options: Any) -> Any:
         if left:
@@ -181,7 +180,7 @@ def between_plan_and_commit(monkeypatch: pytest.MonkeyPatch, action: Callable[[]
             action()
         return submit(*args, **options)
 
-    monkeypatch.setattr(compaction_run, "submit", racing)
+    monkeypatch.setattr(spark_compaction, "submit", racing)
 
 
 @pytest.mark.parametrize("recluster", [False, True], ids=["by groups", "as a whole"])

@@ -25,6 +25,7 @@ from dolmen.ingest.drops.ingest_drops import ingest_drops
 from dolmen.rows.scan.scan import plan_of
 from dolmen.service.handover.handover_records import HandoverRecords
 from dolmen.spark.load import load
+from dolmen.spark.load import load as loading
 from dolmen.spark.load.load import Loaded, load
 from dolmen.store import open_store
 from support.landing_files import COMPRESSIONS, FORMATS, SCHEMA, drops_in, put, put_bytes, rows_of
@@ -149,7 +150,7 @@ def test_files_that_cannot_be_read_are_rejected_as_by_ingest_and_the_others_are_
     monkeypatch: pytest.MonkeyPatch,
     sort_key: str | None,
 ) -> None:
-    monkeypatch.setattr(load, "HELD_BYTES", 1 << 16)  # what is larger is handed on before its end is seen
+    monkeypatch.setattr(loading, "BUFFERED_BYTES", 1 << 16)  # what is larger is handed on before its end is seen
     table = db.create_table("events", SCHEMA, sort_key=sort_key)
     good = FORMATS["csv"](rows_of(0, 100))
     put(landing, "events/a.csv", rows_of(0, 100))

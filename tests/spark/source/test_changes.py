@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 import dolmen
 from dolmen import Database
 from dolmen.api.database import Table
-from dolmen.spark.source.readers import FeedPartition, FeedReader, feed_reader, source_feed
+from dolmen.spark.source.readers import FeedPartition, FeedReader, batch_reader, source_feed
 from support.feed_history import KINDS, History, said
 from support.fences import move_fence
 
@@ -47,7 +47,7 @@ def feed(spark: SparkSession, db: Database, **given: object) -> DataFrame:
 def reader(db: Database, **given: object) -> FeedReader:
     """The reader as Spark makes it, without Spark."""
     feed = source_feed(options(db, **given))
-    made = feed_reader(feed, feed.spark_schema(), options(db, **given))
+    made = batch_reader(feed, feed.spark_schema(), options(db, **given))
     assert isinstance(made, FeedReader)
     return made
 

@@ -126,7 +126,7 @@ def test_a_merge_has_its_clauses() -> None:
         ("UPDATE t SET a = 1,", "name"),
         ("INSERT INTO t PARTITION (a = 1) SELECT 1", "inserted"),
         ("INSERT INTO t REPLACE WHERE a = 1 SELECT 1", "inserted"),
-        ("INSERT OVERWRITE DIRECTORY 'x' SELECT 1", "no table"),
+        ("INSERT OVERWRITE DIRECTORY 'x' SELECT 1", "not a table"),
         ("MERGE WITH SCHEMA EVOLUTION INTO t USING s ON TRUE WHEN MATCHED THEN DELETE", "add_column"),
         ("MERGE INTO t USING s ON t.a = s.a", "WHEN is expected"),
         ("MERGE INTO t USING s ON t.a = s.a WHEN MATCHED THEN INSERT *", "UPDATE is expected"),

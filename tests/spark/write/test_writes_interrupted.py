@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import msgspec
 import pyarrow as pa
 import pytest
 from pyspark import TaskContext
@@ -29,6 +28,8 @@ from dolmen.spark.write import from_frame as writing
 from dolmen.spark.write.from_frame import append
 from dolmen.spark.write.write_tasks import (
     REPORT,
+from dolmen.spark.tasks import FAILURES, OBJECTS, decode_object, map_in_tasks, return_objects
+from dolmen.spark.write import write_tasks as writing
     RowsTask,
     WriteReport,
     begin_uploads,
@@ -36,6 +37,7 @@ from dolmen.spark.write.write_tasks import (
     report_task,
     tombstones,
     without_files,
+
 )
 from dolmen.transactions.transaction import unit_of
 
@@ -102,10 +104,10 @@ def dying(work: Work) -> Work:
 def run(spark: SparkSession, transaction: Transaction, how: Callable[[Work], Work]) -> WriteReport:
     """The job of an upsert of 5,000 rows in two tasks."""
     entry = unit_of(transaction).entry("t")
-    url, txid = begin_uploads(transaction)
-    task = RowsTask(url, "t", msgspec.json.encode(without_files(entry)), txid, entry.primary_key)
+    task = RowsTask(*begin_uploads(transaction, "t"), entry.primary_key)
     frame = rows(spark, 5_000).repartition(2, "id").sortWithinPartitions("id")
-    return WriteReport.of(collect_keeping_alive(transaction, frame.mapInArrow(how(report_task(task)), REPORT)))
+    job = map_in_tasks(frame, how(return_objects(lambda batches: [task.run(batches)])), OBJECTS)
+    return WriteReport.of(decode_object(row.body, WriteReport) for row in collect_keeping_alive(transaction, job))
 
 
 def test_workers_that_are_killed_leave_files_and_keys_that_nothing_names(
@@ -114,7 +116,7 @@ def test_workers_that_are_killed_leave_files_and_keys_that_nothing_names(
     transaction = Transaction(context_of(table), "upsert")
     reported = run(spark, transaction, dying)
     entry = unit_of(transaction).entry("t")
-    hidden = tombstones(unit_of(transaction).uploads, "t", entry.uuid, reported, (entry.schema.by_id[1],))
+    hidden = tombstones(transaction, "t", entry.uuid, reported)
     unit_of(transaction).add(Write("t", entry.uuid, tuple(reported.files), hidden))
     transaction.commit()
     txid = unit_of(transaction).intent().txid

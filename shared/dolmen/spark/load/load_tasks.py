@@ -1,17 +1,14 @@
 """The tasks of a load: they turn rows of landing files into data files.
 
 Into a table without a sort key each task writes data files straight from the rows that it reads. For a table with a
-sort key there are three steps. Between them Spark carries sorted runs as bytes and never looks at a row, so every
-column keeps its type, and Arrow alone handles rows.
+sort key there are three steps, between which Spark carries sorted runs as bytes and never looks at a row.
 
 1. ``read_runs``: files become sorted runs of some megabytes, with samples of their keys.
 2. ``cut_runs``: each run is cut at the bounds that the driver planned from the samples.
 3. ``write_ranges``: the pieces of one range after the other, in order, are merged and written.
 
-Tasks read landing files by the readers and rules of ingest, and load a file whole or not at all. They keep the rows of
-a small file until they have seen its end, so a file that cannot be read leaves nothing behind. They yield the rows of a
-large file while they read it; if its end turns out to be bad, the task reports that, and the result of the whole job is
-not used.
+Tasks load a file whole or not at all. They keep the rows of a small file until they have seen its end, and yield those
+of a large one while they read it: if its end turns out to be bad, the result of the whole job is not used.
 """
 
 from __future__ import annotations
@@ -31,6 +28,7 @@ import pyarrow as pa
 from dolmen.base.runtime import shared_runtime
 from dolmen.base.units import MIB
 from dolmen.errors import StoreUnavailableError
+from dolmen.format.entries import DataFile
 from dolmen.format.ingest_properties import FileKind
 from dolmen.format.manifest import TableEntry
 from dolmen.format.types import integer_form
@@ -40,30 +38,36 @@ from dolmen.ingest.formats.source_file import ReadOptions
 from dolmen.ingest.landing import Landing
 from dolmen.rows.write.encodings import WriteOptions
 from dolmen.rows.write.parquet_object import cut, sort_columns
-from dolmen.spark.file_tasks import WriteTask, open_to_write
-from dolmen.spark.write.task_reports import ipc_bytes
+from dolmen.spark.tasks import ipc_bytes, open_to_write, table_from_ipc
+from dolmen.spark.write.write_tasks import WriteTask, decode_entry
+
+Batches: TypeAlias = Iterator[pa.RecordBatch]
+Key: TypeAlias = list[list[Any]]
+"""The sort key of a row: for each column a rank (values, then NaN, then NULL) and a value that JSON can hold."""
+MOST_CHARACTERS = 200
+"""Texts are compared by their first characters. That is an order, too, in which more rows are equal."""
+RUN_BYTES = 32 * MIB
+"""Bytes of rows that are sorted together, in Arrow memory."""
+RANGE_BYTES = 64 * MIB
+"""Bytes of the rows of a range, which are merged in memory."""
+_RUN_ROWS = 1 << 20
+RUNS = "number INT, report BINARY, sample BINARY, run BINARY"
+"""Either a report on a file, or a sorted run with a sample of its keys. A run with the number of a drop counts only if
+that file can be read."""
+PIECES = "lane INT, range INT, rows BINARY"
+"""Sorted rows of a range. One task writes all ranges of a lane."""
 
 
 class FileReport(msgspec.Struct, frozen=True):
-    """The report of a task on one file.
-
-    Args:
-        drop: the number of the drop in its batch.
-        rows: how many rows were yielded.
-        is_whole: these are all rows; otherwise the task cannot read the file.
-    """
+    """The report of a task on the file of a drop; unless it ``is_whole``, the task cannot read the file."""
 
     drop: int
     rows: int
     is_whole: bool
 
 
-@dataclass(frozen=True)
-class DropRows:
-    """Rows of drops. They count only if the drop with this number can be read; None if they count in any case."""
-
-    drop: int | None
-    batch: pa.RecordBatch
+DropRows: TypeAlias = tuple[int | None, pa.RecordBatch]
+"""Rows of drops. They count only if the drop with this number can be read; None if they count in any case."""
 
 
 @dataclass(frozen=True)
@@ -71,10 +75,9 @@ class ReadDrops:
     """The files that a job reads, with the way to read them.
 
     Args:
-        entry: entry of their table, without files and deletes, encoded.
-        format: their format, whatever their names say.
+        entry: their table, by ``encode_entry``.
         groups: for each task, the numbers of its drops.
-        kept_bytes: the most bytes of a file's rows that are kept until its end was seen.
+        buffered_bytes: the most bytes of a file's rows that are kept until its end was seen.
     """
 
     landing: Landing
@@ -83,24 +86,16 @@ class ReadDrops:
     options: ReadOptions
     drops: tuple[Drop, ...]
     groups: tuple[tuple[int, ...], ...]
-    kept_bytes: int
-
-    def table(self) -> TableEntry:
-        """The table's entry."""
-        return msgspec.json.decode(self.entry, type=TableEntry)
+    buffered_bytes: int
 
     def rows(self, group: int, reports: list[FileReport]) -> Iterator[DropRows]:
-        """Yields the rows of a group's files, and adds a report on each file when it is done.
-
-        Raises:
-            StoreUnavailableError: a file could not be read for the moment; Spark tries the task again.
-        """
-        schema = self.table().schema.arrow
+        """Yields the rows of a group's files, and adds a report on each. Raises StoreUnavailableError."""
+        schema = decode_entry(self.entry).schema.arrow
         for number in self.groups[group]:
             yield from self._rows_of(schema, number, reports)
 
     def _rows_of(self, schema: pa.Schema, number: int, reports: list[FileReport]) -> Iterator[DropRows]:
-        kept: list[pa.RecordBatch] | None = []
+        buffered: list[pa.RecordBatch] | None = []
         size = rows = 0
         batches = self._batches(schema, self.drops[number])
         while True:
@@ -109,20 +104,19 @@ class ReadDrops:
             except StoreUnavailableError:
                 raise
             except Exception:  # noqa: BLE001 - ingest finds any error again, and decides about the file
-                reports.append(FileReport(number, 0 if kept is not None else rows, False))
+                reports.append(FileReport(number, 0 if buffered is not None else rows, False))
                 return
             if batch is None:
                 break
             rows, size = rows + batch.num_rows, size + batch.nbytes
-            if kept is None:
-                yield DropRows(number, batch)
+            if buffered is None:
+                yield number, batch
                 continue
-            kept.append(batch)
-            if size > self.kept_bytes:
-                yield from (DropRows(number, each) for each in kept)
-                kept = None
-        if kept is not None:
-            yield from (DropRows(None, each) for each in kept)
+            buffered.append(batch)
+            if size > self.buffered_bytes:
+                yield from ((number, each) for each in buffered)
+                buffered = None
+        yield from ((None, each) for each in buffered or ())
         reports.append(FileReport(number, rows, True))
 
     def _batches(self, schema: pa.Schema, drop: Drop) -> Iterator[pa.RecordBatch]:
@@ -134,29 +128,20 @@ class ReadDrops:
         yield from self.landing.runtime.ahead(read(source, schema))
 
 
-Key: TypeAlias = list[list[Any]]
-"""The sort key of a row: for each column a rank (values, then NaN, then NULL) and a value that JSON can hold."""
-MOST_CHARACTERS = 200
-"""Texts are compared by their first characters. That is an order, too, in which more rows are equal."""
-
-
 class Keys:
-    """The sort keys of some rows."""
-
     def __init__(self, rows: pa.Table, entry: TableEntry) -> None:
-        names = [entry.schema.by_id[id_].name for id_ in entry.sort_key]
-        self._columns = [_plain(rows.column(name)) for name in names]
+        self._columns = []
+        for id_ in entry.sort_key:
+            column = rows.column(entry.schema.by_id[id_].name)
+            integers = integer_form(column.type)  # of times: Python knows no year 10000
+            self._columns.append(column.cast(integers) if integers else column)
         self._rows = rows.num_rows
 
     def at(self, row: int) -> Key:
-        """The key of one row."""
         return [_value(column[row]) for column in self._columns]
 
     def cuts(self, bounds: Sequence[Key]) -> list[tuple[int, int, int]]:
-        """Cuts sorted rows at bounds: (number of the range, first row, end) of each range that has rows.
-
-        Range i has the rows from bound i - 1, included, to bound i.
-        """
+        """Cuts sorted rows at bounds: (number of the range, first row, end) of each range that has rows."""
         if not self._rows:
             return []
         first, last = bisect_right(bounds, self.at(0)), bisect_right(bounds, self.at(self._rows - 1))
@@ -169,23 +154,14 @@ class Keys:
 
 @dataclass(frozen=True)
 class Ranges:
-    """The bounds of key ranges of about equal parts.
-
-    Args:
-        bounds: ascending, without duplicates; range i begins with bound i - 1.
-        parts: for each range the part that it belongs to, ascending.
-    """
+    """Bounds of key ranges, ascending (range i begins with bound i - 1), and the part that each range belongs to."""
 
     bounds: tuple[Key, ...]
     parts: tuple[int, ...]
 
     @classmethod
     def of(cls, samples: Iterable[tuple[Key, float]], parts: int, pieces: int) -> Ranges:
-        """Cuts for ``parts`` parts of ``pieces`` ranges each.
-
-        Args:
-            samples: keys, each standing for so many bytes.
-        """
+        """Cuts for ``parts`` parts of ``pieces`` ranges each, by keys that stand for numbers of bytes."""
         ordered = sorted(samples)
         total, count = sum(weight for _, weight in ordered), parts * pieces
         bounds, of = list[Key](), [0]
@@ -198,12 +174,6 @@ class Ranges:
                 number += 1
             passed += weight
         return cls(tuple(bounds), tuple(of))
-
-
-def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Times as the integers that they are: Python knows no year 10000."""
-    integers = integer_form(column.type)
-    return column.cast(integers) if integers else column
 
 
 def _value(scalar: pa.Scalar) -> list[Any]:
@@ -220,98 +190,72 @@ def _value(scalar: pa.Scalar) -> list[Any]:
     return [0, value[:MOST_CHARACTERS] if isinstance(value, str) else int(value)]
 
 
-Batches: TypeAlias = Iterator[pa.RecordBatch]
-RUN_BYTES = 32 * MIB
-"""Bytes of rows that are sorted together, in Arrow memory."""
-RANGE_BYTES = 64 * MIB
-"""Bytes of the rows of a range, which are merged in memory."""
-_RUN_ROWS = 1 << 20
-
-
 @dataclass(frozen=True)
 class LoadTask(WriteTask):
-    """A task that writes rows in the table's types.
+    """A task that writes rows in the table's types into files of ``file_bytes``."""
 
-    Args:
-        file_bytes: at which a file is finished.
-    """
+    file_bytes: int = 0
 
-    file_bytes: int
-
-    def load(self, rows: Batches) -> list[bytes]:
-        """Writes rows into as many data files as they need; returns their entries, encoded."""
-        files = self.put(
-            open_to_write(self.url, shared_runtime()), rows, WriteOptions(target_file_bytes=self.file_bytes)
-        )
-        return [msgspec.json.encode(file) for file in files]
+    def load(self, rows: Batches) -> list[DataFile]:
+        """Writes rows into as many data files as they need."""
+        store = open_to_write(self.url, shared_runtime())
+        return self.put(store, rows, WriteOptions(target_file_bytes=self.file_bytes))
 
 
-WRITTEN = "entry BINARY, report BINARY"
-"""The report of tasks that write: entries of data files, and the reports on the files that were read."""
+class TaskFiles(msgspec.Struct, frozen=True):
+    """The data files of a task, and the reports on the files that it has read."""
+
+    files: list[DataFile]
+    reports: list[FileReport] = []
 
 
-def write_read(read: ReadDrops, task: LoadTask) -> Callable[[Batches], Batches]:
-    """For ``mapInArrow``: numbers of groups become the data files that hold their rows."""
+def write_read(read: ReadDrops, task: LoadTask) -> Callable[[Batches], Iterator[TaskFiles]]:
+    """Numbers of groups become the data files with their rows."""
 
-    def run(batches: Batches) -> Batches:
+    def run(batches: Batches) -> Iterator[TaskFiles]:
         for group in _numbers(batches):
             reports: list[FileReport] = []
-            files = task.load(rows.batch for rows in read.rows(group, reports))
-            yield _columns(
-                entry=[*files, *(None for _ in reports)], report=[*(None for _ in files), *map(_encoded, reports)]
-            )
+            files = task.load(batch for _, batch in read.rows(group, reports))
+            yield TaskFiles(files, reports)
 
     return run
 
 
-RUNS = "number INT, report BINARY, sample BINARY, run BINARY"
-"""Either a report on a file, or a sorted run with a sample of its keys. A run with the number of a drop counts only if
-that file can be read."""
-
-
 @dataclass(frozen=True)
 class Sample:
-    """Keys of a run, each for ``weight`` bytes of its rows; ``stored`` is the size of the run compressed.
-
-    It is encoded by ``json``: keys have integers of any size, and infinite floats.
-    """
+    """Keys of a run, each for ``weight`` bytes of its rows; ``stored`` is the size of the run compressed."""
 
     keys: list[Any]
     weight: float
     stored: int
 
     def encode(self) -> bytes:
-        """As bytes."""
+        """As bytes, by ``json``: keys have integers of any size, and infinite floats."""
         return json.dumps([self.keys, self.weight, self.stored]).encode()
 
     @classmethod
     def decode(cls, body: bytes | bytearray) -> Sample:
-        """Decodes what ``encode`` returns."""
         return cls(*json.loads(body))
 
 
 def read_runs(read: ReadDrops, sample_bytes: int) -> Callable[[Batches], Batches]:
-    """For ``mapInArrow``: numbers of groups become sorted runs of their rows.
-
-    Args:
-        sample_bytes: of so many bytes of a run one key is taken as a sample.
-    """
+    """For ``map_in_tasks``: numbers of groups become sorted runs, with a key for each ``sample_bytes``."""
 
     def run(batches: Batches) -> Batches:
-        entry = read.table()
+        entry = decode_entry(read.entry)
         for group in _numbers(batches):
             reports: list[FileReport] = []
-            for drop, rows in groupby(read.rows(group, reports), key=lambda each: each.drop):
-                for columns in cut((each.batch for each in rows), entry.schema.arrow, RUN_BYTES, _RUN_ROWS):
+            for drop, rows in groupby(read.rows(group, reports), key=lambda each: each[0]):
+                for columns in cut((batch for _, batch in rows), entry.schema.arrow, RUN_BYTES, _RUN_ROWS):
                     yield _run(columns, entry, drop, sample_bytes)
             for report in reports:
-                yield _run_row(report.drop, report=_encoded(report))
+                yield _run_row(report.drop, report=msgspec.json.encode(report))
 
     return run
 
 
 def _run(columns: list[pa.ChunkedArray], entry: TableEntry, drop: int | None, sample_bytes: int) -> pa.RecordBatch:
-    rows = _sorted(columns, entry)
+    rows = _sort(columns, entry)
     keys = Keys(rows, entry)
     count = min(rows.num_rows, max(1, rows.nbytes // sample_bytes))
     body = ipc_bytes(rows, "lz4")
@@ -326,80 +270,61 @@ def _run_row(
     return pa.record_batch([pa.array([drop], pa.int32()), *bodies], ["number", "report", "sample", "run"])
 
 
-PIECES = "lane INT, range INT, rows BINARY"
-"""Sorted rows of a range. One task writes all ranges of a lane."""
-
-
 def cut_runs(entry: bytes, ranges: Ranges, lanes: tuple[int, ...]) -> Callable[[Batches], Batches]:
-    """For ``mapInArrow``: sorted runs become pieces of one range each.
-
-    Args:
-        lanes: for each part a number of its own.
-    """
+    """For ``map_in_tasks``: sorted runs become pieces of one range each, in the lanes of their parts."""
 
     def run(batches: Batches) -> Batches:
-        table = msgspec.json.decode(entry, type=TableEntry)
+        table = decode_entry(entry)
         for body in (body for batch in batches for body in batch.column(0)):
-            rows = _unpacked(body.as_buffer())
+            rows = table_from_ipc(body.as_buffer())
             cuts = Keys(rows, table).cuts(ranges.bounds)
-            yield pa.record_batch(
-                [
-                    pa.array([lanes[ranges.parts[number]] for number, _, _ in cuts], pa.int32()),
-                    pa.array([number for number, _, _ in cuts], pa.int32()),
-                    pa.array(
-                        [ipc_bytes(rows.slice(start, end - start), "lz4") for _, start, end in cuts],
-                        pa.binary(),
-                    ),
-                ],
-                ["lane", "range", "rows"],
-            )
+            columns = [
+                pa.array([lanes[ranges.parts[number]] for number, _, _ in cuts], pa.int32()),
+                pa.array([number for number, _, _ in cuts], pa.int32()),
+                pa.array([ipc_bytes(rows.slice(start, end - start), "lz4") for _, start, end in cuts], pa.binary()),
+            ]
+            yield pa.record_batch(columns, ["lane", "range", "rows"])
 
     return run
 
 
-def write_ranges(task: LoadTask) -> Callable[[Batches], Batches]:
-    """For ``mapInArrow``: pieces, ordered by lane and range, become data files of their own for each lane."""
+def write_ranges(task: LoadTask) -> Callable[[Batches], Iterator[TaskFiles]]:
+    """Pieces, ordered by lane and range, become data files of their own for each lane."""
 
-    def run(batches: Batches) -> Batches:
+    def run(batches: Batches) -> Iterator[TaskFiles]:
         for _, pieces in groupby(_pieces(batches), key=lambda piece: piece[0]):
-            files = task.load(_merged(pieces, task.decoded))
-            yield _columns(entry=files, report=[None for _ in files])
+            yield TaskFiles(task.load(_merge_pieces(pieces, task.decoded)))
 
     return run
 
 
-def _merged(pieces: Iterable[tuple[int, int, pa.Table]], entry: TableEntry) -> Batches:
+def _merge_pieces(pieces: Iterable[tuple[int, int, pa.Table]], entry: TableEntry) -> Batches:
     """Yields the rows of one range after the other, each in order.
 
-    If very many rows have the same key, a range is far larger than planned: then as many rows as fit are sorted at a
-    time.
+    If a range is far larger than planned, because many rows have one key, as many as fit are sorted at a time.
     """
     for _, of_range in groupby(pieces, key=lambda piece: piece[1]):
         tables: list[pa.Table] = []
         size = 0
         for _, _, rows in of_range:
             if tables and size + rows.nbytes > 2 * RANGE_BYTES:
-                yield from _in_order(tables, entry)
+                yield from _sort_together(tables, entry)
                 size = 0
             tables.append(rows)
             size += rows.nbytes
-        yield from _in_order(tables, entry)
+        yield from _sort_together(tables, entry)
 
 
-def _in_order(tables: list[pa.Table], entry: TableEntry) -> Batches:
+def _sort_together(tables: list[pa.Table], entry: TableEntry) -> Batches:
     columns = pa.concat_tables(tables).columns
     tables.clear()
-    yield from _sorted(columns, entry).to_batches()
+    yield from _sort(columns, entry).to_batches()
 
 
-def _sorted(columns: list[pa.ChunkedArray], entry: TableEntry) -> pa.Table:
+def _sort(columns: list[pa.ChunkedArray], entry: TableEntry) -> pa.Table:
     schema = entry.schema.arrow
     sort_columns(columns, schema, [entry.schema.by_id[id_].name for id_ in entry.sort_key])
     return pa.table(columns, schema)
-
-
-def _unpacked(body: pa.Buffer) -> pa.Table:
-    return pa.ipc.open_stream(body).read_all()
 
 
 def _numbers(batches: Batches) -> Iterator[int]:
@@ -411,12 +336,4 @@ def _pieces(batches: Batches) -> Iterator[tuple[int, int, pa.Table]]:
     for batch in batches:
         lanes, ranges = batch.column(0).to_pylist(), batch.column(1).to_pylist()
         for lane, number, body in zip(lanes, ranges, batch.column(2), strict=True):
-            yield lane, number, _unpacked(body.as_buffer())
-
-
-def _encoded(report: FileReport) -> bytes:
-    return msgspec.json.encode(report)
-
-
-def _columns(**columns: Sequence[bytes | None]) -> pa.RecordBatch:
-    return pa.record_batch([pa.array(column, pa.binary()) for column in columns.values()], list(columns))
+            yield lane, number, table_from_ipc(body.as_buffer())

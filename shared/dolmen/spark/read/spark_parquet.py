@@ -1,25 +1,28 @@
-"""Reads known files with Spark's own Parquet reader: nothing is listed, requested or inferred.
+"""Reads known files with Spark's own Parquet reader, and turns dolmen's predicates into its conditions.
 
-``spark.read.parquet(*paths)`` looks each path up, for more than a few by a job with a task for each, and finds what the
-manifest says. So Spark gets an index of files whose cache is filled from the manifest. The options that a session's
-settings would decide (leave out missing or damaged files, read dates by an older calendar, use another reader) are
-decided here.
+``spark.read.parquet(*paths)`` looks each path up, for more than a few by a job with a task for each. So Spark gets an
+index of files whose cache is filled from the manifest. A row knows its file by name and size, and its position in it.
+By these, values that belong to files, and one array of bits for the deleted positions of all files, are looked up.
 
-A row knows its file by name and size, and its position in it. By these, values that belong to files, and one array of
-bits for the deleted positions of all files, are looked up in expressions.
+In predicates, literals are moved to the column's own type, as in evaluation on Arrow (``predicate.evaluate``), so Spark
+casts nothing and can skip row groups. Spark agrees with dolmen on NaN (equal to itself, greatest), on -0.0 and on
+strings (by their bytes). Where it does not, or has no type for the comparison, the predicate is ``Unsupported``.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import os
+import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING
+from datetime import datetime, timedelta
+from decimal import Decimal
+from functools import reduce
+from operator import and_, eq, ge, gt, le, lt, ne, or_
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -29,12 +32,16 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 from pyspark.sql import types as s
 
-from dolmen.errors import CorruptionError
+from dolmen.errors import CorruptionError, Error
 from dolmen.format.entries import DataFile
+from dolmen.predicate.ast import And, Compare, Constant, In, IsNull, Like, Literal, Not, Or, Predicate, Term, Truth
+from dolmen.predicate.ast import Column as ColumnOf
+from dolmen.predicate.domains import HOLDS, Domain, Op, domain_of, fit, grid, into, join, order, plain_of, rounds_to
+from dolmen.predicate.like import pattern
 from dolmen.rows.scan.plan import FilePlan
-from dolmen.spark.failures import Py4JError
-from dolmen.spark.file_tasks import FILE
-from dolmen.spark.spark_types import to_frame
+from dolmen.spark.sessions import warn_once
+from dolmen.spark.spark_types import spark_type, to_frame
+from dolmen.spark.tasks import FILE, Py4JError
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
@@ -57,18 +64,27 @@ FIELD_ID = "parquet.field.id"
 _FORMAT = "org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat"
 """The reader's class: the name "parquet" may mean a reader without ``_metadata``."""
 _CACHE_BYTES = 1 << 40
-_log = logging.getLogger("dolmen")
+SIZE = "__size"
+"""The column with the size of a row's file, in bytes."""
+SOURCES = {FILE: "_metadata.file_name", SIZE: "_metadata.file_size"}
+_UNKNOWN = "raise_error('a file was read that the manifest does not name, or not with this size')"
+_WORDS = pa.field("words", pa.list_(pa.field("element", pa.int64(), nullable=False)), nullable=False)
+_BEYOND = "CAST(raise_error('a file has more rows than the manifest says') AS bigint)"
+_ROW_INDEX = "_tmp_metadata_row_index"
+_PRUNING = "spark.sql.optimizer.nestedSchemaPruning.enabled"
+FindColumn: TypeAlias = Callable[[int], Column]
+"""Returns the Spark column for a column's id."""
+_MOST_PIECES = 200
+_EPOCH = datetime(1970, 1, 1)
+_NULL_TRUTH = "CAST(NULL AS BOOLEAN)"
+_COMPARISONS: dict[Op, Callable[[Column, Column], Column]] = {"=": eq, "<>": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
 
 
 def check_sizes(root: str, files: Iterable[DataFile]) -> None:
-    """Compares the sizes of files in a directory with the manifest's, which costs some microseconds each.
+    """Compares the sizes of files in a directory with the manifest's. Raises CorruptionError.
 
-    Spark's reader believes a file's footer, so it would read a replaced file without an error. On S3 the comparison
-    would take a request for each file; there the bucket's policy keeps data objects from being replaced. A missing file
-    fails the query by itself.
-
-    Raises:
-        CorruptionError: a file has another size.
+    Spark's reader believes a file's footer, so it would read a replaced file without an error. On S3 the bucket's
+    policy keeps data objects from being replaced. A missing file fails the query by itself.
     """
     directory = root.removeprefix("file://")
     if directory == root:
@@ -85,26 +101,15 @@ def check_sizes(root: str, files: Iterable[DataFile]) -> None:
 def read_parquet(
     spark: SparkSession, schema: s.StructType, root: str, files: Sequence[DataFile], *, by_id: bool = False
 ) -> DataFrame:
-    """The columns of files as they are stored.
-
-    Args:
-        root: the database's URL, as Spark knows it.
-        by_id: find columns with a ``FIELD_ID`` by it; those that a file lacks are NULL.
-    """
+    """The columns of files as they are stored; ``by_id`` finds those with a ``FIELD_ID``, or NULL."""
     read_options = {**OPTIONS, **BY_FIELD_ID} if by_id else OPTIONS
     try:
         relation = _relation(spark, schema, root, files, read_options)
     except (Py4JError, TypeError) as error:  # Spark's inner parts are others in this version
-        _warn(f"Spark lists the files of frames by itself: {type(error).__name__}")
+        warn_once(f"Spark lists the files of frames by itself: {type(error).__name__}")
         paths = [f"{root}/{file.path}" for file in files]
         return spark.read.format(_FORMAT).schema(schema).options(**read_options).load(paths)
     return DataFrame(spark._jsparkSession.baseRelationToDataFrame(relation), spark)
-
-
-@cache
-def _warn(message: str) -> None:
-    """Warns once in a process, and not in every read."""
-    _log.warning(message)
 
 
 def _relation(
@@ -116,15 +121,15 @@ def _relation(
     statuses = _statuses(jvm, root, files)
     # Spark takes relations for equal when their roots are: this one is not there, and names these very files.
     names = hashlib.sha256("\n".join(f"{file.path} {file.size}" for file in files).encode()).hexdigest()
-    place = jvm.org.apache.hadoop.fs.Path(f"{root}/data/{names}")
-    known = sources.SharedInMemoryCache(_CACHE_BYTES, -1).createForNewClient()
-    known.putLeafFiles(place, statuses)
+    path = jvm.org.apache.hadoop.fs.Path(f"{root}/data/{names}")
+    listed = sources.SharedInMemoryCache(_CACHE_BYTES, -1).createForNewClient()
+    listed.putLeafFiles(path, statuses)
     index = sources.InMemoryFileIndex(
         session,
-        jvm.PythonUtils.toSeq([place]),
+        jvm.PythonUtils.toSeq([path]),
         options,
         option.empty(),
-        known,
+        listed,
         option.apply(sources.PartitionSpec.emptySpec()),
         option.empty(),
     )
@@ -148,17 +153,8 @@ def _statuses(jvm: JavaObject, root: str, files: Sequence[DataFile]) -> JavaObje
     return mapper.readValue(json.dumps(listed), jvm.java.lang.Class.forName("[Lorg.apache.hadoop.fs.FileStatus;"))
 
 
-SIZE = "__size"
-"""The column with the size of a row's file, in bytes."""
-SOURCES = {FILE: "_metadata.file_name", SIZE: "_metadata.file_size"}
-_UNKNOWN = "raise_error('a file was read that the manifest does not name, or not with this size')"
-
-
 class FileValues:
-    """Gives each row of a scan values that belong to its file.
-
-    Sizes are compared first, and names only between files of equal size: numbers cost a tenth of what names cost.
-    """
+    """Gives each row values of its file. Sizes are compared before names, which cost ten times as much."""
 
     def __init__(self, files: Sequence[FilePlan]) -> None:
         self.files = files
@@ -198,10 +194,6 @@ class FileValues:
         return f"CASE WHEN {SIZE} <> {size} THEN {_UNKNOWN} {cases} ELSE {_UNKNOWN} END"
 
 
-_WORDS = pa.field("words", pa.list_(pa.field("element", pa.int64(), nullable=False)), nullable=False)
-_BEYOND = "CAST(raise_error('a file has more rows than the manifest says') AS bigint)"
-
-
 def is_deleted(spark: SparkSession, positions: Mapping[str, BitMap], file_values: FileValues, row: str) -> Column:
     """The condition that a row is deleted. It fails for a row that the manifest does not have.
 
@@ -210,7 +202,7 @@ def is_deleted(spark: SparkSession, positions: Mapping[str, BitMap], file_values
 
     Args:
         positions: the deleted ones, by path of their file.
-        row: the column with a row's position in its file.
+        row: the column with a row's position.
     """
     words = [_words(positions.get(file.file.path), file.file.rows) for file in file_values.files]
     ends = np.cumsum([len(some) for some in words]).tolist()
@@ -228,21 +220,13 @@ def _words(positions: BitMap | None, rows: int) -> npt.NDArray[np.int64]:
     return np.packbits(bits, bitorder="little").view("<i8")
 
 
-_NAME = "_tmp_metadata_row_index"
-_PRUNING = "spark.sql.optimizer.nestedSchemaPruning.enabled"
-
-
 @dataclass(frozen=True)
 class RowIndex:
-    """The column from which a row's position in its file is read.
+    """The column with a row's position in its file; ``is_stored`` if it belongs to the schema that is read.
 
     The documented one is ``_metadata.row_index``, but Spark builds ``_metadata`` row by row. Its source is a column
     that Spark's Parquet reader fills whenever it is in the schema, at half the cost. It is read directly where Spark
-    has it under the name that we know, and prunes ``_metadata``: Spark refuses to read both.
-
-    Args:
-        name: of the column.
-        is_stored: it belongs to the schema that is read.
+    has it under this name, and prunes ``_metadata``: Spark refuses to read both.
     """
 
     name: str
@@ -256,5 +240,166 @@ class RowIndex:
             own = reader.ROW_INDEX_TEMPORARY_COLUMN_NAME()
         except (Py4JError, TypeError):  # another version
             own = None
-        stored = own == _NAME and spark.conf.get(_PRUNING, "true") == "true"
-        return cls(_NAME if stored else "__row_index", stored)
+        stored = own == _ROW_INDEX and spark.conf.get(_PRUNING, "true") == "true"
+        return cls(_ROW_INDEX if stored else "__row_index", stored)
+
+
+class Unsupported(Error):  # noqa: N818 - no failure: the caller reads another way
+    """Spark has no expression that is TRUE, FALSE or NULL for the same rows."""
+
+
+def to_column(predicate: Predicate, column: FindColumn) -> Column:
+    """The predicate over Spark's columns of ``spark_type``. Raises Unsupported: read the rows by the core."""
+    match predicate:
+        case Compare():
+            return _compare(predicate, column)
+        case In():
+            return _in(predicate, column)
+        case And():
+            return reduce(and_, (to_column(arg, column) for arg in predicate.args))
+        case Or():
+            return reduce(or_, (to_column(arg, column) for arg in predicate.args))
+        case Not():
+            return ~to_column(predicate.arg, column)
+        case IsNull():
+            return _column(predicate.column, column).isNull()
+        case Like():
+            return _like(predicate, column)
+        case Truth():
+            return _column(predicate.column, column)
+        case Constant():
+            return F.expr(_NULL_TRUTH) if predicate.value is None else F.lit(predicate.value)
+
+
+def _column(term: Term, column: FindColumn) -> Column:
+    if isinstance(term, ColumnOf):
+        return column(term.id)
+    raise Unsupported("Spark computes otherwise where numbers are too large, and changes case in another way")
+
+
+def _compare(p: Compare, column: FindColumn) -> Column:
+    left = _column(p.left, column)
+    if not isinstance(p.right, Literal):
+        if p.left.type != p.right.type:
+            raise Unsupported(f"columns of types {p.left.type} and {p.right.type} are compared")
+        return _COMPARISONS[p.op](left, _column(p.right, column))
+    return _compare_value(p.op, left, p.left.arrow_type, p.right.plain, p.right.arrow_type)
+
+
+def _compare_value(op: Op, left: Column, own: pa.DataType, value: Any, of: pa.DataType) -> Column:
+    """A column of type ``own`` compared with a plain value of type ``of``."""
+    domain = join(domain_of(own), domain_of(of))
+    if domain is None:
+        raise Unsupported(f"a column of type {own} is compared with a value of type {of}")
+    value = into(value, domain_of(of), domain)
+    if domain is Domain.TIME:
+        raise Unsupported("times of day are compared")
+    if domain.is_float:
+        return _compare_float(op, left, own, float(value), domain)
+    if domain in (Domain.TEXT, Domain.BYTES, Domain.BOOLEAN):
+        return _COMPARISONS[op](left, F.lit(bytearray(value) if isinstance(value, bytes) else value))
+    return _compare_exact(op, left, own, value, domain)
+
+
+def _compare_float(op: Op, left: Column, own: pa.DataType, value: float, domain: Domain) -> Column:
+    if not pa.types.is_floating(own):
+        return _compare_as_float(op, left, own, value, domain)
+    if domain is Domain.FLOAT32:
+        return _COMPARISONS[op](left, F.lit(value).cast("float"))
+    return _COMPARISONS[op](left.cast("double"), F.lit(value))
+
+
+def _compare_as_float(op: Op, left: Column, own: pa.DataType, value: float, domain: Domain) -> Column:
+    """Compares integers or decimals with a float, as the floats next to them, but without a cast."""
+    if not abs(value) < 2e38:  # beyond all numbers of these types, or NaN
+        return _constant_unless_null(left, order(0.0, value) in HOLDS[op])
+    least, greatest, inclusive = rounds_to(value, domain)
+    if op in ("=", "<>"):
+        at_least, at_most = (_compare_as_float(side, left, own, value, domain) for side in (">=", "<="))
+        return at_least & at_most if op == "=" else ~(at_least & at_most)
+    if op in (">=", "<"):
+        return _compare_exact(
+            (">=" if inclusive else ">") if op == ">=" else ("<" if inclusive else "<="), left, own, least
+        )
+    return _compare_exact(
+        ("<=" if inclusive else "<") if op == "<=" else (">" if inclusive else ">="), left, own, greatest
+    )
+
+
+def _compare_exact(op: Op, left: Column, own: pa.DataType, value: Any, domain: Domain = Domain.EXACT) -> Column:
+    fitted = fit(op, value, grid(own, domain))
+    if isinstance(fitted, bool):
+        return _constant_unless_null(left, fitted)
+    op, raw = fitted
+    return _COMPARISONS[op](left, literal_of(raw, own))
+
+
+def _constant_unless_null(left: Column, truth: bool) -> Column:
+    return F.when(left.isNotNull(), F.lit(truth))
+
+
+def literal_of(raw: Any, own: pa.DataType) -> Column:
+    """A value of a type's grid, as Spark's literal of that type. Raises Unsupported."""
+    t = pa.types
+    if t.is_uint64(own):
+        return F.lit(Decimal(raw)).cast("decimal(20,0)")
+    if t.is_integer(own):
+        return F.lit(raw).cast(spark_type(own).simpleString())
+    if t.is_decimal(own):
+        return F.lit(plain_of(raw, own)).cast(f"decimal({own.precision},{own.scale})")
+    if t.is_date(own):
+        return F.expr(f"date_from_unix_date({raw})")
+    if t.is_timestamp(own) and own.tz:
+        return F.expr(f"timestamp_micros({raw})")
+    if t.is_timestamp(own):
+        try:
+            moment = _EPOCH + timedelta(microseconds=raw)
+        except OverflowError:
+            raise Unsupported("a timestamp beyond the year 9999") from None
+        return F.expr(f"timestamp_ntz '{moment.isoformat(sep=' ', timespec='microseconds')}'")
+    raise Unsupported(f"a literal of type {own}")
+
+
+def _in(p: In, column: FindColumn) -> Column:
+    """IN as a disjunction of its members: Spark's own IN compares floats by their bits."""
+    left, own, of = _column(p.column, column), p.column.arrow_type, p.arrow_type
+    parts = [_compare_value("=", left, own, value, of) for value in p.plain]
+    if p.null:
+        parts.append(F.expr(_NULL_TRUTH))
+    return _any(parts) if parts else _constant_unless_null(left, False)
+
+
+def _any(parts: list[Column]) -> Column:
+    """OR as a balanced tree: a chain of thousands would exhaust Spark's stack."""
+    while len(parts) > 1:
+        parts = [reduce(or_, parts[index : index + 2]) for index in range(0, len(parts), 2)]
+    return parts[0]
+
+
+def _like(p: Like, column: FindColumn) -> Column:
+    if p.ignore_case:
+        raise Unsupported("ILIKE folds case character by character, Spark does not")
+    left = _column(p.column, column)
+    found = pattern(p.pattern, p.escape)
+    if found.is_text:
+        return left == F.lit(found.prefix)
+    if found.is_prefix:
+        return left.startswith(found.prefix) if found.prefix else F.when(left.isNotNull(), F.lit(True))
+    if len(found.pieces) > _MOST_PIECES:
+        raise Unsupported("a LIKE pattern of many pieces, for which Java's regular expressions take a deep stack")
+    return left.rlike(_regex(found.runs))
+
+
+def _regex(runs: Sequence[Sequence[str | bool]]) -> str:
+    """A pattern for Java.
+
+    A run between two ``%`` matches only where it first occurs: trying each later position takes long in a long text.
+    """
+    first, *others = ("".join(_quote(piece) if isinstance(piece, str) else "." for piece in run) for run in runs)
+    if not others:
+        return rf"(?s)\A{first}\z"
+    return rf"(?s)\A{first}{''.join(f'(?>.*?{run})' for run in others[:-1])}.*{others[-1]}\z"
+
+
+def _quote(text: str) -> str:
+    return re.sub(r"([\x00-/:-@\[-`{-\x7f])", r"\\\1", text)

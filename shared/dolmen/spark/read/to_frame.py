@@ -1,34 +1,78 @@
 """Reads a table into Spark: natively where possible, else by dolmen itself in Python workers, with the same rows.
 
-Two readers are needed because Spark's own is several times faster, but lacks types and conditions, and S3 without
-hadoop-aws. Both read the files that one plan selected.
+Spark's own vectorised reader is several times faster, but lacks types and conditions, and S3 without hadoop-aws. Both
+read the files that one plan selected.
+
+Natively, Python only plans. Files with deletes are read together, some dozens at a time, if the same tombstones apply
+to them, which is known for whole files (``applied_through``). Their deleted positions are ONE array of bits, in which a
+row is looked up by its position in its file. Files that may lack columns, or have them under other names, are read by
+field ids; columns that they lack are NULL.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import reduce
 
+import msgspec
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
-from pyspark.errors import PySparkRuntimeError
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 from pyspark.sql import types as s
 
+from dolmen.api.database import open as open_database
 from dolmen.base import arguments
+from dolmen.base.runtime import cached_property
 from dolmen.commit.context import context_of
-from dolmen.errors import InputError, SchemaError
-from dolmen.format.schema import COMMIT_TS
-from dolmen.predicate import Where
+from dolmen.errors import SchemaError
+from dolmen.format.layout import is_adopted
+from dolmen.format.schema import COMMIT_TS, COMMIT_TS_ID, Field
+from dolmen.predicate import Where, to_sql
+from dolmen.predicate import columns as columns_of
 from dolmen.rows.scan.plan import FilePlan
-from dolmen.rows.scan.scan import plan_of
-from dolmen.spark import checks
-from dolmen.spark.checks import spark_paths
-from dolmen.spark.file_tasks import FILE, ROW, ReadTask, read_files
-from dolmen.spark.origin import Origin
-from dolmen.spark.read.native import native_frames
-from dolmen.spark.sessions import read_remotely
-from dolmen.spark.spark_types import is_own, spark_schema, to_frame
+from dolmen.rows.scan.row_groups import Deletes
+from dolmen.rows.scan.scan import Scan, plan_of, reader_of, rows_with_positions, scan_files
+from dolmen.spark.read.spark_parquet import (
+    FIELD_ID,
+    SOURCES,
+    FileValues,
+    RowIndex,
+    Unsupported,
+    check_sizes,
+    is_deleted,
+    read_parquet,
+    to_column,
+)
+from dolmen.spark.sessions import (
+    active_session,
+    check_any_session,
+    check_readable,
+    check_session,
+    is_remote,
+    spark_paths,
+    worker_url,
+)
+from dolmen.spark.spark_types import Origin, is_own, quote, spark_arrow_schema, spark_arrow_type, spark_schema, to_frame
+from dolmen.spark.tasks import FILE, ROW, MapBatches, map_in_tasks
 from dolmen.transactions.reading import ReadableTable
+
+FILES_TOGETHER = 48
+"""Files with deletes in one scan: more make its filter slow, fewer make more scans."""
+MOST_STAGES = 8
+"""The most kinds of files, by the tombstones that count in them, that are read separately."""
+MOST_PREDICATES = 64
+"""Files that more unresolved predicates than this may match are read by dolmen: resolve them (``maintain``)."""
+MOST_KEYS = 1_000_000
+"""More deleted keys than this are not sent to all executors."""
+MOST_BITS = 1 << 30
+"""The most positions, 128 MB of them, that are sent with one scan."""
+_NOTHING = "__nothing"
+"""A column that no file has and no frame shows. Spark builds ``_metadata`` row by row, and leaves out its unused fields
+only if it has a column of the file to leave out, too."""
 
 
 def to_spark(
@@ -55,14 +99,14 @@ def to_spark(
     Raises:
         PredicateError, SchemaError: as ``scan`` does; also if Spark lacks the type of a column.
     """
-    checks.readable(table)
+    check_readable(table)
     native = arguments.flag("native", native)
     with_positions = arguments.flag("with_positions", with_positions)
-    spark = checks.any_session(active_session() if spark is None else spark)
-    if checks.is_remote(spark):
+    spark = check_any_session(active_session(spark))
+    if is_remote(spark):
         if with_positions:
-            checks.session(spark)
-        return read_remotely(spark, table, columns, where, with_commit_ts=with_commit_ts)
+            check_session(spark)
+        return _read_remotely(spark, table, columns, where, with_commit_ts)
     scan = table.scan(columns, where, with_commit_ts=with_commit_ts)
     plan = plan_of(scan)
     origin = Origin(plan.entry.uuid, plan.version)
@@ -71,32 +115,293 @@ def to_spark(
         if own := [name for name in schema.names if is_own(name)]:
             raise SchemaError(f"column {own[0]!r} has a name that rows' positions need: leave it out")
         schema = schema.add(FILE, s.StringType()).add(ROW, s.LongType())
-    paths = spark_paths(spark, context_of(table).store) if native else None
-    frames, rest = (
-        ([], list(plan.files)) if paths is None else native_frames(spark, scan, paths, with_positions=with_positions)
-    )
+    root = spark_paths(spark, context_of(table).store) if native else None
+    frames, rest = list[DataFrame](), list(plan.files)
+    if root is not None:
+        frames, rest = native_frames(spark, scan, root, with_positions=with_positions)
     if rest:
-        names = tuple(field.name for field in plan.output if field.name != COMMIT_TS or not with_commit_ts)
-        url = context_of(table).store.url
-        task = ReadTask(url, plan.version, plan.table, names, plan.where, with_commit_ts, with_positions)
-        frames.append(_by_dolmen(spark, task, rest, schema, origin))
-    if not frames:
-        return spark.createDataFrame([], schema)
-    return reduce(DataFrame.unionAll, frames)
+        names = [field.name for field in plan.output if field.name != COMMIT_TS or not with_commit_ts]
+        work = _read_files(context_of(table).store.url, scan, names, with_commit_ts, with_positions)
+        paths = to_frame(spark, pa.table({"path": [file.file.path for file in rest]}), origin.mark)
+        tasks = min(len(rest), 4 * max(1, spark.sparkContext.defaultParallelism))
+        frames.append(map_in_tasks(paths.repartition(tasks, "path"), work, schema))
+    return reduce(DataFrame.unionAll, frames) if frames else spark.createDataFrame([], schema)
 
 
-def active_session() -> SparkSession:
-    """The session of this process. Raises InputError if there is none."""
-    try:
-        return SparkSession.active()
-    except PySparkRuntimeError as error:
-        said = "there is no Spark session: make one by SparkSession.builder...getOrCreate(), or give spark=..."
-        raise InputError(said) from error
+def _read_files(url: str, scan: Scan, columns: Sequence[str], with_commit_ts: bool, with_positions: bool) -> MapBatches:
+    """For ``map_in_tasks``: paths of data files become their rows. Each task plans the scan again."""
+    plan = plan_of(scan)
+    version, table_name, where = plan.version, plan.table, plan.where  # alone: the plan has all files
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        paths = {path for batch in batches for path in batch.column(0).to_pylist()}
+        if not paths:
+            return
+        table = open_database(url).at(version=version).table(table_name)
+        own = scan_files(table.scan(columns, where, with_commit_ts=with_commit_ts), paths)
+        schema = spark_arrow_schema(own.schema)
+        if with_positions:
+            for batch, path, rows in rows_with_positions(own):
+                names = pa.repeat(pa.scalar(path.rpartition("/")[2], pa.string()), batch.num_rows)
+                yield batch.cast(schema).append_column(FILE, names).append_column(ROW, pa.array(rows))
+        else:
+            yield from (batch.cast(schema) for batch in own.to_batches())
+
+    return read
 
 
-def _by_dolmen(
-    spark: SparkSession, task: ReadTask, files: Sequence[FilePlan], schema: s.StructType, origin: Origin
+def _read_remotely(
+    spark: SparkSession, table: ReadableTable, columns: Sequence[str] | None, where: Where, with_commit_ts: bool
 ) -> DataFrame:
-    few = min(len(files), 4 * max(1, spark.sparkContext.defaultParallelism))
-    paths = to_frame(spark, pa.table({"path": [file.file.path for file in files]}), origin.mark)
-    return paths.repartition(few, "path").mapInArrow(read_files(task), schema)
+    """Reads in a session of Spark Connect by ``format("dolmen")``, because this process has no JVM."""
+    plan = plan_of(table.scan(columns, where, with_commit_ts=with_commit_ts))
+    names = spark_schema(plan.output).names
+    options = {"table": plan.table, "version": str(plan.version)}
+    if with_commit_ts:
+        options["with_commit_ts"] = "true"
+    stored = [name for name in names if name != COMMIT_TS]
+    if all(name == name.strip() and "," not in name for name in stored):  # else all are read, and some dropped below
+        options["columns"] = ",".join(stored)
+    if plan.where is not None:
+        options["where"] = to_sql(plan.where, plan.entry.schema)
+    frame = spark.read.format("dolmen").options(**options).load(worker_url(context_of(table).store))
+    return frame.select(*map(quote, names))
+
+
+def native_frames(
+    spark: SparkSession, scan: Scan, root: str, *, with_positions: bool = False
+) -> tuple[list[DataFrame], list[FilePlan]]:
+    """Makes frames over files below ``root`` that Spark can read; also returns the others. Raises CorruptionError."""
+    return _Native(spark, scan, root, with_positions).frames()
+
+
+class _Native:
+    """The frames of one scan that Spark reads by itself."""
+
+    def __init__(self, spark: SparkSession, scan: Scan, root: str, with_positions: bool) -> None:
+        self._spark, self._root, self._with_positions = spark, root, with_positions
+        self._plan, self._reader = plan_of(scan), reader_of(scan)
+        self._by_id = {field.id: field for field in (*self._plan.entry.schema.fields, *self._plan.output)}
+        self._ids = frozenset(self._plan.output_ids | (columns_of(self._plan.where) if self._plan.where else set()))
+        self._with_ts = any(field.name == COMMIT_TS for field in self._plan.output)
+        self._row = RowIndex.of(spark)
+        self._origin = Origin(self._plan.entry.uuid, self._plan.version)
+
+    def frames(self) -> tuple[list[DataFrame], list[FilePlan]]:
+        plan, frames = self._plan, list[DataFrame]()
+        # Others wrote adopted files: Spark may understand their types and names differently.
+        rest = [file for file in plan.files if is_adopted(file.file.path)]
+        own = [file for file in plan.files if not is_adopted(file.file.path)]
+        check_sizes(self._root, (file.file for file in own))
+        plain, others = list[FilePlan](), list[FilePlan]()
+        for file in own:
+            (others if file.tombstones or file.file.vector or self._with_ts else plain).append(file)
+        # Without a condition for the rows to show there is no frame at all.
+        try:
+            where = None if plan.where is None else to_column(plan.where, self._column)
+            for some in self._by_age(plain):
+                if self._is_older(some[0]) and not self._has_values(some, self._ids):
+                    rest += some
+                else:
+                    frames.append(self._frame(some, [] if where is None else [where]))
+        except Unsupported:
+            return [], list(plan.files)
+        # Without one for the deletes of some files, dolmen reads just these.
+        for some in (together for age in self._by_age(others) for together in _groups_read_together(age)):
+            try:
+                frame = self._without_deleted(some, where)
+            except Unsupported:
+                rest += some
+            else:
+                frames.append(frame)
+        return frames, rest
+
+    @cached_property
+    def _deletes(self) -> Deletes:
+        return self._reader.deletes()
+
+    def _by_age(self, files: Sequence[FilePlan]) -> Iterator[list[FilePlan]]:
+        """The files that are older than a change of columns, and the others."""
+        for older in (False, True):
+            if some := [file for file in files if self._is_older(file) is older]:
+                yield some
+
+    def _is_older(self, file: FilePlan) -> bool:
+        """Whether a file may lack columns, or have them under other names, or of other types."""
+        return file.file.least_row_ts <= self._plan.entry.schema.altered_ts
+
+    def _has_values(self, files: Sequence[FilePlan], ids: Iterable[int]) -> bool:
+        """Whether older files have these columns as Spark would read them by ids, or NULL in their place."""
+        fields = [self._field(id_) for id_ in ids if id_ != COMMIT_TS_ID]
+        return all(
+            not field.widened_ts
+            and (field.initial_default is None or all(field.id in file.file.stats for file in files))
+            for field in fields
+        )
+
+    def _without_deleted(self, files: Sequence[FilePlan], where: Column | None) -> DataFrame:
+        deletes, values = self._deletes, FileValues(files)
+        tombstones = {t.blob: t for file in files for t in file.where_tombstones}
+        lookups = list(dict.fromkeys(lookup for file in files for lookup in deletes.tests_of(file).lookups))
+        if len(tombstones) > MOST_PREDICATES:
+            raise Unsupported("too many unresolved predicates")
+        conditions = [] if where is None else [where]
+        # Deleted positions come first: a bit of one array costs less than a predicate.
+        if positions := self._reader.vectors(files):
+            conditions.append(~is_deleted(self._spark, positions, values, self._row.name))
+            if self._with_positions:
+                # A caller that asked for positions may drop them again. Spark prunes ``_metadata`` only by the fields
+                # that are read, and refuses to read a row's index next to a ``_metadata`` of which nothing is read.
+                conditions.append(F.col(FILE) != "")
+        through = [file.file.applied_through for file in files]
+        # A predicate is evaluated in all rows, unless it was already applied to some of the files.
+        for blob, tombstone in tombstones.items():
+            hidden = F.coalesce(to_column(deletes.predicates[blob], self._column), F.lit(False))
+            if max(through) >= tombstone.ts:
+                hidden &= F.expr(values.sql([applied < tombstone.ts for applied in through], "boolean"))
+            conditions.append(~hidden)
+        # Keys are anti joins with broadcast frames, one for each set of columns.
+        joins, most = [], MOST_KEYS
+        for lookup in lookups:
+            arrays, ts = lookup.keys(min(through))
+            most -= len(ts)
+            if most < 0:
+                raise Unsupported("too many unresolved keys")
+            joins.append(self._keys(lookup.columns, arrays, ts, values, through))
+        # An erasure may name columns of later versions, which these files lack.
+        ids = self._ids.union(*(t.columns for t in tombstones.values()), *(lookup.columns for lookup in lookups))
+        may_lack = self._is_older(files[0]) or not ids <= self._by_id.keys()
+        if may_lack and not self._has_values(files, ids):
+            raise Unsupported("columns with other values than the files have")
+        return self._frame(files, conditions, joins, ids, values, with_row=bool(positions))
+
+    def _keys(
+        self,
+        ids: tuple[int, ...],
+        arrays: Sequence[pa.Array],
+        ts: npt.NDArray[np.int64],
+        values: FileValues,
+        through: Sequence[int],
+    ) -> tuple[DataFrame, Column]:
+        """The deleted keys, with the condition of their join."""
+        names = [f"__key_{index}" for index in range(len(arrays))]
+        keys = dict(zip(names, (array.cast(spark_arrow_type(array.type)) for array in arrays), strict=True))
+        same = reduce(Column.__and__, (self._column(id_) == F.col(name) for id_, name in zip(ids, names, strict=True)))
+        if len(ts) and ts.min() <= max(through):
+            keys["__key_ts"] = pa.array(ts)
+            same &= F.expr(f"__key_ts > {values.sql(through, 'bigint')}")
+        return F.broadcast(to_frame(self._spark, pa.table(keys))), same
+
+    def _frame(
+        self,
+        files: Sequence[FilePlan],
+        conditions: Sequence[Column],
+        joins: Sequence[tuple[DataFrame, Column]] = (),
+        ids: Iterable[int] = (),
+        values: FileValues | None = None,
+        *,
+        with_row: bool = False,
+    ) -> DataFrame:
+        """The output's rows that meet all conditions, which need ``ids`` and ``values``, and none of the joins."""
+        values = values or FileValues(files)
+        selected = [
+            F.expr(_commit_ts(values)).alias(COMMIT_TS) if field.name == COMMIT_TS else F.col(quote(field.name))
+            for field in self._plan.output
+        ]
+        if self._with_positions:
+            selected += [F.col(FILE), F.col(self._row.name).alias(ROW)]
+            values.used.add(FILE)
+        metadata = [f"{SOURCES[name]} AS {name}" for name in sorted(values.used)]
+        frame = self._read(files, self._ids.union(ids), metadata, with_row=with_row or self._with_positions)
+        # Conditions before joins: Spark moves them to the scan, and the joins get fewer rows.
+        if conditions:
+            frame = frame.where(reduce(Column.__and__, conditions))
+        for keys, same in joins:
+            frame = frame.join(keys, same, "left_anti")
+        return frame.select(*selected)
+
+    def _read(
+        self, files: Sequence[FilePlan], ids: Collection[int], metadata: list[str], *, with_row: bool
+    ) -> DataFrame:
+        """The columns ``ids``, and those of ``metadata`` and the row's position."""
+        fields = [field for id_, field in self._by_id.items() if id_ in ids and field.name != COMMIT_TS]
+        if own := [field.name for field in fields if is_own(field.name)]:
+            raise Unsupported(f"a column has the name {own[0]}")
+        # Dropped columns, which only deletes name, are found by their ids.
+        dropped = [self._field(id_) for id_ in ids if id_ not in self._by_id]
+        by_id = bool(dropped) or self._is_older(files[0])
+        fields += [msgspec.structs.replace(field, name=self._name(field.id)) for field in dropped]
+        # Files of many commits have the timestamp of each row; those of one commit have it in their entry.
+        if self._with_ts and any(file.file.row_ts is None for file in files):
+            fields.append(Field(id=COMMIT_TS_ID, name=COMMIT_TS, type="int64"))
+        try:
+            named = self._origin.mark(spark_schema(fields))
+        except SchemaError as error:  # a column that only predicates name
+            raise Unsupported(str(error)) from None
+        schema = _with_ids(named, fields) if by_id else s.StructType(list(named.fields))
+        # The position is a column of the file if Spark's reader can fill it, and else part of the metadata.
+        if with_row and self._row.is_stored:
+            schema.add(self._row.name, "long")
+        elif with_row:
+            metadata = [*metadata, f"_metadata.row_index AS {self._row.name}"]
+        # Spark prunes ``_metadata`` only if it prunes a column of the file: see _NOTHING.
+        if metadata:
+            schema.add(_NOTHING, "long")
+        frame = read_parquet(self._spark, schema, self._root, [file.file for file in files], by_id=by_id)
+        shown = [F.expr(each) for each in metadata]
+        if not by_id:
+            return frame.select("*", *shown) if shown else frame
+        # Columns that were found by id get their names and the marks of their origin.
+        renamed = [
+            F.col(stored.name).alias(field.name, metadata=field.metadata)
+            for stored, field in zip(schema.fields, named.fields, strict=False)
+        ]
+        return frame.select(*renamed, *(F.col(name) for name in schema.names[len(renamed) :]), *shown)
+
+    def _field(self, id_: int) -> Field:
+        """A column by its id, also a dropped one that only deletes name."""
+        return self._by_id.get(id_) or self._plan.entry.schema.by_id[id_]
+
+    def _name(self, id_: int) -> str:
+        return self._by_id[id_].name if id_ in self._by_id else f"__dropped_{id_}"
+
+    def _column(self, id_: int) -> Column:
+        return F.col(quote(self._name(id_)))
+
+
+def _commit_ts(values: FileValues) -> str:
+    """SQL for a row's commit timestamp: its file's, or that in the file."""
+    timestamps = [file.file.row_ts for file in values.files]
+    own = values.sql(timestamps, "bigint")
+    return f"coalesce({own}, {COMMIT_TS})" if None in timestamps else own
+
+
+def _with_ids(schema: s.StructType, fields: Sequence[Field]) -> s.StructType:
+    """The columns under names that no file has, so that they are found by id alone.
+
+    Spark skips row groups by the statistics of the file's column of the same name, which may be another column.
+    """
+    return s.StructType(
+        [
+            s.StructField(f"__column_{field.id}", own.dataType, own.nullable, {**own.metadata, FIELD_ID: field.id})
+            for own, field in zip(schema.fields, fields, strict=True)
+        ]
+    )
+
+
+def _groups_read_together(files: Collection[FilePlan]) -> Iterator[list[FilePlan]]:
+    """Groups files with deletes, so that one scan reads each group."""
+    ts = sorted({t.ts for file in files for t in file.where_tombstones})
+    kinds: dict[tuple[bool, int], list[FilePlan]] = defaultdict(list)
+    for file in files:
+        kinds[file.file.vector is not None, bisect_right(ts, file.file.applied_through)].append(file)
+    for alike in kinds.values() if len(kinds) <= MOST_STAGES else [files]:
+        some, bits = list[FilePlan](), 0
+        for file in alike:
+            more = file.file.rows if file.file.vector else 0
+            if some and (len(some) == FILES_TOGETHER or bits + more > MOST_BITS):
+                yield some
+                some, bits = [], 0
+            some.append(file)
+            bits += more
+        yield some

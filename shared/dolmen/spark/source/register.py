@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql import SparkSession
 
-from dolmen.spark.checks import any_session, is_remote
+from dolmen.spark.sessions import check_any_session, is_remote
 from pyspark_dolmen import DefaultSource
 
 
@@ -15,7 +15,7 @@ def register(spark: SparkSession) -> None:
     harm. It also lets Spark push filters into Python data sources (``spark.sql.python.filterPushdown.enabled``), which
     the option ``push_filters`` needs; without that option none is pushed.
     """
-    any_session(spark)
+    check_any_session(spark)
     # A session of Spark Connect does not say which formats it knows; there, registering again replaces.
     if is_remote(spark) or not _knows(spark):
         spark.dataSource.register(DefaultSource)

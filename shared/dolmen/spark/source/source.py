@@ -1,11 +1,8 @@
-"""``format("dolmen")``: tables for Spark's own readers and writers, SQL and streams, by its Python data source API.
+"""``format("dolmen")`` by Spark's Python data source API: its options, and the table that they name.
 
 Spark makes the source in a Python process of its planner, asks it for the schema there, and sends it to others. The
 first of these steps decides what is read: ``source_table`` reads one version, and everything later uses that version's
-manifest. dolmen itself reads and writes the rows in Python workers, so S3 needs no ``hadoop-aws``; where that is
-installed, ``to_spark`` reads natively and faster.
-
-``Options`` checks the options of a read or write before anything is read.
+manifest. dolmen itself reads and writes the rows in Python workers.
 """
 
 from __future__ import annotations
@@ -24,16 +21,12 @@ from dolmen.entries.segments.segment_reader import erasures_of
 from dolmen.errors import DatabaseNotFoundError, InputError, SchemaError
 from dolmen.format.manifest import Erasure, Manifest
 from dolmen.format.schema import COMMIT_TS, COMMIT_TS_FIELD, Field, Schema
-from dolmen.spark.origin import Origin
-from dolmen.spark.spark_types import spark_schema
+from dolmen.spark.spark_types import Origin, spark_schema
 from dolmen.transactions.snapshot import microseconds
 
-READ = (
-    "table", "version", "timestamp", "tag", "version_as_of", "timestamp_as_of", "columns", "where", "with_commit_ts",
-    "push_filters",
-)  # fmt: skip
 VERSION_OPTIONS = ("version", "timestamp", "tag", "version_as_of", "timestamp_as_of")
 """The options that name a version."""
+READ = ("table", *VERSION_OPTIONS, "columns", "where", "with_commit_ts", "push_filters")
 CHANGES_READ = ("table", "changes", "since", "until", "net", "columns", "where")
 WRITE = ("table", "request", "since", "force", "merge_schema", "operation")
 STREAM_READ = (
@@ -53,52 +46,38 @@ _SPARK_OPTIONS = frozenset({
 """Options that Spark itself, or its catalog, adds."""
 
 
-def reads_changes(options: Mapping[str, str]) -> bool:
+def reads_changes(raw: Mapping[str, str]) -> bool:
     """Whether the option ``changes`` asks for the change feed. Raises InputError."""
-    return Options(_given(options), ()).flag("changes")
+    return Options(raw).flag("changes")
 
 
-def _given(options: Mapping[str, str]) -> dict[str, str]:
-    return {name.lower().replace("_", ""): value for name, value in options.items()}
-
-
-@dataclass(frozen=True)
 class Options:
-    """The options of one read or write.
+    """The options of one read or write, whose names may be written in any case, and without underscores."""
 
-    Args:
-        given: values by name, as their author wrote them in lower case.
-        known: names that mean something here; underscores in them may be left out, so that ``startingVersion`` is one.
-    """
-
-    given: Mapping[str, str]
-    known: Collection[str]
+    def __init__(self, raw: Mapping[str, str]) -> None:
+        self.values = {name.lower().replace("_", ""): value for name, value in raw.items()}
 
     @classmethod
-    def of(cls, options: Mapping[str, str], known: Collection[str]) -> Options:
-        """Checks the names.
-
-        Raises:
-            InputError: an option that does not exist here, or no database.
-        """
-        given = _given(options)
-        names = {name.replace("_", "") for name in known} | {"path", "url"}
-        unknown = sorted(name for name in given if name not in names | _SPARK_OPTIONS and "." not in name)
+    def of(cls, raw: Mapping[str, str], allowed: Collection[str]) -> Options:
+        """Checks the names. Raises InputError."""
+        options = cls(raw)
+        names = {name.replace("_", "") for name in allowed} | {"path", "url"}
+        unknown = sorted(name for name in options.values if name not in names | _SPARK_OPTIONS and "." not in name)
         if unknown:
-            there = ", ".join(sorted({"path", *known}))
-            raise InputError(f'format("dolmen") has no option {unknown[0]!r} here; there are: {there}')
-        return cls(given, known)
+            listed = ", ".join(sorted({"path", *allowed}))
+            raise InputError(f'format("dolmen") has no option {unknown[0]!r} here; there are: {listed}')
+        return options
 
     @property
     def url(self) -> str:
         """URL of the database. Raises InputError if there is none, or two."""
-        path, url = self.given.get("path"), self.given.get("url")
+        path, url = self.values.get("path"), self.values.get("url")
         if path and url and path != url:
             raise InputError(f"the options path and url name two databases, {path!r} and {url!r}: give one")
         if not (path or url):
             raise InputError(
-                'format("dolmen") needs the database: .load("s3://bucket/database"), or option "path". Of a table by '
-                "CREATE TABLE ... USING dolmen, Spark hands no options on: use CREATE TEMPORARY VIEW ... USING dolmen"
+                'format("dolmen") needs the database: .load("s3://bucket/database"), or option "path". Spark passes no '
+                "options of CREATE TABLE ... USING dolmen: use CREATE TEMPORARY VIEW ... USING dolmen"
             )
         found = str(path or url)
         # Spark's catalog writes paths as Hadoop does.
@@ -106,7 +85,6 @@ class Options:
 
     @property
     def table(self) -> str:
-        """The table's name. Raises InputError if there is none."""
         name = self.text("table")
         if not name:
             raise InputError('format("dolmen") needs the table: .option("table", "name")')
@@ -119,8 +97,8 @@ class Options:
         return [name.strip() for name in text.split(",")] if text else None
 
     def text(self, name: str) -> str | None:
-        """The option's value; None if it was not given."""
-        return self.given.get(name.replace("_", ""))
+        """The option's value; None without it."""
+        return self.values.get(name.replace("_", ""))
 
     def flag(self, name: str) -> bool:
         """The option as a boolean; False by default. Raises InputError."""
@@ -129,18 +107,14 @@ class Options:
             raise InputError(f"option {name!r} is {text!r}: true or false")
         return _TRUTHS[text.lower()]
 
-    def number(self, name: str, least: int = 1) -> int | None:
-        """A whole number of at least ``least``. Raises InputError."""
+    def number(self, name: str) -> int | None:
+        """A whole number of at least 1. Raises InputError."""
         text = self.text(name)
         if text is None:
             return None
-        try:
-            value = int(text)
-        except ValueError:
-            value = least - 1
-        if value < least:
-            raise InputError(f"option {name!r} is {text!r}: a whole number of at least {least}")
-        return value
+        if not (text.strip().isdecimal() and int(text) >= 1):
+            raise InputError(f"option {name!r} is {text!r}: a whole number of at least 1")
+        return int(text)
 
     def version_or_time(self, name: str) -> str | int | None:
         """A version by its number, or a time as ISO 8601 text, as ``Table.changes`` takes them."""
@@ -171,7 +145,6 @@ class SourceTable:
     """A table in the version that is read, as processes send it to each other.
 
     Args:
-        uuid: of the table, whatever tables of that name exist in other versions.
         manifest: key of the version's manifest, by which workers find all else.
         columns: names of the result's columns, in order; ``_commit_ts`` may be among them.
         erased_through: timestamp of the youngest erasure that is younger than the version; 0 if there is none.
@@ -194,12 +167,12 @@ class SourceTable:
 
     def spark_schema(self) -> s.StructType:
         """The columns as Spark's types, marked with their origin. Raises SchemaError: Spark lacks a column's type."""
-        return Origin(self.uuid, self.version).mark(spark_schema(self.column(name) for name in self.columns))
+        return Origin(self.uuid, self.version).mark(spark_schema(map(self.column, self.columns)))
 
     def with_schema(self, schema: s.StructType) -> SourceTable:
         """The same table with the columns of a schema that the user, or Spark, gives. Raises SchemaError."""
-        check_types(self.table, schema, spark_schema(self.column(field.name) for field in schema.fields))
-        return replace(self, columns=tuple(field.name for field in schema.fields))
+        check_types(self.table, schema, spark_schema(map(self.column, schema.names)))
+        return replace(self, columns=tuple(schema.names))
 
 
 def check_types(table: str, requested: s.StructType, own: s.StructType) -> None:
@@ -212,51 +185,46 @@ def check_types(table: str, requested: s.StructType, own: s.StructType) -> None:
             )
 
 
-def columns_of(given: Options, schema: Schema) -> list[str]:
+def columns_of(options: Options, schema: Schema) -> list[str]:
     """The columns that the options name, all by default. Raises InputError: one is named twice."""
-    names = given.columns or [field.name for field in schema.fields]
-    if given.flag("with_commit_ts"):
+    names = options.columns or [field.name for field in schema.fields]
+    if options.flag("with_commit_ts"):
         names = [*names, COMMIT_TS]
     if len(set(names)) < len(names):
         raise InputError(f"option 'columns' names one twice: {', '.join(names)}")
     return names
 
 
-def source_table(options: Mapping[str, str], known: Collection[str] = READ) -> SourceTable:
-    """The table in the version that the options name, the newest by default.
-
-    Raises:
-        InputError: unknown options, or options that contradict each other.
-        NotFoundError: no such database, table or version.
-    """
-    given = Options.of(options, known)
-    database = open_database(given.url)
-    return table_at(database, snapshot(database, given), given)
+def source_table(raw: Mapping[str, str], allowed: Collection[str] = READ) -> SourceTable:
+    """The table in the version that the options name, the newest by default. Raises InputError, NotFoundError."""
+    options = Options.of(raw, allowed)
+    database = open_database(options.url)
+    return table_at(database, snapshot(database, options), options)
 
 
-def table_at(database: Database, manifest: Manifest, given: Options) -> SourceTable:
+def table_at(database: Database, manifest: Manifest, options: Options) -> SourceTable:
     """The table that the options name, in one version. Raises TableNotFoundError, SchemaError, InputError."""
-    entry = context_of(database).segments.whole(manifest.table(given.table))
-    columns = tuple(columns_of(given, entry.schema))
-    head = context_of(database).head
-    newest = (head.cached or head.refresh()).manifest
-    with context_of(database).reading(newest.version):
-        erasures = erasures_of(newest, context_of(database).segments, after=manifest.commit_ts)
+    context = context_of(database)
+    entry = context.segments.whole(manifest.table(options.table))
+    columns = tuple(columns_of(options, entry.schema))
+    newest = (context.head.cached or context.head.refresh()).manifest
+    with context.reading(newest.version):
+        erasures = erasures_of(newest, context.segments, after=manifest.commit_ts)
     version = manifest.version, manifest.key, entry.schema, columns
-    through = erasures[-1].ts if erasures else 0
-    table = SourceTable(database.url, given.table, entry.uuid, *version, through, erasures)
+    erased_through = erasures[-1].ts if erasures else 0
+    table = SourceTable(database.url, options.table, entry.uuid, *version, erased_through, erasures)
     for name in columns:
         table.column(name)
     return table
 
 
-def snapshot(database: Database, given: Options) -> Manifest:
+def snapshot(database: Database, options: Options) -> Manifest:
     """The manifest of the version that the options ``VERSION_OPTIONS`` name; the newest by default."""
-    if len(named := [name for name in VERSION_OPTIONS if given.text(name) is not None]) > 1:
+    if len(named := [name for name in VERSION_OPTIONS if options.text(name) is not None]) > 1:
         raise InputError(f"the options {' and '.join(named)} say two things: give one")
-    version = given.number("version_as_of" if "version_as_of" in named else "version")
-    moment = given.zoned_moment("timestamp_as_of") or given.moment("timestamp")
-    tag = given.text("tag")
+    version = options.number("version_as_of" if "version_as_of" in named else "version")
+    moment = options.zoned_moment("timestamp_as_of") or options.moment("timestamp")
+    tag = options.text("tag")
     head = context_of(database).head
     base = head.refresh()
     with context_of(database).reading(base.manifest.version):

@@ -1,9 +1,7 @@
 """Writes of ``format("dolmen")``: tasks write data files and send their entries, and one process commits them.
 
-Spark makes a writer in one process, gives tasks copies of it, and lets another process commit what the tasks sent. So
-``WriteJob`` carries all that is known when the job begins, and the tasks keep the job's intent alive while they run.
-The commit has no ``Transaction``, as ``write.from_frame`` has, because nothing lives from the first step to the last;
-tasks, reports and statements are the same.
+Spark makes a writer in one process, gives tasks copies of it, and lets another process commit their messages. Nothing
+lives from the first step to the last, as a ``Transaction`` does; the tasks keep the job's intent alive.
 
 ``abort`` does nothing, on purpose: Spark calls it also after a ``commit`` whose outcome is unknown. Collection finds
 files that no commit names by the intent.
@@ -12,10 +10,9 @@ files that no commit names by the intent.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
-import msgspec
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, datasource
@@ -35,29 +32,30 @@ from dolmen.commit.uploads import BEAT_SECONDS, Heartbeat, Intent, PendingUpload
 from dolmen.errors import ConflictError, InputError
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import TableEntry
-from dolmen.format.schema import Schema
 from dolmen.rows.write.row_digest import content_digest
-from dolmen.spark import checks
-from dolmen.spark.checks import worker_url
-from dolmen.spark.failures import mark_dolmen_errors
-from dolmen.spark.file_tasks import RowsTask
-from dolmen.spark.origin import entry_then, origins_of
+from dolmen.spark.sessions import check_table, worker_url
 from dolmen.spark.source.source import STREAM_WRITE, WRITE, Options
+from dolmen.spark.spark_types import origins_of
+from dolmen.spark.tasks import mark_dolmen_errors
 from dolmen.spark.write.frame_columns import add_new_columns, check_columns
-from dolmen.spark.write.from_frame import Mode, apply_batch, without_files
-from dolmen.spark.write.task_reports import DigestMode, RowSums
+from dolmen.spark.write.from_frame import Mode, apply_batch, entry_in
+from dolmen.spark.write.write_tasks import DigestMode, RowsTask, RowSums, decode_entry, encode_entry
 from dolmen.store import open_store
 from dolmen.store.base import ObjectStore
 from dolmen.transactions.snapshot import pin
 
+QUERY_ID = "sql.streaming.queryId"
+"""Spark's own name for the local property with the query's id."""
 _NUMBER_BITS = 60
+# Spark 4.0 gives streams' writers rows, not Arrow: ``stream_writer`` refuses it.
+_Base = getattr(datasource, "DataSourceStreamArrowWriter", datasource.DataSourceStreamWriter)
 
 
 class TaskIntent(Intent):
     """One task's part in the intent of its job.
 
     Tasks know nothing of each other, so their heartbeats have random numbers instead of 0, 1, 2. Collection goes by the
-    age of the newest one.
+    age of the newest heartbeat.
     """
 
     def __init__(self, store: ObjectStore, runtime: Runtime, txid: str, what: str, table: str) -> None:
@@ -65,11 +63,7 @@ class TaskIntent(Intent):
         self.txid, self._last_beat = txid, runtime.monotonic()
 
     def start(self) -> int:
-        """Puts the task's first heartbeat, before its first object.
-
-        Returns:
-            the server's clock, in microseconds, by which the fence judges the task's objects.
-        """
+        """Puts the task's first heartbeat; returns the server's clock, by which the fence judges the task's objects."""
         self._put_heartbeat()  # the response brings the server's clock, if it was unknown
         return self._store.clock.now_us
 
@@ -83,22 +77,14 @@ class TaskIntent(Intent):
 
 
 @dataclass(frozen=True)
-class Written(WriterCommitMessage):  # type: ignore[misc]
-    """The result of one task.
-
-    Args:
-        job: the job as the task knows it.
-        entries: of its data files, encoded.
-        first_upload_us: the server's clock before the first of these files.
-        query: the id of a streaming query.
-        sums: of the rows, for the digest of a request, encoded; b"" without one.
-    """
+class TaskResult(WriterCommitMessage):  # type: ignore[misc]
+    """The result of one task, with the server's clock before the first file, and the id of a streaming query."""
 
     job: WriteJob
-    entries: tuple[bytes, ...] = ()
+    files: tuple[DataFile, ...] = ()
     first_upload_us: int = 0
     query: str = ""
-    sums: bytes = b""
+    sums: RowSums = field(default_factory=RowSums)
 
 
 @dataclass(frozen=True)
@@ -108,11 +94,9 @@ class WriteJob:
     Args:
         version: the version that the rows were made from, or else the newest one when the job began.
         uuid, epoch, base_ts: of the table in that version.
-        entry: the table without its files and deletes, encoded.
-        overwrite: replace the existing rows.
-        force: also those that others have added since.
+        entry: the table, by ``encode_entry``.
+        force: an overwrite also replaces rows that others have added since.
         txid: begins the names of all its files.
-        digest: whether tasks sum their rows, for the digest of a request.
     """
 
     url: str
@@ -132,51 +116,53 @@ class WriteJob:
         """A word for ``history``."""
         return "overwrite" if self.overwrite else "append"
 
-    def write(self, batches: Iterator[pa.RecordBatch], query: str = "") -> Written:
+    def write(self, batches: Iterator[pa.RecordBatch], query: str = "") -> TaskResult:
         """Writes one task's rows. Keeps the intent alive: it may take hours until the rows come."""
         runtime = shared_runtime()
         intent = TaskIntent(open_store(self.url, runtime), runtime, self.txid, self.operation, self.table)
         task = RowsTask(self.url, self.table, self.entry, self.txid, digest=self.digest)
         if self.digest is DigestMode.ALONE:
-            return Written(self, query=query, sums=task.run(batches).sums.encode())
+            return TaskResult(self, query=query, sums=task.run(batches).sums)
 
-        def work() -> Written:
+        def work() -> TaskResult:
             first = next(batches, None)
             if first is None:
-                return Written(self, query=query)
+                return TaskResult(self, query=query)
             first_upload_us = intent.start()
             report = task.run(chain([first], batches))
-            sums = b"" if self.digest is DigestMode.NONE else report.sums.encode()
-            return Written(self, tuple(map(msgspec.json.encode, report.files)), first_upload_us, query, sums)
+            return TaskResult(self, tuple(report.files), first_upload_us, query, report.sums)
 
         return runtime.attend(work, BEAT_SECONDS / 10, intent.beat)
 
-    def commit(self, messages: Sequence[Written | None], request: str | None) -> None:
-        """Makes ONE commit of the results of the tasks.
-
-        Raises:
-            ConflictError, StaleWriterError, UnknownOutcomeError, ...: as ``Transaction.commit`` does.
-        """
+    def commit(self, messages: Sequence[TaskResult | None], request: str | None) -> None:
+        """Makes ONE commit of the results of the tasks. Raises as ``Transaction.commit`` does."""
         results = [message for message in messages if message is not None]
-        written = [result for result in results if result.entries]
+        written = [result for result in results if result.files]
         if not written and not self.overwrite and request is None:
             return
         digest = ""
         if self.digest is not DigestMode.NONE:
-            sums = RowSums.of(result.sums for result in results if result.sums)
+            sums = RowSums()
+            for result in results:
+                sums.add_sums(result.sums)
             digest = content_digest(self.operation, self.table, None, sums.content())
         context = context_of(open_database(self.url))
-        files = tuple(msgspec.json.decode(entry, type=DataFile) for result in written for entry in result.entries)
+        files = tuple(file for result in written for file in result.files)
         # A stream makes another job for the commit than for the tasks: the files are those of the tasks' job.
         jobs = {(result.job.uuid, result.job.txid, result.job.entry) for result in written}
         assert len(jobs) <= 1, "files of two jobs in one commit"
         uuid, txid, entry = next(iter(jobs), (self.uuid, None, self.entry))
-        schema = msgspec.json.decode(entry, type=TableEntry).schema
-        has_statement = files or (self.overwrite and self.digest is not DigestMode.ALONE)
+        schema = decode_entry(entry).schema
+        statements: tuple[Statement, ...] = ()
+        if self.overwrite and self.digest is not DigestMode.ALONE:
+            base = self.epoch, self.base_ts
+            statements = (Overwrite(self.table, uuid, *base, files, self.force, request, schema),)
+        elif files:
+            statements = (Write(self.table, uuid, files, request=request, schema=schema),)
         change = Change(
             commit_id=context.runtime.uuid(),
             operation=self.operation,
-            statements=(self._statement(uuid, files, request, schema),) if has_statement else (),
+            statements=statements,
             applied={} if request is None else {request: digest},
             first_upload_us=min((result.first_upload_us for result in written), default=None),
             txid=txid,
@@ -186,97 +172,83 @@ class WriteJob:
         except ConflictError as error:
             if not self.overwrite:
                 raise
-            made = f" (these rows are of version {self.version}, as is the frame or view that they come from)"
-            raise ConflictError(f"{error}{made}") from error
+            raise ConflictError(
+                f"{error} (these rows are of version {self.version}, as is the frame or view that they come from)"
+            ) from error
         if done.manifest is not None and txid is not None:
             TaskIntent(context.store, context.runtime, txid, self.operation, self.table).finish()
-
-    def _statement(self, uuid: str, files: tuple[DataFile, ...], request: str | None, schema: Schema) -> Statement:
-        if not self.overwrite:
-            return Write(self.table, uuid, files, request=request, schema=schema)
-        return Overwrite(self.table, uuid, self.epoch, self.base_ts, files, self.force, request, schema)
 
 
 class TableWriter(DataSourceArrowWriter):  # type: ignore[misc]
     """Writes a DataFrame into a table, in one commit.
 
-    Args:
-        request: an id under which that happens once.
-        has_ended: it has happened before, and no digest was stored that the rows could be compared with.
+    If its request ``has_ended``, that was done before, and the rows can't be compared, because no digest was stored.
     """
 
     def __init__(self, job: WriteJob, request: str | None, has_ended: bool) -> None:
         self.job, self.request, self.has_ended = job, request, has_ended
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         """Writes one task's rows."""
         with mark_dolmen_errors():
-            return Written(self.job) if self.has_ended else self.job.write(iterator)
+            return TaskResult(self.job) if self.has_ended else self.job.write(iterator)
 
-    def commit(self, messages: Sequence[Written | None]) -> None:
+    def commit(self, messages: Sequence[TaskResult | None]) -> None:
         """Commits, once all tasks have ended."""
         if not self.has_ended:
             with mark_dolmen_errors():
                 self.job.commit(messages, self.request)
 
-    def abort(self, messages: Sequence[Written | None]) -> None:
+    def abort(self, messages: Sequence[TaskResult | None]) -> None:
         """Does nothing: see the module."""
 
 
-def prepare(given: Options, schema: s.StructType, overwrite: bool, *, force: bool) -> WriteJob:
+def prepare(options: Options, schema: s.StructType, overwrite: bool, *, force: bool) -> WriteJob:
     """Checks the table. Raises SchemaError if no row of the frame could fit, TableNotFoundError, InputError."""
-    operation = given.text("operation") or "append"
+    operation = options.text("operation") or "append"
     if operation != "append":
         raise InputError(
             f'option "operation" is {operation!r}: a data source appends and overwrites (mode "append", "overwrite"); '
             "dolmen.spark has upsert, delete and merge, and batches_into for streams"
         )
-    context = context_of(open_database(given.url))
+    context = context_of(open_database(options.url))
     url = worker_url(context.store)
-    if given.flag("merge_schema"):
-        add_new_columns(context, given.table, schema, given.text("request"))
+    if options.flag("merge_schema"):
+        add_new_columns(context, options.table, schema, options.text("request"))
     manifest = context.head.refresh().manifest
-    entry = context.segments.whole(manifest.table(given.table))
-    since = _since(given, schema, entry) if overwrite and not force else None
-    seen = manifest if since is None else pin(context, since, None).manifest
-    own = entry_then(seen, given.table, entry.uuid)
+    entry = context.segments.whole(manifest.table(options.table))
+    since = _since(options, schema, entry) if overwrite and not force else None
+    base = manifest if since is None else pin(context, since, None).manifest
+    epoch = entry_in(base, options.table, entry.uuid).epoch
     check_columns(schema, entry)
-    encoded, txid = msgspec.json.encode(without_files(entry)), context.runtime.uuid()
-    base = seen.version, entry.uuid, own.epoch, seen.commit_ts
-    return WriteJob(url, given.table, *base, encoded, overwrite, force, txid)
+    state = base.version, entry.uuid, epoch, base.commit_ts, encode_entry(entry)
+    return WriteJob(url, options.table, *state, overwrite, force, context.runtime.uuid())
 
 
-def _since(given: Options, schema: s.StructType, entry: TableEntry) -> int | None:
+def _since(options: Options, schema: s.StructType, entry: TableEntry) -> int | None:
     """The oldest version of this table that the rows come from; None if they come from none. Raises InputError."""
-    origins, since = origins_of(schema), given.number("since")
+    origins, since = origins_of(schema), options.number("since")
     if not origins and since is None:
         raise InputError(
             f"the origin of these rows can't be seen, because each of their columns was computed. If from table "
-            f"{given.table!r} itself, rows that others have added to it since would be lost: say "
+            f"{options.table!r} itself, rows that others have added to it since would be lost: say "
             'option("since", version), the version that they were made from or the newest one, or option("force", True)'
         )
     versions = {origin.version for origin in origins if origin.table == entry.uuid}
     return min(versions if since is None else {*versions, since}, default=None)
 
 
-def writer(options: Mapping[str, str], schema: s.StructType, overwrite: bool) -> DataSourceWriter:
+def writer(raw: Mapping[str, str], schema: s.StructType, overwrite: bool) -> DataSourceWriter:
     """Makes the writer of a DataFrame. Raises as ``prepare`` does."""
-    given = Options.of(options, WRITE)
-    job = prepare(given, schema, overwrite, force=given.flag("force"))
-    request = given.text("request")
+    options = Options.of(raw, WRITE)
+    job = prepare(options, schema, overwrite, force=options.flag("force"))
+    request = options.text("request")
     if request is None:
         return TableWriter(job, None, False)
     context = context_of(open_database(job.url))
     found = find_applied(context.head.refresh().manifest, [request], context.segments).get(request)
     job = replace(job, digest=DigestMode.WITH_FILES if found is None else DigestMode.ALONE)
     return TableWriter(job, request, found is not None and not found.digest)
-
-
-QUERY_ID = "sql.streaming.queryId"
-"""Spark's own name for the local property that holds the query's id."""
-
-# Spark 4.0 gives streams' writers rows, not Arrow: ``stream_writer`` refuses it.
-_Base = getattr(datasource, "DataSourceStreamArrowWriter", datasource.DataSourceStreamWriter)
 
 
 def request_id(query: str, batch: int) -> str:
@@ -290,7 +262,7 @@ class TableStreamWriter(_Base):  # type: ignore[misc, valid-type]
     def __init__(self, job: WriteJob) -> None:
         self.job = job
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         """Writes one task's rows of one batch. The result has the query's id, which only tasks know."""
         context = TaskContext.get()
         query = context.getLocalProperty(QUERY_ID) if context else None
@@ -299,27 +271,25 @@ class TableStreamWriter(_Base):  # type: ignore[misc, valid-type]
                 raise InputError("the query of these rows has no id: is this a stream?")
             return self.job.write(iterator, query)
 
-    def commit(self, messages: Sequence[Written | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+    def commit(self, messages: Sequence[TaskResult | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Commits, once all tasks of the batch have ended. A batch without tasks has nothing to commit."""
         queries = {message.query for message in messages if message is not None}
         assert len(queries) <= 1, "rows of two queries in one batch"
-        if any(message is not None and message.entries for message in messages) or (queries and self.job.overwrite):
+        if any(message is not None and message.files for message in messages) or (queries and self.job.overwrite):
             with mark_dolmen_errors():
                 self.job.commit(messages, request_id(queries.pop(), batchId))
 
-    def abort(self, messages: Sequence[Written | None], batchId: int) -> None:  # noqa: N803
+    def abort(self, messages: Sequence[TaskResult | None], batchId: int) -> None:  # noqa: N803
         """Does nothing: see the module."""
 
 
-def stream_writer(
-    options: Mapping[str, str], schema: s.StructType, overwrite: bool
-) -> datasource.DataSourceStreamWriter:
+def stream_writer(raw: Mapping[str, str], schema: s.StructType, overwrite: bool) -> datasource.DataSourceStreamWriter:
     """Makes the writer of a stream; ``overwrite`` is output mode "complete". Raises InputError, SchemaError."""
     if _Base is datasource.DataSourceStreamWriter:
         raise InputError(
-            "this Spark hands rows of streams to Python one by one: use Spark 4.1, or foreachBatch(batches_into(table))"
+            "this Spark gives rows of streams to Python one by one: use Spark 4.1, or foreachBatch(batches_into(table))"
         )
-    return TableStreamWriter(prepare(Options.of(options, STREAM_WRITE), schema, overwrite, force=True))
+    return TableStreamWriter(prepare(Options.of(raw, STREAM_WRITE), schema, overwrite, force=True))
 
 
 def batches_into(
@@ -341,7 +311,7 @@ def batches_into(
         on: the key's columns; the primary key by default.
         merge_schema: add columns that the table does not have, before, in a commit of their own.
     """
-    checks.table(table)
+    check_table(table)
     if is_remote():
         raise InputError(
             "batches_into needs a session of this process's own JVM, and this process uses Spark Connect: append by "

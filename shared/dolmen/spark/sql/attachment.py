@@ -19,12 +19,9 @@ from dolmen.base.arguments import short_repr
 from dolmen.commit.context import context_of
 from dolmen.errors import InputError, SchemaError, TableNotFoundError
 from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.spark import checks
-from dolmen.spark.checks import is_remote
-from dolmen.spark.failures import raising_dolmen_errors
-from dolmen.spark.origin import Origin, origins_of
-from dolmen.spark.read.to_frame import to_spark
-from dolmen.spark.spark_types import quote
+from dolmen.spark.sessions import check_any_session, check_database, is_remote
+from dolmen.spark.spark_types import Origin, origins_of, quote
+from dolmen.spark.tasks import raising_dolmen_errors, reason_of
 from dolmen.transactions.snapshot import Snapshot
 
 _PREFIX = re.compile(r"[A-Za-z0-9_]{0,64}")
@@ -33,11 +30,7 @@ _log = logging.getLogger("dolmen")
 
 @dataclass
 class Attachments:
-    """The databases that are attached to one session.
-
-    Args:
-        lock: taken while views are made and statements are analysed, so that each statement sees one version.
-    """
+    """The databases of one session. Views are made and statements analysed under its lock: each sees one version."""
 
     lock: RLock = field(default_factory=RLock)
     all: list[Attachment] = field(default_factory=list)
@@ -46,10 +39,14 @@ class Attachments:
         """The attachment with a view of this name, and the table that the view shows."""
         for attachment in self.all:
             for table in attachment.tables():
-                name = attachment.view(table)
-                if name == view or (not case_sensitive and name.lower() == view.lower()):
+                if is_same_name(attachment.view(table), view, case_sensitive=case_sensitive):
                     return attachment, table
         return None
+
+
+def is_same_name(one: str, other: str, *, case_sensitive: bool) -> bool:
+    """Whether Spark takes two names for the same."""
+    return one == other or (not case_sensitive and one.lower() == other.lower())
 
 
 _ATTACHED: dict[str, Attachments] = {}
@@ -57,17 +54,16 @@ _ATTACHED: dict[str, Attachments] = {}
 
 
 def attachments_of(spark: SparkSession) -> Attachments:
-    """The attachments of a session."""
-    own = spark.session_id if checks.is_remote(spark) else spark._jsparkSession.sessionUUID()
-    return _ATTACHED.setdefault(own, Attachments())
+    session = spark.session_id if is_remote(spark) else spark._jsparkSession.sessionUUID()
+    return _ATTACHED.setdefault(session, Attachments())
 
 
 @dataclass(frozen=True)
 class _ShownTable:
-    """The content of a view: a table's entry, in a version."""
+    """The content of a view: a table's entry, in a version. Without an origin there is no view: Spark lacks a type."""
 
     entry: TableEntry
-    origin: Origin
+    origin: Origin | None
 
 
 class Attachment:
@@ -77,20 +73,17 @@ class Attachment:
         self.spark, self.database, self.prefix = spark, database, prefix
         self._selected = None if tables is None else frozenset(tables)
         self._shown: dict[str, _ShownTable] = {}
-        self._left_out: dict[str, TableEntry] = {}
         self._is_attached = True
 
     def tables(self) -> list[str]:
-        """Names of the tables that are shown, sorted."""
-        return sorted(self._shown)
+        return sorted(self.origins().values())
 
     def view(self, table: str) -> str:
-        """The name of a table's view."""
         return self.prefix + table
 
     def origins(self) -> dict[Origin, str]:
         """The names of the tables, by the versions that their views show."""
-        return {shown.origin: table for table, shown in self._shown.items()}
+        return {shown.origin: table for table, shown in self._shown.items() if shown.origin is not None}
 
     def refresh(self) -> int:
         """Makes the views show the newest version, and returns it. Views of unchanged tables stay as they are.
@@ -101,24 +94,24 @@ class Attachment:
             InputError: Spark has a table or view with the name of a new table; or the attachment was detached.
         """
         with attachments_of(self.spark).lock:
-            self._check()
+            if not self._is_attached:
+                raise InputError("this attachment was detached: attach(spark, db) makes another")
             manifest = context_of(self.database).head.refresh().manifest
             self.show(manifest)
         return manifest.version
 
     def show(self, manifest: Manifest) -> None:
-        """Makes the views show a version. The caller has taken the session's lock."""
+        """Makes the views show a version, under the session's lock."""
         snapshot = Snapshot(context_of(self.database), manifest)
         selected = {n: manifest.tables[n] for n in snapshot.tables() if self._selected is None or n in self._selected}
         for name in [name for name in self._shown if name not in selected]:
             self._drop(name)
-        self._left_out = {name: entry for name, entry in self._left_out.items() if name in selected}
         for name, entry in selected.items():
             shown = self._shown.get(name)
-            is_kept = shown is not None and shown.origin.version >= manifest.horizon
-            if (is_kept and shown is not None and shown.entry == entry) or self._left_out.get(name) == entry:
-                continue
-            self._make(name, entry, snapshot)
+            is_same = shown is not None and shown.entry == entry
+            has_expired = shown is not None and shown.origin is not None and shown.origin.version < manifest.horizon
+            if not is_same or has_expired:
+                self._make(name, entry, snapshot)
 
     def detach(self) -> None:
         """Drops the views. Frames that were made of them stay. Calling this twice does no harm."""
@@ -129,42 +122,34 @@ class Attachment:
             attached.all = [each for each in attached.all if each is not self]
             self._is_attached = False
 
-    def _check(self) -> None:
-        if not self._is_attached:
-            raise InputError("this attachment was detached: attach(spark, db) makes another")
-
     def _make(self, name: str, entry: TableEntry, snapshot: Snapshot) -> None:
         view = self.view(name)
-        if name in self._shown:
-            self._check_own(name)
-        elif name not in self._left_out and self.spark.catalog.tableExists(quote(view)):
+        if not self._is_own(name):
+            raise InputError(f"the view {view!r} is not the one of table {name!r} any more: drop it, and attach again")
+        if name not in self._shown and self.spark.catalog.tableExists(quote(view)):
             raise InputError(f"Spark has a table or view {view!r} already: attach with another prefix=, or drop it")
         try:
-            frame = to_spark(snapshot.table(name), spark=self.spark)
+            frame = snapshot.table(name).to_spark(spark=self.spark)
         except SchemaError as error:  # Spark lacks the type of a column
             self._drop(name)
-            self._left_out[name] = entry
+            self._shown[name] = _ShownTable(entry, None)
             _log.warning("table %s has no view: %s", name, error)
             return
-        self._left_out.pop(name, None)
         frame.createOrReplaceTempView(quote(view))
         self._shown[name] = _ShownTable(entry, Origin(entry.uuid, snapshot.version))
 
-    def _check_own(self, name: str) -> None:
-        """Raises InputError if another view has replaced that of a table."""
-        if not self._is_own(name):
-            view = self.view(name)
-            raise InputError(f"the view {view!r} is not the one of table {name!r} any more: drop it, and attach again")
-
     def _is_own(self, name: str) -> bool:
+        """Whether no other view has replaced that of a table."""
+        shown = self._shown.get(name)
+        if shown is None or shown.origin is None:
+            return True
         try:
-            schema = self.spark.table(quote(self.view(name))).schema
+            return origins_of(self.spark.table(quote(self.view(name))).schema) == {shown.origin}
         except AnalysisException:  # it was dropped
             return True
-        return origins_of(schema) == {self._shown[name].origin}
 
     def _drop(self, name: str) -> None:
-        if name in self._shown and self._is_own(name):
+        if name in self.tables() and self._is_own(name):
             self.spark.catalog.dropTempView(self.view(name))
         self._shown.pop(name, None)
 
@@ -189,8 +174,8 @@ def attach(
         InputError: Spark has a table or view of such a name; or the database is already attached with this prefix.
         TableNotFoundError: a table does not exist.
     """
-    checks.any_session(spark)
-    checks.database(database)
+    check_any_session(spark)
+    check_database(database)
     if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix):
         raise InputError(f"prefix={short_repr(prefix)}: up to 64 letters, digits and _")
     names = None if tables is None else arguments.names("tables", tables)
@@ -198,21 +183,21 @@ def attach(
     with attached.lock:
         if any(each.prefix == prefix and each.database.url == database.url for each in attached.all):
             raise InputError(f"{database.url} is attached to this session with prefix {prefix!r}: detach() it first")
-        made = Attachment(spark, database, prefix, names)
+        attachment = Attachment(spark, database, prefix, names)
         try:
-            made.refresh()
+            attachment.refresh()
             if missing := sorted(set(names or ()).difference(database.tables())):
                 raise TableNotFoundError(f"no table {missing[0]!r} in version {database.version}")
         except BaseException:
-            made.detach()
+            attachment.detach()
             raise
-        attached.all.append(made)
-    return made
+        attached.all.append(attachment)
+    return attachment
 
 
 def detach(spark: SparkSession, database: Database | None = None) -> None:
     """Drops the views of a database, or of all that are attached to a session."""
-    for each in list(attachments_of(checks.any_session(spark)).all):
+    for each in list(attachments_of(check_any_session(spark)).all):
         if database is None or each.database.url == database.url:
             each.detach()
 
@@ -225,11 +210,7 @@ _numbers = count()
 
 
 class Views:
-    """Makes views, runs SQL over them, and drops them at the end of the block.
-
-    Args:
-        args: the values of parameters in the SQL.
-    """
+    """Makes views, runs SQL over them with ``args`` as parameters, and drops them at the end of the block."""
 
     def __init__(self, spark: SparkSession, args: Args) -> None:
         self.spark, self.args = spark, args
@@ -245,7 +226,6 @@ class Views:
             self.spark.catalog.dropTempView(name)
 
     def make(self, frame: DataFrame) -> str:
-        """Makes a view of a frame, and returns its name."""
         name = f"{VIEW}{next(_numbers)}"
         frame.createOrReplaceTempView(name)
         self._names.append(name)
@@ -257,10 +237,4 @@ class Views:
             with raising_dolmen_errors():
                 return self.spark.sql(sql, self.args) if self.args else self.spark.sql(sql)
         except (AnalysisException, ParseException) as error:
-            raise refusal(what, error) from error
-
-
-def refusal(what: str, error: AnalysisException) -> InputError:
-    """The error about a piece of SQL that Spark refuses, without values."""
-    reason = str(error).strip().partition("\n")[0].partition(" SQLSTATE")[0]
-    return InputError(f"Spark refuses {short_repr(what)}: {reason}")
+            raise InputError(f"Spark refuses {short_repr(what)}: {reason_of(error)}") from error

@@ -1,9 +1,8 @@
-"""Reads queries that Spark has analysed: what a condition means, which columns a join wants equal, what SELECT shows.
+"""Reads queries that Spark has analysed: conditions, the columns that a join wants to be equal, and those of a SELECT.
 
-In an analysed plan the names are resolved and the casts are written out, so nothing of a text's meaning is guessed:
-time zones, settings and the types of literals are in the tree. A condition becomes a predicate only where both surely
-mean the same for every row: a closed list of nodes over columns, which may be cast to a type that keeps every number,
-and values of the column's own type. A value is the result of Spark's own evaluation of a part without columns.
+In an analysed plan the names are resolved and the casts are written out, so nothing of a text's meaning is guessed. A
+condition becomes a predicate only where both surely mean the same for every row: a closed list of nodes over columns,
+which may be cast to a type that keeps every number, and values of the column's own type, which Spark has evaluated.
 """
 
 from __future__ import annotations
@@ -21,7 +20,8 @@ from dolmen.predicate import Constant, Predicate, bind
 from dolmen.predicate.bind import ConditionReader, Connective, ForeignCondition, UnsupportedConditionError
 from dolmen.predicate.constants import NULL, Value
 from dolmen.predicate.domains import Domain, Op, domain_of
-from dolmen.spark.failures import Py4JError
+from dolmen.spark.spark_types import items
+from dolmen.spark.tasks import Py4JError
 
 _OPS: dict[str, Op] = {
     "EqualTo": "=", "GreaterThan": ">", "GreaterThanOrEqual": ">=", "LessThan": "<", "LessThanOrEqual": "<=",
@@ -40,17 +40,11 @@ MOST_NODES = 400
 
 
 def kind_of_node(node: Any) -> str:
-    """The name of a node's class."""
     return str(node.getClass().getSimpleName())
 
 
 def read_condition(filtered: DataFrame, fields: Mapping[int, Field]) -> ForeignCondition:
-    """Reads the condition of ``SELECT ... FROM table WHERE condition``.
-
-    Args:
-        filtered: that query, analysed.
-        fields: columns of the table, by their index in it.
-    """
+    """Reads the condition of an analysed ``SELECT ... FROM table WHERE condition``; ``fields`` are by their index."""
     plan = filtered._jdf.queryExecution().analyzed()
     if kind_of_node(plan) != "Project" or kind_of_node(plan.child()) != "Filter":
         return ForeignCondition(None, is_exact=False)
@@ -60,20 +54,15 @@ def read_condition(filtered: DataFrame, fields: Mapping[int, Field]) -> ForeignC
 
 
 class _CatalystReader(ConditionReader[Any]):
-    """Reads the expressions of Spark's plans.
-
-    Args:
-        fields: columns of the table by the id that the plan gives them.
-    """
+    """Reads the expressions of Spark's plans, over columns by the id that the plan gives them."""
 
     misfits = (InputError, Py4JError, PySparkException)  # the last two: Spark can't evaluate a value
 
     def __init__(self, fields: Mapping[int, Field]) -> None:
-        self._fields, self._left = fields, MOST_NODES
+        self._fields, self._budget = fields, MOST_NODES
         self._common: dict[str, Any] = {}
 
     def connective(self, node: Any) -> tuple[Connective, Sequence[Any]] | None:
-        """See ``ConditionReader``."""
         match kind_of_node(node):
             case "And" | "Or" as kind:
                 return ("and" if kind == "And" else "or"), [node.left(), node.right()]
@@ -82,12 +71,10 @@ class _CatalystReader(ConditionReader[Any]):
         return None
 
     def predicate(self, node: Any) -> Predicate:
-        """See ``ConditionReader``."""
         self._spend(1)
         return super().predicate(node)
 
     def atom(self, node: Any) -> Predicate:
-        """See ``ConditionReader``."""
         match kind_of_node(node):
             case "IsNull":
                 return bind.is_null(self._bare(node.child()))
@@ -96,9 +83,8 @@ class _CatalystReader(ConditionReader[Any]):
             case "Between":
                 return self.predicate(node.replacement())
             case "With":
-                defined = node.defs()
-                for index in range(defined.size()):
-                    self._common[defined.apply(index).id().toString()] = defined.apply(index).child()
+                for defined in items(node.defs()):
+                    self._common[defined.id().toString()] = defined.child()
                 return self.predicate(node.child())
             case "In":
                 return self._in(node)
@@ -113,8 +99,8 @@ class _CatalystReader(ConditionReader[Any]):
         raise UnsupportedConditionError
 
     def _spend(self, nodes: int) -> None:
-        self._left -= nodes
-        if self._left < 0:
+        self._budget -= nodes
+        if self._budget < 0:
             raise UnsupportedConditionError
 
     def _sides(self, node: Any) -> tuple[Field | Value, Field | Value]:
@@ -130,9 +116,8 @@ class _CatalystReader(ConditionReader[Any]):
         field = self._column(node.value())
         if pa.types.is_floating(field.arrow_type):  # Spark compares these by their bits
             raise UnsupportedConditionError
-        values = node.list()
-        self._spend(values.size())
-        return bind.one_of(field, [self._value(values.apply(index), field) for index in range(values.size())])
+        self._spend(node.list().size())
+        return bind.one_of(field, [self._value(value, field) for value in items(node.list())])
 
     def _bare(self, node: Any) -> Field:
         """A column by itself."""
@@ -147,10 +132,9 @@ class _CatalystReader(ConditionReader[Any]):
 
     def _column(self, node: Any) -> Field:
         """A column by itself, or in a cast to a wider exact type."""
-        if kind_of_node(node) != "Cast":
-            return self._bare(node)
-        field = self._bare(node.child())
-        if not _is_widening(node):
+        is_cast = kind_of_node(node) == "Cast"
+        field = self._bare(node.child() if is_cast else node)
+        if is_cast and not _is_widening(node):
             raise UnsupportedConditionError
         return field
 
@@ -191,30 +175,24 @@ def _digits(kind: str) -> tuple[int, int] | None:
 
 
 def find_equal_columns(
-    analysed: DataFrame, fields: Mapping[int, Field], given: Sequence[str], *, may_cast: bool = False
+    analysed: DataFrame, fields: Mapping[int, Field], source_columns: Sequence[str], *, may_cast: bool = False
 ) -> list[tuple[Field, str]]:
-    """Columns of the target with columns of the source that a join's condition wants equal.
+    """Columns of the target, each with the column of the source that a join's condition wants to be equal.
 
-    Args:
-        analysed: the join.
-        fields: columns of the target, by their index in it.
-        given: names of the source's columns.
-        may_cast: also pairs of two types of whole numbers or decimals, and pairs that may both be NULL.
+    ``may_cast`` allows pairs of two types of whole numbers or decimals, and pairs that may both be NULL.
     """
     join = _join_of(analysed)
     if join is None:
         return []
     own, other = join.left().output(), join.right().output()
     left = {own.apply(index).exprId().id(): field for index, field in fields.items()}
-    right = {other.apply(index).exprId().id(): name for index, name in enumerate(given)}
-    found: list[tuple[Field, str]] = []
+    right = {other.apply(index).exprId().id(): name for index, name in enumerate(source_columns)}
+    kinds = {"EqualTo", "EqualNullSafe"} if may_cast else {"EqualTo"}
+    found: dict[int, tuple[Field, str]] = {}
     for node in _conjuncts(join.condition().get()):
-        kind = kind_of_node(node)
-        if kind != "EqualTo" and not (may_cast and kind == "EqualNullSafe"):
+        if kind_of_node(node) not in kinds:
             continue
-        sides = [node.left(), node.right()]
-        if may_cast:
-            sides = [_without_widening(side) for side in sides]
+        sides = [_without_widening(side) if may_cast else side for side in (node.left(), node.right())]
         if any(kind_of_node(side) != "AttributeReference" for side in sides):
             continue
         if may_cast and any(side.dataType().simpleString() in ("float", "double") for side in sides):
@@ -222,12 +200,11 @@ def find_equal_columns(
         ids = [side.exprId().id() for side in sides]
         if ids[0] not in left:
             ids.reverse()
-        if ids[0] not in left or ids[1] not in right or given.count(right[ids[1]]) > 1:
+        field, name = left.get(ids[0]), right.get(ids[1])
+        if field is None or name is None or source_columns.count(name) > 1 or pa.types.is_floating(field.arrow_type):
             continue
-        field = left[ids[0]]
-        if not pa.types.is_floating(field.arrow_type) and all(field is not one for one, _ in found):
-            found.append((field, right[ids[1]]))
-    return found
+        found.setdefault(field.id, (field, name))
+    return list(found.values())
 
 
 def count_join_conditions(analysed: DataFrame) -> int:
@@ -249,8 +226,8 @@ def _inner(node: Any) -> Any:
     return node.plan() if kind_of_node(node) == "WithCTE" else node.child()
 
 
-def _conjuncts(node: Any) -> Iterator[Any]:
-    waiting = [node]
+def _conjuncts(condition: Any) -> Iterator[Any]:
+    waiting = [condition]
     while waiting:
         node = waiting.pop()
         if kind_of_node(node) == "And":
@@ -274,9 +251,8 @@ def find_shown_columns(analysed: DataFrame, count: int) -> list[int | None]:
     node = analysed._jdf.queryExecution().analyzed()
     while kind_of_node(node) == "WithCTE":
         node = node.plan()
-    output, shown = node.child().output(), node.projectList()
-    indexes = {output.apply(index).exprId().id(): index for index in range(output.size())}
-    values = [shown.apply(number).child() for number in range(count)]  # of their aliases
+    indexes = {column.exprId().id(): index for index, column in enumerate(items(node.child().output()))}
+    values = [alias.child() for alias in items(node.projectList())[:count]]
     return [indexes.get(v.exprId().id()) if kind_of_node(v) == "AttributeReference" else None for v in values]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from dolmen.base import arguments
 from dolmen.base.arguments import short_repr
@@ -14,25 +14,33 @@ from dolmen.errors import InputError, SchemaError
 from dolmen.format.schema import Field
 from dolmen.rows.scan.plan import stored_schema_of
 from dolmen.rows.write.row_digest import content_digest
-from dolmen.spark import checks
-from dolmen.spark.checks import is_remote
-from dolmen.spark.read.to_frame import active_session
-from dolmen.spark.sessions import write_remotely
+from dolmen.spark.sessions import active_session, check_any_session, is_remote
+from dolmen.spark.spark_types import quote
 from dolmen.spark.sql.attachment import VIEW, Args, Attachment, Attachments, Views, attachments_of
-from dolmen.spark.sql.change_rows import RowChange, StoreCasts, delete_rows, find_field, update_rows
-from dolmen.spark.sql.merge_statement import merge_matching
-from dolmen.spark.sql.sql_tokens import with_versions
+from dolmen.spark.sql.row_changes import RowChange, cast_values, delete_rows, find_field, merge_rows, update_rows
 from dolmen.spark.sql.statement import (
     DeleteStatement,
     InsertStatement,
     MergeStatement,
+    SqlReader,
+    Token,
     UpdateStatement,
     kind_of,
     read_statement,
+    tokenize,
 )
-from dolmen.spark.write.from_frame import append, bind_request, overwrite
+from dolmen.spark.write.from_frame import UnchangedSince, append, bind_request, overwrite, write_remotely
+from dolmen.transactions.snapshot import Snapshot
 from dolmen.transactions.transaction import Transaction, replay, unit_of
 from dolmen.transactions.unit_of_work import Commit
+
+_VERSION, _TIME = ("VERSION", "SYSTEM_VERSION"), ("TIMESTAMP", "SYSTEM_TIME")
+_OPERATORS = {"+", "-", "*", "/", "%", "||", "|", "&", "^", "::", ".", "[", "(", "AT"}
+_NO_ALIAS = {
+    "ANTI", "CLUSTER", "CROSS", "DISTRIBUTE", "EXCEPT", "FULL", "GROUP", "HAVING", "INNER", "INTERSECT", "JOIN",
+    "LATERAL", "LEFT", "LIMIT", "MINUS", "NATURAL", "OFFSET", "ON", "ORDER", "PIVOT", "RIGHT", "SELECT", "SEMI", "SORT",
+    "TABLESAMPLE", "UNION", "UNPIVOT", "USING", "WHEN", "WHERE", "WINDOW",
+}  # fmt: skip
 
 
 def sql(
@@ -60,7 +68,7 @@ def sql(
         PySparkException: Spark's own error, of a query or of an expression in a task.
     """
     text = arguments.text("query", query)
-    session = checks.any_session(active_session() if spark is None else spark)
+    session = check_any_session(active_session(spark))
     if args is not None and not isinstance(args, (Mapping, list, tuple)):
         raise InputError(f"args={short_repr(args)}: give a mapping of names to values, or a list")
     attached = attachments_of(session)
@@ -76,34 +84,33 @@ def sql(
 
 
 class _Run:
-    """One statement in one session."""
-
     def __init__(self, spark: SparkSession, attached: Attachments, text: str, args: Args, request: str | None) -> None:
         self._spark, self._attached, self._text = spark, attached, text
         self._args, self._request = args, request
         self._case_sensitive = str(spark.conf.get("spark.sql.caseSensitive", "false")).lower() == "true"
 
     def query(self) -> DataFrame:
-        with self._attached.lock, self._views() as views:
+        with self._attached.lock, Views(self._spark, self._args) as views:
             self._refresh()
             text = self._with_versions(views)
             return self._spark.sql(text, self._args) if self._args else self._spark.sql(text)
 
     def insert(self, target: str) -> Commit:
         attachment, table = self._find(target)
-        with self._attached.lock, self._views() as views:
+        with self._attached.lock, Views(self._spark, self._args) as views:
             self._refresh()
             statement = read_statement(self._with_versions(views))
             does = statement.does
             assert isinstance(does, InsertStatement)
             frame = views.run(f"{statement.ctes}\n{does.query}", does.query)
-        frame = self._for_table(frame, stored_schema_of(attachment.database.table(table)).fields, table, does)
+        target_table = attachment.database.table(table)
+        frame = self._for_table(frame, stored_schema_of(target_table).fields, table, does)
         if is_remote(self._spark):
-            database, overwrites = attachment.database, does.overwrites
-            since = database.version if overwrites else None  # the version that the views show
-            return write_remotely(context_of(database), table, frame, self._request, overwrites=overwrites, since=since)
+            # An overwrite depends on the version that the views show.
+            shown = UnchangedSince(attachment.database.version, force=False) if does.overwrites else None
+            return write_remotely(target_table, frame, self._request, overwrites=shown)
         write = overwrite if does.overwrites else append
-        return write(attachment.database.table(table), frame, request=self._request)
+        return write(target_table, frame, request=self._request)
 
     def change(self, target: str, operation: str) -> Commit:
         attachment, table = self._find(target)
@@ -113,28 +120,30 @@ class _Run:
                 "use table.delete, table.update or table.merge, which need no Spark"
             )
         context = context_of(attachment.database)
-        return replay(context, lambda transaction: self._change(transaction, attachment, table), operation)[1]
+        return replay(context, lambda transaction: self._change(transaction, attachment, table), operation).commit
 
     def _change(self, transaction: Transaction, attachment: Attachment, table: str) -> None:
         if bind_request(transaction, self._request, self._digest):
             return
-        with self._attached.lock, self._views() as views:
+        with self._attached.lock, Views(self._spark, self._args) as views:
             self._refresh(attachment)
             attachment.show(unit_of(transaction).base)
             statement = read_statement(self._with_versions(views))
             does = statement.does
-            assert isinstance(does, (DeleteStatement, UpdateStatement, MergeStatement))
+            assert isinstance(does, DeleteStatement | UpdateStatement | MergeStatement)
             if does.target.name.startswith(VIEW):
                 raise InputError("an older version can't be changed: leave out VERSION AS OF, or restore it")
+            case_sensitive, request = self._case_sensitive, self._request
             change = RowChange(
-                transaction, attachment, table, does.target, views, statement, self._case_sensitive, self._request
+                transaction, attachment, table, does.target, views, statement.ctes, case_sensitive, request
             )
-            if isinstance(does, DeleteStatement):
-                delete_rows(change, does)
-            elif isinstance(does, UpdateStatement):
-                update_rows(change, does)
-            else:
-                merge_matching(change, does)
+            match does:
+                case DeleteStatement():
+                    delete_rows(change, does)
+                case UpdateStatement():
+                    update_rows(change, does)
+                case MergeStatement():
+                    merge_rows(change, does)
 
     def _for_table(self, frame: DataFrame, fields: Sequence[Field], table: str, does: InsertStatement) -> DataFrame:
         """The rows of an INSERT under the names of the table's columns, and in their types."""
@@ -149,12 +158,9 @@ class _Run:
         found = [find_field(fields, name, table, case_sensitive=self._case_sensitive) for name in names]
         if repeated := [field.name for field in found if found.count(field) > 1]:
             raise SchemaError(f"INSERT names column {repeated[0]!r} twice")
-        own = [f"__value_{index}" for index in range(len(found))]
-        numbered, casts = frame.toDF(*own), StoreCasts(self._spark)
-        columns = zip(own, found, strict=True)
-        return numbered.select(
-            *(casts.column(numbered, name, field, "INSERT").alias(field.name) for name, field in columns)
-        )
+        numbered = frame.toDF(*(f"__value_{index}" for index in range(len(found))))
+        values = cast_values(self._spark, numbered, [(field, "INSERT") for field in found])
+        return numbered.select(*(value.alias(field.name) for value, field in zip(values, found, strict=True)))
 
     def _find(self, target: str) -> tuple[Attachment, str]:
         """The table that a statement changes. Raises InputError."""
@@ -162,15 +168,12 @@ class _Run:
             if found := self._attached.find(target, case_sensitive=self._case_sensitive):
                 return found
             self._refresh()
-        raise InputError(f"{short_repr(target)} is no table of a database that is attached to this session")
+        raise InputError(f"{short_repr(target)} is not a table of a database that is attached to this session")
 
     def _refresh(self, but: Attachment | None = None) -> None:
         for attachment in self._attached.all:
             if attachment is not but:
                 attachment.refresh()
-
-    def _views(self) -> Views:
-        return Views(self._spark, self._args)
 
     def _with_versions(self, views: Views) -> str:
         return with_versions(self._text, self._attached, views, case_sensitive=self._case_sensitive)
@@ -182,3 +185,112 @@ class _Run:
         else:
             given = [repr(value) for value in self._args or ()]
         return content_digest("sql", self._text, given)
+
+
+def with_versions(sql: str, attached: Attachments, views: Views, *, case_sensitive: bool) -> str:
+    """The text with views in place of tables that have a version. Raises InputError, NotFoundError."""
+    tokens = tokenize(sql)
+    reader = SqlReader(sql, tokens)
+    replaced: list[tuple[int, int, str]] = []  # first character, end, and the new text
+    before = ""
+    while not reader.is_done:
+        token, is_part = reader.next(), before.endswith(".")
+        before = token.text
+        if token.name is None or is_part or not _names_version(reader):
+            continue
+        found = attached.find(token.name, case_sensitive=case_sensitive)
+        if found is None:
+            continue
+        _check_no_cte(sql, tokens, token.name)
+        attachment, table = found
+        reader.take("FOR")
+        by_version = reader.next().upper in _VERSION
+        reader.expect("AS", "OF")
+        first = reader.peek()
+        snapshot = _at_version(reader, attachment) if by_version else _at_time(reader, attachment, views)
+        if reader.peek() is first:
+            raise reader.error("a version is expected")
+        following = reader.peek()
+        if not by_version and following is not None and following.upper in _OPERATORS:
+            raise reader.error("put the time in parentheses")
+        has_alias = following is not None and following.name is not None and following.upper not in _NO_ALIAS
+        view = views.make(snapshot.table(table).to_spark(spark=views.spark))
+        alias = "" if has_alias else f" AS {quote(token.name)}"
+        before = reader.since(first)
+        assert first is not None
+        replaced.append((token.start, first.start + len(before), f"`{view}`{alias}"))
+    for start, stop, text in reversed(replaced):
+        sql = f"{sql[:start]}{text}{sql[stop:]}"
+    return sql
+
+
+def _names_version(reader: SqlReader) -> bool:
+    """Whether the next tokens name a version, and not a column as in ``SELECT version AS of``."""
+    ahead = 1 if reader.word() == "FOR" else 0
+    if reader.word(ahead) not in _VERSION + _TIME or (reader.word(ahead + 1), reader.word(ahead + 2)) != ("AS", "OF"):
+        return False
+    value = reader.peek(ahead + 3)
+    return value is not None and value.upper not in {",", ")", ";", "FROM"}
+
+
+def _at_version(reader: SqlReader, attachment: Attachment) -> Snapshot:
+    token = reader.next()
+    text = token.text
+    if text == ":":
+        name = reader.name()
+        raise reader.error(f"VERSION AS OF :{name}: write the number or the tag itself, Spark takes no parameter there")
+    if token.kind == "number" and text.isdecimal():
+        return attachment.database.at(version=int(text))
+    if token.kind != "text" or text[0] not in "'\"" or "\\" in text:
+        raise reader.error("VERSION AS OF takes a number, or a tag in quotes")
+    text = text[1:-1].replace(text[0] * 2, text[0])
+    if not text.isdecimal():
+        return attachment.database.at(tag=text)
+    if text in attachment.database.tags():
+        raise reader.error(f"{text!r} is a tag, and may be a version: write the number without quotes, or another tag")
+    return attachment.database.at(version=int(text))
+
+
+def _at_time(reader: SqlReader, attachment: Attachment, views: Views) -> Snapshot:
+    """The version at a time that Spark evaluates, in the session's zone: a text, a call, or what is in parentheses."""
+    first = reader.peek()
+    _go_past_time(reader)
+    while reader.word() in ("+", "-") and reader.word(1) == "INTERVAL":
+        for _ in range(4):  # the sign, INTERVAL, number and unit
+            reader.next()
+    text = reader.since(first)
+    args = views.args if isinstance(views.args, Mapping) else None  # a list does not say which
+    if args is None and "?" in text:
+        raise reader.error("a time takes named parameters (:name) alone")
+    query = f"SELECT unix_micros(CAST((\n{text}\n) AS TIMESTAMP)) AS at"
+    row: Row | None = Views(views.spark, args).run(query, text).first()
+    if row is None or row["at"] is None:
+        raise InputError(f"TIMESTAMP AS OF {short_repr(text)} is not a time")
+    return attachment.database.at(timestamp=int(row["at"]))
+
+
+def _go_past_time(reader: SqlReader) -> None:
+    if reader.take(":"):
+        reader.name()
+        return
+    if reader.word() != "(":
+        token, following = reader.next(), reader.peek()
+        is_literal = following is not None and following.kind == "text"
+        if token.kind == "text":
+            return
+        if token.upper in ("TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ", "DATE") and is_literal:
+            reader.next()
+            return
+        if token.kind != "word" or reader.word() != "(":
+            if token.upper not in ("CURRENT_TIMESTAMP", "CURRENT_DATE"):
+                raise reader.error("TIMESTAMP AS OF takes a text, a function, or an expression in parentheses")
+            return
+    reader.group()
+
+
+def _check_no_cte(sql: str, tokens: list[Token], name: str) -> None:
+    """Raises InputError if a WITH may give this name to one of its queries."""
+    for token, second, third in zip(tokens, tokens[1:], tokens[2:], strict=False):
+        is_same = token.name is not None and token.name.lower() == name.lower()
+        if is_same and second.upper == "AS" and third.text == "(":
+            raise InputError(f"{short_repr(sql[token.start :])}: WITH takes the name of a table; take another one")

@@ -1,17 +1,213 @@
-"""Reads a statement: what it does to which table, with its expressions as pieces of its author's text."""
+"""Reads a statement: what it does to which table, with its expressions as pieces of its author's text.
+
+It is cut into tokens as Spark's own lexer does (``SqlBaseLexer.g4`` in
+https://github.com/apache/spark/tree/v4.1.0/sql/api), so that its parts go to Spark unchanged, which evaluates them.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TypeAlias, TypeVar
 
 from dolmen.base.arguments import short_repr
 from dolmen.errors import InputError
-from dolmen.spark.sql.sql_tokens import SqlReader, Token, tokenize
 
+T = TypeVar("T")
+_TOKEN = re.compile(
+    r"""
+    (?P<space>   [ \t\r\n\f\u000b\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+ )
+  | (?P<comment> --(?: \\\n | [^\r\n] )*\r?\n? )
+  | (?P<text>    (?i:r)'[^']*' | (?i:r)"[^"]*" | (?: '(?: [^'\\] | \\. | '' )*' ) | (?: "(?: [^"\\] | \\. | "" )*" ) )
+  | (?P<quoted>  `(?: [^`] | `` )*` )
+  | (?P<number>  (?: \d+\.?\d* | \.\d+ )(?: [eE][+-]?\d+ )?(?: [lLsSyYfFdD](?!\w) | (?i:bd)(?!\w) )?(?!\w) )
+  | (?P<word>    \w+ )
+  | (?P<sign>    <=> | <> | != | <= | >= | == | :: | => | -> | \|\|? | \|> | . )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_OPEN, _CLOSED = {"(": ")", "[": "]"}, {")", "]"}
+_CHANGES = ("INSERT", "DELETE", "UPDATE", "MERGE")
 _QUERIES = {"SELECT", "VALUES", "FROM", "TABLE", "WITH", "("}
 _AFTER_TARGET = {"SET", "WHERE", "USING"}
+_UNQUALIFIED = "name the table as its view is called, without a catalog or a database"
+_WHOLE_COLUMN = "a column is set as a whole: give all fields of a struct"
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token.
+
+    Args:
+        kind: "word", "quoted" (a name in backticks), "text" (a literal in quotes), "number" or "sign".
+        depth: the number of parentheses and brackets that are open around it.
+    """
+
+    kind: str
+    text: str
+    start: int
+    end: int
+    depth: int
+
+    @property
+    def upper(self) -> str:
+        """A keyword, in capitals; "" for a name in backticks, or a literal."""
+        return self.text.upper() if self.kind in ("word", "sign") else ""
+
+    @property
+    def name(self) -> str | None:
+        if self.kind == "quoted":
+            return self.text[1:-1].replace("``", "`")
+        return self.text if self.kind == "word" else None
+
+
+def tokenize(sql: str) -> list[Token]:
+    """The tokens of a text, without comments and spaces. Raises InputError."""
+    found: list[Token] = []
+    expected: list[str] = []
+    at = 0
+    while at < len(sql):
+        if sql.startswith("/*", at) and not sql.startswith("/*+", at):
+            at = _comment_end(sql, at)
+            continue
+        match = _TOKEN.match(sql, at)
+        assert match is not None, "the last alternative takes any character"
+        kind, text = match.lastgroup or "", match[0]
+        if text in ("'", '"', "`"):
+            raise InputError(f"the quote {text} at character {at} is left open: {_near(sql, at)}")
+        if text in _CLOSED and (not expected or expected.pop() != text):
+            raise InputError(f"{text} at character {at} closes nothing: {_near(sql, at)}")
+        if kind not in ("space", "comment"):
+            found.append(Token(kind, text, at, match.end(), len(expected)))
+        if text in _OPEN:
+            expected.append(_OPEN[text])
+        at = match.end()
+    if expected:
+        raise InputError(f"{expected[-1]} is missing at the end of {short_repr(sql)}")
+    return found
+
+
+def _comment_end(sql: str, start: int) -> int:
+    """The end of a comment in ``/* */``, which may contain others."""
+    depth, at = 0, start
+    while at < len(sql):
+        if sql.startswith("/*", at):
+            depth, at = depth + 1, at + 2
+        elif sql.startswith("*/", at):
+            depth, at = depth - 1, at + 2
+            if depth == 0:
+                return at
+        else:
+            at += 1
+    raise InputError(f"the comment at character {start} is left open: {_near(sql, start)}")
+
+
+def _near(sql: str, at: int) -> str:
+    return short_repr(sql[at : at + 40])
+
+
+class SqlReader:
+    """Reads the tokens of one statement, one after the other. Each method raises InputError where it finds others."""
+
+    def __init__(self, sql: str, tokens: Sequence[Token]) -> None:
+        self.sql, self._tokens, self._at = sql, tokens, 0
+
+    @property
+    def is_done(self) -> bool:
+        return self._at >= len(self._tokens)
+
+    def peek(self, ahead: int = 0) -> Token | None:
+        """The next token, or a later one; None at the end."""
+        index = self._at + ahead
+        return self._tokens[index] if index < len(self._tokens) else None
+
+    def word(self, ahead: int = 0) -> str:
+        """The next token as a keyword; "" at the end, and for other tokens."""
+        token = self.peek(ahead)
+        return "" if token is None else token.upper
+
+    def take(self, *words: str) -> bool:
+        """Goes past these keywords if they come next, all of them."""
+        if not all(self.word(ahead) == word for ahead, word in enumerate(words)):
+            return False
+        self._at += len(words)
+        return True
+
+    def expect(self, *words: str) -> None:
+        if not self.take(*words):
+            raise self.error(f"{' '.join(words)} is expected")
+
+    def next(self) -> Token:
+        token = self.peek()
+        if token is None:
+            raise self.error("more is expected")
+        self._at += 1
+        return token
+
+    def name(self) -> str:
+        token = self.peek()
+        if token is None or token.name is None:
+            raise self.error("a name is expected")
+        self._at += 1
+        return token.name
+
+    def until(self, *words: str) -> str:
+        """The text up to the first of these keywords outside of parentheses and CASE, or to the end."""
+        first = self.peek()
+        cases = 0
+        while (token := self.peek()) is not None and first is not None and token.depth >= first.depth:
+            if token.depth == first.depth and not self._is_part():
+                if cases == 0 and token.upper in words:
+                    break
+                if token.upper == "CASE":
+                    cases += 1
+                elif token.upper == "END" and cases:
+                    cases -= 1
+            self._at += 1
+        return self.since(first)
+
+    def group(self) -> list[Token]:
+        """Goes past a pair of parentheses, and returns the tokens in it."""
+        self.expect("(")
+        start = self._at
+        depth = self._tokens[start - 1].depth
+        while self._tokens[self._at].depth > depth:
+            self._at += 1
+        self._at += 1
+        return list(self._tokens[start : self._at - 1])
+
+    def items(self, read: Callable[[SqlReader], T]) -> list[T]:
+        """Reads items that are separated by commas, in a pair of parentheses."""
+        inner = SqlReader(self.sql, self.group())
+        found = [read(inner)]
+        while inner.take(","):
+            found.append(read(inner))
+        if not inner.is_done:
+            raise inner.error("a comma is expected")
+        return found
+
+    def rest(self) -> str:
+        """The text of all remaining tokens."""
+        first, self._at = self.peek(), len(self._tokens)
+        return self.since(first)
+
+    def since(self, first: Token | None) -> str:
+        """The text from a token to the last one that was read."""
+        last = self._tokens[self._at - 1] if self._at else None
+        if first is None or last is None or last.end <= first.start:
+            raise self.error("an expression is expected")
+        return self.sql[first.start : last.end]
+
+    def error(self, reason: str) -> InputError:
+        token = self.peek()
+        where = "at its end" if token is None else f"at character {token.start}, {_near(self.sql, token.start)}"
+        return InputError(f"can't read the statement {where}: {reason}")
+
+    def _is_part(self) -> bool:
+        """Whether the token is a part of a name, as in ``t.case``."""
+        before = self._tokens[self._at - 1].text if self._at else ""
+        return before == "." or self.word(1) == "."
 
 
 @dataclass(frozen=True)
@@ -29,13 +225,7 @@ class QueryStatement:
 
 @dataclass(frozen=True)
 class InsertStatement:
-    """INSERT.
-
-    Args:
-        columns: of the query's rows; None = all, in order.
-        by_name: the query's columns are matched by their names.
-        overwrites: the rows replace all others.
-    """
+    """INSERT, of all columns in order if ``columns`` is None, by their names, or in place of all other rows."""
 
     target: Target
     query: str
@@ -63,13 +253,9 @@ class UpdateStatement:
 
 @dataclass(frozen=True)
 class MergeClause:
-    """A WHEN of a MERGE.
+    """A WHEN of a MERGE: "matched", "not matched" or "not matched by source"; and "delete", "update" or "insert".
 
-    Args:
-        kind: "matched", "not matched" or "not matched by source".
-        action: "delete", "update" or "insert".
-        when: its condition.
-        values: expressions by column; None = all columns of the source (``*``).
+    ``values`` are expressions by column; None = all columns of the source (``*``).
     """
 
     kind: str
@@ -80,12 +266,7 @@ class MergeClause:
 
 @dataclass(frozen=True)
 class MergeStatement:
-    """MERGE.
-
-    Args:
-        source: a name or a query in parentheses.
-        source_alias: its name in expressions, if there is one.
-    """
+    """MERGE: the source is a name or a query in parentheses; its alias is its name in expressions, if there is one."""
 
     target: Target
     source: str
@@ -94,9 +275,6 @@ class MergeStatement:
     clauses: tuple[MergeClause, ...]
 
 
-Kind: TypeAlias = Literal["QUERY", "INSERT", "DELETE", "UPDATE", "MERGE"]
-KINDS: tuple[Kind, ...] = ("INSERT", "DELETE", "UPDATE", "MERGE")
-"""Statements that change a table."""
 ChangingStatement: TypeAlias = InsertStatement | DeleteStatement | UpdateStatement | MergeStatement
 
 
@@ -104,52 +282,39 @@ ChangingStatement: TypeAlias = InsertStatement | DeleteStatement | UpdateStateme
 class SqlStatement:
     """A statement, and the text of the WITH before it; "" if there is none, and for queries."""
 
-    sql: str
     ctes: str
     does: QueryStatement | ChangingStatement
 
 
-def kind_of(sql: str) -> tuple[Kind, str]:
-    """The kind of a statement, and the name of the table that it changes, which is "" for a query.
+def kind_of(sql: str) -> tuple[str, str]:
+    """The kind of a statement ("QUERY", "INSERT", ...), and the name of the table that it changes; "" for a query.
 
-    Only the beginning is read: the rest may have versions of tables, which are replaced later.
-
-    Raises:
-        InputError: there is no statement, or several, or its kind is unknown.
+    Only the beginning is read: the rest may have versions of tables, which are replaced later. Raises InputError.
     """
-    reader, _, word = _begin(sql)
-    if word == "INSERT":
-        return word, _insert_target(reader).name
-    if word == "DELETE":
+    reader, _, kind = _begin(sql)
+    if kind == "INSERT":
+        return kind, _insert_target(reader).name
+    if kind == "DELETE":
         reader.expect("FROM")
-    elif word == "MERGE":
+    elif kind == "MERGE":
         reader.take("WITH", "SCHEMA", "EVOLUTION")
         reader.expect("INTO")
-    return word, "" if word == "QUERY" else reader.name()
+    return kind, "" if kind == "QUERY" else reader.name()
 
 
 def read_statement(sql: str) -> SqlStatement:
-    """Reads one statement.
-
-    Raises:
-        InputError: there is no statement, or several, or it can't be read.
-    """
-    reader, ctes, word = _begin(sql)
-    if word == "QUERY":
-        return SqlStatement(sql, "", QueryStatement())
-    readers: dict[str, Callable[[SqlReader], ChangingStatement]] = {
-        "INSERT": _insert,
-        "DELETE": _delete,
-        "UPDATE": _update,
-        "MERGE": _merge,
-    }
-    does = readers[word](reader)
+    """Reads one statement. Raises InputError."""
+    reader, ctes, kind = _begin(sql)
+    if kind == "QUERY":
+        return SqlStatement("", QueryStatement())
+    readers: tuple[Callable[[SqlReader], ChangingStatement], ...] = _insert, _delete, _update, _merge
+    does = readers[_CHANGES.index(kind)](reader)
     if not reader.is_done:
         raise reader.error("nothing more is expected")
-    return SqlStatement(sql, ctes, does)
+    return SqlStatement(ctes, does)
 
 
-def _begin(sql: str) -> tuple[SqlReader, str, Kind]:
+def _begin(sql: str) -> tuple[SqlReader, str, str]:
     """A reader after the first keyword of a statement, the WITH before that, and its kind."""
     tokens = tokenize(sql)
     while tokens and tokens[-1].text == ";":
@@ -163,7 +328,7 @@ def _begin(sql: str) -> tuple[SqlReader, str, Kind]:
         )
     reader = SqlReader(sql[: tokens[-1].end], tokens)
     ctes = _ctes(reader)
-    for kind in KINDS:
+    for kind in _CHANGES:
         if reader.take(kind):
             if "${" in sql:
                 raise InputError("Spark would put a variable in the place of ${: give values as parameters, :name")
@@ -173,7 +338,10 @@ def _begin(sql: str) -> tuple[SqlReader, str, Kind]:
             f"{short_repr(reader.rest())}: SELECT, INSERT, UPDATE, DELETE and MERGE are understood here; give Spark's "
             "other statements to spark.sql, and change tables by db.create_table, table.add_column and so on"
         )
-    _check_query(tokens)
+    for before, token, after in zip([None, *tokens], tokens, tokens[1:], strict=False):
+        inserts = token.upper == "INSERT" and after.upper in ("INTO", "OVERWRITE")  # as in FROM s INSERT INTO ...
+        if inserts and (before is None or before.text != "."):
+            raise InputError(f"INSERT at character {token.start}: write INSERT INTO ... first, and then the query")
     return reader, "", "QUERY"
 
 
@@ -192,27 +360,18 @@ def _ctes(reader: SqlReader) -> str:
         reader.take("AS")
         reader.group()
         if not reader.take(","):
-            break
-    return reader.since(first)
-
-
-def _check_query(tokens: Sequence[Token]) -> None:
-    """Raises InputError for ``FROM s INSERT INTO ...``, which is no query."""
-    for before, token, behind in zip([None, *tokens], tokens, [*tokens[1:], None], strict=False):
-        inserts = token.upper == "INSERT" and behind is not None and behind.upper in ("INTO", "OVERWRITE")
-        if inserts and not (before is not None and before.text == "."):
-            raise InputError(f"INSERT at character {token.start}: write INSERT INTO ... first, and then the query")
+            return reader.since(first)
 
 
 def _target(reader: SqlReader) -> Target:
     token = reader.peek()
-    name = reader.name()
+    alias = name = reader.name()
     if reader.word() in (".", "("):
         whole = reader.sql[token.start if token else 0 :]
-        raise InputError(f"{short_repr(whole)}: name the table as its view is called, without a catalog or a database")
-    alias = name
-    then = reader.peek()
-    if reader.take("AS") or (then is not None and then.name is not None and then.upper not in _AFTER_TARGET):
+        raise InputError(f"{short_repr(whole)}: {_UNQUALIFIED}")
+    following = reader.peek()
+    is_alias = following is not None and following.name is not None and following.upper not in _AFTER_TARGET
+    if reader.take("AS") or is_alias:
         alias = reader.name()
     if reader.word() == "(":
         raise reader.error("columns of a table have no other names here")
@@ -223,14 +382,15 @@ def _insert_target(reader: SqlReader) -> Target:
     """Goes past INTO or OVERWRITE, and the table."""
     if not reader.take("OVERWRITE"):
         reader.expect("INTO")
-    behind = reader.peek(1)
-    if reader.word() == "TABLE" and behind is not None and behind.name is not None and behind.upper not in _QUERIES:
+    following = reader.peek(1)
+    is_keyword = following is not None and following.upper not in _QUERIES
+    if reader.word() == "TABLE" and is_keyword and following is not None and following.name is not None:
         reader.next()
-    if reader.word() in ("DIRECTORY", "LOCAL") and behind is not None and behind.upper not in _QUERIES:
-        raise reader.error("a directory is no table: give this statement to spark.sql")
+    if reader.word() in ("DIRECTORY", "LOCAL") and is_keyword:
+        raise reader.error("a directory is not a table: give this statement to spark.sql")
     name = reader.name()
     if reader.word() == ".":
-        raise reader.error("name the table as its view is called, without a catalog or a database")
+        raise reader.error(_UNQUALIFIED)
     return Target(name, name)
 
 
@@ -240,20 +400,10 @@ def _insert(reader: SqlReader) -> InsertStatement:
     by_name = reader.take("BY", "NAME")
     columns: tuple[str, ...] | None = None
     if reader.word() == "(" and reader.word(1) not in _QUERIES:
-        columns = tuple(_names(reader.group(), reader.sql))
+        columns = tuple(reader.items(SqlReader.name))
     if reader.word() not in _QUERIES:
         raise reader.error("rows are inserted by INSERT INTO table [(columns) | BY NAME] query, and by OVERWRITE")
     return InsertStatement(target, reader.rest(), columns, by_name, overwrites)
-
-
-def _names(tokens: Sequence[Token], sql: str) -> list[str]:
-    inner = SqlReader(sql, tokens)
-    names = [inner.name()]
-    while inner.take(","):
-        names.append(inner.name())
-    if not inner.is_done:
-        raise inner.error("columns are expected, separated by commas")
-    return names
 
 
 def _delete(reader: SqlReader) -> DeleteStatement:
@@ -269,25 +419,27 @@ def _update(reader: SqlReader) -> UpdateStatement:
     return UpdateStatement(target, values, reader.rest() if reader.take("WHERE") else None)
 
 
-def _assignments(reader: SqlReader, target: Target, *ends: str) -> tuple[tuple[str, str], ...]:
-    """``column = expression``, separated by commas, up to one of the keywords ``ends``."""
+def _assignments(reader: SqlReader, target: Target, end: str) -> tuple[tuple[str, str], ...]:
+    """``column = expression``, separated by commas, up to a keyword."""
     found = []
     while True:
         name = reader.name()
         if reader.take("."):
             if name.lower() not in (target.alias.lower(), target.name.lower()):
-                raise reader.error("a column is set as a whole: give all fields of a struct")
+                raise reader.error(_WHOLE_COLUMN)
             name = reader.name()
         if reader.word() == ".":
-            raise reader.error("a column is set as a whole: give all fields of a struct")
+            raise reader.error(_WHOLE_COLUMN)
         if not reader.take("="):
             reader.expect("==")
-        found.append((name, _value(reader, reader.until(",", *ends))))
+        found.append((name, _value(reader, end)))
         if not reader.take(","):
             return tuple(found)
 
 
-def _value(reader: SqlReader, text: str) -> str:
+def _value(reader: SqlReader, *ends: str) -> str:
+    """An expression, up to a comma or one of the keywords."""
+    text = reader.until(",", *ends)
     if text.upper() == "DEFAULT":
         raise reader.error("DEFAULT: give the value, or leave the column out of an INSERT")
     return text
@@ -299,16 +451,14 @@ def _merge(reader: SqlReader) -> MergeStatement:
     reader.expect("INTO")
     target = _target(reader)
     reader.expect("USING")
-    first = reader.peek()
+    first, alias = reader.peek(), None
     if reader.word() == "(":
         reader.group()
-        default = None
     else:
-        default = reader.name()
+        alias = reader.name()
         while reader.take("."):
-            default = reader.name()
+            alias = reader.name()
     source = reader.since(first)
-    alias = default
     if reader.take("AS") or reader.word() != "ON":
         alias = reader.name()
     if reader.word() == "(":
@@ -324,9 +474,7 @@ def _merge(reader: SqlReader) -> MergeStatement:
 
 
 def _clause(reader: SqlReader, target: Target) -> MergeClause:
-    kind = "matched"
-    if reader.take("NOT"):
-        kind = "not matched"
+    kind = "not matched" if reader.take("NOT") else "matched"
     reader.expect("MATCHED")
     if kind == "not matched" and not reader.take("BY", "TARGET") and reader.take("BY", "SOURCE"):
         kind = "not matched by source"
@@ -336,15 +484,12 @@ def _clause(reader: SqlReader, target: Target) -> MergeClause:
         reader.expect("INSERT")
         if reader.take("*"):
             return MergeClause(kind, "insert", when, None)
-        names = _names(reader.group(), reader.sql)
+        names = reader.items(SqlReader.name)
         reader.expect("VALUES")
-        inner = SqlReader(reader.sql, reader.group())
-        texts = [_value(inner, inner.until(","))]
-        while inner.take(","):
-            texts.append(_value(inner, inner.until(",")))
-        if len(names) != len(texts):
-            raise reader.error(f"INSERT names {len(names)} columns, and gives {len(texts)} values")
-        return MergeClause(kind, "insert", when, tuple(zip(names, texts, strict=True)))
+        values = reader.items(_value)
+        if len(names) != len(values):
+            raise reader.error(f"INSERT names {len(names)} columns, and gives {len(values)} values")
+        return MergeClause(kind, "insert", when, tuple(zip(names, values, strict=True)))
     if reader.take("DELETE"):
         return MergeClause(kind, "delete", when, None)
     reader.expect("UPDATE")

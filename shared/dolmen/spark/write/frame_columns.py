@@ -1,15 +1,13 @@
 """The columns of a DataFrame and of its table: checked, named alike, or added to the table (``merge_schema``).
 
-Columns that the table lacks are refused, or added before rows are written; columns that are wider in the DataFrame
-become as wide in the table. That is a commit of its own, and tasks write under the table's columns after it. A repeated
-write, or the same write at the same time, finds the columns and changes nothing.
+Columns are added or widened before rows are written, in a commit of their own, after which tasks write. A repeated or
+simultaneous write finds the columns and changes nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 from pyspark.sql import types as s
@@ -28,15 +26,11 @@ from dolmen.transactions.transaction import Transaction, unit_of
 
 
 def check_columns(schema: s.StructType, entry: TableEntry) -> None:
-    """Checks that rows of a DataFrame may fit a table.
-
-    Raises:
-        SchemaError: no row could; or the table does not have a column of the DataFrame.
-    """
+    """Raises SchemaError if no row of a DataFrame fits a table, or the table lacks a column of it."""
     if unknown := _unknown(schema, entry.schema):
-        there = ", ".join(field.name for field in entry.schema.fields)
+        names = ", ".join(field.name for field in entry.schema.fields)
         raise SchemaError(
-            f"no column {unknown[0]!r} in the table; there are: {there}. "
+            f"no column {unknown[0]!r} in the table; there are: {names}. "
             'To add new columns of the DataFrame, give merge_schema=True, or option("mergeSchema", True) with '
             'format("dolmen")'
         )
@@ -72,48 +66,38 @@ def add_new_columns(context: Context, table: str, schema: s.StructType, request:
             transaction.commit()
         except ConflictError as error:  # another writer was first, perhaps with the same columns
             conflict = error
-            continue
-        return
+        else:
+            return
     assert conflict is not None
     raise conflict
 
 
 def _changes(schema: s.StructType, entry: TableEntry) -> tuple[SchemaChange, ...]:
-    """The changes of a table's columns by which a DataFrame's rows fit."""
+    """The changes of a table's columns that a DataFrame's rows need."""
     if alike := same_names(schema.names):
         raise SchemaError(f"columns {alike[0]!r} and {alike[1]!r} differ in case only: rename one, or drop it")
-    types = worker_schema(schema)
-    types = pa.schema(
-        [field.with_name(name) for field, name in zip(types, own_names(types.names, entry.schema), strict=True)]
-    )
-    added = [AddColumn(name, types.field(name).type, is_path=False) for name in _unknown(schema, entry.schema)]
+    types = dict(zip(own_names(schema.names, entry.schema), worker_schema(schema).types, strict=True))
+    added = [AddColumn(name, types[name], is_path=False) for name in _unknown(schema, entry.schema)]
     if entry.sequences is not None:  # its deletes are remembered by values of the present types
         return tuple(added)
     widened = [
-        WidenColumn(field.name, types.field(field.name).type)
+        WidenColumn(field.name, types[field.name])
         for field in entry.schema.fields
-        if field.name in types.names and _is_wider(types.field(field.name).type, field.arrow_type)
+        if field.name in types
+        and types[field.name] != field.arrow_type
+        and not widening_problem(field.arrow_type, types[field.name])
     ]
     return (*added, *widened)
 
 
-def _is_wider(arrow_type: pa.DataType, own: pa.DataType) -> bool:
-    return arrow_type != own and not widening_problem(own, arrow_type)
-
-
 def _unknown(schema: s.StructType, own: Schema) -> list[str]:
-    there = {field.name for field in own.fields}
-    return [
-        name for name, spelled in zip(schema.names, own_names(schema.names, own), strict=True) if spelled not in there
-    ]
+    """The DataFrame's columns that the table lacks."""
+    names = {field.name for field in own.fields}
+    return [name for name in own_names(schema.names, own) if name not in names]
 
 
 def match_names(frame: DataFrame, schema: Schema) -> DataFrame:
-    """The DataFrame with the names that its columns have in the table, which differ in case at most.
-
-    Raises:
-        SchemaError: two of its columns are one of the table's.
-    """
+    """The DataFrame with the spelling that its columns' names have in the table. Raises SchemaError."""
     names = own_names(frame.columns, schema)
     if names == frame.columns:
         return frame
@@ -127,34 +111,25 @@ def match_names(frame: DataFrame, schema: Schema) -> DataFrame:
 def key_columns(frame: DataFrame, fields: Iterable[Field]) -> list[Column]:
     """The key's columns in Spark's types for the table's columns: equal keys are equal in these.
 
-    Raises:
-        SchemaError: a column is of another kind than the table's, so that Spark might compare otherwise than dolmen.
+    Raises SchemaError for a column of another kind than the table's: Spark might compare otherwise than dolmen.
     """
-    return [_key_column(frame, field) for field in fields]
-
-
-def _key_column(frame: DataFrame, field: Field) -> Column:
-    if field.name not in frame.columns:
-        raise SchemaError(f"the DataFrame has no column {field.name!r}, which is part of the key")
-    own, target = frame.schema[field.name].dataType, spark_type(field.arrow_type)
-    numbers = s.IntegralType, s.DecimalType
-    alike = type(own) is type(target) or (isinstance(own, numbers) and isinstance(target, numbers))
-    if not alike:
-        raise SchemaError(
-            f"column {field.name!r}: a key of type {own.simpleString()} for one of {target.simpleString()}: cast it"
-        )
-    column = F.col(quote(field.name))
-    return column if own == target else column.try_cast(target)  # the write finds values that do not fit
+    columns = []
+    for field in fields:
+        if field.name not in frame.columns:
+            raise SchemaError(f"the DataFrame has no column {field.name!r}, which is part of the key")
+        own, target = frame.schema[field.name].dataType, spark_type(field.arrow_type)
+        numbers = s.IntegralType, s.DecimalType
+        if type(own) is not type(target) and not (isinstance(own, numbers) and isinstance(target, numbers)):
+            raise SchemaError(
+                f"column {field.name!r}: a key of type {own.simpleString()} for one of {target.simpleString()}: cast it"
+            )
+        column = F.col(quote(field.name))
+        columns.append(column if own == target else column.try_cast(target))  # the write finds values that do not fit
+    return columns
 
 
 def uncollated_column(frame: DataFrame, field: Field) -> Column:
-    """A key's column in its own type, but for text, of which a collation might take unequal keys for equal."""
+    """A key's column in its own type; text without its collation, which might take unequal keys for equal."""
     column = F.col(quote(field.name))
-    given = frame.schema[field.name].dataType
-    return column.cast("string").alias(field.name) if isinstance(given, s.StringType) else column
-
-
-def schema_of(fields: Iterable[Field]) -> Schema:
-    """A schema of some columns of a table."""
-    fields = tuple(fields)
-    return Schema(fields=fields, next_id=max(field.id for field in fields) + 1)
+    is_text = isinstance(frame.schema[field.name].dataType, s.StringType)
+    return column.cast("string").alias(field.name) if is_text else column

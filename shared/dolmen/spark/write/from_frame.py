@@ -1,6 +1,6 @@
 """Writes a DataFrame into a table: tasks write data files, and the driver makes ONE commit of their reports.
 
-A repeated, speculative or killed task leaves files that no commit names, and nothing else: Spark hands the driver one
+A repeated, speculative or killed task leaves files that no commit names, and nothing else: Spark gives the driver one
 report for each partition, and only files in these reports count. The job's intent names all files, so collection finds
 and removes those of a dead job.
 """
@@ -9,49 +9,47 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-import msgspec
-from pyspark import inheritable_thread_target
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame
 
 from dolmen.api.table import Table
 from dolmen.base import arguments
-from dolmen.commit.change import Statement
+from dolmen.commit.change import Claim, Statement, find_applied
 from dolmen.commit.context import context_of
+from dolmen.commit.head import commit_of
 from dolmen.commit.statements.row_changes import Overwrite, Write
-from dolmen.commit.uploads import BEAT_SECONDS, MAX_KEYS
-from dolmen.errors import InputError, SchemaError
-from dolmen.format.manifest import TableEntry
+from dolmen.commit.uploads import MAX_KEYS
+from dolmen.errors import ConflictError, InputError, SchemaError
+from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import Field
 from dolmen.predicate import Where
 from dolmen.rows.write.conform import plan_conform
 from dolmen.rows.write.row_digest import content_digest
-from dolmen.spark import checks
-from dolmen.spark.checks import worker_url
-from dolmen.spark.failures import FAILURES, dolmen_error, raising_dolmen_errors
-from dolmen.spark.file_tasks import RowsTask, map_in_tasks, report_task
-from dolmen.spark.origin import Reliance, entry_then
-from dolmen.spark.sessions import is_remote_frame, write_remotely
-from dolmen.spark.spark_types import worker_schema
-from dolmen.spark.write.frame_columns import (
-    add_new_columns,
-    check_columns,
-    key_columns,
-    match_names,
+from dolmen.spark.sessions import check_table, worker_url
+from dolmen.spark.spark_types import origins_in_plan, worker_schema
+from dolmen.spark.tasks import raising_dolmen_errors
+from dolmen.spark.write.frame_columns import add_new_columns, check_columns, key_columns, match_names, uncollated_column
+from dolmen.spark.write.write_tasks import (
+    DigestMode,
+    RowsTask,
+    WriteReport,
+    begin_uploads,
+    check_not_null,
+    collect_report,
+    encode_entry,
     schema_of,
-    uncollated_column,
+    tombstones,
 )
-from dolmen.spark.write.key_tombstones import check_not_null, tombstones
-from dolmen.spark.write.task_reports import REPORT, DigestMode, Reported
 from dolmen.transactions.reading import key_fields, take_keys
-from dolmen.transactions.row_statements import TableChange, keys_content
+from dolmen.transactions.row_statements import delete_keys, keys_content
 from dolmen.transactions.snapshot import pin
 from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.unit_of_work import Commit, UnitOfWork
 
 Mode: TypeAlias = Literal["append", "upsert"]
-Made: TypeAlias = tuple[Statement | None, list[Any]]
+StatementAndContent: TypeAlias = tuple[Statement | None, list[Any]]
 """A statement, if there is anything to do, and its content, for the digest of its request."""
 
 
@@ -69,23 +67,19 @@ def append(table: Table, frame: DataFrame, *, merge_schema: bool = False, reques
         ConflictError, ...: as ``Table.append`` does.
         PySparkException: a task failed for a reason outside dolmen, such as the frame's own expressions.
     """
-    checks.table(table)
+    check_table(table)
     if is_remote_frame(frame):
-        merge_schema = arguments.flag("merge_schema", merge_schema)
-        return write_remotely(
-            context_of(table), table.name, frame, request, overwrites=False, merge_schema=merge_schema
-        )
+        return write_remotely(table, frame, request, merge_schema=merge_schema)
     check_frame(frame)
     _merge_schema(table, frame, request, merge_schema)
     return _append(table, frame, request, DigestMode.of(request))
 
 
 def _append(table: Table, frame: DataFrame, request: str | None, digest: DigestMode) -> Commit:
-    def statement(transaction: Transaction, entry: TableEntry, digest: DigestMode) -> Made:
+    def statement(transaction: Transaction, entry: TableEntry, digest: DigestMode) -> StatementAndContent:
         written = write_frame(transaction, table.name, frame, digest)
-        files = tuple(written.files)
-        made = Write(table.name, entry.uuid, files, request=request, schema=entry.schema) if files else None
-        return made, [None, written.sums.content()]
+        write = Write(table.name, entry.uuid, tuple(written.files), request=request, schema=entry.schema)
+        return write if written.files else None, [None, written.sums.content()]
 
     return _commit(table, "append", request, statement, digest)
 
@@ -107,7 +101,7 @@ def overwrite(
     computed, ``since`` or ``force`` is needed.
 
     Args:
-        since: the version that the rows were made from, if Spark's plan does not show it, as with pandas.
+        since: the version that the rows were write from, if Spark's plan does not show it, as with pandas.
         force: also replace rows that others have added since.
         merge_schema: as for ``append``.
 
@@ -115,35 +109,24 @@ def overwrite(
         ConflictError: others have added or deleted rows; make the frame again, and repeat.
         VersionNotFoundError, VersionExpiredError: the version ``since`` does not exist, or has expired.
     """
-    checks.table(table)
-    reliance = Reliance.of(since, force)
+    check_table(table)
+    unchanged = UnchangedSince.of(since, force)
     if is_remote_frame(frame):
-        merge_schema = arguments.flag("merge_schema", merge_schema)
-        since, force = reliance.since, reliance.force
-        return write_remotely(
-            context_of(table),
-            table.name,
-            frame,
-            request,
-            overwrites=True,
-            since=since,
-            force=force,
-            merge_schema=merge_schema,
-        )
+        return write_remotely(table, frame, request, overwrites=unchanged, merge_schema=merge_schema)
     check_frame(frame)
-    seen = UnitOfWork(context_of(table), "overwrite").base  # before a commit of columns, which reads newer versions
+    base = UnitOfWork(context_of(table), "overwrite").base  # before a commit of columns, which reads newer versions
     _merge_schema(table, frame, request, merge_schema)
 
-    def statement(transaction: Transaction, entry: TableEntry, digest: DigestMode) -> Made:
+    def statement(transaction: Transaction, entry: TableEntry, digest: DigestMode) -> StatementAndContent:
         if digest is DigestMode.ALONE:
             return None, [None, write_frame(transaction, table.name, frame, digest).sums.content()]
-        oldest = reliance.oldest(frame, entry.uuid)
-        base = seen if oldest is None else pin(context_of(table), oldest, None).manifest
-        own = entry_then(base, table.name, entry.uuid)
+        oldest = unchanged.oldest(frame, entry.uuid)
+        read = base if oldest is None else pin(context_of(table), oldest, None).manifest
+        epoch = entry_in(read, table.name, entry.uuid).epoch
         written = write_frame(transaction, table.name, frame, digest)
         files = tuple(written.files)
-        made = Overwrite(table.name, entry.uuid, own.epoch, base.commit_ts, files, force, request, entry.schema)
-        return made, [None, written.sums.content()]
+        write = Overwrite(table.name, entry.uuid, epoch, read.commit_ts, files, force, request, entry.schema)
+        return write, [None, written.sums.content()]
 
     return _commit(table, "overwrite", request, statement, DigestMode.of(request), refresh=False)
 
@@ -175,11 +158,11 @@ def upsert(
         SchemaError: the columns do not match the table's, or can't be a key; raised before a task begins.
         ConflictError, VersionNotFoundError, VersionExpiredError, ...: as for ``overwrite``.
     """
-    checks.table(table)
+    check_table(table)
     check_frame(frame)
-    reliance = Reliance.of(since, force)
+    unchanged = UnchangedSince.of(since, force)
     _merge_schema(table, frame, request, merge_schema)
-    return _upsert(table, frame, on, request, DigestMode.of(request), reliance)
+    return _upsert(table, frame, on, request, DigestMode.of(request), unchanged)
 
 
 def _upsert(
@@ -188,22 +171,21 @@ def _upsert(
     on: str | Sequence[str] | None,
     request: str | None,
     digest: DigestMode,
-    reliance: Reliance,
+    unchanged: UnchangedSince,
 ) -> Commit:
-    def statement(transaction: Transaction, entry: TableEntry, digest: DigestMode) -> Made:
+    def statement(transaction: Transaction, entry: TableEntry, digest: DigestMode) -> StatementAndContent:
         fields, named = key_fields(entry, on), match_names(frame, entry.schema)
         check_columns(named.schema, entry)
-        if digest is not DigestMode.ALONE:
-            reliance.add_to(transaction, table.name, frame)
         keys = key_columns(named, fields)
-        together = named if digest is DigestMode.ALONE else named.repartition(*keys).sortWithinPartitions(*keys)
-        reported = write_frame(transaction, table.name, together, digest, fields)
+        if digest is not DigestMode.ALONE:
+            unchanged.add_to(transaction, table.name, frame)
+            named = named.repartition(*keys).sortWithinPartitions(*keys)
+        reported = write_frame(transaction, table.name, named, digest, fields)
         content = [sorted(field.name for field in fields), reported.sums.content()]
         if not reported.files:
             return None, content
-        hidden = tombstones(unit_of(transaction).uploads, table.name, entry.uuid, reported, fields)
-        made = Write(table.name, entry.uuid, tuple(reported.files), hidden, request, schema=entry.schema)
-        return made, content
+        hidden = tombstones(transaction, table.name, entry.uuid, reported)
+        return Write(table.name, entry.uuid, tuple(reported.files), hidden, request, schema=entry.schema), content
 
     return _commit(table, "upsert", request, statement, digest)
 
@@ -218,11 +200,11 @@ def apply_batch(
     merge_schema: bool = False,
 ) -> Commit:
     """Writes a batch of a stream once. When a query repeats its last batch, the rows may differ (a time, a random
-    number), and that is no error: the request id alone says that it is the same batch."""
+    number), which is not an error: the request id alone says that it is the same batch."""
     _merge_schema(table, frame, request, merge_schema)
     if mode == "upsert":
         # A query could not go on if changes of the table were conflicts with its batch.
-        return _upsert(table, frame, on, request, DigestMode.NONE, Reliance.of(None, force=True))
+        return _upsert(table, frame, on, request, DigestMode.NONE, UnchangedSince(None, force=True))
     return _append(table, frame, request, DigestMode.NONE)
 
 
@@ -252,7 +234,7 @@ def delete(
         RowError: a NULL in a key.
         PySparkException: as for ``append``.
     """
-    checks.table(table)
+    check_table(table)
     if not isinstance(what, DataFrame):
         if on is not None:
             raise InputError("on=... goes with a DataFrame of keys: a predicate names its columns itself")
@@ -261,14 +243,14 @@ def delete(
         return table.delete(what, request=request)
     frame = what
     check_frame(frame)
-    reliance = Reliance.of(since, force)
+    unchanged = UnchangedSince.of(since, force)
 
-    def statement(transaction: Transaction, entry: TableEntry, digest: DigestMode) -> Made:
+    def statement(transaction: Transaction, entry: TableEntry, digest: DigestMode) -> StatementAndContent:
         fields, named = key_fields(entry, on), match_names(frame, entry.schema)
         plan_conform(worker_schema(named.schema), schema_of(fields))
         key_columns(named, fields)  # refuses columns of other kinds
         if digest is not DigestMode.ALONE:
-            reliance.add_to(transaction, table.name, frame)
+            unchanged.add_to(transaction, table.name, frame)
         keyed = named.select(*(uncollated_column(named, field) for field in fields))
         with raising_dolmen_errors():
             few = keyed.limit(MAX_KEYS + 1).toArrow()
@@ -278,13 +260,11 @@ def delete(
             content = keys_content(entry, keys)
             if digest is DigestMode.ALONE:
                 return None, content
-            made = TableChange(unit_of(transaction), table.name, request, entry).delete_keys(keys)
-            return made if made.tombstones else None, content
+            write = delete_keys(unit_of(transaction).uploads, table.name, entry, keys, request)
+            return write if write.tombstones else None, content
         reported = write_frame(transaction, table.name, keyed.distinct(), digest, fields, has_rows=False)
         content = ["keys", sorted(field.name for field in fields), reported.sums.content()]
-        if digest is DigestMode.ALONE:
-            return None, content
-        hidden = tombstones(unit_of(transaction).uploads, table.name, entry.uuid, reported, fields)
+        hidden = tombstones(transaction, table.name, entry.uuid, reported)
         return Write(table.name, entry.uuid, (), hidden, request, schema=entry.schema), content
 
     return _commit(table, "delete", request, statement, DigestMode.of(request))
@@ -298,82 +278,22 @@ def write_frame(
     key: tuple[Field, ...] = (),
     *,
     has_rows: bool = True,
-) -> Reported:
+) -> WriteReport:
     """Writes rows into data files, and keys into tombstones, under the transaction's intent; commits nothing.
 
     Args:
         frame: rows of the table; with a ``key`` all rows of a key are in one partition, in order.
         key: the columns by whose values older rows are hidden.
         has_rows: False = the frame has keys alone.
-
-    Raises:
-        SchemaError: the columns do not match the table's; raised before a task begins.
-        PySparkException: a task failed.
     """
-    entry = unit_of(transaction).entry(name)
+    unit = unit_of(transaction)
+    entry = unit.entry(name)
     if not key:
         check_columns(frame.schema, entry)
-    is_alone = digest is DigestMode.ALONE
-    url, txid = (worker_url(unit_of(transaction).context.store), "") if is_alone else begin_uploads(transaction)
-    ids = tuple(field.id for field in key)
-    task = RowsTask(url, name, msgspec.json.encode(without_files(entry)), txid, ids, has_rows, digest)
-    job = map_in_tasks(frame, report_task(task), REPORT)
-    return Reported.of(collect_rows(job) if is_alone else collect_keeping_alive(transaction, job))
-
-
-def collect_rows(job: DataFrame) -> list[Row]:
-    """Runs a job that uploads nothing, and collects its rows. Raises as ``collect_keeping_alive`` does."""
-    with raising_dolmen_errors():
-        rows: list[Row] = job.collect()
-    return rows
-
-
-def begin_uploads(transaction: Transaction) -> tuple[str, str]:
-    """Begins the uploads of workers. Returns the database's URL for them, and the txid of their names.
-
-    Raises:
-        InputError: they can't reach the database.
-    """
-    unit = unit_of(transaction)
-    url = worker_url(unit.context.store)
-    unit.begin_upload()
-    return url, unit.intent().txid
-
-
-def collect_keeping_alive(transaction: Transaction, job: DataFrame) -> list[Row]:
-    """Runs a job of tasks that upload objects, and collects their reports, while it keeps the intent alive.
-
-    Raises:
-        Error: of dolmen, raised in a task (``failures.mark_errors``).
-        PySparkException, Py4JJavaError: a task failed for another reason.
-    """
-    unit = unit_of(transaction)
-    spark, intent = job.sparkSession.sparkContext, unit.intent()
-    tag = f"dolmen-{intent.txid}"
-
-    def collect() -> Any:
-        spark.addJobTag(tag)
-        try:
-            return job.collect()
-        finally:
-            spark.removeJobTag(tag)
-
-    try:
-        run = inheritable_thread_target(job.sparkSession)(collect)
-        rows: list[Row] = unit.context.runtime.attend(run, BEAT_SECONDS / 10, intent.beat)
-    except FAILURES as failure:
-        if error := dolmen_error(failure):
-            raise error from failure
-        raise
-    except BaseException:  # interrupted, or without a heartbeat: nothing will commit what the job still writes
-        spark.cancelJobsWithTag(tag)
-        raise
-    return rows
-
-
-def without_files(entry: TableEntry) -> TableEntry:
-    """A table's entry without its files and deletes, which may be many: tasks that write need no more."""
-    return msgspec.structs.replace(entry, files=(), tombstones=(), segments=(), overlays=(), removed=())
+    uploads = begin_uploads(transaction, name) if digest is not DigestMode.ALONE else None
+    base = uploads or (worker_url(unit.context.store), name, encode_entry(entry), "")
+    task = RowsTask(*base, tuple(field.id for field in key), has_rows, digest)
+    return collect_report(transaction if uploads else None, frame, task.run)
 
 
 def check_frame(frame: object) -> None:
@@ -395,6 +315,10 @@ def check_frame(frame: object) -> None:
         raise SchemaError(f"the DataFrame has the column {repeated[0]!r} more than once: rename or drop one of them")
 
 
+def is_remote_frame(frame: object) -> bool:
+    return isinstance(frame, DataFrame) and not hasattr(frame, "_jdf")
+
+
 def _merge_schema(table: Table, frame: DataFrame, request: str | None, merge_schema: bool) -> None:
     """Adds columns that the table does not have, if ``merge_schema`` says so."""
     if arguments.flag("merge_schema", merge_schema):
@@ -405,17 +329,12 @@ def _commit(
     table: Table,
     operation: str,
     request: str | None,
-    statement: Callable[[Transaction, TableEntry, DigestMode], Made],
+    statement: Callable[[Transaction, TableEntry, DigestMode], StatementAndContent],
     digest: DigestMode,
     *,
     refresh: bool = True,
 ) -> Commit:
-    """Commits one statement.
-
-    Args:
-        statement: makes it, and returns the request's content.
-        refresh: make it on the newest version; else on the newest that the table has seen.
-    """
+    """Commits one statement, on the newest version, or (``refresh=False``) on the newest that the table has seen."""
     transaction = Transaction(context_of(table), operation)
     unit = unit_of(transaction)
     if refresh:
@@ -423,18 +342,18 @@ def _commit(
     entry = unit.entry(table.name)
     content: list[Any] | None = None
     if not transaction.has_applied(request):
-        made, content = statement(transaction, entry, digest)
-        if made is not None:
-            unit_of(transaction).add(made)
-    elif digest is DigestMode.WITH_FILES and is_compared(transaction, request):
+        write, content = statement(transaction, entry, digest)
+        if write is not None:
+            unit.add(write)
+    elif digest is DigestMode.WITH_FILES and _has_digest(transaction, request):
         _, content = statement(transaction, entry, DigestMode.ALONE)
     if request is not None:
-        has_digest = content is not None and digest is not DigestMode.NONE
-        transaction.bind(request, content_digest(operation, table.name, *(content or ())) if has_digest else "")
+        is_compared = content is not None and digest is not DigestMode.NONE
+        transaction.bind(request, content_digest(operation, table.name, *(content or ())) if is_compared else "")
     return transaction.commit()
 
 
-def is_compared(transaction: Transaction, request: str | None) -> bool:
+def _has_digest(transaction: Transaction, request: str | None) -> bool:
     """Whether a request that was applied before stored a digest of its content."""
     return request is not None and bool(unit_of(transaction).find_applied([request])[request].digest)
 
@@ -442,11 +361,93 @@ def is_compared(transaction: Transaction, request: str | None) -> bool:
 def bind_request(transaction: Transaction, request: str | None, digest: Callable[[], str]) -> bool:
     """Makes the commit carry a request id. Returns whether a version contains it already, so nothing is left to do.
 
-    Args:
-        digest: of the request's content; not called where it would be compared with nothing.
+    The digest of the request's content is not write where it would be compared with nothing.
     """
     if request is None:
         return False
     is_applied = transaction.has_applied(request)
-    transaction.bind(request, digest() if not is_applied or is_compared(transaction, request) else "")
+    transaction.bind(request, digest() if not is_applied or _has_digest(transaction, request) else "")
     return is_applied
+
+
+@dataclass(frozen=True)
+class UnchangedSince:
+    """The condition of a write: the table has not changed since the frame was read from it.
+
+    Otherwise the write would undo changes that others write to the same rows. Which rows the frame has read is unknown,
+    so any change counts. A frame that reads nothing of the table has no condition.
+
+    Args:
+        since: a version that its rows were write from, if Spark's plan does not show it.
+        force: there is no condition.
+    """
+
+    since: int | None
+    force: bool
+
+    @classmethod
+    def of(cls, since: int | None, force: bool) -> UnchangedSince:
+        """Checks both. Raises InputError."""
+        return cls(None if since is None else arguments.number("since", since), arguments.flag("force", force))
+
+    def oldest(self, frame: DataFrame, table: str) -> int | None:
+        """The oldest version that a frame reads of a table (its uuid), or was write from; None if there is none."""
+        read = {origin.version for origin in origins_in_plan(frame) if origin.table == table}
+        return min(read if self.since is None else {*read, self.since}, default=None)
+
+    def add_to(self, transaction: Transaction, name: str, frame: DataFrame) -> None:
+        """Makes the commit depend on it. Raises ConflictError, VersionNotFoundError, VersionExpiredError."""
+        unit = unit_of(transaction)
+        uuid = unit.entry(name).uuid
+        oldest = None if self.force else self.oldest(frame, uuid)
+        if oldest is None:
+            return
+        base = unit.base if oldest == unit.base.version else pin(unit.context, oldest, None).manifest
+        epoch = entry_in(base, name, uuid).epoch
+        advice = f"these rows were write from version {oldest}: make the frame again and repeat, or give force=True"
+        unit.rely_on(Claim(name, uuid, epoch, base.commit_ts, lambda _: True, advice))
+
+
+def entry_in(manifest: Manifest, name: str, uuid: str) -> TableEntry:
+    """A table's entry in an older version, where it may have another name. Raises ConflictError, TableNotFoundError."""
+    own = manifest.name_of(uuid)
+    if own is None:
+        manifest.table(name)
+        raise ConflictError(f"table {name!r} was dropped and created again after version {manifest.version}")
+    return manifest.tables[own]
+
+
+def write_remotely(
+    table: Table,
+    frame: DataFrame,
+    request: str | None,
+    *,
+    overwrites: UnchangedSince | None = None,
+    merge_schema: bool = False,
+) -> Commit:
+    """Appends or replaces rows of a frame of Spark Connect by ``format("dolmen")``, because this process has no JVM.
+
+    The commit is found by its request id, which is a new one by default. ``overwrites`` is the condition on which rows
+    are replaced.
+    """
+    context = context_of(table)
+    own = context.runtime.uuid() if request is None else request
+    options = {"table": table.name, "request": own}
+    if overwrites is not None and overwrites.since is not None:
+        options["since"] = str(overwrites.since)
+    if overwrites is not None and overwrites.force:
+        options["force"] = "true"
+    if arguments.flag("merge_schema", merge_schema):
+        options["merge_schema"] = "true"
+    before = context.head.refresh().manifest
+    applied_before = {} if request is None else find_applied(before, [own], context.segments)
+    mode = "append" if overwrites is None else "overwrite"
+    with raising_dolmen_errors():
+        frame.write.format("dolmen").options(**options).mode(mode).save(worker_url(context.store))
+    newest = context.head.refresh().manifest
+    if applied_before:
+        return Commit.nothing(newest.as_history(), {own: applied_before[own].version})
+    applied = find_applied(newest, [own], context.segments)
+    entry = commit_of(context.head, newest, applied[own].version) if applied else None
+    assert entry is not None, "the commit of this write has left the history at once"
+    return Commit.of(entry, [own])

@@ -1,56 +1,171 @@
-"""Rows with actions: tasks write new rows and hide the rows that these replace, and the driver states the changes.
+"""Rows with actions: tasks write new rows and hide the rows that these replace, and the driver makes the changes.
 
-MERGE by keys (``spark_merge``) and the UPDATE, DELETE and MERGE of SQL (``sql.change_rows``) each plan a job whose rows
-have the number of an action, the position of a target row, and new values. From there all of them go this way.
+MERGE by keys (``spark_merge``) and the UPDATE, DELETE and MERGE of SQL (``sql.row_changes``) each plan a job whose rows
+have the number of an action, the position of a target row, and new values. From there they are the same. Both summarize
+the keys of a merge's ``Source``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial, reduce
 from itertools import chain
+from typing import TypeAlias
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
-from pyspark.sql import DataFrame
+from pyspark import StorageLevel
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
-from dolmen.base.runtime import shared_runtime
+from dolmen.base.runtime import cached_property, shared_runtime
 from dolmen.commit.statements.row_changes import DeletePositions, Write
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.errors import InputError
+from dolmen.format.delete_object import Keys, keys_from_arrow
 from dolmen.format.entries import KeysTombstone
 from dolmen.format.layout import uuid_of
-from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
+from dolmen.predicate import Constant, Predicate
 from dolmen.rows.write.casts import FindCast
-from dolmen.spark.file_tasks import FILE, ROW, KeysTask, conform_batches, open_to_write, report_task
-from dolmen.spark.write.frame_columns import schema_of
-from dolmen.spark.write.from_frame import begin_uploads, collect_keeping_alive, without_files
-from dolmen.spark.write.key_tombstones import KeySink, tombstones
-from dolmen.spark.write.task_reports import REPORT, Reported
+from dolmen.spark.spark_types import quote
+from dolmen.spark.tasks import FILE, ROW, collect_objects, conform_batches, open_to_write
+from dolmen.spark.write.frame_columns import key_columns
+from dolmen.spark.write.write_tasks import (
+    KeySink,
+    RowSums,
+    WriteReport,
+    WriteTask,
+    begin_uploads,
+    collect_report,
+    combine_keys,
+    has_duplicates,
+    schema_of,
+    tombstones,
+)
 from dolmen.transactions.merge.clauses import NO_LITERALS, casts_of
+from dolmen.transactions.merge.merge_source import keys_predicate
 from dolmen.transactions.row_statements import add_inserts
 from dolmen.transactions.transaction import Transaction, unit_of
 
+Conditions: TypeAlias = Sequence[Sequence[str | None]]
+"""The conditions of the clauses for matched rows, for source rows alone, and for target rows alone."""
 ACTION = "__action"
 """The column with the number of a row's action."""
+LISTED = 100
+"""The most keys that are listed one by one; a longer list becomes its range."""
 
 
-def action_sql(in_source: str, in_target: str, *kinds: Sequence[str | None]) -> str:
-    """SQL for the number of the clause that applies to a row; NULL if none does.
+@dataclass(frozen=True)
+class SourceSummary:
+    """A summary of the keys of a source.
 
     Args:
-        in_source, in_target: conditions that a joined row has a source row, or a target row.
-        kinds: the conditions of the clauses for matched rows, for source rows alone, and for target rows alone.
+        nulls: how many rows have a NULL in their key, and so match nothing.
+        repeated: a key occurs more than once.
+        keys: all of them, if they are ``listed``; else some of them, with the ends of each column.
     """
-    sides = (
-        f"{in_target} AND {in_source}",
-        f"{in_source} AND NOT ({in_target})",
-        f"{in_target} AND NOT ({in_source})",
-    )
+
+    rows: int
+    nulls: int
+    repeated: bool
+    listed: bool
+    keys: Keys | None
+
+    @classmethod
+    def of(cls, parts: Sequence[SourceSummary]) -> SourceSummary:
+        tables = [part.keys for part in parts if part.keys is not None]
+        keys = combine_keys(tables) if tables else None
+        return cls(
+            sum(part.rows for part in parts),
+            sum(part.nulls for part in parts),
+            any(part.repeated for part in parts),
+            all(part.listed for part in parts) and (keys is None or keys.num_rows <= LISTED),
+            keys,
+        )
+
+    def predicate(self, fields: tuple[Field, ...]) -> Predicate:
+        """A short predicate that is TRUE for every row with one of the keys, and for few others."""
+        return Constant(False) if self.keys is None else keys_predicate(self.keys, fields, listed=self.listed)
+
+
+class Source:
+    """A DataFrame whose rows are merged, joined on ``fields``: evaluated once, and kept until ``close``.
+
+    Its ``frame`` has the columns ``keys`` in the table's own types, and ``HERE``.
+    """
+
+    HERE = "__source"
+    """A column that is NULL where there is no source row."""
+
+    def __init__(self, frame: DataFrame, fields: tuple[Field, ...]) -> None:
+        self._fields, self._columns = fields, frame.columns
+        self.keys = [f"__key_{index}" for index in range(len(fields))]
+        keys = [column.alias(name) for column, name in zip(key_columns(frame, fields), self.keys, strict=True)]
+        rows = frame.select("*", F.lit(True).alias(self.HERE), *keys)
+        grouped = rows.repartition(*self.keys).sortWithinPartitions(*self.keys)
+        self.frame = grouped.persist(StorageLevel.MEMORY_AND_DISK)
+
+    @cached_property
+    def summary(self) -> SourceSummary:
+        """The summary of its keys; the first use runs a job."""
+        keys = self.frame.select(*(F.col(quote(field.name)) for field in self._fields))
+        work = partial(summarize_keys, fields=self._fields)
+        return SourceSummary.of(collect_objects(keys, work, SourceSummary))
+
+    @cached_property
+    def sums(self) -> RowSums:
+        """The sums of its rows, for the digest of a request; the first use runs a job."""
+        total = RowSums()
+        rows = self.frame.select(*(F.col(quote(name)) for name in self._columns))
+        for sums in collect_objects(rows, sum_rows, RowSums):
+            total.add_sums(sums)
+        return total
+
+    def close(self) -> None:
+        self.frame.unpersist()
+
+
+def are_equal(left: Iterable[Column], right: Iterable[Column]) -> Column:
+    return reduce(Column.__and__, (one == other for one, other in zip(left, right, strict=True)))
+
+
+def sum_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[RowSums]:
+    sums = RowSums()
+    for batch in batches:
+        sums.add(batch)
+    yield sums
+
+
+def summarize_keys(batches: Iterator[pa.RecordBatch], fields: tuple[Field, ...]) -> Iterator[SourceSummary]:
+    """The summary of the keys of a partition, which are in order."""
+    rows = nulls = 0
+    repeated, listed = False, True
+    keys = last = None
+    for batch in conform_batches(batches, schema_of(fields)) or ():
+        whole = pa.table(batch).drop_null()
+        rows += batch.num_rows
+        nulls += batch.num_rows - whole.num_rows
+        if whole.num_rows == 0:
+            continue
+        repeated = repeated or has_duplicates(whole if last is None else pa.concat_tables([last, whole]))
+        last = whole.slice(whole.num_rows - 1)
+        some = keys_from_arrow(whole, fields)
+        keys = some if keys is None else combine_keys([keys, some])
+        if keys.num_rows > LISTED:
+            listed = False
+            ends = [pc.min_max(column) for column in keys.columns]
+            arrays = [pa.array([end["min"], end["max"]], one.type) for end, one in zip(ends, keys.columns, strict=True)]
+            keys = pa.table(arrays, names=keys.column_names)
+    yield SourceSummary(rows, nulls, repeated, listed, keys)
+
+
+def action_sql(in_source: str, in_target: str, kinds: Conditions) -> str:
+    """SQL for the number of the clause that applies to a joined row, by its sides; NULL if none does."""
+    sides = f"{in_target} AND {in_source}", f"{in_source} AND NOT ({in_target})", f"{in_target} AND NOT ({in_source})"
     cases, number = [], 0
     for side, conditions in zip(sides, kinds, strict=True):
         clauses = [f"WHEN (\n{condition or 'TRUE'}\n) THEN {n}" for n, condition in enumerate(conditions, number)]
@@ -60,8 +175,9 @@ def action_sql(in_source: str, in_target: str, *kinds: Sequence[str | None]) -> 
     return f"CAST(CASE {' '.join(cases)} END AS INT)"
 
 
-def join_kind(*, matched: bool, not_matched: bool, by_source: bool) -> str:
+def join_kind(kinds: Conditions) -> str:
     """How target and source are joined for clauses of these kinds, as ``DataFrame.join`` names it."""
+    matched, not_matched, by_source = kinds
     if by_source:
         return "full" if not_matched else "left"
     if matched:
@@ -75,7 +191,7 @@ class Action:
 
     Args:
         hides: the target row is hidden.
-        columns: the row that is written: columns of the table with the number of their value; None writes none.
+        columns: of the row that is written, with the numbers of their values; None writes none.
         computed: the columns whose values are computed, so that their types are Spark's guess.
     """
 
@@ -85,7 +201,7 @@ class Action:
 
 
 @dataclass(frozen=True)
-class MergeTask(KeysTask):
+class MergeTask(WriteTask):
     """A task that writes what a merge adds, and hides what it replaces; the key is what it joins on.
 
     With a key, target rows are hidden by their keys, ``__key_0`` and on; without one by their positions.
@@ -100,24 +216,21 @@ class MergeTask(KeysTask):
     once: bool = False
     new: bool = False
 
-    def run(self, batches: Iterator[pa.RecordBatch]) -> Reported:
-        """Applies the actions to the rows of one partition, in bounded memory.
-
-        Raises:
-            InputError: a target row is matched by several source rows.
-            RowError: a value does not fit.
-        """
-        report = Reported()
+    def run(self, batches: Iterator[pa.RecordBatch]) -> WriteReport:
+        """Applies the actions to the rows of one partition, in bounded memory. Raises InputError, RowError."""
+        report = WriteReport()
         first = next(batches, None)
         if first is None:
             return report
         store = open_to_write(self.url, shared_runtime())
-        sink = self.sink(store)
-        report.files += self.put(store, self._merged(chain([first], batches), sink, report))
+        sink = KeySink(self, store)
+        report.files += self.put(store, self._new_rows(chain([first], batches), sink, report))
         sink.finish(report)
         return report
 
-    def _merged(self, batches: Iterator[pa.RecordBatch], sink: KeySink, report: Reported) -> Iterator[pa.RecordBatch]:
+    def _new_rows(
+        self, batches: Iterator[pa.RecordBatch], sink: KeySink, report: WriteReport
+    ) -> Iterator[pa.RecordBatch]:
         """Yields the rows to write, and records which rows they replace."""
         fields, schema = self.fields, self.decoded.schema
         primary = [schema.by_id[id_].name for id_ in self.decoded.primary_key]
@@ -143,19 +256,18 @@ class MergeTask(KeysTask):
                             report.inserted.append(pa.table(part.select(primary)))
                         yield part
 
-    def _record(self, hidden: pa.RecordBatch, report: Reported) -> None:
+    def _record(self, hidden: pa.RecordBatch, report: WriteReport) -> None:
         files = hidden[FILE].dictionary_encode()
         indexes, rows = files.indices.to_numpy(), hidden[ROW].to_numpy()
         for index, name in enumerate(files.dictionary.to_pylist()):
             own = rows[indexes == index].astype(np.uint32)
             positions = BitMap(own)
             report.add_positions(name, positions)
-            if self.once and (report.again or len(positions) < len(own)):
+            if self.once and (report.has_repeats or len(positions) < len(own)):
                 raise matched_twice_error()
 
 
 def casts_of_computed(names: Iterable[str]) -> dict[str, FindCast]:
-    """How computed values of some columns are cast."""
     return dict.fromkeys(names, casts_of(NO_LITERALS))
 
 
@@ -170,56 +282,43 @@ def apply_actions(
     new: bool,
     request: str | None,
 ) -> None:
-    """Runs the job of the actions, and adds the changes to the transaction.
+    """Runs the job of the actions, and adds the changes to the transaction. Raises InputError, DuplicateKeyError.
 
     Args:
         rows: with their actions, positions and values; and with their keys, if there is a ``key``.
         key: the columns by whose values target rows are hidden; by default they are hidden by their positions.
         once: it is an error when a target row is hidden twice.
         new: rows that replace none must have primary keys that no other row has.
-
-    Raises:
-        InputError: a target row is matched by several source rows.
-        DuplicateKeyError: a row that replaces none has a primary key that another row has.
     """
-    entry = unit_of(transaction).entry(table)
-    url, txid = begin_uploads(transaction)
-    encoded, ids = msgspec.json.encode(without_files(entry)), tuple(field.id for field in key)
-    task = MergeTask(url, table, encoded, txid, ids, tuple(actions), once, new)
-    reported = Reported.of(collect_keeping_alive(transaction, rows.mapInArrow(report_task(task), REPORT)))
-    if once and reported.again:
+    unit = unit_of(transaction)
+    entry = unit.entry(table)
+    ids = tuple(field.id for field in key)
+    task = MergeTask(*begin_uploads(transaction, table), ids, tuple(actions), once, new)
+    reported = collect_report(transaction, rows, task.run)
+    if once and reported.has_repeats:
         raise matched_twice_error()
     hidden: tuple[KeysTombstone, ...] = ()
     if key:
-        hidden = tombstones(unit_of(transaction).uploads, table, entry.uuid, reported, key)
+        hidden = tombstones(transaction, table, entry.uuid, reported)
     elif reported.positions:
-        positions = _positions_by_path(transaction, entry, reported.positions)
-        unit_of(transaction).add(DeletePositions(table, entry.uuid, positions, request))
+        uuids = {name: uuid_of(name) for name in reported.positions}  # Spark knows only the end of a file's path
+        live = LiveFiles.of(entry, unit.context.segments).find(list(uuids.values()))
+        positions = {live[uuids[name]].path: bits for name, bits in reported.positions.items()}
+        unit.add(DeletePositions.of(table, entry.uuid, positions, request))
     if hidden and new:
         # Apart from the rows: inserts are compared with the keys that are left when the replaced rows are hidden.
-        unit_of(transaction).add(Write(table, entry.uuid, (), hidden, request, schema=entry.schema))
+        unit.add(Write(table, entry.uuid, (), hidden, request, schema=entry.schema))
         hidden = ()
     if not (reported.files or hidden):
         return
     written = Write(table, entry.uuid, tuple(reported.files), hidden, request, schema=entry.schema)
     if new:
-        batches = (batch for keys in reported.inserted for batch in keys.to_batches())
-        add_inserts(unit_of(transaction), entry, written, batches)
+        add_inserts(unit, entry, written, (batch for keys in reported.inserted for batch in keys.to_batches()))
     else:
-        unit_of(transaction).add(written)
-
-
-def _positions_by_path(
-    transaction: Transaction, entry: TableEntry, positions: Mapping[str, BitMap]
-) -> dict[str, BitMap]:
-    """Positions by the path of their file; Spark gives only the end of its name."""
-    uuids = {name: uuid_of(name) for name in positions}
-    live = LiveFiles.of(entry, unit_of(transaction).context.segments).find(list(uuids.values()))
-    return {live[uuids[name]].path: bits for name, bits in positions.items()}
+        unit.add(written)
 
 
 def matched_twice_error() -> InputError:
-    """The error about several source rows that match one target row."""
     return InputError(
         "several source rows match one row of the table, and would each update or delete it: keep one source row of "
         "each key, by dropDuplicates([...]) or row_number() over a window, or tell them apart by conditions"

@@ -3,39 +3,63 @@
 Target rows that change are hidden and written again; all others stay in their files. The commit depends on the rows
 that were read, so a commit that may have changed these makes the merge start again on the newest version.
 
-SQL's MERGE (``sql.merge_statement``) is planned apart: its conditions are pieces of SQL over any source. How a clause
-is chosen, the job and the changes are the same (``row_actions``).
+SQL's MERGE (``sql.row_changes``) is planned apart: its conditions are pieces of SQL over any source. How a clause is
+chosen, the job and the changes are the same (``row_actions``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
+from pyspark.sql import types as s
 
 from dolmen.api.table import Table
+from dolmen.base.runtime import cached_property
 from dolmen.commit.context import context_of
-from dolmen.errors import RowError, SchemaError
+from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.format.manifest import TableEntry
-from dolmen.format.schema import Field
+from dolmen.format.schema import COMMIT_TS, Field
+from dolmen.rows.write.conform import plan_conform
 from dolmen.rows.write.row_digest import content_digest
-from dolmen.spark import checks
-from dolmen.spark.origin import Reliance
 from dolmen.spark.read.to_frame import to_spark
-from dolmen.spark.spark_types import is_own, quote
+from dolmen.spark.sessions import check_table
+from dolmen.spark.spark_types import is_own, quote, spark_schema, worker_schema
+from dolmen.spark.tasks import FILE, ROW, reason_of
 from dolmen.spark.write.frame_columns import match_names
-from dolmen.spark.write.frame_source import Source
-from dolmen.spark.write.from_frame import bind_request, check_frame, delete, upsert
-from dolmen.spark.write.join_plan import MergePlan
-from dolmen.spark.write.key_tombstones import duplicate_key_error
-from dolmen.spark.write.row_actions import apply_actions
-from dolmen.transactions.merge.clauses import Clauses, WhenMatched, WhenNotMatched, WhenNotMatchedBySource
+from dolmen.spark.write.from_frame import UnchangedSince, bind_request, check_frame, delete, upsert
+from dolmen.spark.write.row_actions import (
+    ACTION,
+    Action,
+    Source,
+    action_sql,
+    apply_actions,
+    are_equal,
+    casts_of_computed,
+    join_kind,
+)
+from dolmen.spark.write.write_tasks import duplicate_key_error
+from dolmen.transactions.merge.clauses import (
+    Clause,
+    Clauses,
+    Delete,
+    Insert,
+    Update,
+    WhenMatched,
+    WhenNotMatched,
+    WhenNotMatchedBySource,
+)
 from dolmen.transactions.reading import key_fields
 from dolmen.transactions.transaction import Transaction, replay, unit_of
 from dolmen.transactions.unit_of_work import Commit
+
+MOST_BROADCAST = 1_000_000
+"""The most source keys that are sent to all executors, to filter the target."""
+_LAST, _FIRST = "__counts", "__first"
 
 
 def merge(
@@ -84,29 +108,31 @@ def merge(
             table; or they changed what the merge itself read, a hundred times in a row.
         PySparkException: a task failed for a reason outside dolmen.
     """
-    checks.table(table)
+    check_table(table)
     check_frame(frame)
-    reliance = Reliance.of(since, force)
+    unchanged = UnchangedSince.of(since, force)
     clauses = Clauses.of(when_matched, when_not_matched, when_not_matched_by_source)
     entry = context_of(table).segments.whole(context_of(table).head.refresh().manifest.table(table.name))
     fields, clauses = key_fields(entry, on), clauses.named_as(entry.schema)
     frame = match_names(frame, entry.schema)
     names = [field.name for field in fields]
+    own = [field.name for field in entry.schema.fields]
     if missing := [name for name in names if name not in frame.columns]:
-        raise SchemaError(f"the DataFrame has no column {missing[0]!r}, which the merge goes by")
-    is_whole = set(frame.columns) == {field.name for field in entry.schema.fields}
-    if clauses.is_upsert and is_whole and _is_primary(fields, entry):
+        raise SchemaError(f"the DataFrame has no column {missing[0]!r}, by which the merge joins")
+    if clauses.is_upsert and set(frame.columns) == set(own) and _is_primary(fields, entry):
         return upsert(table, frame, names, since=since, force=force, request=request)
     if clauses.is_delete:
-        return delete(table, _without_nulls(frame, names), names, since=since, force=force, request=request)
-    if own := [name for name in (*frame.columns, *(field.name for field in entry.schema.fields)) if is_own(name)]:
+        columns = [F.col(quote(name)) for name in names]
+        keys = frame.select(*columns).where(reduce(Column.__and__, (column.isNotNull() for column in columns)))
+        return delete(table, keys, names, since=since, force=force, request=request)
+    if reserved := [name for name in (*frame.columns, *own) if is_own(name)]:
         raise SchemaError(
-            f"column {own[0]!r}: merges have columns of that name themselves; rename it (withColumnRenamed)"
+            f"column {reserved[0]!r}: merges have columns of that name themselves; rename it (withColumnRenamed)"
         )
     source = Source(frame, fields)
     try:
-        merging = _Merging(table.name, frame, source, clauses, names, request, reliance)
-        return replay(context_of(table), merging.run, "merge")[1]
+        merging = _Merging(table.name, frame, source, clauses, names, request, unchanged)
+        return replay(context_of(table), merging.run, "merge").commit
     finally:
         source.close()
 
@@ -121,19 +147,18 @@ class _Merging:
     clauses: Clauses
     on: Sequence[str]
     request: str | None
-    reliance: Reliance
+    unchanged: UnchangedSince
 
     def run(self, transaction: Transaction) -> None:
-        """Does everything but the commit."""
         entry = unit_of(transaction).entry(self.table)
         fields = key_fields(entry, self.on)
         plan = MergePlan(self.clauses, entry, fields, self.frame.columns)
         if not transaction.has_applied(self.request):
             plan.check(self.frame)
-            self.reliance.add_to(transaction, self.table, self.frame)
+            self.unchanged.add_to(transaction, self.table, self.frame)
         if bind_request(transaction, self.request, self._digest):
             return
-        summary = self.source.summarize()
+        summary = self.source.summary
         if self.clauses.not_matched and _is_primary(fields, entry):
             if summary.nulls:
                 raise RowError("NULL in the primary key: it equals nothing", column=self.on[0])
@@ -141,21 +166,19 @@ class _Merging:
                 raise duplicate_key_error(self.on)
         if summary.rows == 0 and not self.clauses.by_source:
             return
-        where = None if self.clauses.by_source else summary.predicate(fields)
         target = to_spark(
             transaction.table(self.table),
             plan.needed(),
-            where,
+            None if self.clauses.by_source else summary.predicate(fields),
             with_commit_ts=plan.keeps_one,
             with_positions=True,
             spark=self.frame.sparkSession,
         )
-        rows = plan.rows(target, self.source, summary)
         apply_actions(
             transaction,
             self.table,
-            rows,
-            plan.actions(),
+            plan.rows(target, self.source),
+            plan.actions,
             key=fields if self.clauses.takes_all_matched else (),
             once=summary.repeated and not self.clauses.deletes_only,
             new=self.clauses.may_insert_twice(entry, self.on),
@@ -164,14 +187,176 @@ class _Merging:
 
     def _digest(self) -> str:
         """The digest of the request's content: the source's rows, and the clauses."""
-        sums = self.source.sums().content()
+        sums = self.source.sums.content()
         return content_digest("merge", self.table, sorted(self.on), *self.clauses.content(), sums)
 
 
-def _without_nulls(frame: DataFrame, names: Sequence[str]) -> DataFrame:
-    """The rows whose keys can match."""
-    columns = [F.col(quote(name)) for name in names]
-    return frame.select(*columns).where(reduce(Column.__and__, (column.isNotNull() for column in columns)))
+@dataclass(frozen=True)
+class MergePlan:
+    """The plan of a merge on one version: a join on ``fields`` that gives each row its action and its new values."""
+
+    clauses: Clauses
+    entry: TableEntry
+    fields: tuple[Field, ...]
+    source_columns: Sequence[str]
+
+    def __post_init__(self) -> None:
+        self.clauses.check_columns(set(self._names), self.source_columns)
+        self.clauses.check_updates(self.entry, [field.name for field in self.fields], self.source_columns)
+
+    def check(self, source: DataFrame) -> None:
+        """Checks each expression with Spark, and the type of its result with dolmen. Raises InputError, SchemaError."""
+        source = source.alias("source")
+        columns = [field for field in self.entry.schema.fields if field.name in self.needed()]
+        target = source.sparkSession.createDataFrame([], spark_schema(columns)).alias("target")
+        both = target.join(source, F.lit(True))
+        for number, clause in enumerate(self.clauses.all):
+            scope = both if number < len(self.clauses.matched) else target
+            if isinstance(clause, Insert):
+                scope = source
+            if clause.when is not None:
+                kind = self._types(scope, {"when": clause.when})["when"].dataType
+                if not isinstance(kind, s.BooleanType):
+                    raise InputError(f"when={clause.when!r} is not a condition: it is of type {kind.simpleString()}")
+            values = self._values(clause)
+            if values is not None:
+                finds = casts_of_computed(self._computed(values))
+                plan_conform(worker_schema(self._types(scope, values)), self.entry.schema, finds=finds)
+
+    def needed(self) -> list[str]:
+        """The table's columns to read: those joined on and those in expressions, or all if some keep their values."""
+        if any(text == _column("target", name) for name, text in self._texts):
+            return self._names
+        keys = {field.name for field in self.fields}
+        return [name for name in self._names if name in keys or self.clauses.name(name)]
+
+    @cached_property
+    def actions(self) -> list[Action]:
+        """The actions, by the number of the clause."""
+        found = []
+        for clause in self.clauses.all:
+            values = self._values(clause)
+            columns = None if values is None else tuple((name, self._texts[name, values[name]]) for name in values)
+            computed = frozenset() if values is None else frozenset(self._computed(values))
+            found.append(Action(not isinstance(clause, Insert), columns, computed))
+        if self.keeps_one:
+            found.append(Action(True, None))  # the older rows of a key are hidden with the last one
+        return found
+
+    @property
+    def keeps_one(self) -> bool:
+        """Whether of several rows of one primary key, which ``append`` may make, the one committed last counts."""
+        return self._reads_target and _is_primary(self.fields, self.entry)
+
+    def rows(self, target: DataFrame, source: Source) -> DataFrame:
+        """All rows that have an action, for tasks: ``target`` has the columns ``needed`` and the rows' positions."""
+        clauses = self.clauses
+        keys = [F.col(f"source.{name}") for name in source.keys]
+        own = [F.col(f"target.{quote(field.name)}") for field in self.fields]
+        sides = self._sift(target, source).alias("target"), source.frame.alias("source")
+        if self._reads_target:
+            in_source, in_target = f"source.{Source.HERE} IS NOT NULL", f"target.{ROW} IS NOT NULL"
+            position = [F.col(f"target.{ROW}").alias(ROW), F.col(f"target.{FILE}").alias(FILE)]
+        else:
+            sides, in_source, in_target = sides[::-1], "TRUE", "FALSE"
+            position = [F.lit(None).cast("bigint").alias(ROW), F.lit(None).cast("string").alias(FILE)]
+        kinds = clauses.matched, clauses.not_matched, clauses.by_source
+        conditions = [[clause.when for clause in kind] for kind in kinds]
+        rows = sides[0].join(sides[1], are_equal(own, keys), join_kind(conditions))
+        rows = rows.withColumn(ACTION, F.expr(action_sql(in_source, in_target, conditions)))
+        if clauses.by_source:
+            keys = [F.coalesce(key, other) for key, other in zip(keys, own, strict=True)]
+        if self.keeps_one:
+            rows = self._with_one_row_of_a_key(rows, keys)
+        named = [key.alias(name) for key, name in zip(keys, source.keys, strict=True)]
+        chosen = rows.where(F.col(ACTION).isNotNull()).select(ACTION, *position, *named, *self._value_columns())
+        return chosen.hint("rebalance", *source.keys)
+
+    def _sift(self, target: DataFrame, source: Source) -> DataFrame:
+        """The target without most of the rows that match nothing, so that the join moves few."""
+        summary = source.summary
+        if self.clauses.by_source or summary.rows > MOST_BROADCAST or (summary.listed and len(self.fields) == 1):
+            return target
+        names = [f"_{name}" for name in source.keys]
+        keys = source.frame.select(*(F.col(name).alias(other) for name, other in zip(source.keys, names, strict=True)))
+        own = [F.col(quote(field.name)) for field in self.fields]
+        return target.join(F.broadcast(keys), are_equal(own, map(F.col, names)), "left_semi")
+
+    def _with_one_row_of_a_key(self, rows: DataFrame, keys: Sequence[Column]) -> DataFrame:
+        """The action of the row of each key that was committed last. If it has one, the other rows are hidden."""
+        order = [F.col(f"target.{name}") for name in (COMMIT_TS, FILE, ROW)]
+        by_key, by_row = Window.partitionBy(*keys), Window.partitionBy(*keys, *order[1:])
+        is_last = F.dense_rank().over(by_key.orderBy(*(column.desc_nulls_last() for column in order))) == 1
+        is_first = F.row_number().over(by_row.orderBy(F.col(ACTION))) == 1  # several source rows may match a row
+        ranked = rows.withColumn(_LAST, is_last).withColumn(_FIRST, is_first)
+        changes = F.max(F.when(F.col(_LAST), F.col(ACTION))).over(by_key).isNotNull()
+        others = F.when(changes & F.col(_FIRST), F.lit(len(self.clauses.all)))
+        return ranked.withColumn(ACTION, F.when(F.col(_LAST), F.col(ACTION)).otherwise(others))
+
+    def _value_columns(self) -> list[Column]:
+        """The values of all clauses. An expression is evaluated only in rows of its own clauses."""
+        users: dict[int, list[int]] = {}
+        for number, action in enumerate(self.actions):
+            for _, index in action.columns or ():
+                users.setdefault(index, []).append(number)
+        return [
+            F.when(F.col(ACTION).isin(users[index]), self._expression(text)).alias(f"__value_{index}")
+            for (_, text), index in self._texts.items()
+        ]
+
+    @cached_property
+    def _names(self) -> list[str]:
+        return [field.name for field in self.entry.schema.fields]
+
+    @property
+    def _reads_target(self) -> bool:
+        return bool(self.clauses.matched or self.clauses.by_source)
+
+    @cached_property
+    def _texts(self) -> dict[tuple[str, str], int]:
+        """All expressions, by the column that gets their value, with the numbers of their values."""
+        items = (item for clause in self.clauses.all for item in (self._values(clause) or {}).items())
+        return {item: number for number, item in enumerate(dict.fromkeys(items))}
+
+    def _values(self, clause: Clause) -> dict[str, str] | None:
+        """The row that a clause writes: expressions by column."""
+        if isinstance(clause, Delete):
+            return None
+        values = clause.values
+        if values is None:
+            values = {name: _column("source", name) for name in self._names if name in self.source_columns}
+        if isinstance(clause, Update):
+            values = {name: values.get(name, _column("target", name)) for name in self._names}
+        return {name: text or "NULL" for name, text in values.items()}
+
+    def _computed(self, values: dict[str, str]) -> Iterable[str]:
+        """The columns whose values are not those of another column."""
+        return (name for name, text in values.items() if text not in self._plain)
+
+    @cached_property
+    def _plain(self) -> set[str]:
+        """The expressions that are a column."""
+        return {_column(side, name) for side in ("source", "target") for name in (*self._names, *self.source_columns)}
+
+    def _expression(self, text: str) -> Column:
+        """The column of an expression. Column names are not parsed: a session may read quoted ones as patterns."""
+        return F.col(text) if text in self._plain else F.expr(f"({text})")
+
+    def _types(self, frame: DataFrame, texts: dict[str, str]) -> s.StructType:
+        """The types of expressions. Raises InputError for one that Spark refuses."""
+        try:
+            return frame.select(*(self._expression(text).alias(name) for name, text in texts.items())).schema
+        except (AnalysisException, ParseException) as error:
+            if len(texts) > 1:  # find the one that Spark refuses
+                for name, text in texts.items():
+                    self._types(frame, {name: text})
+                raise
+            (text,) = texts.values()
+            raise InputError(f"Spark can't evaluate {text!r} in this clause: {reason_of(error)}") from error
+
+
+def _column(side: str, name: str) -> str:
+    return f"{side}.{quote(name)}"
 
 
 def _is_primary(fields: Sequence[Field], entry: TableEntry) -> bool:

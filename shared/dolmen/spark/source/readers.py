@@ -1,0 +1,416 @@
+"""Batch reads of ``format("dolmen")``, of rows or of changes: the planner makes partitions, which workers read.
+
+The planner of changes finds the parts of the feed in manifests and segments alone: commits, and files within a commit.
+Each worker plans its files or parts again, and reads them in bounded memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import types as s
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+
+from dolmen.api.database import Database
+from dolmen.api.database import open as open_database
+from dolmen.base.runtime import shared_runtime
+from dolmen.base.units import MIB
+from dolmen.commit.context import Context, context_of
+from dolmen.commit.head import Head
+from dolmen.entries.segments.erasures_in_force import with_erasures
+from dolmen.errors import CorruptionError, InputError, ObjectNotFoundError
+from dolmen.format.entries import DataFile
+from dolmen.format.manifest import Manifest, TableEntry
+from dolmen.format.schema import COMMIT_TS, Field, Schema, is_nested
+from dolmen.predicate import Predicate, bind, parse
+from dolmen.predicate.bind import ConditionReader, Connective, UnsupportedConditionError
+from dolmen.predicate.constants import NULL, Value, from_python
+from dolmen.predicate.domains import Domain, Op, domain_of
+from dolmen.rows.changes.feed import FEED_FIELDS, ChangeFeed, FeedPart, PartReader, VersionKey, check_names, parts_of
+from dolmen.rows.scan.scan import Scan, plan_of, scan_files
+from dolmen.spark.source.source import (
+    CHANGES_READ,
+    CHANGES_STREAM_READ,
+    READ,
+    STREAM_READ,
+    Options,
+    SourceTable,
+    check_types,
+    columns_of,
+    reads_changes,
+    source_table,
+)
+from dolmen.spark.spark_types import Origin, spark_arrow_schema, spark_schema, worker_schema
+from dolmen.spark.tasks import mark_dolmen_errors
+from dolmen.spark.write.write_tasks import decode_entry, encode_entry
+from dolmen.store import open_store
+from dolmen.transactions.snapshot import PinnedTable, manifest_at
+
+PARTITION_BYTES = 128 * MIB
+"""The most bytes of files that are read together; a larger file is read by itself."""
+FILE_BYTES = 4 * MIB
+"""The cost of opening a file, in bytes read, so that one task does not get many small files."""
+PARTITIONS = 64
+"""Partitions are smaller than ``PARTITION_BYTES`` until there are this many tasks."""
+ADDED = tuple(field.name for field in FEED_FIELDS)
+"""The columns that the feed adds."""
+_ADDED_TYPES = s.StructType(
+    [
+        s.StructField(name, kind(), False)
+        for name, kind in zip(ADDED, (s.StringType, s.LongType, s.LongType), strict=True)
+    ]
+)
+_OPS: dict[str, Op] = {
+    "EqualTo": "=", "GreaterThan": ">", "GreaterThanOrEqual": ">=", "LessThan": "<", "LessThanOrEqual": "<=",
+}  # fmt: skip
+_PATTERNS = {"StringStartsWith": "{}%", "StringEndsWith": "%{}", "StringContains": "%{}%"}
+_ESCAPE = "\\"
+Part = TypeVar("Part", DataFile, FeedPart)
+
+
+def source_of(raw: Mapping[str, str]) -> SourceTable | SourceFeed:
+    """The version or feed of a frame, for a batch or stream: Spark does not say which. Raises as ``source_table``."""
+    if reads_changes(raw):
+        return source_feed(raw, {*CHANGES_READ, *CHANGES_STREAM_READ})
+    return source_table(raw, {*READ, *STREAM_READ})
+
+
+def batch_reader(
+    source: SourceTable | SourceFeed | None, schema: s.StructType, raw: Mapping[str, str]
+) -> DataSourceReader:
+    """Makes the reader of a batch, of a frame's version or feed, or by the options. Raises as ``source_table``."""
+    if source is None:
+        source = source_feed(raw) if reads_changes(raw) else source_table(raw)
+    if isinstance(source, SourceTable):
+        options = Options.of(raw, READ)
+        reader = PushingReader if options.flag("push_filters") else BatchReader
+        return reader(source.with_schema(schema), parse_where(options, source.schema), schema)
+    Options.of(raw, CHANGES_READ)
+    if source.since is None:
+        raise InputError(
+            'the option changes needs since: the version after which the changes begin, as in option("since", 17), '
+            "or a time; 0 is before the first commit"
+        )
+    return FeedReader(source.with_schema(schema), schema)
+
+
+def parse_where(options: Options, schema: Schema) -> Predicate | None:
+    """The option ``where``, bound to a table's columns. Raises PredicateError."""
+    text = options.text("where")
+    # "now" is the same moment for all workers.
+    return None if text is None else parse(text, schema, now_us=shared_runtime().clock_us())
+
+
+def groups_of(parts: Sequence[Part]) -> list[tuple[Part, ...]]:
+    """Groups files, or other parts, that are read together, in their order."""
+    most = min(PARTITION_BYTES, max(FILE_BYTES, sum(part.size + FILE_BYTES for part in parts) // PARTITIONS))
+    groups: list[tuple[Part, ...]] = []
+    group, size = list[Part](), 0
+    for part in parts:
+        if group and size + part.size + FILE_BYTES > most:
+            groups.append(tuple(group))
+            group, size = [], 0
+        group.append(part)
+        size += part.size + FILE_BYTES
+    if group:
+        groups.append(tuple(group))
+    return groups
+
+
+class PartitionReader(DataSourceReader):  # type: ignore[misc]
+    """Reads partitions in the Arrow types of a schema, with NULLs allowed where Spark allows them."""
+
+    def __init__(self, schema: s.StructType) -> None:
+        self.arrow_schema = worker_schema(schema)
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        """Yields the rows of one partition. If there is none, Spark makes an empty one of its own."""
+        return partition.read(self.arrow_schema) if isinstance(partition, FilesPartition | FeedPartition) else iter(())
+
+
+@dataclass(frozen=True)
+class SharedScan:
+    """A scan that the planner and each worker make for themselves: one GET, and the segments, in each process."""
+
+    table: SourceTable
+    where: Predicate | None
+
+    def scan(self) -> Scan:
+        """The whole scan, planned on first use. Columns are in stored order, ``_commit_ts`` last."""
+        return _scan(self)
+
+    def read(self, paths: Iterable[str]) -> Iterator[pa.RecordBatch]:
+        """Yields the rows of some of its files, in Spark's types."""
+        with mark_dolmen_errors():
+            scan = scan_files(self.scan(), set(paths))
+            schema = spark_arrow_schema(scan.schema)
+            for batch in scan.to_batches():
+                yield batch.cast(schema).select(self.table.columns)
+
+
+@lru_cache(maxsize=2)  # a worker gets the partitions of a query one after another
+def _scan(shared: SharedScan) -> Scan:
+    table, context = shared.table, _context(shared.table.url)
+    head = context.head
+    try:
+        manifest = head.read_manifest(table.manifest)
+    except ObjectNotFoundError as error:
+        head.check_kept(table.version)
+        raise CorruptionError(table.manifest, "the manifest is missing") from error
+    entry = with_erasures(manifest.table(table.table), table.erasures, head.segments)
+    manifest = msgspec.structs.replace(manifest, tables={**manifest.tables, table.table: entry})
+    # The scan can not read the hidden column alone: it reads another one, which is not returned.
+    columns = [name for name in table.columns if name != COMMIT_TS] or [table.schema.fields[0].name]
+    pinned = PinnedTable(context, table.table, manifest)
+    return pinned.scan(columns, shared.where, with_commit_ts=COMMIT_TS in table.columns)
+
+
+@lru_cache(maxsize=2)
+def _context(url: str) -> Context:
+    runtime = shared_runtime()
+    store = open_store(url, runtime)
+    return Context(store, runtime, Head(store, runtime))
+
+
+@dataclass(frozen=True)
+class FilesPartition(InputPartition):  # type: ignore[misc]
+    """Paths of the data files that one task reads."""
+
+    scan: SharedScan
+    paths: tuple[str, ...]
+
+    def read(self, arrow_schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yields their rows in the types that Spark takes."""
+        return (batch.cast(arrow_schema) for batch in self.scan.read(self.paths))
+
+
+class BatchReader(PartitionReader):
+    """Reads the rows of one version of a table for which ``where`` is TRUE."""
+
+    def __init__(self, table: SourceTable, where: Predicate | None, schema: s.StructType) -> None:
+        super().__init__(schema)
+        self.table, self.where = table, where
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """A partition for each group of files that statistics do not rule out; there may be none."""
+        shared = SharedScan(self.table, self.where)
+        with mark_dolmen_errors():
+            files = [file.file for file in plan_of(shared.scan()).files]
+        return [FilesPartition(shared, tuple(file.path for file in some)) for some in groups_of(files)]
+
+
+class PushingReader(BatchReader):
+    """The same, with Spark's filters pushed: option ``push_filters``; docs/spark-sql.md says when that is wrong."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """Takes filters that dolmen evaluates exactly as Spark does, and leaves the others to Spark."""
+        found = [(each, to_predicate(each, self.table.schema)) for each in filters]
+        if exact := [each for each in (self.where, *(predicate for _, predicate in found)) if each is not None]:
+            self.where = bind.conjunction(exact)
+        return [each for each, predicate in found if predicate is None]
+
+
+class _PushedFilterReader(ConditionReader[Any]):
+    """Reads the filters that Spark pushes, whose values Spark has cast to their columns' own types.
+
+    Filters that Spark and dolmen understand differently are left to Spark: IN over floats, which Spark compares by
+    their bits, and everything about nested columns.
+    """
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+
+    def connective(self, node: Any) -> tuple[Connective, Sequence[Any]] | None:
+        """See ``ConditionReader``. Spark pushes each conjunct by itself, and no OR."""
+        return ("not", [node.child]) if type(node).__name__ == "Not" else None
+
+    def atom(self, node: Any) -> Predicate:
+        if not isinstance(node, Filter) or len(node.attribute) != 1:
+            raise UnsupportedConditionError
+        field = self._schema.field(node.attribute[0])
+        if is_nested(field.arrow_type):
+            raise UnsupportedConditionError
+        match type(node).__name__:
+            case "IsNull":
+                return bind.is_null(field)
+            case "IsNotNull":
+                return bind.negation(bind.is_null(field))
+            case name if name in _PATTERNS:
+                escaped = "".join(_ESCAPE + c if c in "%_" + _ESCAPE else c for c in node.value)
+                return bind.like(field, Value(Domain.TEXT, _PATTERNS[name].format(escaped)), _ESCAPE, False)
+            case "In" if not pa.types.is_floating(field.arrow_type):
+                return bind.one_of(field, [_value(each, field) for each in node.value])
+            case "EqualNullSafe":
+                return bind.negation(bind.distinct_from(field, _value(node.value, field)))
+            case name if name in _OPS:
+                return bind.compare(_OPS[name], field, _value(node.value, field))
+        raise UnsupportedConditionError
+
+
+def _value(value: Any, field: Field) -> Value:
+    """Spark's value as a constant of the column's own domain."""
+    if value is None:
+        return NULL
+    domain = domain_of(field.arrow_type)
+    if isinstance(value, float) and domain is not None and domain.is_float:  # the exact number, also of a float32
+        return Value(Domain.FLOAT64, value)
+    if isinstance(value, float):
+        raise UnsupportedConditionError
+    found = from_python(bytes(value) if isinstance(value, bytearray) else value)
+    if found.kind is not domain:
+        raise UnsupportedConditionError
+    return found
+
+
+def to_predicate(pushed: Filter, schema: Schema) -> Predicate | None:
+    """The predicate of a filter that Spark pushes; None if Spark must evaluate it."""
+    return _PushedFilterReader(schema).find(pushed)
+
+
+@dataclass(frozen=True)
+class SourceFeed:
+    """The change feed of a table, as processes send it to each other.
+
+    Args:
+        entry, version: the table in the version whose columns the feed has, by ``encode_entry``.
+        columns: names of the result's columns, in order; those of ``ADDED`` may be among them.
+        where: bound to the columns of ``entry``: the feed of the rows for which it is TRUE.
+        net: the difference of two versions, in place of each commit's changes.
+        since, until: the versions between which a batch reads; None if the options name none, as for a stream.
+    """
+
+    url: str
+    table: str
+    entry: bytes
+    version: int
+    columns: tuple[str, ...]
+    where: Predicate | None
+    net: bool
+    since: VersionKey | None = None
+    until: VersionKey | None = None
+
+    @classmethod
+    def of(cls, database: Database, manifest: Manifest, options: Options) -> SourceFeed:
+        """The feed that the options name, in one version. Raises NotFoundError, SchemaError, InputError."""
+        entry = context_of(database).segments.whole(manifest.table(options.table))
+        schema = entry.schema
+        own = columns_of(options, schema)
+        check_names(options.table, [schema.field(name) for name in own])
+        where, columns = parse_where(options, schema), (*own, *ADDED)
+        return cls(
+            database.url, options.table, encode_entry(entry), manifest.version, columns, where, options.flag("net")
+        )
+
+    @property
+    def decoded(self) -> TableEntry:
+        return decode_entry(self.entry)
+
+    @property
+    def stored(self) -> tuple[str, ...]:
+        """The names of the table's columns that are read: one at least."""
+        own = tuple(name for name in self.columns if name not in ADDED)
+        return own or (self.decoded.schema.fields[0].name,)
+
+    def spark_schema(self) -> s.StructType:
+        """The columns as Spark's types, marked with their origin. Raises SchemaError: Spark lacks a column's type."""
+        entry = self.decoded
+        own = spark_schema(
+            msgspec.structs.replace(entry.schema.field(name), nullable=True)  # an erased row has only its key
+            for name in self.columns
+            if name not in ADDED
+        )
+        fields = {field.name: field for field in (*own.fields, *_ADDED_TYPES.fields)}
+        return Origin(entry.uuid, self.version).mark(s.StructType([fields[name] for name in self.columns]))
+
+    def with_schema(self, schema: s.StructType) -> SourceFeed:
+        """The same feed with the columns of a schema that the user, or Spark, gives. Raises SchemaError."""
+        entry = self.decoded
+        own = s.StructType(
+            [
+                _ADDED_TYPES[name] if name in ADDED else spark_schema([entry.schema.field(name)]).fields[0]
+                for name in schema.names
+            ]
+        )
+        check_types(self.table, schema, own)
+        return replace(self, columns=tuple(schema.names))
+
+    def partitions(self, context: Context, since: Manifest, until: Manifest) -> list[FeedPartition]:
+        """Plans the feed between two versions from manifests and segments. Raises VersionExpiredError."""
+        newest = context.head.refresh().manifest
+        columns = self.decoded, self.stored, self.where
+        feed = ChangeFeed(context, newest, since, until, self.table, *columns, net=self.net)
+        with context.reading(max(since.version, 1), until.version):
+            parts = list(parts_of(feed))
+        return [FeedPartition(self, tuple(_merge_parts(some))) for some in groups_of(parts)]
+
+    def read(self, parts: Sequence[FeedPart]) -> Iterator[pa.RecordBatch]:
+        """Yields the rows of some parts, in Spark's types."""
+        with mark_dolmen_errors():
+            context = _context(self.url)
+            newest = context.head.refresh().manifest  # rows may have been erased since the feed was planned
+            reader = PartReader(context, newest, self.table, self.decoded, self.stored, self.where, net=self.net)
+            schema = spark_arrow_schema(reader.schema)
+            for part in parts:
+                for batch in reader.read(part):
+                    yield batch.cast(schema).select(self.columns)
+
+
+@dataclass(frozen=True)
+class FeedPartition(InputPartition):  # type: ignore[misc]
+    """The parts of a feed that one task reads."""
+
+    feed: SourceFeed
+    parts: tuple[FeedPart, ...]
+
+    def read(self, arrow_schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yields their rows in the types that Spark takes."""
+        return (batch.cast(arrow_schema) for batch in self.feed.read(self.parts))
+
+
+def _merge_parts(parts: Sequence[FeedPart]) -> Iterator[FeedPart]:
+    """The parts, with files of one commit merged into one part."""
+    whole = parts[0]
+    for part in parts[1:]:
+        if whole.is_same_change(part):
+            whole += part
+        else:
+            yield whole
+            whole = part
+    yield whole
+
+
+def source_feed(raw: Mapping[str, str], allowed: Collection[str] = CHANGES_READ) -> SourceFeed:
+    """The feed between the versions that the options ``since`` and ``until`` name. Raises InputError, NotFoundError."""
+    options = Options.of(raw, allowed)
+    database = open_database(options.url)
+    context = context_of(database)
+    base = context.head.refresh()
+    first, last = options.version_or_time("since"), options.version_or_time("until")
+    until = base.manifest if last is None else manifest_at(context, base, last)
+    since = None if first is None else manifest_at(context, base, first)
+    if since is not None and since.version > until.version:
+        raise InputError(f"since={since.version} is after until={until.version}: exchange them")
+    with context.reading(until.version):
+        feed = SourceFeed.of(database, until, options)
+    return replace(feed, since=None if since is None else VersionKey.of(since), until=VersionKey.of(until))
+
+
+class FeedReader(PartitionReader):
+    """Reads the changes of a table between two versions."""
+
+    def __init__(self, feed: SourceFeed, schema: s.StructType) -> None:
+        super().__init__(schema)
+        self.feed = feed
+
+    def partitions(self) -> Sequence[InputPartition]:
+        first, last = self.feed.since, self.feed.until
+        assert first is not None
+        assert last is not None
+        with mark_dolmen_errors():
+            context = context_of(open_database(self.feed.url))
+            return self.feed.partitions(context, first.read(context), last.read(context))

@@ -1,0 +1,291 @@
+"""Collection and indexing on Spark: the core plans and commits, and tasks read segments or build parts of indexes.
+
+Both use the core's code in tasks, so the result is the same as on one machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from dolmen.api.database import Database
+from dolmen.base import arguments
+from dolmen.base.runtime import never
+from dolmen.base.units import MIB
+from dolmen.commit.context import Context, context_of
+from dolmen.commit.loop import submit
+from dolmen.entries.segments.segment_reader import SegmentReader
+from dolmen.format.manifest import Manifest, Segment
+from dolmen.format.properties import DatabaseSettings, has_index
+from dolmen.maintenance.gc.collection import Collected, collect
+from dolmen.maintenance.gc.deletion import Codes, KeySet, stable_code, stable_codes
+from dolmen.maintenance.gc.mark import MarkPart, keys_of_part, split_mark
+from dolmen.maintenance.indexing import MOST_LOST, Indexed, IndexVersion, PartBuilding, index_reader
+from dolmen.spark.sessions import check_database, check_session, worker_url
+from dolmen.spark.tasks import MapBatches, map_in_tasks, raising_dolmen_errors, run_numbered, snapshot_in_task
+
+_MARKED = "part INT, piece INT, pieces INT, probe BIGINT, codes BINARY"
+_COLUMNS = pa.schema(
+    [("part", pa.int32()), ("piece", pa.int32()), ("pieces", pa.int32()), ("probe", pa.int64()), ("codes", pa.binary())]
+)
+_PROBE = "data/probe/2026/01/01/00/probe.parquet"
+_PIECE = MIB
+"""The codes in one report: 8 MB."""
+_ENTRIES_A_JOB = 50_000_000
+"""Entries of segments that are marked by one job: its results pass through the driver's JVM."""
+
+
+def gc(
+    spark: SparkSession,
+    database: Database,
+    *,
+    dry_run: bool = False,
+    full: bool = False,
+    deadline: Callable[[], bool] = never,
+    settings: DatabaseSettings | None = None,
+) -> Collected:
+    """Expires old versions, and deletes the objects that no kept version needs. See ``Database.gc``.
+
+    Spark's tasks find the objects that must stay, for a database whose segments take long to read on one machine. The
+    driver has 8 bytes in memory for each of these objects; it alone lists and deletes.
+
+    Args:
+        dry_run: only report what would be deleted.
+        full: look for orphans among all objects, not only among those named since the last run.
+        deadline: True = stop; the next run continues.
+        settings: by default those of the database.
+
+    Raises:
+        InputError: Spark's workers can't reach the database.
+        PySparkException: a task failed repeatedly; nothing was deleted by the mark of its job.
+        ConflictError, UnknownOutcomeError, ...: as ``Database.gc`` does.
+    """
+    check_session(spark)
+    context = context_of(check_database(database))
+    dry_run, full = arguments.flag("dry_run", dry_run), arguments.flag("full", full)
+    marker = SparkMarker(spark, worker_url(context.store), context)
+    return collect(context, dry_run=dry_run, deadline=deadline, settings=settings, full=full, marker=marker)
+
+
+class SparkMarker:
+    """Finds the keys of all objects that must stay, as the core's mark does (``maintenance.gc.collection``).
+
+    Nothing needed is ever deleted, because
+
+    - the driver names the manifest of the commit that moved the fence, or a later one, and every task compares it with
+      the one it has read;
+    - the mark is used only when each part has come back whole, exactly once;
+    - a part is made of immutable segments, read by checksum: repeated and speculative tasks find the same, and a task
+      that can't read a segment fails the job;
+    - keys travel as 64 bits of a digest that is the same in every process; every task proves that by an example.
+    """
+
+    def __init__(self, spark: SparkSession, url: str, context: Context) -> None:
+        self._spark, self._url, self._context = spark, url, context
+
+    def __call__(self, manifest: Manifest, reader: SegmentReader, after: int) -> KeySet:
+        keys, parts = split_mark(manifest, reader, after)
+        found = [stable_codes(keys)]
+        for some in _waves(parts):
+            found += self._codes(manifest, after, some)
+        return KeySet.of_codes(found)
+
+    def _codes(self, manifest: Manifest, after: int, parts: Sequence[MarkPart]) -> list[Codes]:
+        """The codes of all keys that some parts name. Raises AssertionError as ``check_codes`` does."""
+        task = MarkTask(self._url, manifest.version, manifest.commit_id, after, msgspec.json.encode(parts))
+        tasks = min(len(parts), 4 * max(1, self._spark.sparkContext.defaultParallelism))
+        numbers = self._spark.range(0, len(parts), 1, tasks)
+        with raising_dolmen_errors():
+            table = map_in_tasks(numbers, mark_parts(task), _MARKED).toArrow()
+        return check_codes(table, len(parts))
+
+
+def check_codes(table: pa.Table, parts: int) -> list[Codes]:
+    """The codes in the reports of tasks. Raises AssertionError unless each part came back whole, once, by this code."""
+    pieces: dict[int, set[int]] = {part: set() for part in range(parts)}
+    expected: dict[int, int] = {}
+    codes: list[Codes] = []
+    for batch in table.to_batches():
+        for part, piece, of, probe, body in zip(*(batch.column(name) for name in table.column_names), strict=True):
+            reported = pieces[part.as_py()]
+            if piece.as_py() in reported or expected.setdefault(part.as_py(), of.as_py()) != of.as_py():
+                raise AssertionError(f"part {part} of the mark was reported twice: nothing is deleted")
+            if probe.as_py() != stable_code(_PROBE):
+                raise AssertionError("tasks and driver run different versions of dolmen: nothing is deleted")
+            reported.add(piece.as_py())
+            codes.append(np.frombuffer(body.as_buffer(), np.int64))
+    missing = [part for part, reported in pieces.items() if reported != set(range(expected.get(part, 1)))]
+    if missing:
+        raise AssertionError(f"{len(missing)} of {parts} parts of the mark did not come back: nothing is deleted")
+    return codes
+
+
+@dataclass(frozen=True)
+class MarkTask:
+    """The values that each task needs: the manifest, and the parts of the job. See ``split_mark`` for ``after``."""
+
+    url: str
+    version: int
+    commit_id: str
+    after: int
+    parts: bytes
+
+    def mark(self, numbers: Sequence[int]) -> Iterator[tuple[int, Codes]]:
+        """Yields the codes of each of these parts. Raises AssertionError if the version is not the driver's."""
+        parts = msgspec.json.decode(self.parts, type=list[MarkPart])
+        with snapshot_in_task(self.url, self.version) as (context, manifest):
+            if manifest.commit_id != self.commit_id:
+                raise AssertionError(
+                    f"version {self.version} is another one here than in the driver: nothing is deleted"
+                )
+            for number in numbers:
+                yield number, stable_codes(keys_of_part(parts[number], manifest, context.segments, self.after))
+
+
+def mark_parts(task: MarkTask) -> MapBatches:
+    """For ``map_in_tasks``: numbers of parts become the codes of the keys in them."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
+        for part, codes in task.mark(numbers) if numbers else ():
+            pieces = [codes[start : start + _PIECE] for start in range(0, len(codes), _PIECE)] or [codes]
+            for number, piece in enumerate(pieces):
+                values = part, number, len(pieces), stable_code(_PROBE), piece.tobytes()
+                yield pa.RecordBatch.from_pylist([dict(zip(_COLUMNS.names, values, strict=True))], schema=_COLUMNS)
+
+    return run
+
+
+def _waves(parts: Sequence[MarkPart]) -> Iterator[list[MarkPart]]:
+    """Yields the parts of each job in turn."""
+    some, entries = list[MarkPart](), 0
+    for part in parts:
+        some.append(part)
+        entries += part.entries
+        if entries >= _ENTRIES_A_JOB:
+            yield some
+            some, entries = [], 0
+    if some:
+        yield some
+
+
+def index(
+    spark: SparkSession,
+    database: Database,
+    tables: str | Collection[str] | None = None,
+    *,
+    deadline: Callable[[], bool] = never,
+    progress: Callable[[Indexed], None] = lambda done: None,
+) -> dict[str, Indexed]:
+    """Brings the indexes of tables up to the newest version, as ``Database.maintain`` does with the step ``index``.
+
+    The results of a job are one commit. If others have changed the index in the meantime, the commit has no effect, and
+    its parts are orphans.
+
+    Args:
+        tables: names; by default all tables with an index.
+        deadline: called before each job; True = leave the rest.
+        progress: called after each commit with the result for the table so far.
+
+    Returns:
+        the result of each table. Safe at any time; readers see no change.
+
+    Raises:
+        TableNotFoundError: no such table.
+        InputError: Spark's workers can't reach the database.
+        CorruptionError: a data file, or a part of the index, is damaged or missing.
+        PySparkException: a task failed repeatedly. Earlier commits stay.
+    """
+    check_session(spark)
+    context = context_of(check_database(database))
+    manifest = context.head.refresh().manifest
+    if tables is None:
+        whole = ((name, context.segments.whole(root)) for name, root in sorted(manifest.tables.items()))
+        names = [name for name, entry in whole if has_index(entry) or entry.segments_of("index")]
+    else:
+        names = arguments.names("tables", tables)
+    for name in names:
+        manifest.table(name)
+    return {name: _IndexRun(spark, context, name, progress).run(deadline) for name in names}
+
+
+@dataclass(frozen=True)
+class IndexTask:
+    """The values that each task of an indexing needs; everything is read in one version."""
+
+    url: str
+    version: int
+    table: str
+
+    def build(self, files: Collection[str], parts: Collection[str]) -> list[Segment]:
+        """Builds a part, in bounded memory: of files with these uuids, or in place of parts with these keys."""
+        with snapshot_in_task(self.url, self.version) as (context, manifest):
+            version = IndexVersion.of(context, self.table, manifest, index_reader(context))
+            replaced = {part.object: part for part in version.parts}
+            building = PartBuilding(tuple(version.live[uuid] for uuid in files), tuple(replaced[key] for key in parts))
+            part = version.build(building)
+            return [] if part is None else [part]
+
+
+class _IndexRun:
+    """Brings one table's index up to date."""
+
+    def __init__(self, spark: SparkSession, context: Context, name: str, progress: Callable[[Indexed], None]) -> None:
+        self._spark, self._context, self._name, self._progress = spark, context, name, progress
+        self._url = worker_url(context.store)
+        self._at_once = max(1, spark.sparkContext.defaultParallelism)
+        self._files = self._entries = self._commits = 0
+        self._tried: set[str] = set()
+        """Uuids of files that were read."""
+
+    def run(self, deadline: Callable[[], bool]) -> Indexed:
+        """Builds parts until none is missing, or ``deadline`` says so, or others keep changing the index."""
+        lost, reader = 0, index_reader(self._context)
+        while lost < MOST_LOST:
+            manifest = self._context.head.refresh().manifest
+            with self._context.reading(manifest.version):
+                version = IndexVersion.of(self._context, self._name, manifest, reader)
+                useless = version.useless()
+                more = has_index(version.entry) and not useless
+                buildings = version.to_build(self._tried)[: self._at_once] if more else []
+            if not useless and not buildings:
+                return self._done(finished=True)
+            if deadline():
+                break
+            lost += not (self._put(version, useless, (), None) if useless else self._build(version, buildings))
+        return self._done(finished=False)
+
+    def _build(self, version: IndexVersion, buildings: Sequence[PartBuilding]) -> bool:
+        """Runs a job, and commits its parts. Returns whether the commit landed."""
+        now_us = self._context.store.clock.now_us
+        for building in buildings:
+            self._tried.update(file.uuid for file in building.files)
+            self._files += len(building.files)
+        task = IndexTask(self._url, version.manifest.version, self._name)
+        inputs = [
+            ([file.uuid for file in building.files], [part.object for part in building.parts]) for building in buildings
+        ]
+
+        results = run_numbered(self._spark, len(inputs), lambda number: task.build(*inputs[number]), list[Segment])
+        built = [part for parts in results for part in parts]
+        return self._put(version, [part for building in buildings for part in building.parts], built, now_us)
+
+    def _put(
+        self, version: IndexVersion, inputs: Sequence[Segment], outputs: Sequence[Segment], first_upload_us: int | None
+    ) -> bool:
+        statement = version.put(inputs, outputs)
+        committed = submit(self._context.head, "index", [statement], first_upload_us=first_upload_us)
+        if committed.manifest is None:
+            return False
+        self._commits += 1
+        self._entries += sum(part.count for part in outputs)
+        self._progress(self._done(finished=False))
+        return True
+
+    def _done(self, *, finished: bool) -> Indexed:
+        return Indexed(self._name, self._files, self._entries, self._commits, finished)
