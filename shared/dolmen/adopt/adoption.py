@@ -33,7 +33,7 @@ from dolmen.format.schema import Schema
 from dolmen.rows.scan.data_objects import is_local
 from dolmen.rows.write.data_file import check_storable
 from dolmen.rows.write.row_digest import content_digest
-from dolmen.transactions import row_statements
+from dolmen.transactions.reading import check_key, check_sortable
 from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.unit_of_work import Commit, UnitOfWork
 
@@ -229,8 +229,8 @@ class _Adopter:
         """The new table's entry, without files; None if its keys or properties are refused."""
         settings = self.settings
         try:
-            key = row_statements.check_key(tuple(map(schema.field, settings.primary_key)))
-            order = row_statements.check_sortable(tuple(map(schema.field, settings.sort_key)))
+            key = check_key(tuple(map(schema.field, settings.primary_key)))
+            order = check_sortable(tuple(map(schema.field, settings.sort_key)))
             ids = tuple(field.id for field in key)
             properties = check_table_properties(settings.properties or {}, schema, ids)
             entry = TableEntry(

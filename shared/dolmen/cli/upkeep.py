@@ -22,7 +22,7 @@ from dolmen.errors import InputError, TagNotFoundError
 from dolmen.format.ingest_properties import TABLE_PROPERTIES
 from dolmen.format.properties import DATABASE_PROPERTIES
 from dolmen.maintenance.compact.compaction import Compacted
-from dolmen.maintenance.round import WorkDone, facts_of
+from dolmen.maintenance.round import facts_of
 
 SomeTable = Annotated[str | None, Argument(help="One table; all by default.")]
 
@@ -175,7 +175,7 @@ def verify(
         raise typer.Exit(DAMAGED)
 
 
-def _print_work(done: Mapping[str, WorkDone], as_json: bool) -> None:
+def _print_work(done: Mapping[str, Any], as_json: bool) -> None:
     """Prints the results by table."""
     if as_json:
         print_json({name: facts_of(one) for name, one in done.items()})

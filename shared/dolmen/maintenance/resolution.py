@@ -322,7 +322,7 @@ class _Resolution:
         note_held_files(context.store, context.runtime, self.manifest, by_erasure)
         # A file with rows of several erasures is due by the earliest.
         erasing = {path: ts for ts, rows in sorted(self.erased_rows.items(), reverse=True) for path in rows}
-        statement = Resolve.of(
+        statement = Resolve(
             self.name,
             entry.uuid,
             entry.epoch,
@@ -365,9 +365,7 @@ def gather_vectors(context: Context, name: str, *, deadline: Callable[[], bool] 
             batch.append(file)
             size += file.vector.length if file.vector else 0
         positions = {file.path: BitMap() for file in batch}
-        statement = Resolve.of(
-            name, entry.uuid, entry.epoch, manifest.commit_ts, positions, gather=frozenset(positions)
-        )
+        statement = Resolve(name, entry.uuid, entry.epoch, manifest.commit_ts, positions, gather=frozenset(positions))
         if submit(context.head, "gather", [statement]).manifest is None:
             break
         moved += len(batch)

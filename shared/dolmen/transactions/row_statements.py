@@ -247,9 +247,9 @@ class TableChange:
             predicate = parse_where(unit.context, self.entry, where)
             found = matching_positions(View(unit.context, unit.manifest, name, unit.uploads.read), predicate)
         if found:
-            return DeletePositions.of(name, uuid, found, self.request, tuple(sorted(columns(predicate))), epoch)
+            return DeletePositions(name, uuid, found, self.request, tuple(sorted(columns(predicate))), epoch)
         # Earlier statements may be why it found nothing, and a rebase may remove them (Change.without).
-        return DeletePositions.of(name, uuid, {}, self.request) if unit.changes(uuid) else None
+        return DeletePositions(name, uuid, {}, self.request) if unit.changes(uuid) else None
 
     def rows_to_change(
         self, columns: Sequence[str], predicate: Predicate | None, *, with_commit_ts: bool = False
@@ -277,7 +277,7 @@ class TableChange:
         files = self.write_rows(unit.passing(self.entry, rows, leave_out=False))
         if hidden or unit.changes(uuid):
             # Earlier statements may be why it hides nothing, and a rebase may remove them (Change.without).
-            unit.add(DeletePositions.of(self.name, uuid, hidden, self.request, columns))
+            unit.add(DeletePositions(self.name, uuid, hidden, self.request, columns))
         if files:
             unit.add(self._write(files))
 

@@ -24,7 +24,6 @@ from dolmen.ingest.drops.announce_files import DropSource
 from dolmen.ingest.drops.ingest_drops import ingest_drops
 from dolmen.rows.scan.scan import plan_of
 from dolmen.service.handover.handover_records import HandoverRecords
-from dolmen.spark.load import load
 from dolmen.spark.load import load as loading
 from dolmen.spark.load.load import Loaded, load
 from dolmen.store import open_store

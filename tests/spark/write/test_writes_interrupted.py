@@ -23,21 +23,15 @@ from dolmen.commit.context import context_of
 from dolmen.commit.statements.row_changes import Write
 from dolmen.commit.uploads import MAX_KEYS, Intent
 from dolmen.errors import StoreUnavailableError
-from dolmen.spark.tasks import FAILURES
-from dolmen.spark.write import from_frame as writing
-from dolmen.spark.write.from_frame import append
-from dolmen.spark.write.write_tasks import (
-    REPORT,
 from dolmen.spark.tasks import FAILURES, OBJECTS, decode_object, map_in_tasks, return_objects
 from dolmen.spark.write import write_tasks as writing
+from dolmen.spark.write.from_frame import append
+from dolmen.spark.write.write_tasks import (
     RowsTask,
     WriteReport,
     begin_uploads,
     collect_keeping_alive,
-    report_task,
     tombstones,
-    without_files,
-
 )
 from dolmen.transactions.transaction import unit_of
 

@@ -71,7 +71,7 @@ class Spliceable:
 
     def group(self, group: RowGroup) -> CopiedGroup | None:
         """A row group as it can be copied; None if it has to be encoded again."""
-        if group.gone or group.tests or not self._file_fits(group.file):
+        if group.deleted or group.tests or not self._file_fits(group.file):
             return None
         footer = group.file.footer
         row_group = footer.metadata.row_group(group.index)
@@ -301,7 +301,7 @@ class Splicing:
         usable = path not in self._sources or self._sources[path] is not None
         copied = self._spliceable.group(part) if alone and usable else None
         size = sum(found.length for found in part.ranges(frozenset(part.file.footer.columns)))
-        return _Piece(unit, copied, size * (part.rows - part.gone) // max(1, part.rows))
+        return _Piece(unit, copied, size * (part.rows - part.deleted) // max(1, part.rows))
 
     def _chosen(self, pieces: list[_Piece]) -> list[_Piece]:
         """The same pieces, of which those are copied where that pays, and leaves no small row group between them."""

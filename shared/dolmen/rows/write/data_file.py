@@ -132,7 +132,7 @@ class SplicedObject(Generic[Output]):
         """Appends row groups as they are."""
         source = copied.source
         groups = range(copied.groups[0].index, copied.groups[-1].index + 1)
-        first, end = source.place(groups)
+        first, end = source.byte_range(groups)
         if not self._position and first == len(PARQUET_MAGIC):  # its beginning is that of every file
             self._output.copy(source.key, (0, end), source.etag)
             self._position, self._state = first, crc32(PARQUET_MAGIC)
@@ -195,7 +195,7 @@ class SplicedObject(Generic[Output]):
         """Adds the locations and checksums of row groups whose bytes were appended."""
         if source.footer.frame != written_frame(self._entry.schema.arrow):
             raise AssertionError(f"{source.key} has other columns than {self._path}, or another writer")
-        first, end = source.place(groups)
+        first, end = source.byte_range(groups)
         self._groups += source.moved_groups(groups, self._position - first)
         self._has_filters |= has_filters(source.metadata)
         sums = source.group_sums(groups)

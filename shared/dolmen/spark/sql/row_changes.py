@@ -134,7 +134,7 @@ class RowChange:
         current = self.attachment.origins()
         for origin in origins_in_plan(frame):
             if origin in current:
-                unit_of(self.transaction).claim(current[origin], None)
+                unit_of(self.transaction).depend_on_rows(current[origin], None)
 
     def write(self, rows: DataFrame, actions: Sequence[Action], *, once: bool, new: bool = False) -> None:
         """Runs the job of the actions, and adds the changes to the transaction. See ``apply_actions``."""

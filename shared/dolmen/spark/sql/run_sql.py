@@ -120,7 +120,7 @@ class _Run:
                 "use table.delete, table.update or table.merge, which need no Spark"
             )
         context = context_of(attachment.database)
-        return replay(context, lambda transaction: self._change(transaction, attachment, table), operation).commit
+        return replay(context, lambda transaction: self._change(transaction, attachment, table), operation)[1]
 
     def _change(self, transaction: Transaction, attachment: Attachment, table: str) -> None:
         if bind_request(transaction, self._request, self._digest):

@@ -43,7 +43,7 @@ from dolmen.spark.write.write_tasks import (
     tombstones,
 )
 from dolmen.transactions.reading import key_fields, take_keys
-from dolmen.transactions.row_statements import delete_keys, keys_content
+from dolmen.transactions.row_statements import TableChange, keys_content
 from dolmen.transactions.snapshot import pin
 from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.unit_of_work import Commit, UnitOfWork
@@ -260,7 +260,7 @@ def delete(
             content = keys_content(entry, keys)
             if digest is DigestMode.ALONE:
                 return None, content
-            write = delete_keys(unit_of(transaction).uploads, table.name, entry, keys, request)
+            write = TableChange(unit_of(transaction), table.name, request, entry).delete_keys(keys)
             return write if write.tombstones else None, content
         reported = write_frame(transaction, table.name, keyed.distinct(), digest, fields, has_rows=False)
         content = ["keys", sorted(field.name for field in fields), reported.sums.content()]
@@ -405,7 +405,7 @@ class UnchangedSince:
         base = unit.base if oldest == unit.base.version else pin(unit.context, oldest, None).manifest
         epoch = entry_in(base, name, uuid).epoch
         advice = f"these rows were write from version {oldest}: make the frame again and repeat, or give force=True"
-        unit.rely_on(Claim(name, uuid, epoch, base.commit_ts, lambda _: True, advice))
+        unit.depend_on(Claim(name, uuid, epoch, base.commit_ts, lambda _: True, advice))
 
 
 def entry_in(manifest: Manifest, name: str, uuid: str) -> TableEntry:

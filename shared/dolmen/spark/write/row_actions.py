@@ -304,7 +304,7 @@ def apply_actions(
         uuids = {name: uuid_of(name) for name in reported.positions}  # Spark knows only the end of a file's path
         live = LiveFiles.of(entry, unit.context.segments).find(list(uuids.values()))
         positions = {live[uuids[name]].path: bits for name, bits in reported.positions.items()}
-        unit.add(DeletePositions.of(table, entry.uuid, positions, request))
+        unit.add(DeletePositions(table, entry.uuid, positions, request))
     if hidden and new:
         # Apart from the rows: inserts are compared with the keys that are left when the replaced rows are hidden.
         unit.add(Write(table, entry.uuid, (), hidden, request, schema=entry.schema))

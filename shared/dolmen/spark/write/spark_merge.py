@@ -132,7 +132,7 @@ def merge(
     source = Source(frame, fields)
     try:
         merging = _Merging(table.name, frame, source, clauses, names, request, unchanged)
-        return replay(context_of(table), merging.run, "merge").commit
+        return replay(context_of(table), merging.run, "merge")[1]
     finally:
         source.close()
 
