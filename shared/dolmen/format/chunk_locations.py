@@ -123,6 +123,8 @@ class ChunkLocations:
     def decode(cls, schema: bytes, body: bytes) -> ChunkLocations:
         """Reads the numbers. Raises ValueError if they are not of a file with these columns."""
         leaves = len(_template(schema).columns)
+        if len(body) % 4:
+            raise ValueError(f"{len(body)} bytes are not numbers of 4 bytes")
         numbers = from_planes(body)
         groups = int(numbers[0]) if len(numbers) else 0
         if not groups or len(numbers) != 1 + groups * (1 + 3 * leaves):
