@@ -21,7 +21,15 @@ import pyarrow.parquet as pq
 from dolmen.base.runtime import cached_property
 from dolmen.base.units import KIB
 from dolmen.errors import CorruptionError
-from dolmen.format.page_locations import ChunkSums, PageLocations, States, chunk_range, chunk_ranges
+from dolmen.format.page_locations import (
+    ChunkSums,
+    PageLocations,
+    States,
+    chunk_range,
+    chunk_ranges,
+    from_planes,
+    to_planes,
+)
 from dolmen.format.parquet_footer import (
     BINARY,
     I32,
@@ -104,24 +112,21 @@ class ChunkLocations:
         return cls(schema, np.array(rows, np.int64), lengths, repeated, ends)
 
     def encode(self) -> bytes:
-        """The numbers, each a uint32: first the lowest bytes of all, then the second, third and fourth.
+        """The number of row groups, their rows, and the lengths, repeated values and states of all column chunks.
 
-        They are the number of row groups, their rows, and the lengths, repeated values and states of all column chunks:
-        row groups in order; in each, the leaf columns in order.
+        Row groups are in order; in each, the leaf columns are in order.
         """
-        parts = (self.rows, self.lengths.ravel(), self.repeated.ravel(), self.states.ravel())
-        numbers = np.concatenate([[len(self.rows)], *parts]).astype("<u4")
-        return numbers.view(np.uint8).reshape(-1, 4).T.tobytes()
+        count = np.array([len(self.rows)], np.int64)
+        return to_planes([count, self.rows, self.lengths.ravel(), self.repeated.ravel(), self.states.ravel()])
 
     @classmethod
     def decode(cls, schema: bytes, body: bytes) -> ChunkLocations:
         """Reads the numbers. Raises ValueError if they are not of a file with these columns."""
         leaves = len(_template(schema).columns)
-        planes = np.frombuffer(body, np.uint8)
-        if not len(planes) or len(planes) % 4:
-            raise ValueError(f"{len(planes)} bytes are no numbers")
-        numbers = np.ascontiguousarray(planes.reshape(4, -1).T).view("<u4").reshape(-1).astype(np.int64)
-        groups = int(numbers[0])
+        if len(body) % 4:
+            raise ValueError(f"{len(body)} bytes are not numbers of 4 bytes")
+        numbers = from_planes(body)
+        groups = int(numbers[0]) if len(numbers) else 0
         if not groups or len(numbers) != 1 + groups * (1 + 3 * leaves):
             raise ValueError(f"{len(numbers)} numbers for {groups} row groups of {leaves} columns")
         rows, chunks = np.split(numbers[1:], [groups])
@@ -149,9 +154,12 @@ class ChunkLocations:
             size = integer(int(self.lengths[group].sum()))
             encoded.append(struct([(1, LIST, array(STRUCT, columns)), (2, I64, size), (3, I64, integer(rows))]))
         footer = template.footer.filled(int(self.rows[groups].sum()), encoded)
-        metadata = pq.read_metadata(pa.BufferReader(footer + len(footer).to_bytes(4, "little") + PARQUET_MAGIC))
-        pairs = zip(before[groups].ravel().tolist(), self.states[groups].ravel().tolist(), strict=True)
-        return PlacedGroups(metadata, tuple(firsts), tuple(States(*pair) for pair in pairs))
+        states = map(States, before[groups].ravel().tolist(), self.states[groups].ravel().tolist())
+        return PlacedGroups(_read_metadata(footer), tuple(firsts), tuple(states))
+
+
+def _read_metadata(footer: bytes) -> pq.FileMetaData:
+    return pq.read_metadata(pa.BufferReader(footer + len(footer).to_bytes(4, "little") + PARQUET_MAGIC))
 
 
 @dataclass(frozen=True)
@@ -168,11 +176,10 @@ class _EmptyFile:
 
 @lru_cache(maxsize=256)
 def _template(schema: bytes) -> _EmptyFile:
-    """Raises ValueError if the bytes are no Thrift metadata."""
+    """Raises ValueError if the bytes are not Thrift metadata."""
     try:
         footer = EmptyFooter.split(schema)
-        body = footer.filled(0, [])
-        columns = pq.read_metadata(pa.BufferReader(body + len(body).to_bytes(4, "little") + PARQUET_MAGIC)).schema
+        columns = _read_metadata(footer.filled(0, [])).schema
         leaves = [columns.column(leaf) for leaf in range(len(columns))]
         types = [integer(PHYSICAL_TYPES.index(leaf.physical_type)) for leaf in leaves]
         paths = [array(BINARY, [binary(leaf.path.encode())]) for leaf in leaves]

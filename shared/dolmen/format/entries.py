@@ -62,23 +62,19 @@ class Vector(msgspec.Struct, frozen=True):
 
 
 class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An immutable Parquet file with rows of one table.
+    """An immutable Parquet file with rows of one table: see "A data-file entry" in docs/format.md.
 
     Args:
-        path: key of the object.
-        size: bytes of the whole object.
         rows: physical rows, deleted ones included.
-        footer: (offset, length, CRC-32) of the Parquet footer: the Thrift metadata WITH the 8 bytes behind it
-            (length and magic), which reach to the end of the file.
+        footer: (offset, length, CRC-32) of the Parquet footer, with the 8 bytes after the Thrift metadata.
         row_ts: commit timestamp of all its rows, or None when the file has the column ``_commit_ts``.
         row_ts_bounds: (least, greatest) commit timestamp of its rows when ``row_ts`` is None.
         applied_through: tombstones with a timestamp <= this do not apply to the file any more.
         vector: deleted rows, by position.
         stats: bounds by column id; a column that is absent here is unknown.
-        erasing: timestamp of the earliest erasure that matched rows which the file still physically holds, hidden by
-            its vector; 0 = there is none. It is replaced together with ``applied_through`` and ``vector``.
-        filters: first byte of its Bloom filters, after all column chunks; 0 = it has none, or only its footer has their
-            offset.
+        erasing: timestamp of the earliest erasure that matched rows which the file still physically holds; 0 = there is
+            none. It is replaced together with ``applied_through`` and ``vector``.
+        filters: first byte of its Bloom filters; 0 = it has none, or only its footer has their offset.
     """
 
     path: str
@@ -139,14 +135,12 @@ def least_erasing(timestamps: Iterable[int]) -> int:
 
 
 class WhereTombstone(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="where"):
-    """Hides the rows for which a predicate is TRUE.
+    """Hides the rows for which a predicate is TRUE, in files with ``applied_through`` < ``ts``.
 
     Args:
-        ts: its statement's timestamp; hides rows in files with ``applied_through`` < ts.
-        columns: ids of the columns the predicate names.
         blob: the predicate's JSON in the commit's ``.del`` object: the record.
         predicate: the same predicate, inline when it is small, so that readers fetch nothing.
-        needs: features of the format that its predicate goes by; the manifest names them.
+        needs: features of the format that its predicate uses; the manifest names them.
     """
 
     columns: tuple[int, ...]
@@ -161,16 +155,14 @@ class WhereTombstone(msgspec.Struct, frozen=True, omit_defaults=True, tag_field=
 
 
 class KeysTombstone(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="kind", tag="keys"):
-    """Hides the rows whose tuple of column values is one of a list.
+    """Hides the rows whose tuple of column values is one of a list, in files with ``applied_through`` < ``ts``.
 
     Args:
-        ts: its statement's timestamp; hides rows in files with ``applied_through`` < ts.
         columns: ids of the columns of the tuple, ascending.
         types: stored type of each column when the tombstone was written.
-        count: number of distinct tuples.
         bounds: per column [min, max] in JSON form (rounded outwards for long strings).
         blob: Parquet of the distinct tuples, sorted, in the commit's ``.del`` object: the record.
-        values: per column its values in JSON form (column-wise), inline when small.
+        values: per column its values in JSON form, inline when small.
     """
 
     columns: tuple[int, ...]

@@ -54,16 +54,13 @@ Compression = Literal["gzip", "zstd", "bz2"]
 
 @dataclass(frozen=True, slots=True)
 class FileFormat:
-    """One format of files that rows come from and go to.
-
-    ``dolmen.ingest.formats`` reads and writes them; ``tests/project/test_file_formats.py`` checks that none is missing.
+    """One format of files that rows come from and go to; ``dolmen.ingest.formats`` reads and writes them.
 
     Args:
         kind: its name, in properties and options.
         endings: of the names of such files, in lower case.
-        is_text: whether files are lines of text, which may be compressed as a whole when they are written, and do not
-            hold maps.
-        delimiter: the text between the fields of a line, unless an option says otherwise; None where there is none.
+        is_text: whether files are lines of text, which may be compressed as a whole, and do not hold maps.
+        delimiter: the text between the fields of a line, unless an option says otherwise.
         is_written: whether dolmen writes such files; all are read.
         aliases: more names that the command line takes for it.
     """

@@ -332,9 +332,7 @@ class Tag(msgspec.Struct, frozen=True, omit_defaults=True):
     """A name for one version, which stays with all that it needs.
 
     Args:
-        version: the number of the version.
-        manifest: key of its manifest, because histories forget expired versions.
-        created_at: that of the version.
+        manifest, created_at: of the version, because histories forget expired versions.
         until: time from which collection may remove the tag, in microseconds; 0 = never.
     """
 

@@ -122,27 +122,11 @@ SegmentKind: TypeAlias = Literal[
 
 
 class Segment(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Entries that have left the manifest's inline tail, in an object of their own (format/segments.py).
+    """Entries that have left the manifest's inline tail, in an object of their own: see "Segments" in docs/format.md.
 
-    A segment of kind ``index`` is a part of a table's index (dolmen/entries/index), whose entries were never in a
-    manifest.
-
-    Args:
-        kind: of its entries. ``files``, ``overlays``, ``removed``, ``tombstones`` and ``index`` belong to a table,
-            ``table`` holds idle tables' whole entries, the others belong to the database.
-        object, size, crc32: key, bytes and checksum of the whole object.
-        count: number of entries.
-        least, greatest: of files the least and greatest commit timestamp of a row; of tombstones and overlays of
-            ``ts`` and ``applied_through``, of erasures of ``ts``; of applied ids, released and history of the version.
-        least_applied_through: of files, as the object has it.
-        resolved_through: of files: each one's ``applied_through`` is at least this.
-        rows, bytes, deleted: of files: physical rows, size, and positions in vectors, all together.
-        stats: of files: bounds by column id over all of them; a column that is absent here is unknown.
-        created_at: of history its newest entry's; of applied ids a time when none of them was newer.
-        bloom: of applied ids: (offset, length, CRC-32) of the bloom filter in the object.
-        erasing: of files: the least ``erasing`` that an entry in the object has, or has had since by an overlay; 0 =
-            none. A removed file counts too: the object still has its bounds.
-        root: of index: (offset, length, CRC-32) of the root block in the object.
+    Kinds ``files``, ``overlays``, ``removed``, ``tombstones`` and ``index`` belong to a table, ``table`` has the whole
+    entries of idle tables, the others belong to the database. ``index`` is a part of a table's index
+    (dolmen/entries/index), whose entries were never in a manifest. Bounds and sums of files count removed files too.
     """
 
     kind: SegmentKind
@@ -205,8 +189,8 @@ class Sequences(msgspec.Struct, frozen=True, omit_defaults=True):
     Args:
         greatest: the greatest sequence that a committed change had.
         memory: uuid of the table that remembers which keys were deleted at which sequence.
-        forgotten_through: deletes up to this sequence may be forgotten; None = none is.
-        marks: from which ``forgotten_through`` moves, oldest first.
+        forgotten_through: deletes up to this sequence may be forgotten; None = none.
+        marks: the progress over time, by which ``forgotten_through`` moves, oldest first.
     """
 
     greatest: Json
@@ -216,29 +200,19 @@ class Sequences(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TableEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One table of one version.
+    """One table of one version: see "A table entry" in docs/format.md.
 
     Args:
         uuid: never reused: dropping and creating a table of the same name gives another.
         epoch: version of the commit that last created, overwrote or restored it.
-        schema: its columns.
-        primary_key: ids of the columns that upsert replaces by; empty if there is none.
-        sort_key: ids of the columns that rows are sorted by within a file.
-        properties: settings.
         last_delete_ts: timestamp of the last statement that deleted rows in any way.
-        unseen_delete_ts: greatest timestamp of a delete that no tombstone in ``tombstones`` shows: a dropped
-            tombstone, or a delete by position.
-        files: data files, oldest first.
-        tombstones: unresolved deletes, oldest first.
-        segments: older entries of files, tombstones, overlays and ``removed``, oldest first.
+        unseen_delete_ts: greatest timestamp of a delete that no tombstone in ``tombstones`` shows.
+        files, tombstones: the newest entries, oldest first; ``segments`` has the older ones.
         overlays: newer pairs of files whose entries are in segments; of several pairs of a file the greatest counts.
         removed: uuids of files whose entries are in segments, and which are not part of the table any more.
         section: of an idle table, the segment that holds its whole entry (and others'). Beside it are only uuid, epoch,
             the two timestamps of deletes, and what tells whether an erasure reaches it: source, origins, subject.
-        indexes: reserved.
-        sequences: None for a table that no changes were applied to.
-        source: uuid of the table that it was cloned from; "" if it was not.
-        origins: uuids of the tables that its source was cloned from, the nearest first.
+        source, origins: uuids of the table that it was cloned from, and of those before, the nearest first.
     """
 
     uuid: str
@@ -284,10 +258,7 @@ class TableEntry(msgspec.Struct, frozen=True, omit_defaults=True):
 class ErasedTable(msgspec.Struct, frozen=True, omit_defaults=True):
     """The delete of an erasure in one table, and in all tables that were cloned from it.
 
-    Args:
-        uuid: the table.
-        tombstone: names the rows.
-        columns: the columns that the tombstone names, as the table had them.
+    ``columns`` are those that the tombstone names, as the table had them.
     """
 
     uuid: str
@@ -296,20 +267,14 @@ class ErasedTable(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Erasure(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A delete whose rows no version shows any more, and which leave the disk.
+    """A delete whose rows no version shows any more, and which leave the disk: see "Erasures" in docs/format.md.
 
     Args:
-        id: 32 hexadecimal digits, which name its receipt.
         ts: its statement's timestamp. The tombstones of this timestamp are its own.
-        version: the version that it made.
-        requested_at: the time of the request, in microseconds by the server's clock.
-        due_at: the deadline for removing its rows from the disk.
-        tables: the deletes, each of another table.
+        requested_at, due_at: the request, and the deadline for the disk, in microseconds by the server's clock.
         subject: the values, in JSON form, of the subject that is forgotten in all tables with a subject; empty if rows
             of single tables are erased.
-        request: id of the request; "" if it has none.
-        digest: digest of the request's content; "" if it has none.
-        has_own_deadline: whether its request set a deadline, other than that of the database's settings.
+        request, digest: id of the request, and the digest of its content; "" if it has none.
         hurried_at: the time of a request that its rows leave the disk as soon as they can; 0 = there was none.
     """
 
@@ -341,12 +306,7 @@ class Erasure(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class RewrittenErasures(msgspec.Struct, frozen=True):
-    """A version from which on no file of any version holds rows of some erasures.
-
-    Args:
-        version: the first such version.
-        through: of erasures with timestamps up to this.
-    """
+    """A version from which on no file of any version has rows of erasures up to the timestamp ``through``."""
 
     version: int
     through: int
@@ -356,8 +316,6 @@ class LeavingErasures(msgspec.Struct, frozen=True, omit_defaults=True):
     """Erasures that left the manifest's list in a version, and whose rows may still be on the disk.
 
     Args:
-        version: the first version without them.
-        ids: of the erasures.
         left_at: a time by the server's clock, in microseconds, after which no object is uploaded that holds their rows.
         expire_at: when all versions before ``version`` expire at the latest.
         due_at, requested_at: of the first of them.
@@ -372,30 +330,20 @@ class LeavingErasures(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One version of the database.
+    """One version of the database: see "The manifest" in docs/format.md.
 
     Args:
-        version: 1 for the first commit, then one more each.
-        attempt: 8 hexadecimal digits that name the attempt that wrote this object.
         previous: key of the previous version, None for the first.
         commit_id: names the change; the same in all attempts of a commit.
         commit_ts: timestamp of the commit's LAST statement, int64 microseconds; orders deletes against data.
         created_at: microseconds by the server's clock, never decreasing; for time travel and retention.
-        operation: a word for the commit ("append", "delete", "transaction", ...).
         did, did_more: the first few of its effects on tables, and how many more there were.
-        message: its author's.
         data_change: whether any scan's rows may differ from the previous version.
-        history: earlier commits, oldest first: at least the last 64, older ones are in segments.
-        applied: ids applied exactly once, oldest first; older ones are in segments.
-        released: objects released by commits, this one included, that may not be deleted yet, oldest first.
+        history, applied, released, erasures: oldest first; older ones are in ``segments``.
         orphan_cutoff: the fence: older objects of a commit that has not landed may be deleted.
         revoked_intents: txids whose objects may be deleted, with the server's time of the revocation.
-        horizon: the oldest version that may be read.
-        horizon_at: ``created_at`` of the commit that moved the horizon there.
-        freed: all objects released up to this version are deleted.
-        swept: orphans last modified before this time are deleted.
-        segments: older entries of history, applied ids, released and erasures, oldest first.
-        erasures: deletes that still apply to older versions, late drops and the disk, oldest first.
+        horizon, horizon_at: the oldest version that may be read, and ``created_at`` of the commit that moved it.
+        freed, swept: the version up to which all released objects are deleted, and the time for orphans.
         rewritten: versions from which on no file holds rows of listed erasures, oldest first.
         leaving: erasures that are not listed any more, and whose rows may still be on the disk.
         features: the features that a reader must understand beyond ``format_version``.

@@ -176,6 +176,17 @@ _MOST_BYTES = 256 * MIB
 Numbers = npt.NDArray[np.int64]
 
 
+def to_planes(numbers: Sequence[Numbers]) -> bytes:
+    """Numbers as uint32: first the lowest bytes of all, then the second, third and fourth."""
+    return np.concatenate(numbers).astype("<u4").view(np.uint8).reshape(-1, 4).T.tobytes()
+
+
+def from_planes(planes: bytes) -> Numbers:
+    """The numbers in ``to_planes``. Raises ValueError for a number of bytes that is not a multiple of 4."""
+    columns = np.frombuffer(planes, np.uint8).reshape(4, -1)
+    return np.ascontiguousarray(columns.T).view("<u4").reshape(-1).astype(np.int64)
+
+
 @dataclass(frozen=True)
 class ChunkPages:
     """The pages of one column chunk.
@@ -237,8 +248,7 @@ class PageLocations:
 
     def encode(self) -> bytes:
         """The block."""
-        numbers = np.concatenate([self.counts, self.lengths, self.rows, self.states]).astype("<u4")
-        planes = numbers.view(np.uint8).reshape(-1, 4).T.tobytes()
+        planes = to_planes([self.counts, self.lengths, self.rows, self.states])
         frame: bytes = pa.Codec("zstd").compress(planes, asbytes=True)
         return _PAIR.pack(len(planes), len(frame)) + frame + PAGES_MAGIC
 
@@ -263,8 +273,7 @@ class PageLocations:
             ):
                 return None
             frame = memoryview(block)[_PAIR.size : _PAIR.size + length]
-            planes = np.frombuffer(pa.decompress(frame, size, codec="zstd", asbytes=True), np.uint8)
-            numbers = np.ascontiguousarray(planes.reshape(4, -1).T).view("<u4").reshape(-1).astype(np.int64)
+            numbers = from_planes(pa.decompress(frame, size, codec="zstd", asbytes=True))
             counts = numbers[:chunks]
             if len(counts) != chunks or len(numbers) != chunks + 3 * int(counts.sum()):
                 return None

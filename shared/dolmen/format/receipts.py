@@ -30,11 +30,9 @@ _KEY = re.compile(r"receipt/([0-9a-f]{32})\.json")
 
 
 class ErasedFrom(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A table of an erasure.
+    """A table of an erasure: its name when the receipt was written ("" if it had been dropped), and what was named.
 
     Args:
-        uuid: the table.
-        name: its name when the receipt was written; "" if it had been dropped.
         columns: names of the columns that the erasure named.
         keys: number of keys; 0 for a predicate.
     """
@@ -49,7 +47,6 @@ class ErasedFile(msgspec.Struct, frozen=True, omit_defaults=True):
     """A data file that had rows of an erasure.
 
     Args:
-        path: its key.
         rows: how many, deleted ones included; None if all rows of the file were deleted: then they are not counted.
         absent_at: when collection found that the object is deleted, in microseconds; 0 = not yet.
         shared: uuids of tables that still have the file at the end, because the erasure does not reach them: those from
@@ -63,13 +60,7 @@ class ErasedFile(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Remains(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Older versions of objects, which the bucket itself keeps, at one time.
-
-    Args:
-        objects: how many there were.
-        bytes: their size.
-        oldest_at: when the oldest was last modified, in microseconds; 0 if there were none.
-    """
+    """Older versions of objects that the bucket itself keeps; the oldest was last modified at ``oldest_at``."""
 
     objects: int = 0
     bytes: int = 0
@@ -80,11 +71,8 @@ class Outside(msgspec.Struct, frozen=True, omit_defaults=True):
     """Objects outside the database, which may contain rows too: a person must look there.
 
     Args:
-        url: their directory or prefix.
         objects: how many were older than the erasure's removal from the manifest; at most ``MOST_OUTSIDE`` are counted.
-            None if it could not be listed.
-        bytes: their size.
-        oldest_at: when the oldest was last modified, in microseconds; 0 if there were none.
+            None if they could not be listed.
     """
 
     url: str
@@ -94,20 +82,12 @@ class Outside(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Receipt(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """The receipt of one erasure.
+    """The receipt of one erasure: see "Receipts" in docs/format.md.
 
     Args:
-        version: the first version that does not show the rows.
-        requested_at, due_at: when it was requested, and when its rows had to be off the disk, in microseconds.
-        files: the files that had its rows.
-        tags: tags that were removed because their versions had its rows.
-        rewritten_version: the first version of which no file has the rows any more.
-        rewritten_at: when collection found that.
-        forgotten_version: the first version whose manifest did not list the erasure any more.
-        gone_version: the version that collection looked at when no object had the rows any more.
-        gone_at: when that was.
+        version, rewritten_version, forgotten_version, gone_version: the first versions that do not show the rows, have
+            them in no file, do not list the erasure, and when no object has the rows any more.
         noncurrent: the older versions of objects that the bucket itself kept then; None if that is not known.
-        outside: objects outside the database then, at the URLs given to collection.
     """
 
     format_version: int

@@ -60,13 +60,7 @@ _FIXED_BINARY = re.compile(r"fixed_size_binary\[(\d+)\]")
 
 
 class MappedColumn(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The id of a column in adopted files that have no field ids, where its name tells which column it is.
-
-    Args:
-        id: the column's id.
-        names: the names that it has in such files.
-        fields: the same for the fields inside it: of a struct, the element of a list, the key and value of a map.
-    """
+    """The id of a column in adopted files without field ids, its names there, and the same for the fields inside it."""
 
     id: int
     names: tuple[str, ...]
@@ -116,12 +110,7 @@ COMMIT_TS_FIELD = Field(id=COMMIT_TS_ID, name=COMMIT_TS, type="int64", nullable=
 
 
 class FormerName(msgspec.Struct, frozen=True):
-    """A name that a column had.
-
-    Args:
-        id: the column, which may be dropped.
-        until_ts: timestamp of the statement that took the name away: a rename, a drop or a restore.
-    """
+    """A name that a column, perhaps a dropped one, had until the statement of timestamp ``until_ts``."""
 
     id: int
     name: str
@@ -129,14 +118,13 @@ class FormerName(msgspec.Struct, frozen=True):
 
 
 class Schema(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
-    """The columns of a table.
+    """The columns of a table: see "Schemas and types" in docs/format.md.
 
     Args:
         fields: in the order in which scans return them.
         next_id: the first id never used.
         dropped: dropped columns that a tombstone still names.
-        altered_ts: files with a row of this timestamp, or of an older one, may lack columns, or have them under other
-            names.
+        altered_ts: files with a row of this timestamp or before may lack columns, or have them under other names.
         mapping: the columns of adopted files without field ids; it never changes.
         former: names that columns had, in the order in which they lost them.
         named_since: timestamp from which on ``former`` is complete; None if it was never recorded.
