@@ -1,4 +1,4 @@
-"""Writes a stream of record batches as data files, in bounded memory whatever the input's size."""
+"""Writes data files in bounded memory: from a stream of record batches, or put together of row groups of others."""
 
 from __future__ import annotations
 
