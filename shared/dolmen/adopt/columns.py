@@ -60,8 +60,8 @@ class AdoptionRefusals:
             return
         lines = self.lines()
         more = [f"... and {len(lines) - _MOST_LINES:,} more reasons"] if len(lines) > _MOST_LINES else []
-        shown = [*lines[:_MOST_LINES], *more]
-        raise AdoptionError(source, shown, READ_BY_ENGINE) if self.are_of_table else AdoptionError(source, shown)
+        advice = [READ_BY_ENGINE] if self.are_of_table else []
+        raise AdoptionError(source, [*lines[:_MOST_LINES], *more], *advice)
 
 
 _GREATEST_ID = 2_147_483_447

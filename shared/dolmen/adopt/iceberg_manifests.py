@@ -216,11 +216,11 @@ def deleted_positions(
             return file, str(error)
 
     with_vectors = {label(file.data_file) for file in vectors}
-    for file, some in runtime.map(positions, deletes):
-        if isinstance(some, str):
-            refusals.add(file.path, f"its deletes cannot be read: {some}")
+    for file, result in runtime.map(positions, deletes):
+        if isinstance(result, str):
+            refusals.add(file.path, f"its deletes cannot be read: {result}")
             continue
-        for path, own in some.items():
+        for path, own in result.items():
             name = label(path)
             target = data.get(name)
             if target is None or target.sequence > file.sequence or (file.blob is None and name in with_vectors):
@@ -263,5 +263,5 @@ def _position_deletes(body: bytes, size: int) -> Iterator[tuple[str, BitMap]]:
     codes = paths.indices.to_numpy()
     order = np.argsort(codes, kind="stable")
     ends = np.searchsorted(codes[order], np.arange(len(paths.dictionary)), side="right")
-    for path, some in zip(paths.dictionary.to_pylist(), np.split(positions[order], ends[:-1]), strict=True):
-        yield path, BitMap(some.astype(np.uint32))
+    for path, own in zip(paths.dictionary.to_pylist(), np.split(positions[order], ends[:-1]), strict=True):
+        yield path, BitMap(own.astype(np.uint32))

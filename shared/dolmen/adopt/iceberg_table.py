@@ -368,10 +368,10 @@ def _mismatches(own: pa.DataType, current: pa.DataType) -> Iterator[str]:
     if own.id != current.id:
         yield f"it is {own} in the file, and {current} in the table"
         return
-    there = {field_id(own.field(index)): own.field(index) for index in range(own.num_fields)}
+    by_id = {field_id(own.field(index)): own.field(index) for index in range(own.num_fields)}
     for index in range(current.num_fields):
         field = current.field(index)
-        same = there.get(field_id(field))
+        same = by_id.get(field_id(field))
         if same is None and (not pa.types.is_struct(current) or not field.nullable):
             yield f"the file lacks the field {field.name!r} inside it"
         elif same is not None:

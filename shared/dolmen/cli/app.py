@@ -80,13 +80,13 @@ def create(
     else:
         with open_inputs([like], form, delimiter, again=True) as [file]:
             schema = file.infer()
-    made = dolmen.open(database).create_table(
+    created = dolmen.open(database).create_table(
         table, schema, names_of(primary_key), names_of(sort_key), request=request_id, message=message
     )
     if as_json:
-        print_json({"table": table, "columns": {field.name: str(field.type) for field in made.schema}})
+        print_json({"table": table, "columns": {field.name: str(field.type) for field in created.schema}})
     else:
-        console.print(made)
+        console.print(created)
 
 
 @app.command()

@@ -263,9 +263,9 @@ def ls(
     """List rejects, newest first."""
     store = _store(place)
     found = list_rejects(store, table, retried=all_)
-    shown = found[:limit]
-    reports = read_reports(store, [one.key for one in shown], shared_runtime())
-    for one, report in zip(shown, reports, strict=True):
+    listed = found[:limit]
+    reports = read_reports(store, [one.key for one in listed], shared_runtime())
+    for one, report in zip(listed, reports, strict=True):
         if as_json:
             print_json({"key": one.key, "table": one.table, "size": one.size, "retried": one.retried, "report": report})
         else:
@@ -350,8 +350,8 @@ def _line(one: RejectEntry, report: dict[str, Any]) -> str:
     elif one.size is None:
         what += ", where it was dropped"
     mark = ", put back" if one.retried else ""
-    shown = (f"{where}: {reason}" if where else reason)[:_SHOWN]
-    return f"{at:%Y-%m-%d %H:%M:%S}  {printable(one.key)}  ({what}{mark})\n    {shown}"
+    summary = (f"{where}: {reason}" if where else reason)[:_SHOWN]
+    return f"{at:%Y-%m-%d %H:%M:%S}  {printable(one.key)}  ({what}{mark})\n    {summary}"
 
 
 def _position(report: Mapping[str, Any], *names: str) -> str:

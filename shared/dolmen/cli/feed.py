@@ -112,7 +112,7 @@ def _new_commits(
     read: Any,
     identify: Callable[[int], str],
     rows: pa.RecordBatchReader,
-    seen: int,
+    version: int,
     interval: float,
     stop: Stop,
     flush: Any,
@@ -123,7 +123,7 @@ def _new_commits(
         SchemaError: the columns have changed.
         TableNotFoundError: the table is gone, or another one has its name.
     """
-    identity = identify(seen)
+    identity = identify(version)
     while True:
         for commit in _whole_commits(rows):
             yield from commit
@@ -131,23 +131,20 @@ def _new_commits(
             if stop.is_set():
                 return
         flush()
-        while (newest := db.refresh()) == seen:
+        while (newest := db.refresh()) == version:
             if stop.wait(interval):
                 return
         now = identify(newest)
+        restart = f"since a version after {version}: go on with --since {version}"
         if now.partition("/")[0] != identity.partition("/")[0]:
             raise TableNotFoundError(
-                f"another table has the name since a version after {seen}: go on with --since {seen}, which shows all "
-                "rows of the present table as inserts. --until, with a version that has the table before, shows the "
-                "last changes of that one"
+                f"another table has the name {restart}, which shows all rows of the present table as inserts. --until, "
+                "with a version that has the table before, shows the last changes of that one"
             )
         if now != identity:
-            raise SchemaError(
-                f"the table has other columns since a version after {seen}: go on with --since {seen}, which shows "
-                "the present columns"
-            )
-        rows = read(seen, newest)
-        seen = newest
+            raise SchemaError(f"the table has other columns {restart}, which shows the present columns")
+        rows = read(version, newest)
+        version = newest
 
 
 def _whole_commits(rows: pa.RecordBatchReader) -> Iterator[Iterator[pa.RecordBatch]]:

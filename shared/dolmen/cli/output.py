@@ -54,7 +54,7 @@ class _Console(Console):
 console = _Console(emoji=False)
 errors = _Console(stderr=True, emoji=False)
 
-_FORMS = {name: known.kind for known in FORMATS.values() if known.is_written for name in (known.kind, *known.aliases)}
+_FORMS = {name: each.kind for each in FORMATS.values() if each.is_written for name in (each.kind, *each.aliases)}
 
 
 def print_json(document: Any) -> None:
@@ -133,9 +133,11 @@ def print_rows(headers: list[str], rows: Iterable[Iterable[object]]) -> None:
     console.print(table)
 
 
-def printable(text: str, kept: str = "") -> str:
-    """Text with control characters escaped, except for those of ``kept``, so that a terminal does not obey them."""
-    return text if text.isprintable() else "".join(c if c.isprintable() or c in kept else repr(c)[1:-1] for c in text)
+def printable(text: str, allowed: str = "") -> str:
+    """Text with control characters escaped, except for those of ``allowed``, so that a terminal does not obey them."""
+    return (
+        text if text.isprintable() else "".join(c if c.isprintable() or c in allowed else repr(c)[1:-1] for c in text)
+    )
 
 
 class _TerminalStream(io.RawIOBase):

@@ -80,7 +80,7 @@ class TableAlteration:
         before, entry: the table before and after the changes.
         first: changes before the properties are set.
         last: changes after that: columns that properties no longer name can be dropped.
-        shown: the differences, for people.
+        differences: the changes, for people.
         undropped: columns that are not declared and stay, because ``drop`` is False.
         properties: the table's current properties, with the new names of columns.
     """
@@ -90,18 +90,18 @@ class TableAlteration:
     entry: TableEntry
     first: list[SchemaChange] = field(default_factory=list)
     last: list[SchemaChange] = field(default_factory=list)
-    shown: list[DeclaredChange] = field(default_factory=list)
+    differences: list[DeclaredChange] = field(default_factory=list)
     undropped: list[DeclaredChange] = field(default_factory=list)
     properties: Mapping[str, Any] = field(default_factory=dict)
 
-    def make(self, change: SchemaChange, shown: DeclaredChange, *, last: bool = False) -> None:
+    def make(self, change: SchemaChange, difference: DeclaredChange, *, last: bool = False) -> None:
         """Adds a change. Raises SchemaError if the table does not allow it."""
         try:
             self.entry = change.apply(self.entry, 0)
         except InputError as error:
-            raise SchemaError(f"{self.file}: table {shown.table!r} exists: {error}") from error
+            raise SchemaError(f"{self.file}: table {difference.table!r} exists: {error}") from error
         (self.last if last else self.first).append(change)
-        self.shown.append(shown)
+        self.differences.append(difference)
 
 
 def find_alteration(file: str, table: DeclaredTable, entry: TableEntry, *, drop: bool) -> TableAlteration:
@@ -178,19 +178,19 @@ def _make_column(alteration: TableAlteration, table: str, declared: Field, colum
         change = DeclaredChange("add", table, "column", declared.name, after=text)
         alteration.make(AddColumn(declared.name, *attributes, is_path=False), change)
         return
-    shown = DeclaredChange("change", table, "column", declared.name, column_text(existing.to_arrow()), text)
+    difference = DeclaredChange("change", table, "column", declared.name, column_text(existing.to_arrow()), text)
     if not existing.arrow_type.equals(declared.arrow_type):
         if reason := widening_problem(existing.arrow_type, declared.arrow_type):
             types = f"is {type_text(existing.arrow_type)}, not {type_text(declared.arrow_type)}"
             raise _error(alteration, table, declared.name, f"{types}, and cannot be changed: {reason}")
-        alteration.make(WidenColumn(declared.name, declared.arrow_type), shown)
+        alteration.make(WidenColumn(declared.name, declared.arrow_type), difference)
     if existing.nullable != declared.nullable:
         if existing.nullable:
             reason = "may be NULL, and NOT NULL is declared: existing rows may have no value in it"
             raise _error(alteration, table, declared.name, reason)
-        alteration.make(MakeNullable(declared.name), shown)
-        if alteration.shown[-2:] == [shown, shown]:
-            alteration.shown.pop()
+        alteration.make(MakeNullable(declared.name), difference)
+        if alteration.differences[-2:] == [difference, difference]:
+            alteration.differences.pop()
     now = alteration.entry.schema.field(declared.name)
     if now.write_default != column.default:
         sides = (default_text(value, declared) for value in (now.write_default, column.default))
@@ -203,9 +203,9 @@ def _make_column(alteration: TableAlteration, table: str, declared: Field, colum
 
 def _set_order(alteration: TableAlteration, table: str, declared: list[str]) -> None:
     """Puts the columns into the declared order, before columns that are not declared and stay."""
-    now = [known.name for known in alteration.entry.schema.fields]
+    now = [field.name for field in alteration.entry.schema.fields]
     if [name for name in now if name in declared] != declared:
-        added = [change.name for change in alteration.shown if change.kind == "add" and change.what == "column"]
+        added = [change.name for change in alteration.differences if change.kind == "add" and change.what == "column"]
         before = [name for name in now if name not in added]
         alteration.make(Reorder(tuple(declared)), DeclaredChange("change", table, "order", table, before, declared))
 
@@ -261,7 +261,7 @@ class DeclarationPlan:
     changes: tuple[DeclaredChange, ...]
     version: int
     undropped: tuple[DeclaredChange, ...]
-    _seen: tuple[Expect, ...]
+    _expectations: tuple[Expect, ...]
     _alterations: Mapping[str, TableAlteration]
 
     def commit(self) -> Commit:
@@ -282,7 +282,7 @@ class DeclarationPlan:
 
     def _state(self, transaction: Transaction) -> None:
         unit = unit_of(transaction)
-        for expectation in self._seen:
+        for expectation in self._expectations:
             unit.add(expectation)
         own = {change.name: change.after for change in self.changes if change.table is None}
         transaction.set(**own)
@@ -298,14 +298,14 @@ class DeclarationPlan:
                 _alter(transaction, table.name, alteration.before, alteration.first)
                 properties = {change.name: change.after for change in changes if change.what == "property"}
                 transaction.table(table.name).set(**properties)
-                seen = unit.entry(table.name) if alteration.first else alteration.before
-                _alter(transaction, table.name, seen, alteration.last)
+                expected = unit.entry(table.name) if alteration.first else alteration.before
+                _alter(transaction, table.name, expected, alteration.last)
 
 
-def _alter(transaction: Transaction, table: str, seen: TableEntry, changes: Sequence[SchemaChange]) -> None:
-    """Changes columns or the sort key of a table, provided that it is still the one that was seen."""
+def _alter(transaction: Transaction, table: str, expected: TableEntry, changes: Sequence[SchemaChange]) -> None:
+    """Changes columns or the sort key of a table, provided that it is still the expected one."""
     if changes:
-        unit_of(transaction).add(AlterTable(table, seen.uuid, seen.schema, seen.sort_key, tuple(changes)))
+        unit_of(transaction).add(AlterTable(table, expected.uuid, expected.schema, expected.sort_key, tuple(changes)))
 
 
 def plan(database: Database, declaration: Declaration, *, drop: bool = False) -> DeclarationPlan:
@@ -325,24 +325,24 @@ def plan(database: Database, declaration: Declaration, *, drop: bool = False) ->
     unit = unit_of(transaction)
     unit.refresh()
     changes: list[DeclaredChange] = []
-    seen: list[Expect] = []
+    expectations: list[Expect] = []
     alterations: dict[str, TableAlteration] = {}
     if declaration.database is not None:
         properties = unit.base.properties
         changes += _properties(None, properties, declaration.database, DATABASE_PROPERTIES)
-        seen.append(Expect(None, "", properties))
+        expectations.append(Expect(None, "", properties))
     for name, table in declaration.tables.items():
         if name not in unit.base.tables:
             changes += _creation(table)
             continue
         entry = unit.entry(name)
         alteration = alterations[name] = find_alteration(declaration.file, table, entry, drop=drop)
-        changes += alteration.shown
+        changes += alteration.differences
         changes += _properties(name, alteration.properties, alteration.entry.properties, TABLE_PROPERTIES)
-        seen.append(Expect(name, entry.uuid, entry.properties, columns=entry.schema))
+        expectations.append(Expect(name, entry.uuid, entry.properties, columns=entry.schema))
     undropped = tuple(change for alteration in alterations.values() for change in alteration.undropped)
     version = unit.base.version
-    return DeclarationPlan(database, declaration, tuple(changes), version, undropped, tuple(seen), alterations)
+    return DeclarationPlan(database, declaration, tuple(changes), version, undropped, tuple(expectations), alterations)
 
 
 def apply(database: Database, declaration: Declaration | str | os.PathLike[str], *, drop: bool = False) -> Commit:
