@@ -18,7 +18,7 @@ from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.types import to_boolean_array
 from dolmen.maintenance.compact.compaction_plan import CompactionOptions
-from dolmen.maintenance.compact.sort import Bound, Sorter
+from dolmen.maintenance.compact.rewrite import Bound, Sorter
 from dolmen.maintenance.compact.splice import Splicing, Unit
 from dolmen.maintenance.unresolved import Unresolved
 from dolmen.rows.scan.data_objects import GAP_BYTES
