@@ -13,7 +13,7 @@ import pytest
 
 from dolmen.base.runtime import Runtime
 from dolmen.format.types import to_plain, to_scalar
-from dolmen.maintenance.compact.sort import Bound, Sorter
+from dolmen.maintenance.compact.rewrite import Bound, Sorter
 from support.random_tables import FLAT, random_column
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
@@ -95,7 +95,7 @@ def test_rows_in_no_order_go_by_way_of_the_disk_and_little_of_them_is_held(tmp_p
 
 
 def test_more_runs_than_are_merged_at_once_are_merged_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dolmen.maintenance.compact.sort.FAN_IN", 4)
+    monkeypatch.setattr("dolmen.maintenance.compact.rewrite.FAN_IN", 4)
     table = ordered(20_000, shuffled=True)
     sorter = Sorter(Runtime(), table.schema, ["k"], table.nbytes // 30, str(tmp_path))
     found = pa.Table.from_batches(sorter.sort((None, batch) for batch in batches_of(table, 200)), table.schema)
