@@ -40,7 +40,7 @@ from dolmen.iceberg.publication_directory import (
 )
 from dolmen.iceberg.upkeep import check_publications, publications_before, sweep_publications
 from dolmen.rows.scan.plan import FactSheet
-from dolmen.transactions.publisher import ErasurePublications, Publisher
+from dolmen.transactions.publisher import ErasurePublications, TablePublisher
 
 MOST_SNAPSHOTS = 100
 """The most snapshots of a publication; the oldest are dropped."""
@@ -436,7 +436,7 @@ def _reached(context: Context, manifest: Manifest, ids: Collection[str]) -> tupl
     return reached(asking), reached(by_hand)
 
 
-class IcebergPublisher(Publisher):
+class IcebergPublisher(TablePublisher):
     """What erasures and background work ask of publications as Iceberg."""
 
     prefix = PREFIX
