@@ -437,7 +437,7 @@ def _reached(context: Context, manifest: Manifest, ids: Collection[str]) -> tupl
 
 
 class IcebergPublisher(TablePublisher):
-    """What erasures and background work ask of publications as Iceberg."""
+    """Publishes as Iceberg, and does what erasures and background work ask of publications."""
 
     prefix = PREFIX
     is_asked_for = staticmethod(asks_for_publication)

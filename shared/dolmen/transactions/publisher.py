@@ -1,6 +1,6 @@
-"""What erasures and background work ask of the module that publishes tables for readers of another format.
+"""The publisher of tables for readers of another format, as erasures and background work know it.
 
-That module is above: its package names it here when ``dolmen.api`` is imported, and it is loaded when it is first used.
+Its module is above: its package names it here when ``dolmen.api`` is imported, and it is loaded when it is first used.
 """
 
 from __future__ import annotations
