@@ -40,7 +40,7 @@ from dolmen.iceberg.publication_directory import (
 )
 from dolmen.iceberg.upkeep import check_publications, publications_before, sweep_publications
 from dolmen.rows.scan.plan import FactSheet
-from dolmen.transactions.publisher import ErasurePublications, Publisher
+from dolmen.transactions.publisher import ErasurePublications, TablePublisher
 
 MOST_SNAPSHOTS = 100
 """The most snapshots of a publication; the oldest are dropped."""
@@ -436,8 +436,8 @@ def _reached(context: Context, manifest: Manifest, ids: Collection[str]) -> tupl
     return reached(asking), reached(by_hand)
 
 
-class IcebergPublisher(Publisher):
-    """What erasures and background work ask of publications as Iceberg."""
+class IcebergPublisher(TablePublisher):
+    """Publishes as Iceberg, and does what erasures and background work ask of publications."""
 
     prefix = PREFIX
     is_asked_for = staticmethod(asks_for_publication)

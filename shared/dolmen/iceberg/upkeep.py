@@ -139,7 +139,7 @@ def sweep_publications(
     full: bool,
     dry_run: bool,
 ) -> tuple[bool, dict[str, str]]:
-    """Sweeps the directories of publications. Makes no request where nothing is published. See ``Publisher.sweep``.
+    """Sweeps the directories of publications. Makes no request where nothing is published.
 
     Metadata that was the newest, or that the hint named, less than ``reader_grace`` ago is kept with all that it names:
     readers may have opened it. So is metadata of a version that is still pinned: Glue may name it. Other objects go at

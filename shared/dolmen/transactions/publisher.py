@@ -1,6 +1,6 @@
-"""What erasures and background work ask of the module that publishes tables for readers of another format.
+"""The publisher of tables for readers of another format, as erasures and background work know it.
 
-That module is above: its package names it here when ``dolmen.api`` is imported, and it is loaded when it is first used.
+Its module is above: its package names it here when ``dolmen.api`` is imported, and it is loaded when it is first used.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ErasurePublications:
     by_hand: tuple[str, ...] = ()
 
 
-class Publisher(ABC):
+class TablePublisher(ABC):
     """Publishes versions of tables, and keeps its objects in the database under ``prefix``."""
 
     prefix: str
@@ -126,9 +126,9 @@ def register_publisher(module: str) -> None:
 
 
 @cache
-def publisher() -> Publisher:
+def publisher() -> TablePublisher:
     """The publisher. It is an error if none is registered: receipts and collection would overlook its objects."""
     if not _modules:
         raise RuntimeError("no publisher is registered: import dolmen.api")
-    found: Publisher = import_module(_modules[0]).PUBLISHER
+    found: TablePublisher = import_module(_modules[0]).PUBLISHER
     return found

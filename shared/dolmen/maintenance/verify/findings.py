@@ -230,7 +230,7 @@ class Finding:
 
     @property
     def repair(self) -> str:
-        """What to do about it."""
+        """The way to repair it, in words."""
         return self.what.repair
 
     @property
