@@ -21,7 +21,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dolmen.base.cached import cached_property
 from dolmen.base.runtime import Runtime, cached_property
 from dolmen.commit.context import Context
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
@@ -30,7 +29,6 @@ from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.types import to_boolean_array
 from dolmen.maintenance.compact.compaction_plan import CompactionOptions
-from dolmen.maintenance.compact.rewrite import Bound, Sorter
 from dolmen.maintenance.compact.splice import Splicing, Unit
 from dolmen.maintenance.unresolved import Unresolved
 from dolmen.rows.scan.data_objects import GAP_BYTES
@@ -39,8 +37,7 @@ from dolmen.rows.scan.reading import PlanReader, RowGroupColumns
 from dolmen.rows.scan.row_groups import OpenFile, RowGroup, column_of, live_mask, row_groups
 from dolmen.rows.write.data_file import CopiedGroups, with_commit_ts, write_data_files, write_spliced_files
 from dolmen.rows.write.encodings import DEFAULT, WriteOptions
-from dolmen.rows.write.runs import sort_columns
-from dolmen.rows.write.spliced_object import CopiedGroups
+from dolmen.rows.write.parquet_object import sort_columns
 
 _REQUESTS_AT_ONCE = 4
 """Each reads up to 8 MB ahead, which bounds memory."""
