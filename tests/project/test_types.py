@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 MAPPINGS = {
     "dolmen.format.types:FROM_JSON": "plain",
-    "dolmen.predicate.constants:Domain": "domain",
+    "dolmen.predicate.domains:Domain": "domain",
     "dolmen.rows.scan.by_key.key_codes:WORDS": "codes",
     "dolmen.rows.scan.engines.dataframes:LITERALS": "polars",
     "dolmen.ingest.formats.text.cells:PARSERS": "text",
