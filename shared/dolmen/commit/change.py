@@ -68,8 +68,7 @@ class Claim:
     """A read of a transaction: its commit is valid only if the result is still the same.
 
     Args:
-        base_ts: ``commit_ts`` of the version that was read.
-        epoch: the table's epoch in that version.
+        epoch, base_ts: the table's epoch in the version that was read, and ``commit_ts`` of that version.
         may_match: whether a data file, or any file of a segment, may hold rows that were read (by statistics).
         advice: what the error tells the reader to do.
         schema: the table's columns in that version, by which the rows were read; None if they may change.
@@ -145,8 +144,7 @@ class ColumnsClaim:
     """The names of a table's columns, as a call used them: it is valid only if they still name the same columns.
 
     Args:
-        base_ts: ``commit_ts`` of the version in which they were looked up.
-        schema: the table's columns in that version.
+        base_ts, schema: ``commit_ts`` of the version in which they were looked up, and the table's columns there.
     """
 
     name: str
@@ -484,9 +482,7 @@ def make_version(
     Args:
         changes: in order; each is applied to a base with the effects of those before it.
         now_us: the server's clock, in microseconds.
-        attempt: the name of this attempt.
-        commit_id: names what becomes the version.
-        segments: holds what ``prepare`` has read.
+        attempt, commit_id: the names of this attempt, and of the version.
 
     Returns:
         The manifest, None if background work has nothing left to do; and the effects of each change.

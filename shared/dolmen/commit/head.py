@@ -235,7 +235,7 @@ class Stamp:
     """The time that a version is dated with.
 
     Args:
-        time_us: the server's clock, microseconds since the epoch.
+        time_us: the server's clock.
         made: the same time by the clocks of this machine.
     """
 
@@ -301,12 +301,7 @@ class Head:
         raise AssertionError("unreachable")
 
     def look(self) -> Look | None:
-        """Reads the pointer alone: 1 GET. None if there is none.
-
-        Raises:
-            CorruptionError: it is damaged, gone, or went back to an older version.
-            UnsupportedFormatError: a newer dolmen wrote it.
-        """
+        """Reads the pointer alone: 1 GET. None if there is none. Raises what ``refresh`` raises."""
         known = self.cached
         try:
             found = self.store.get(POINTER)
@@ -345,11 +340,8 @@ class Head:
     def check_new(self, base: Base) -> Base:
         """Checks, when there is no pointer, that nothing was ever committed: one request.
 
-        Returns:
-            ``base``, or a version that others have committed in the meantime.
-
-        Raises:
-            CorruptionError: there are manifests of later versions, so the pointer existed and is lost.
+        Returns ``base``, or a version that others have committed in the meantime. Raises CorruptionError if there are
+        manifests of later versions, so that the pointer existed and is lost.
         """
         if not self.has_been_committed_to():
             return base
@@ -398,17 +390,12 @@ class Head:
     def server_now(self, previous: Manifest) -> int:
         """The server's last ``Date`` in microseconds, which is never ahead of its clock.
 
-        Raises:
-            ClockError: it is a day away from both the local clock and the previous commit.
+        Raises ClockError if it is a day away from both the local clock and the previous commit.
         """
         return self._check_clock(self.store.clock.now_us, previous)
 
     def stamp(self, previous: Manifest) -> Stamp | None:
-        """The server's time now, for the version after ``previous``; None if it must be asked for.
-
-        Raises:
-            ClockError: see ``server_now``.
-        """
+        """The server's time now, for the version after ``previous``; None if only a request tells it."""
         made = self.runtime.instant()
         now_us = self.store.clock.estimate()
         return None if now_us is None else Stamp(self._check_clock(now_us, previous), made)

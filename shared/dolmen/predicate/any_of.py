@@ -16,22 +16,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dolmen.base.cached import cached_property
 from dolmen.base.runtime import cached_property
 from dolmen.format.types import to_mask
+from dolmen.predicate import ast
 from dolmen.predicate.ast import (
-    And,
-    Compare,
-    In,
-    IsNull,
-    Like,
-    Literal,
-    Or,
     Predicate,
     Term,
-    Truth,
-    columns,
-    computes,
-    uses_calls,
 )
 from dolmen.predicate.evaluate import equal_values, matches, values_of
 
@@ -62,21 +53,21 @@ class Conjunction:
 
     def __init__(self, predicate: Predicate) -> None:
         self.predicate = predicate
-        self.ids = columns(predicate)
+        self.ids = ast.columns(predicate)
         self.conjuncts = tuple(sorted(_conjuncts(predicate), key=_cost))
         self._values: dict[pa.DataType, pa.Array | None] = {}
 
     @cached_property
     def alternatives(self) -> tuple[Conjunction, ...]:
         """Conjunctions of which one must be TRUE: the operands of an OR, or the predicate itself."""
-        if isinstance(self.predicate, Or):
+        if isinstance(self.predicate, ast.Or):
             return tuple(each for arg in self.predicate.args for each in Conjunction(arg).alternatives)
         return (self,)
 
     @cached_property
-    def equality(self) -> Compare | None:
+    def equality(self) -> ast.Compare | None:
         """A conjunct that compares a column or call with one value by ``=``; None if there is none."""
-        return next((each for each in self.conjuncts if isinstance(each, Compare) and _is_equality(each)), None)
+        return next((each for each in self.conjuncts if isinstance(each, ast.Compare) and _is_equality(each)), None)
 
     @cached_property
     def rest(self) -> tuple[Predicate, ...]:
@@ -85,7 +76,7 @@ class Conjunction:
     def value(self, arrow_type: pa.DataType) -> pa.Array | None:
         if arrow_type not in self._values:
             assert self.equality is not None
-            assert isinstance(self.equality.right, Literal)
+            assert isinstance(self.equality.right, ast.Literal)
             self._values[arrow_type] = equal_values(self.equality.left, self.equality.right, arrow_type)
         return self._values[arrow_type]
 
@@ -97,11 +88,11 @@ def row_cost_ns(predicate: Predicate | None) -> int:
     """
     if predicate is None:
         return _COMPARE_NS
-    if isinstance(predicate, Or):
+    if isinstance(predicate, ast.Or):
         return sum(map(row_cost_ns, predicate.args))
     if any(map(_is_equality, _conjuncts(predicate))):
         return 0
-    return _CALL_NS if uses_calls(predicate) else _COMPARE_NS
+    return _CALL_NS if ast.uses_calls(predicate) else _COMPARE_NS
 
 
 def any_of(
@@ -193,7 +184,7 @@ class _AnyOf:
             if conjunct in self._shared:
                 rows = rows[self._whole(conjunct)[rows]]
                 continue
-            values = {id_: self._arrays[id_].take(pa.array(rows)) for id_ in columns(conjunct)}
+            values = {id_: self._arrays[id_].take(pa.array(rows)) for id_ in ast.columns(conjunct)}
             rows = rows[to_mask(matches(conjunct, values, len(rows)))]
         self._found[rows] = True
 
@@ -207,26 +198,26 @@ class _AnyOf:
 
 
 def _conjuncts(predicate: Predicate) -> list[Predicate]:
-    if isinstance(predicate, And):
+    if isinstance(predicate, ast.And):
         return [each for arg in predicate.args for each in _conjuncts(arg)]
     return [predicate]
 
 
 def _is_equality(conjunct: Predicate) -> bool:
-    return isinstance(conjunct, Compare) and conjunct.op == "=" and isinstance(conjunct.right, Literal)
+    return isinstance(conjunct, ast.Compare) and conjunct.op == "=" and isinstance(conjunct.right, ast.Literal)
 
 
 def _is_short(conjunct: Predicate) -> bool:
     """Whether a conjunct has no long list of values, which takes long to hash."""
-    return isinstance(conjunct, (Compare, IsNull, Like, Truth))
+    return isinstance(conjunct, (ast.Compare, ast.IsNull, ast.Like, ast.Truth))
 
 
-_RANKS: dict[type, int] = {Compare: 1, IsNull: 2, Truth: 2, In: 3, Like: 4}
+_RANKS: dict[type, int] = {ast.Compare: 1, ast.IsNull: 2, ast.Truth: 2, ast.In: 3, ast.Like: 4}
 
 
 def _cost(conjunct: Predicate) -> int:
     """The rank of a conjunct: lower if it costs less or leaves fewer rows."""
-    if computes(conjunct):
+    if ast.computes(conjunct):
         return 5
     if _is_equality(conjunct):
         return 0

@@ -23,56 +23,18 @@ from dolmen.errors import InputError, PredicateError, SchemaError
 from dolmen.format.column_history import is_date_to_timestamp
 from dolmen.format.schema import Field, Schema, is_nested
 from dolmen.format.types import TIMESTAMP, TYPES, Plain, short_type, to_json, type_of
+from dolmen.predicate import ast, domains
 from dolmen.predicate import like as like_patterns
-from dolmen.predicate.ast import (
-    FALSE,
-    MAX_MEMBERS,
-    MAX_PATTERN,
-    NULL,
-    TRUE,
-    And,
-    Call,
-    Column,
-    Compare,
-    Constant,
-    In,
-    IsNull,
-    Like,
-    Literal,
-    Not,
-    Or,
-    Predicate,
-    Term,
-    Truth,
-    all_columns,
-    check_count,
-    map_leaves,
-    terms_of,
-    with_terms,
-)
+from dolmen.predicate.ast import Predicate, Term
 from dolmen.predicate.constants import NULL as NULL_VALUE
 from dolmen.predicate.constants import Value, from_text
-from dolmen.predicate.domains import (
-    HOLDS,
-    MAX_DIGITS,
-    Domain,
-    Function,
-    Op,
-    domain_of,
-    fit,
-    grid,
-    into,
-    join,
-    order,
-    representable,
-    result_of,
-)
+from dolmen.predicate.domains import Domain, Function, Op, domain_of
 
 
 class Computed(NamedTuple):
     """A function of columns. Conditions can use it wherever they can use a column."""
 
-    call: Call
+    call: ast.Call
 
     @property
     def arrow_type(self) -> pa.DataType:
@@ -142,17 +104,17 @@ def compare(op: Op, left: Side, right: Side, within: Domain | None = None) -> Pr
     if isinstance(left, _NAMED):
         right = _coerced(right, left)
     if any(isinstance(side, Value) and side.kind is None for side in (left, right)):
-        return NULL
+        return ast.NULL
     domain = within or _domain((left, right))
     if isinstance(left, Value):
         assert isinstance(right, Value)
-        sign = order(*(into(side.value, side.kind, domain) for side in (left, right)))
-        return Constant(sign in HOLDS[op])
+        sign = domains.order(*(domains.into(side.value, side.kind, domain) for side in (left, right)))
+        return ast.Constant(sign in domains.HOLDS[op])
     if isinstance(right, Value):
-        return Compare(op, _column(left), _literal(right, domain, left.arrow_type))
+        return ast.Compare(op, _column(left), _literal(right, domain, left.arrow_type))
     if _domain((left, right)) is not domain:
         raise PredicateError("BETWEEN over columns and numbers of different precision: write two comparisons")
-    return Compare(op, _column(left), _column(right))
+    return ast.Compare(op, _column(left), _column(right))
 
 
 def between(value: Side, low: Side, high: Side) -> Predicate:
@@ -162,7 +124,7 @@ def between(value: Side, low: Side, high: Side) -> Predicate:
         sides = [_coerced(side, field) for side in sides]
     not_null = [side for side in sides if isinstance(side, _NAMED) or side.kind is not None]
     if not not_null:
-        return NULL
+        return ast.NULL
     domain = _domain(not_null)
     value, low, high = sides
     return conjunction([compare(">=", value, low, domain), compare("<=", value, high, domain)])
@@ -171,20 +133,20 @@ def between(value: Side, low: Side, high: Side) -> Predicate:
 def one_of(field: Named, values: Iterable[Value]) -> Predicate:
     """``field IN (values)``."""
     coerced = [_coerced(value, field) for value in values]
-    check_count(len(coerced), MAX_MEMBERS, "members of an IN", "split it")
+    ast.check_count(len(coerced), ast.MAX_MEMBERS, "members of an IN", "split it")
     members = [value for value in coerced if isinstance(value, Value) and value.kind is not None]
     null = len(members) < len(coerced)
     if not members:
-        return NULL if null else FALSE
+        return ast.NULL if null else ast.FALSE
     domain = _domain([field, *{value.kind: value for value in members}.values()])
-    plain = {into(value.value, value.kind, domain): None for value in members}
+    plain = {domains.into(value.value, value.kind, domain): None for value in members}
     distinct = sorted((value for value in plain if value == value), key=None)
     if len(distinct) < len(plain):
         distinct.append(float("nan"))
     if len(distinct) == 1 and not null:
-        return Compare("=", _column(field), _literal(Value(domain, distinct[0]), domain, field.arrow_type))
+        return ast.Compare("=", _column(field), _literal(Value(domain, distinct[0]), domain, field.arrow_type))
     arrow_type = _type_of(distinct, domain, field.arrow_type)
-    return In(_column(field), str(arrow_type), tuple(map(to_json, _exactly(distinct, arrow_type))), null)
+    return ast.In(_column(field), str(arrow_type), tuple(map(to_json, _exactly(distinct, arrow_type))), null)
 
 
 def one_of_tuples(fields: Sequence[Field], rows: Sequence[Sequence[Value]]) -> Predicate:
@@ -203,7 +165,7 @@ def one_of_tuples(fields: Sequence[Field], rows: Sequence[Sequence[Value]]) -> P
 
 
 def is_null(field: Named) -> Predicate:
-    return IsNull(_column(field))
+    return ast.IsNull(_column(field))
 
 
 def truth(field: Named) -> Predicate:
@@ -213,8 +175,8 @@ def truth(field: Named) -> Predicate:
             f"{_described(field)} is {short_type(field.type)}, not a condition; compare it with something"
         )
     column = _column(field)
-    assert isinstance(column, Column), "no function of columns returns a boolean"
-    return Truth(column)
+    assert isinstance(column, ast.Column), "no function of columns returns a boolean"
+    return ast.Truth(column)
 
 
 def like(field: Named, pattern: Value, escape: str | None, ignore_case: bool) -> Predicate:
@@ -223,7 +185,7 @@ def like(field: Named, pattern: Value, escape: str | None, ignore_case: bool) ->
             f"LIKE is for strings, and {_described(field)} is {short_type(field.type)}: CAST integers AS VARCHAR"
         )
     if pattern.kind is None:
-        return NULL
+        return ast.NULL
     if pattern.kind is not Domain.TEXT:
         raise PredicateError("the pattern of LIKE must be a text in single quotes")
     if escape is not None and (len(escape) != 1 or (ignore_case and escape.isalpha())):
@@ -231,9 +193,9 @@ def like(field: Named, pattern: Value, escape: str | None, ignore_case: bool) ->
             f"ESCAPE {short_repr(escape)}: write one character, and with ILIKE one that is not a letter"
         )
     text = str(pattern.value)
-    check_count(len(text), MAX_PATTERN, "characters of a LIKE pattern", "shorten it")
+    ast.check_count(len(text), ast.MAX_PATTERN, "characters of a LIKE pattern", "shorten it")
     like_patterns.pattern(text, escape)
-    return Like(_column(field), text, escape, ignore_case)
+    return ast.Like(_column(field), text, escape, ignore_case)
 
 
 def distinct_from(left: Side, right: Side) -> Predicate:
@@ -257,11 +219,11 @@ def compute(function: Function, args: Sequence[Side], target: pa.DataType | None
     terms = [_argument(function, arg) for arg in args]
     if function == "cast" and terms[0].arrow_type == target:
         return args[0]
-    found = result_of(function, [term.arrow_type for term in terms], target)
-    return Computed(Call(function, tuple(terms), str(found)))
+    found = domains.result_of(function, [term.arrow_type for term in terms], target)
+    return Computed(ast.Call(function, tuple(terms), str(found)))
 
 
-def _argument(function: Function, arg: Side) -> Term | Literal:
+def _argument(function: Function, arg: Side) -> Term | ast.Literal:
     if not isinstance(arg, Value):
         return _column(arg)
     if not isinstance(arg.kind, Domain) or not arg.kind.is_number:
@@ -271,27 +233,27 @@ def _argument(function: Function, arg: Side) -> Term | Literal:
 
 def conjunction(args: Iterable[Predicate]) -> Predicate:
     """AND of any number of predicates; nested ANDs and constants are folded."""
-    flat = [p for arg in args for p in (arg.args if isinstance(arg, And) else (arg,)) if p != TRUE]
-    if FALSE in flat:
-        return FALSE
-    return And(tuple(flat)) if len(flat) > 1 else flat[0] if flat else TRUE
+    flat = [p for arg in args for p in (arg.args if isinstance(arg, ast.And) else (arg,)) if p != ast.TRUE]
+    if ast.FALSE in flat:
+        return ast.FALSE
+    return ast.And(tuple(flat)) if len(flat) > 1 else flat[0] if flat else ast.TRUE
 
 
 def disjunction(args: Iterable[Predicate]) -> Predicate:
     """OR of any number of predicates; nested ORs and constants are folded."""
-    flat = [p for arg in args for p in (arg.args if isinstance(arg, Or) else (arg,)) if p != FALSE]
-    if TRUE in flat:
-        return TRUE
-    return Or(tuple(flat)) if len(flat) > 1 else flat[0] if flat else FALSE
+    flat = [p for arg in args for p in (arg.args if isinstance(arg, ast.Or) else (arg,)) if p != ast.FALSE]
+    if ast.TRUE in flat:
+        return ast.TRUE
+    return ast.Or(tuple(flat)) if len(flat) > 1 else flat[0] if flat else ast.FALSE
 
 
 def negation(p: Predicate) -> Predicate:
     """NOT; a double negation is removed."""
-    if isinstance(p, Not):
+    if isinstance(p, ast.Not):
         return p.arg
-    if isinstance(p, Constant):
-        return Constant(None if p.value is None else not p.value)
-    return Not(p)
+    if isinstance(p, ast.Constant):
+        return ast.Constant(None if p.value is None else not p.value)
+    return ast.Not(p)
 
 
 def rebind(p: Predicate, schema: Schema) -> Predicate:
@@ -300,36 +262,39 @@ def rebind(p: Predicate, schema: Schema) -> Predicate:
     Raises:
         SchemaError: a column was dropped, or its new type cannot be compared with the literals.
     """
-    return map_leaves(p, lambda leaf: _rebind_leaf(leaf, schema))
+    return ast.map_leaves(p, lambda leaf: _rebind_leaf(leaf, schema))
 
 
 def _rebind_leaf(leaf: Predicate, schema: Schema) -> Predicate:
-    new = with_terms(leaf, lambda term: _rebind_term(term, schema))
-    if isinstance(new, Compare) and join(domain_of(new.left.arrow_type), domain_of(new.right.arrow_type)) is None:
-        old = short_type(terms_of(leaf)[0].type)
+    new = ast.with_terms(leaf, lambda term: _rebind_term(term, schema))
+    if (
+        isinstance(new, ast.Compare)
+        and domains.join(domain_of(new.left.arrow_type), domain_of(new.right.arrow_type)) is None
+    ):
+        old = short_type(ast.terms_of(leaf)[0].type)
         raise SchemaError(
             f"the predicate was bound to {old} and cannot compare {short_type(new.left.type)} with "
             f"{short_type(new.right.type)}"
         )
-    if isinstance(new, Like) and domain_of(new.column.arrow_type) is not Domain.TEXT:
+    if isinstance(new, ast.Like) and domain_of(new.column.arrow_type) is not Domain.TEXT:
         raise SchemaError("the column of a LIKE is no longer a string")
     return new
 
 
 def _rebind_term(term: Term, schema: Schema) -> Term:
-    if isinstance(term, Call):
-        args = tuple(arg if isinstance(arg, Literal) else _rebind_term(arg, schema) for arg in term.args)
+    if isinstance(term, ast.Call):
+        args = tuple(arg if isinstance(arg, ast.Literal) else _rebind_term(arg, schema) for arg in term.args)
         try:
-            found = result_of(term.function, [arg.arrow_type for arg in args], term.arrow_type)
+            found = domains.result_of(term.function, [arg.arrow_type for arg in args], term.arrow_type)
         except PredicateError as error:
             raise SchemaError(f"the predicate can no longer be evaluated: {error.reason}") from error
-        return Call(term.function, args, str(found))
+        return ast.Call(term.function, args, str(found))
     field = next((field for field in schema.fields if field.id == term.id), None)
     if field is None:
         old = schema.by_id.get(term.id)
         raise SchemaError(f"the predicate names column {old.name if old else term.id!r}, which was dropped")
     own, become = domain_of(term.arrow_type), domain_of(field.arrow_type)
-    if become is None or join(own, become) is not become:
+    if become is None or domains.join(own, become) is not become:
         raise SchemaError(
             f"the predicate was bound to column {field.name!r} as {short_type(term.type)}, and it is now "
             f"{short_type(field.type)}"
@@ -345,7 +310,7 @@ def _column(field: Named) -> Term:
     if isinstance(field, Computed):
         return field.call
     assert isinstance(field.type, str), "nested columns are refused where names are looked up"
-    return Column(field.id, field.type)
+    return ast.Column(field.id, field.type)
 
 
 def _coerced(side: Side, field: Named) -> Side:
@@ -356,14 +321,14 @@ def _coerced(side: Side, field: Named) -> Side:
     if side.kind is Domain.TEXT and domain is not Domain.TEXT:
         return from_text(str(side.value), field.arrow_type)
     if side.kind is Domain.DATE and domain is Domain.ZONED:
-        return Value(domain, into(side.value, Domain.DATE, Domain.NAIVE))
+        return Value(domain, domains.into(side.value, Domain.DATE, Domain.NAIVE))
     return side
 
 
 def _domain(sides: Sequence[Side]) -> Domain:
     """The common domain. Raises PredicateError."""
     kinds = [domain_of(side.arrow_type) if isinstance(side, _NAMED) else side.kind for side in sides]
-    domain = join(*kinds) if all(isinstance(kind, Domain) for kind in kinds) else None  # type: ignore[arg-type]
+    domain = domains.join(*kinds) if all(isinstance(kind, Domain) for kind in kinds) else None  # type: ignore[arg-type]
     if domain is not None:
         return domain
     names = " with ".join(
@@ -383,10 +348,10 @@ def _domain(sides: Sequence[Side]) -> Domain:
     raise PredicateError(f"can't compare {names}{hint}")
 
 
-def _literal(value: Value, domain: Domain, column: pa.DataType) -> Literal:
-    plain = into(value.value, value.kind, domain)
+def _literal(value: Value, domain: Domain, column: pa.DataType) -> ast.Literal:
+    plain = domains.into(value.value, value.kind, domain)
     arrow_type = _type_of([plain], domain, column)
-    return Literal(str(arrow_type), to_json(_exactly([plain], arrow_type)[0]))
+    return ast.Literal(str(arrow_type), to_json(_exactly([plain], arrow_type)[0]))
 
 
 def _type_of(values: Sequence[Plain], domain: Domain, column: pa.DataType) -> pa.DataType:
@@ -395,14 +360,16 @@ def _type_of(values: Sequence[Plain], domain: Domain, column: pa.DataType) -> pa
         return _LITERAL_TYPES[domain]
     for candidate in (column, pa.int64(), pa.uint64()):
         if domain_of(candidate) is Domain.EXACT:
-            cells = grid(candidate, domain)
-            if all(isinstance(fit("=", value, cells), tuple) for value in values):
+            cells = domains.grid(candidate, domain)
+            if all(isinstance(domains.fit("=", value, cells), tuple) for value in values):
                 return candidate
     parts = [Decimal(value).as_tuple() for value in values]  # type: ignore[arg-type]
     scale = max(0, *(-int(part.exponent) for part in parts))
     precision = scale + max(1, *(len(part.digits) + int(part.exponent) for part in parts))
-    if precision > MAX_DIGITS:
-        raise PredicateError(f"the numbers need a type of {precision} digits; at most {MAX_DIGITS} are supported")
+    if precision > domains.MAX_DIGITS:
+        raise PredicateError(
+            f"the numbers need a type of {precision} digits; at most {domains.MAX_DIGITS} are supported"
+        )
     return pa.decimal128(precision, scale)
 
 
@@ -412,14 +379,14 @@ def _exactly(values: Sequence[Any], arrow_type: pa.DataType) -> list[Plain]:
     if domain in (Domain.FLOAT32, Domain.FLOAT64):
         return [value + 0.0 for value in values]
     if domain in (Domain.DATE, Domain.NAIVE, Domain.ZONED):
-        cells = grid(arrow_type, Domain.EXACT)
+        cells = domains.grid(arrow_type, Domain.EXACT)
         if not all(cells.least <= value <= cells.greatest for value in values):
             raise PredicateError("the date or timestamp is outside the range that can be stored")
     if domain is not Domain.EXACT:
         return list(values)
     if pa.types.is_integer(arrow_type):
         return [int(value) for value in values]
-    return representable(values, arrow_type, Domain.EXACT)
+    return domains.representable(values, arrow_type, Domain.EXACT)
 
 
 def days_to_timestamps(p: Predicate, types: Mapping[int, pa.DataType]) -> Predicate:
@@ -431,20 +398,20 @@ def days_to_timestamps(p: Predicate, types: Mapping[int, pa.DataType]) -> Predic
     if not any(type_of(current) is TIMESTAMP for current in types.values()):
         return p
     changed = {
-        column: Column(column.id, str(types[column.id]))
-        for column in all_columns(p)
+        column: ast.Column(column.id, str(types[column.id]))
+        for column in ast.all_columns(p)
         if column.id in types and is_date_to_timestamp(column.arrow_type, types[column.id])
     }
     if not changed:
         return p
 
     def replaced(term: Term) -> Term:
-        if isinstance(term, Call):
-            args = tuple(arg if isinstance(arg, Literal) else replaced(arg) for arg in term.args)
+        if isinstance(term, ast.Call):
+            args = tuple(arg if isinstance(arg, ast.Literal) else replaced(arg) for arg in term.args)
             return msgspec.structs.replace(term, args=args)
         return changed.get(term, term)
 
-    return map_leaves(p, lambda leaf: with_terms(leaf, replaced))
+    return ast.map_leaves(p, lambda leaf: ast.with_terms(leaf, replaced))
 
 
 Node = TypeVar("Node")

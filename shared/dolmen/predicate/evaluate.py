@@ -20,47 +20,13 @@ import pyarrow.compute as pc
 from dolmen.base.units import DAY_US, HOUR_US, MINUTE_US
 from dolmen.errors import Error, PredicateError, SchemaError
 from dolmen.format.types import one_array, to_array, to_mask, to_scalar
-from dolmen.predicate import like
+from dolmen.predicate import ast, domains, like
 from dolmen.predicate.ast import (
-    And,
-    Call,
-    Compare,
-    Constant,
-    In,
-    IsNull,
-    Like,
-    Literal,
-    Not,
-    Or,
     Predicate,
     Term,
-    Truth,
-    all_columns,
-    columns_in,
-    from_json,
-    to_json,
 )
 from dolmen.predicate.constants import civil_from_days
-from dolmen.predicate.domains import (
-    HOLDS,
-    PARTS,
-    Domain,
-    Function,
-    Op,
-    domain_of,
-    exact_float,
-    fit,
-    grid,
-    into,
-    join,
-    order,
-    plain_of,
-    precision_of,
-    representable,
-    result_of,
-    rounds_to,
-    scale_of,
-)
+from dolmen.predicate.domains import Domain, Function, Op, domain_of
 from dolmen.predicate.prune import judge
 
 _ARITHMETIC = {"+": pc.add, "-": pc.subtract, "*": pc.multiply, "/": pc.divide}
@@ -77,7 +43,7 @@ def compute(function: Function, args: Sequence[Any], target: pa.DataType) -> Any
     """
     if function in ("lower", "upper"):
         return like.lower(args[0]) if function == "lower" else pc.utf8_upper(like.repair_utf8(args[0]))
-    if function in PARTS:
+    if function in domains.PARTS:
         return _part(function, args[0])
     if function == "cast":
         return _cast_array(args[0], target)
@@ -110,7 +76,7 @@ def _working(target: pa.DataType) -> pa.DataType:
 
 
 def _decimal256(array: Any) -> Any:
-    return array.cast(pa.decimal256(precision_of(array.type), scale_of(array.type)))
+    return array.cast(pa.decimal256(domains.precision_of(array.type), domains.scale_of(array.type)))
 
 
 def to_floats(array: Any, target: pa.DataType) -> Any:
@@ -135,7 +101,7 @@ def _cast_array(array: Any, target: pa.DataType) -> Any:
         return to_floats(array, target)
     if to is not Domain.EXACT:
         return array.cast(target)
-    own, cells = grid(array.type, Domain.EXACT), grid(target, Domain.EXACT)
+    own, cells = domains.grid(array.type, Domain.EXACT), domains.grid(target, Domain.EXACT)
     if own.unit == cells.unit == 1 and pa.types.is_integer(array.type) and pa.types.is_integer(target):
         least, greatest = max(own.least, cells.least), min(own.greatest, cells.greatest)
         if (least, greatest) != (own.least, own.greatest):
@@ -145,12 +111,12 @@ def _cast_array(array: Any, target: pa.DataType) -> Any:
             )
             array = pc.if_else(fits, array, pa.scalar(None, array.type))
         return array.cast(target)
-    digits = len(str(max(-own.least, own.greatest))) - scale_of(array.type) + scale_of(target)
-    wide = _decimal256(array).cast(pa.decimal256(max(digits, 1), scale_of(target)))
+    digits = len(str(max(-own.least, own.greatest))) - domains.scale_of(array.type) + domains.scale_of(target)
+    wide = _decimal256(array).cast(pa.decimal256(max(digits, 1), domains.scale_of(target)))
     if own.least * own.unit < cells.least * cells.unit or own.greatest * own.unit > cells.greatest * cells.unit:
         most = 10**wide.type.precision - 1
         least, greatest = (
-            pa.scalar(plain_of(raw, wide.type), wide.type)
+            pa.scalar(domains.plain_of(raw, wide.type), wide.type)
             for raw in (max(cells.least, -most), min(cells.greatest, most))
         )
         fits = pc.and_(pc.greater_equal(wide, least), pc.less_equal(wide, greatest))
@@ -218,23 +184,23 @@ def matches(p: Predicate, columns: Columns, length: int) -> pa.BooleanArray:
 
 def _evaluate(p: Predicate, columns: Columns) -> Any:
     match p:
-        case Compare():
+        case ast.Compare():
             return _compare(p, columns)
-        case And():
+        case ast.And():
             return _fold(pc.and_kleene, _FALSE, p.args, columns)
-        case Or():
+        case ast.Or():
             return _fold(pc.or_kleene, _TRUE, p.args, columns)
-        case Not():
+        case ast.Not():
             return pc.invert(_evaluate(p.arg, columns))
-        case In():
+        case ast.In():
             return _in(p, columns)
-        case IsNull():
+        case ast.IsNull():
             return pc.is_null(values_of(p.column, columns))
-        case Like():
+        case ast.Like():
             return like.match(_only(Domain.TEXT, p.column, columns), p.pattern, p.escape, p.ignore_case)
-        case Truth():
+        case ast.Truth():
             return _only(Domain.BOOLEAN, p.column, columns)
-        case Constant():
+        case ast.Constant():
             return pa.scalar(p.value, pa.bool_())
 
 
@@ -250,7 +216,7 @@ def _fold(kernel: Any, final: pa.Scalar, args: tuple[Predicate, ...], columns: C
 
 def values_of(column: Term, columns: Columns) -> Any:
     """The values of a column or call, without dictionary encoding."""
-    if isinstance(column, Call):
+    if isinstance(column, ast.Call):
         return _computed(column, columns)
     array = columns[column.id]
     if pa.types.is_dictionary(array.type):
@@ -258,18 +224,18 @@ def values_of(column: Term, columns: Columns) -> Any:
     return array.cast(column.arrow_type) if pa.types.is_null(array.type) else array
 
 
-def _computed(call: Call, columns: Columns) -> Any:
+def _computed(call: ast.Call, columns: Columns) -> Any:
     """The values of a call. Their type depends on the columns' types in this file, not on the bound types."""
     args = [_argument(arg, columns) for arg in call.args]
     try:
-        target = result_of(call.function, [arg.type for arg in args], call.arrow_type)
+        target = domains.result_of(call.function, [arg.type for arg in args], call.arrow_type)
     except PredicateError as error:
         raise SchemaError(f"{call.function}, bound to {call.type}: {error.reason}") from error
     return compute(call.function, args, target)
 
 
-def _argument(arg: Term | Literal, columns: Columns) -> Any:
-    if isinstance(arg, Literal):
+def _argument(arg: Term | ast.Literal, columns: Columns) -> Any:
+    if isinstance(arg, ast.Literal):
         return to_scalar(arg.plain, arg.arrow_type)
     array = values_of(arg, columns)
     domain, own = _domain(arg, array, array.type), arg.arrow_type
@@ -285,7 +251,7 @@ def _argument(arg: Term | Literal, columns: Columns) -> Any:
 
 
 def _holds(wide: pa.DataType, narrow: pa.DataType) -> bool:
-    a, b = grid(wide, Domain.EXACT), grid(narrow, Domain.EXACT)
+    a, b = domains.grid(wide, Domain.EXACT), domains.grid(narrow, Domain.EXACT)
     in_steps = (b.unit / a.unit).denominator == 1
     return in_steps and a.least * a.unit <= b.least * b.unit and a.greatest * a.unit >= b.greatest * b.unit
 
@@ -299,28 +265,28 @@ def _only(domain: Domain, column: Term, columns: Columns) -> Any:
 
 
 def _other_type(column: Term, array: Any) -> SchemaError:
-    ids = ", ".join(str(each.id) for each in columns_in(column))
+    ids = ", ".join(str(each.id) for each in ast.columns_in(column))
     return SchemaError(f"column {ids}, bound as {column.type}, is {array.type} in this file")
 
 
 def _domain(column: Term, array: Any, other: pa.DataType) -> Domain:
     """The domain of a comparison: at least as wide as the column's bound type and its type in the file."""
-    domain = join(domain_of(column.arrow_type), domain_of(array.type), domain_of(other))
+    domain = domains.join(domain_of(column.arrow_type), domain_of(array.type), domain_of(other))
     if domain is None:
         raise _other_type(column, array)
     return domain
 
 
-def _compare(p: Compare, columns: Columns) -> Any:
+def _compare(p: ast.Compare, columns: Columns) -> Any:
     left = values_of(p.left, columns)
-    if not isinstance(p.right, Literal):
+    if not isinstance(p.right, ast.Literal):
         right = values_of(p.right, columns)
-        domain = join(_domain(p.left, left, left.type), _domain(p.right, right, right.type))
+        domain = domains.join(_domain(p.left, left, left.type), _domain(p.right, right, right.type))
         if domain is None:
             raise SchemaError(f"columns of types {left.type} and {right.type} do not compare")
         return _compare_columns(p.op, _common(left, right, domain), _common(right, left, domain), domain)
     domain = _domain(p.left, left, p.right.arrow_type)
-    value = into(p.right.plain, domain_of(p.right.arrow_type), domain)
+    value = domains.into(p.right.plain, domain_of(p.right.arrow_type), domain)
     if domain.is_float:
         return _compare_float(p.op, left, value, domain)
     if domain in (Domain.TEXT, Domain.BYTES, Domain.BOOLEAN):
@@ -330,11 +296,11 @@ def _compare(p: Compare, columns: Columns) -> Any:
 
 
 def _compare_exact(op: Op, array: Any, value: Any, domain: Domain) -> Any:
-    fitted = fit(op, value, grid(array.type, domain))
+    fitted = domains.fit(op, value, domains.grid(array.type, domain))
     if isinstance(fitted, bool):
         return _constant_where_known(array, fitted)
     op, raw = fitted
-    return _KERNELS[op](array, to_scalar(plain_of(raw, array.type), array.type))
+    return _KERNELS[op](array, to_scalar(domains.plain_of(raw, array.type), array.type))
 
 
 def _compare_float(op: Op, array: Any, value: float, domain: Domain) -> Any:
@@ -356,8 +322,8 @@ def _compare_float(op: Op, array: Any, value: float, domain: Domain) -> Any:
 def _compare_rounded(op: Op, array: Any, value: float, domain: Domain) -> Any:
     """Compares integers and decimals with a float, as their nearest floats but without a cast."""
     if not abs(value) < 2e38:  # beyond all of them, or NaN
-        return _constant_where_known(array, order(0.0, value) in HOLDS[op])
-    least, greatest, inclusive = rounds_to(value, domain)
+        return _constant_where_known(array, domains.order(0.0, value) in domains.HOLDS[op])
+    least, greatest, inclusive = domains.rounds_to(value, domain)
     if op in ("=", "<>"):
         equal = pc.and_kleene(*(_compare_rounded(side, array, value, domain) for side in (">=", "<=")))
         return equal if op == "=" else pc.invert(equal)
@@ -403,8 +369,10 @@ def _exact_common(a: pa.DataType, b: pa.DataType) -> pa.DataType:
     """The narrowest type for the values of two integer or decimal types."""
     if pa.types.is_integer(a) and pa.types.is_integer(b) and not {a, b} & {pa.uint64()}:
         return pa.int64()
-    scale = max(scale_of(a), scale_of(b))
-    precision = scale + max(precision_of(a) - scale_of(a), precision_of(b) - scale_of(b))
+    scale = max(domains.scale_of(a), domains.scale_of(b))
+    precision = scale + max(
+        domains.precision_of(a) - domains.scale_of(a), domains.precision_of(b) - domains.scale_of(b)
+    )
     return pa.decimal128(precision, scale) if precision <= 38 else pa.decimal256(precision, scale)
 
 
@@ -423,7 +391,7 @@ def _constant_where_known(array: Any, value: bool) -> Any:
     return pc.or_kleene(pc.is_valid(array), _NULL) if value else pc.and_kleene(pc.is_null(array), _NULL)
 
 
-def _in(p: In, columns: Columns) -> Any:
+def _in(p: ast.In, columns: Columns) -> Any:
     array = values_of(p.column, columns)
     domain = _domain(p.column, array, p.arrow_type)
     if domain.is_float and not (pa.types.is_integer(array.type) and _all_exact(p, domain)):
@@ -446,32 +414,32 @@ def _in(p: In, columns: Columns) -> Any:
     return pc.or_kleene(found, _NULL) if p.null else found
 
 
-def equal_values(term: Term, literal: Literal, arrow_type: pa.DataType) -> pa.Array | None:
+def equal_values(term: Term, literal: ast.Literal, arrow_type: pa.DataType) -> pa.Array | None:
     """The value of this type that equals a literal: an array of one value, or an empty one if there is none.
 
     None if equal values of the type can differ in their bytes, as floats can.
     """
-    domain = join(domain_of(term.arrow_type), domain_of(arrow_type), domain_of(literal.arrow_type))
+    domain = domains.join(domain_of(term.arrow_type), domain_of(arrow_type), domain_of(literal.arrow_type))
     if domain is None or domain.is_float or pa.types.is_fixed_size_binary(arrow_type):
         return None
-    return _value_set(In(term, literal.type, (literal.value,)), arrow_type, domain)
+    return _value_set(ast.In(term, literal.type, (literal.value,)), arrow_type, domain)
 
 
-def _all_exact(p: In, domain: Domain) -> bool:
-    return all(exact_float(value, domain) for value in p.plain)  # type: ignore[arg-type]
+def _all_exact(p: ast.In, domain: Domain) -> bool:
+    return all(domains.exact_float(value, domain) for value in p.plain)  # type: ignore[arg-type]
 
 
-def _value_set(p: In, arrow_type: pa.DataType, domain: Domain) -> pa.Array:
+def _value_set(p: ast.In, arrow_type: pa.DataType, domain: Domain) -> pa.Array:
     """The members that this type has."""
     own = domain_of(p.arrow_type)
-    values = [into(value, own, domain) for value in p.plain]
+    values = [domains.into(value, own, domain) for value in p.plain]
     if domain in (Domain.TEXT, Domain.BYTES, Domain.BOOLEAN):
         return to_array(values, arrow_type)
     if pa.types.is_floating(arrow_type):
         if 0.0 in values:
             values.append(-0.0)  # equal to 0.0, but with another hash
         return to_array(values, arrow_type)
-    return to_array(representable(values, arrow_type, Domain.EXACT if domain.is_float else domain), arrow_type)
+    return to_array(domains.representable(values, arrow_type, Domain.EXACT if domain.is_float else domain), arrow_type)
 
 
 _SAMPLES: dict[Domain | None, Any] = {Domain.BOOLEAN: True, Domain.TEXT: "a", Domain.BYTES: b"a"}
@@ -483,8 +451,8 @@ def check_evaluates(p: Predicate) -> None:
     Raises PredicateError if one of these steps fails.
     """
     try:
-        stored = from_json(to_json(p))
-        types = {column.id: column.arrow_type for column in all_columns(p)}
+        stored = ast.from_json(ast.to_json(p))
+        types = {column.id: column.arrow_type for column in ast.all_columns(p)}
         evaluate(stored, {id_: pa.array([], arrow_type) for id_, arrow_type in types.items()}, 0)
         evaluate(stored, {id_: pa.nulls(1, arrow_type) for id_, arrow_type in types.items()}, 1)
         evaluate(stored, {id_: _sample(arrow_type) for id_, arrow_type in types.items()}, 1)

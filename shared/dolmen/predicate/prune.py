@@ -22,22 +22,8 @@ import numpy.typing as npt
 
 from dolmen.format.entries import UNKNOWN, Bounds
 from dolmen.format.schema import type_from_json
-from dolmen.predicate import like
-from dolmen.predicate.ast import (
-    And,
-    Column,
-    Compare,
-    Constant,
-    In,
-    IsNull,
-    Like,
-    Literal,
-    Not,
-    Or,
-    Predicate,
-    Term,
-    Truth,
-)
+from dolmen.predicate import ast, like
+from dolmen.predicate.ast import Predicate, Term
 from dolmen.predicate.domains import Domain, Op, domain_of, fit, grid, into, join
 
 Fact: TypeAlias = bool | npt.NDArray[np.bool_]
@@ -82,10 +68,10 @@ class Spread(NamedTuple):
 class Statistics(Protocol):
     """Statistics of one file, or of many files."""
 
-    def spread(self, column: Column, domain: Domain | None) -> Spread:
+    def spread(self, column: ast.Column, domain: Domain | None) -> Spread:
         """The spread of a column, with bounds in a domain; without bounds if that is None."""
 
-    def members(self, spread: Spread, p: In, domain: Domain) -> tuple[Fact, Fact]:
+    def members(self, spread: Spread, p: ast.In, domain: Domain) -> tuple[Fact, Fact]:
         """Whether an ordinary value of a spread in a domain may be a member of an IN, and whether one may be none."""
 
 
@@ -108,28 +94,28 @@ def judge(p: Predicate, stats: Mapping[int, Bounds], rows: int) -> StatsVerdict:
 def outcomes(p: Predicate, statistics: Statistics) -> Outcomes:
     """The outcomes that a predicate may have for some row of a file that is not empty."""
     match p:
-        case And():
+        case ast.And():
             return reduce(_and, [outcomes(arg, statistics) for arg in p.args])
-        case Or():
+        case ast.Or():
             return _not(reduce(_and, [_not(outcomes(arg, statistics)) for arg in p.args]))
-        case Not():
+        case ast.Not():
             return _not(outcomes(p.arg, statistics))
-        case Constant():
+        case ast.Constant():
             return Outcomes(p.value is True, p.value is False, p.value is None)
-        case IsNull():
+        case ast.IsNull():
             spread = _spread(p.column, statistics, None)
             return Outcomes(spread.null, spread.ordinary | spread.nan, False)
-        case Compare():
+        case ast.Compare():
             domain = _common_domain(p.left.type, p.right.type)
             left = _spread(p.left, statistics, domain)
-            if isinstance(p.right, Literal):
+            if isinstance(p.right, ast.Literal):
                 return compare(left, p.op, point(into(p.right.plain, _own_domain(p.right.type), domain)))
             return compare(left, p.op, _spread(p.right, statistics, domain))
-        case In():
+        case ast.In():
             return _in(p, statistics)
-        case Like():
+        case ast.Like():
             return _like(p, _spread(p.column, statistics, Domain.TEXT))
-        case Truth():
+        case ast.Truth():
             return compare(_spread(p.column, statistics, Domain.BOOLEAN), "=", point(True))
 
 
@@ -189,7 +175,7 @@ def _may_be_at_most(a: Any, b: Any) -> Fact:
     return found
 
 
-def _in(p: In, statistics: Statistics) -> Outcomes:
+def _in(p: ast.In, statistics: Statistics) -> Outcomes:
     domain = _common_domain(p.column.type, p.type)
     spread = _spread(p.column, statistics, domain)
     has_nan = p.plain[-1] != p.plain[-1]
@@ -201,7 +187,7 @@ def _in(p: In, statistics: Statistics) -> Outcomes:
     return Outcomes(found, missed, spread.null)
 
 
-def sorted_members(p: In, domain: Domain) -> list[Any]:
+def sorted_members(p: ast.In, domain: Domain) -> list[Any]:
     """The members of an IN as plain values of a domain, ascending; computed once.
 
     NULL, NaN, and values that the column's type lacks are left out.
@@ -217,7 +203,7 @@ def sorted_members(p: In, domain: Domain) -> list[Any]:
     return members
 
 
-def _like(p: Like, spread: Spread) -> Outcomes:
+def _like(p: ast.Like, spread: Spread) -> Outcomes:
     if p.ignore_case:
         return Outcomes(spread.ordinary, spread.ordinary, spread.null)
     pattern = like.pattern(p.pattern, p.escape)
@@ -233,7 +219,7 @@ def _like(p: Like, spread: Spread) -> Outcomes:
 
 def _spread(term: Term, statistics: Statistics, domain: Domain | None) -> Spread:
     """The spread of a column. Statistics do not cover functions of columns."""
-    if isinstance(term, Column):
+    if isinstance(term, ast.Column):
         return statistics.spread(term, domain)
     own = _own_domain(term.type)
     return Spread(None, None, True, own is None or own.is_float, True)
@@ -257,7 +243,7 @@ class _FileStatistics:
     def __init__(self, bounds: Mapping[int, Bounds], rows: int) -> None:
         self._bounds, self._rows = bounds, rows
 
-    def spread(self, column: Column, domain: Domain | None) -> Spread:
+    def spread(self, column: ast.Column, domain: Domain | None) -> Spread:
         least, greatest, nulls, nans = self._bounds.get(column.id, UNKNOWN)
         if nulls is not None and nulls >= self._rows:
             return Spread(None, None, False, False, True)
@@ -272,7 +258,7 @@ class _FileStatistics:
             least, greatest = (None if end != end else end for end in (least, greatest))
         return Spread(least, greatest, ordinary, nans is None or nans > 0, nulls is None or nulls > 0)
 
-    def members(self, spread: Spread, p: In, domain: Domain) -> tuple[bool, bool]:
+    def members(self, spread: Spread, p: ast.In, domain: Domain) -> tuple[bool, bool]:
         members, least, greatest = sorted_members(p, domain), spread.least, spread.greatest
         first = 0 if least is None else bisect_left(members, least)
         inside = first < len(members) and (greatest is None or members[first] <= greatest)

@@ -11,22 +11,8 @@ import pyarrow as pa
 
 from dolmen.format.schema import Schema, type_from_json
 from dolmen.format.types import Plain
-from dolmen.predicate.ast import (
-    And,
-    Call,
-    Column,
-    Compare,
-    Constant,
-    In,
-    IsNull,
-    Like,
-    Literal,
-    Not,
-    Or,
-    Predicate,
-    Term,
-    Truth,
-)  # fmt: skip
+from dolmen.predicate import ast
+from dolmen.predicate.ast import Predicate, Term
 from dolmen.predicate.constants import format_date, format_time, format_timestamp
 from dolmen.predicate.domains import Domain, domain_of
 
@@ -41,7 +27,7 @@ _RESERVED = (
 )
 _RESERVED_NAMES = frozenset(_RESERVED.split())
 
-_ANY_NUMBER = Column(0, "int64")
+_ANY_NUMBER = ast.Column(0, "int64")
 _SQL_TYPES = {
     "int8": "TINYINT", "int16": "SMALLINT", "int32": "INT", "int64": "BIGINT", "uint8": "UTINYINT",
     "uint16": "USMALLINT", "uint32": "UINTEGER", "uint64": "UBIGINT", "float": "FLOAT", "double": "DOUBLE",
@@ -57,47 +43,47 @@ def to_sql(p: Predicate, schema: Schema) -> str:
         schema: has all columns of the predicate, dropped ones too.
     """
     match p:
-        case Compare():
+        case ast.Compare():
             right = p.right
-            text = _value(right.plain, right.type, p.left) if isinstance(right, Literal) else _name(right, schema)
+            text = _value(right.plain, right.type, p.left) if isinstance(right, ast.Literal) else _name(right, schema)
             return f"{_name(p.left, schema)} {p.op} {text}"
-        case In():
+        case ast.In():
             return _in(p, "IN", schema)
-        case IsNull():
+        case ast.IsNull():
             return f"{_name(p.column, schema)} IS NULL"
-        case Like():
+        case ast.Like():
             operator = "ILIKE" if p.ignore_case else "LIKE"
             escape = f" ESCAPE {_quoted(p.escape)}" if p.escape else ""
             return f"{_name(p.column, schema)} {operator} {_quoted(p.pattern)}{escape}"
-        case Truth():
+        case ast.Truth():
             return _name(p.column, schema)
-        case Constant():
+        case ast.Constant():
             return "NULL" if p.value is None else "TRUE" if p.value else "FALSE"
-        case Not(arg=IsNull(column=column)):
+        case ast.Not(arg=ast.IsNull(column=column)):
             return f"{_name(column, schema)} IS NOT NULL"
-        case Not(arg=In() as inner):
+        case ast.Not(arg=ast.In() as inner):
             return _in(inner, "NOT IN", schema)
-        case Not():
+        case ast.Not():
             return f"NOT {_nested(p.arg, schema)}"
-        case And():
+        case ast.And():
             return " AND ".join(_nested(arg, schema) for arg in p.args)
-        case Or():
+        case ast.Or():
             return " OR ".join(_nested(arg, schema) for arg in p.args)
     raise AssertionError(p)
 
 
-def _in(p: In, operator: str, schema: Schema) -> str:
+def _in(p: ast.In, operator: str, schema: Schema) -> str:
     values = [_value(value, p.type, p.column) for value in p.plain]
     return f"{_name(p.column, schema)} {operator} ({', '.join(values + ['NULL'] * p.null)})"
 
 
 def _nested(p: Predicate, schema: Schema) -> str:
     text = to_sql(p, schema)
-    return f"({text})" if isinstance(p, (And, Or)) else text
+    return f"({text})" if isinstance(p, (ast.And, ast.Or)) else text
 
 
 def _name(column: Term, schema: Schema) -> str:
-    if isinstance(column, Call):
+    if isinstance(column, ast.Call):
         return _call(column, schema)
     name = schema.by_id[column.id].name
     is_unique = sum(field.name.lower() == name for field in schema.fields) <= 1
@@ -106,9 +92,9 @@ def _name(column: Term, schema: Schema) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _call(call: Call, schema: Schema) -> str:
+def _call(call: ast.Call, schema: Schema) -> str:
     args = [
-        _value(arg.plain, arg.type, _ANY_NUMBER) if isinstance(arg, Literal) else _name(arg, schema)
+        _value(arg.plain, arg.type, _ANY_NUMBER) if isinstance(arg, ast.Literal) else _name(arg, schema)
         for arg in call.args
     ]
     if call.function == "cast":

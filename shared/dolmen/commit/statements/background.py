@@ -32,8 +32,7 @@ class Resolve:
     """Brings files up to a snapshot: rows that its unresolved tombstones match get into the files' deletion vectors.
 
     Args:
-        epoch: the table's epoch in the snapshot; in another epoch there is nothing to do.
-        through: ``commit_ts`` of the snapshot.
+        epoch, through: the table's epoch in the snapshot, and ``commit_ts`` of the snapshot.
         positions: by path, the rows that tombstones up to ``through`` match; an empty bitmap for a file without
             matches. Files that others replaced are left out.
         segments: keys of segments whose live files are all resolved up to ``through``.
@@ -127,7 +126,7 @@ class Group:
 
     Args:
         inputs: the files' effective entries in the snapshot that was read.
-        outputs: the files that replace them; none when no row is left.
+        outputs: the files that replace them; none if no row is left.
     """
 
     inputs: tuple[DataFile, ...]
@@ -356,12 +355,7 @@ class MoveFence(DatabaseStatement):
 
 @dataclass(frozen=True)
 class CollectionProgress(DatabaseStatement):
-    """Records what collection has finished, and removes it from the work list.
-
-    Args:
-        freed: everything that was released up to this version is deleted.
-        swept: orphans last modified before this time are deleted.
-    """
+    """Records which objects collection has deleted: those released up to a version, and orphans older than a time."""
 
     freed: int
     swept: int
@@ -384,7 +378,7 @@ def _remove_segments(draft: Draft, is_obsolete: Callable[[Segment], bool]) -> No
 
 @dataclass(frozen=True)
 class PutIndexParts:
-    """Adds parts to a table's index, in place of others.
+    """Adds parts to a table's index, in place of others (keys).
 
     It has no effect if the index has changed since it was read, or if rows were erased since: their keys may be in the
     outputs.
@@ -392,8 +386,6 @@ class PutIndexParts:
     Args:
         seen: keys of all parts in the version that was read.
         through: ``commit_ts`` of that version.
-        inputs: keys of the parts that go.
-        outputs: the new parts.
     """
 
     name: str

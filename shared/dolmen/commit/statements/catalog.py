@@ -130,8 +130,7 @@ class AlterTable:
     """Changes columns, or the sort key.
 
     Args:
-        known: the columns that its author saw; other ones are a conflict.
-        known_sort_key: likewise the ids of the sort key.
+        known, known_sort_key: the columns, and ids of the sort key, that its author saw; other ones are a conflict.
         changes: in order; each sees the effect of those before it.
     """
 
@@ -177,20 +176,8 @@ class AlterTable:
 
 
 @dataclass(frozen=True)
-class AdoptTable:
-    """Creates a table with files that are there already. Raises TableExistsError when the name is taken.
-
-    Args:
-        entry: with the files; columns that have a narrower type in some of them have any ``widened_ts`` but 0.
-    """
-
-    name: str
-    entry: TableEntry
-    request: str | None = None
-
-    @property
-    def uuid(self) -> str:
-        return self.entry.uuid
+class AdoptTable(CreateTable):
+    """Creates a table with existing files. Columns that are narrower in some of them have any ``widened_ts`` but 0."""
 
     def apply(self, draft: Draft, ts: int) -> None:
         """Adds the table. Its files may lack columns, or have them under other names: hence ``altered_ts``."""
@@ -258,12 +245,7 @@ class DropTag(DatabaseStatement):
 
 @dataclass(frozen=True)
 class PutCursor(DatabaseStatement):
-    """Makes a cursor, moves it, or removes it.
-
-    Args:
-        seen: the cursor as its reader saw it; None if there was none.
-        value: what it becomes; None removes it.
-    """
+    """Makes a cursor, moves it, or removes it: replaces the one that its reader saw (None: there was none)."""
 
     cursor: str
     seen: Cursor | None
@@ -375,10 +357,8 @@ class Restore:
     A table that was dropped since comes back. The memory of a table's changes (CDC) comes back with it, or goes.
 
     Args:
-        name: the table; None for all tables of the database.
-        uuid: its uuid; "" for all.
-        version: the earlier version.
-        then_ts: its commit timestamp.
+        name, uuid: those of the table; None and "" for all tables of the database.
+        then_ts: commit timestamp of the earlier version.
         tables: whole entries of that version, by the name that each gets.
         present: whether the table must still have its name, and not have been dropped.
         erased: hides rows that were erased since.
@@ -444,8 +424,7 @@ class CloneTable:
 
     Args:
         name, uuid: those of the new table.
-        version: the version whose entry it is.
-        then_ts: its commit timestamp.
+        version, then_ts: the version of the entry, and its commit timestamp.
         entry: the whole entry in that version.
         memory: the whole entry of its memory of changes, if it had one, and the uuid for the copy of it.
         erased: hides rows that were erased since.

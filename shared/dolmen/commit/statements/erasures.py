@@ -123,7 +123,6 @@ class HurryErasure(DatabaseStatement):
     """Makes the rows of an erasure leave the disk as soon as they can; does nothing if it has left already.
 
     Args:
-        id: the erasure.
         now_us: the server's clock.
     """
 
@@ -214,8 +213,7 @@ class Erase:
     Unlike a delete it also holds for older versions, late drops and the disk.
 
     Args:
-        name: the table; None for all tables with a subject.
-        uuid: its uuid; "" for all.
+        name, uuid: those of the table; None and "" for all tables with a subject.
         erasure: id of the erasure.
         requested_at: time of the request, in microseconds by the server's clock.
         tombstone: names the rows of the one table.

@@ -169,9 +169,8 @@ class Overwrite:
     """Replaces all rows of a table. Its earlier entries are never read again.
 
     Args:
-        epoch: the table's epoch in the version that this was made on.
-        base_ts: ``commit_ts`` of that version: rows added or deleted since are a conflict.
-        force: overwrite those rows too.
+        epoch, base_ts: the table's epoch in the version that this was made on, and ``commit_ts`` of that version.
+        force: overwrite also rows that were added since; otherwise they are a conflict, and deletes since.
         schema: the table's columns when the files were written.
     """
 

@@ -61,7 +61,7 @@ class KeyEncoding:
     """How the values of some columns become keys.
 
     Args:
-        kinds: one word per column; columns of equal kinds have equal bytes for equal values.
+        kinds: a word for each column; columns of equal kinds have equal bytes for equal values.
         width: bytes of every key; 0 if keys have different lengths.
     """
 
@@ -70,11 +70,7 @@ class KeyEncoding:
 
     @classmethod
     def of(cls, types: Sequence[pa.DataType]) -> KeyEncoding:
-        """The encoding of keys that consist of columns of these types.
-
-        Raises:
-            InputError: a float or nested column, which cannot be part of a key.
-        """
+        """The encoding of keys of these types. Raises InputError for floats and nested columns."""
         for each in types:
             if not can_be_key(each):
                 raise InputError(f"a column of type {each} can't be (part of) a key")

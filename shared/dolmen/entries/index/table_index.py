@@ -162,12 +162,7 @@ class OpenPart:
 
 @dataclass(frozen=True, slots=True)
 class IndexReader:
-    """Reads parts of indexes. Safe to use from several threads.
-
-    Args:
-        cache: keeps decoded pages.
-        tally: counts fetches.
-    """
+    """Reads parts of indexes. Safe to use from several threads."""
 
     store: ObjectStore
     runtime: Runtime
@@ -202,11 +197,7 @@ class IndexReader:
         return OpenPart(part, found[0], Tree(found[1], lambda references: self.pages((part, r) for r in references)))
 
     def pages(self, requested: Iterable[tuple[Segment, PageRef]]) -> Iterator[Page]:
-        """Reads pages of parts, in this order; neighbours that are not cached take one request.
-
-        Raises:
-            CorruptionError: a page is missing, or differs from its reference.
-        """
+        """Reads pages of parts, in this order; neighbours that are not cached take one request."""
         groups = self._groups(requested)
         for pages in self.runtime.map(self._read, groups, size=lambda group: group.length, most=_AHEAD_BYTES):
             yield from pages
@@ -306,13 +297,9 @@ _POSITION = np.uint64((1 << 32) - 1)
 
 @dataclass(frozen=True)
 class KeyMatches:
-    """Some entries of keys that were looked up.
+    """Some entries of keys that were looked up: for each the index of its key, the file's number, the row's position.
 
-    Args:
-        uuids: of the files, by number.
-        keys: for each entry the index of its key among those that were looked up.
-        files: the number of its file.
-        positions: of its row there.
+    ``uuids`` has the uuids of the files, by their number.
     """
 
     uuids: tuple[str, ...]
@@ -323,12 +310,7 @@ class KeyMatches:
 
 @dataclass(frozen=True)
 class FoundRows:
-    """The rows of one file that have one of some keys.
-
-    Args:
-        positions: those of the rows, ascending, hidden ones included.
-        keys: for each row the index of its key among those that were looked up.
-    """
+    """The positions of rows of one file, ascending, hidden rows included, and the index of each one's key."""
 
     positions: npt.NDArray[np.uint32]
     keys: npt.NDArray[np.int64]
@@ -348,11 +330,7 @@ class TableIndex:
 
     @classmethod
     def of(cls, entry: TableEntry, reader: IndexReader) -> TableIndex:
-        """Opens the index of a table (whole entry), with one request for each part that is not cached.
-
-        Raises:
-            CorruptionError: a part is missing or damaged.
-        """
+        """Opens the index of a table (whole entry): one request for each part that is not cached. See ``open``."""
         encoding = encoding_of(entry)
         opened = reader.runtime.map(reader.open, entry.segments_of("index"))
         fitting = tuple(part for part in opened if part.fits(entry.primary_key, encoding.kinds))
@@ -386,13 +364,9 @@ class TableIndex:
         return found
 
     def matches(self, keys: Keys) -> Iterator[KeyMatches]:
-        """The entries of these keys, page by page. Pages of one level of all parts are fetched together.
+        """The entries of these keys (distinct, ascending), page by page. Raises CorruptionError.
 
-        Args:
-            keys: distinct, in ascending order.
-
-        Raises:
-            CorruptionError: a page is missing or damaged.
+        Pages of one level of all parts are fetched together.
         """
         roots = [part.tree.root for part in self.parts]
         for number, at, places in find_all(roots, keys, self._pages):

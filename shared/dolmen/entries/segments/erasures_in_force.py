@@ -228,10 +228,7 @@ def tables_of(erasure: Erasure, entry: TableEntry) -> tuple[ErasedTable, ...]:
 
 
 def with_deletes(entry: TableEntry, erased: Iterable[ErasedTable]) -> TableEntry:
-    """A table's whole entry with deletes and the columns that they name.
-
-    A delete is left out if it names a column whose id the clone has given to another column.
-    """
+    """A table's whole entry with deletes and their columns, but for deletes whose column ids it has given to others."""
     tombstones = entry.tombstones
     for each in erased:
         known = entry.schema.by_id

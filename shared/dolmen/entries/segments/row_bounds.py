@@ -78,11 +78,7 @@ def verdict_masks(predicates: Iterable[Predicate], table: StatsTable) -> Iterato
 
 
 def in_range_mask(column: Column, least: Plain, greatest: Plain, domain: Domain, table: StatsTable) -> Mask:
-    """A mask of the files that may have values of a column from ``least`` to ``greatest``, neither NULL nor NaN.
-
-    Args:
-        least, greatest: values of ``domain``; None = unknown.
-    """
+    """A mask of the files that may have values of a column from ``least`` to ``greatest`` (None = unknown)."""
     spread = _TableStatistics(table).spread(column, domain)
     return _mask(compare(spread, "=", Spread(least, greatest, True, False, False)).true, table)
 
@@ -189,10 +185,8 @@ class _End:
             if others is None or (values.type != others.type and not {values.type, others.type} <= _SIGNED):
                 return True
             return _holds(values, op, others)
-        if self._domain.is_float:
-            return _holds(values, op, pa.scalar(float(other), values.type))
-        if self._domain is Domain.BOOLEAN:
-            return _holds(values, op, pa.scalar(int(other), values.type))
+        if self._domain.is_float or self._domain is Domain.BOOLEAN:
+            return _holds(values, op, pa.scalar(float(other) if self._domain.is_float else int(other), values.type))
         if self._domain in (Domain.TEXT, Domain.BYTES):
             return _holds(values, op, to_scalar(other, values.type))
         fitted = fit(op, other, grid(values.type, self._domain))

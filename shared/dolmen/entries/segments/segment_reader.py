@@ -44,7 +44,6 @@ from dolmen.store.cache import CacheKey, ObjectCache
 
 Codes = npt.NDArray[np.uint64]
 Positions = npt.NDArray[np.int64]
-Numbers = npt.NDArray[np.int64]
 _Choice = tuple[frozenset[int], frozenset[tuple[int, pa.DataType]]]
 
 _LENGTH = 32
@@ -151,12 +150,12 @@ class FileTable:
             self._grown(self)
         return found
 
-    def numbers(self, name: str) -> Numbers:
+    def numbers(self, name: str) -> Positions:
         """A column of integers; -1 for NULL."""
         column = self.column(name)
         if column is None:
             return np.full(len(self), _UNKNOWN, np.int64)
-        numbers: Numbers = column.fill_null(_UNKNOWN).to_numpy()
+        numbers: Positions = column.fill_null(_UNKNOWN).to_numpy()
         return numbers
 
     @cached_property
@@ -334,11 +333,9 @@ class SegmentReader:
 
     def each_files(self, segments: Iterable[Segment], ahead: int | None = None) -> Iterator[tuple[Segment, FileTable]]:
         """``files`` of several segments in order. ``ahead`` are fetched at once, by default as many as are small."""
-
-        def read(segment: Segment) -> tuple[Segment, FileTable]:
-            return segment, self.files(segment)
-
-        return self.runtime.map(read, segments, ahead=ahead, size=lambda segment: segment.size, most=_AHEAD_BYTES)
+        return self.runtime.map(
+            lambda s: (s, self.files(s)), segments, ahead=ahead, size=lambda s: s.size, most=_AHEAD_BYTES
+        )
 
     def overlays(self, segment: Segment) -> tuple[Overlay, ...]:
         return self._entries(segment)

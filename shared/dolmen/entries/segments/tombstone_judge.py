@@ -49,10 +49,9 @@ _MANY = 64
 
 @dataclass(frozen=True)
 class KeyRanges:
-    """Keys tombstones over the same columns of the same types, judged all at once.
+    """Keys tombstones over the same columns of the same types, oldest first, judged all at once.
 
     Args:
-        tombstones: oldest first; at least one.
         indexes: the index of each among all tombstones of the table.
         ts: the timestamp of each.
         ends: the least and greatest values of each, by column.
