@@ -16,7 +16,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dolmen.base.cached import cached_property
 from dolmen.base.runtime import cached_property
 from dolmen.format.types import to_mask
 from dolmen.predicate import ast
