@@ -38,7 +38,7 @@ ERASURES: tuple[Mutation, ...] = (
     mutation(
         "late drops bring erased rows back",
         "an erasure applies to rows that were dropped before it",
-        "format/receipts.py",
+        "format/manifest.py",
         "        return dropped_us is None or dropped_us <= self.requested_at + CLOCK_STEP_US\n",
         "        return dropped_us is None\n",
     ),
@@ -126,14 +126,14 @@ ERASURES: tuple[Mutation, ...] = (
     mutation(
         "files without a drop time bring erased rows back",
         "all erasures apply to a drop without a time",
-        "format/receipts.py",
+        "format/manifest.py",
         "        return dropped_us is None or dropped_us <= self.requested_at + CLOCK_STEP_US\n",
         "        return dropped_us is not None and dropped_us <= self.requested_at + CLOCK_STEP_US\n",
     ),
     mutation(
         "rows that are dropped after an erasure are erased",
         "rows that are dropped after the request are new",
-        "format/receipts.py",
+        "format/manifest.py",
         "        return dropped_us is None or dropped_us <= self.requested_at + CLOCK_STEP_US\n",
         "        return True\n",
     ),

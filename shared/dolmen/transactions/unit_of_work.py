@@ -109,7 +109,7 @@ class Commit:
 
     @property
     def done(self) -> str:
-        """What it did in words: ``append events; delete users(user_id)``."""
+        """The changes in words: ``append events; delete users(user_id)``."""
         return "; ".join([*map(str, self.did), *([f"{self.did_more:,} more"] if self.did_more else ())])
 
     @property
