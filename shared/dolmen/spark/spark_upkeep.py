@@ -26,8 +26,15 @@ from dolmen.maintenance.gc.collection import Collected, collect
 from dolmen.maintenance.gc.deletion import Codes, KeySet, stable_code, stable_codes
 from dolmen.maintenance.gc.mark import MarkPart, keys_of_part, split_mark
 from dolmen.maintenance.indexing import MOST_LOST, Indexed, IndexVersion, PartBuilding, index_reader
-from dolmen.spark.sessions import check_database, check_session, worker_url
-from dolmen.spark.tasks import MapBatches, map_in_tasks, raising_dolmen_errors, run_numbered, snapshot_in_task
+from dolmen.spark.sessions import check_database, check_session
+from dolmen.spark.tasks import (
+    MapBatches,
+    map_in_tasks,
+    raising_dolmen_errors,
+    run_numbered,
+    snapshot_in_task,
+    worker_url,
+)
 
 _MARKED = "part INT, piece INT, pieces INT, probe BIGINT, codes BINARY"
 _COLUMNS = pa.schema(

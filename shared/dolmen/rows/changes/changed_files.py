@@ -31,9 +31,9 @@ from dolmen.rows.changes.table_state import (
     younger_files,
 )
 from dolmen.rows.scan.data_objects import cut_by_size
-from dolmen.rows.scan.plan import FilePlan, ScanPlan
+from dolmen.rows.scan.plan import ScanPlan
 from dolmen.rows.scan.reading import PlanReader, RowGroupColumns
-from dolmen.rows.scan.row_groups import OpenFile, RowGroup, column_of, live_mask, row_groups, row_mask
+from dolmen.rows.scan.row_groups import FilePlan, OpenFile, RowGroup, column_of, live_mask, row_groups, row_mask
 from dolmen.rows.scan.scan_deletes import VECTOR_BYTES, vector_bytes
 
 LosingFile: TypeAlias = AffectedFile | FilePlan

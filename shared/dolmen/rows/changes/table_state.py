@@ -35,7 +35,7 @@ from dolmen.format.manifest import Erasure, HistoryEntry, Manifest, TableEntry
 from dolmen.format.schema import COMMIT_TS_ID, Field, Schema
 from dolmen.format.types import short_type
 from dolmen.predicate import Predicate, StatsVerdict, columns
-from dolmen.rows.scan.plan import FilePlan
+from dolmen.rows.scan.row_groups import FilePlan
 
 AbsentColumns: TypeAlias = Mapping[int, frozenset[int]]
 """By id of a column, the ids of it or of the fields inside it that a version does not show."""

@@ -31,10 +31,10 @@ from dolmen.predicate import columns as columns_of
 from dolmen.predicate.ast import Compare, Literal
 from dolmen.rows.scan.data_objects import GAP_BYTES, REQUEST_BYTES, DataFileFooter, FetchedFooter, Range
 from dolmen.rows.scan.keys_lookup import KeysLookup
-from dolmen.rows.scan.plan import FilePlan
 from dolmen.rows.scan.row_groups import (
     MOST_KEYS,
     Deletes,
+    FilePlan,
     FileProbe,
     KeyFilters,
     KeyProbes,

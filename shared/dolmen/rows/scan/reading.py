@@ -29,6 +29,7 @@ from dolmen.rows.scan.data_objects import (
     PAGE_GAP_BYTES,
     DataFileFooter,
     FetchedFooter,
+    Pending,
     Range,
     coalesce,
     cut_by_size,
@@ -41,8 +42,8 @@ from dolmen.rows.scan.data_objects import (
 )
 from dolmen.rows.scan.file_bytes import FileBytes
 from dolmen.rows.scan.key_access import FilterChoice, FilterUse, IndexedRows, indexed_rows
-from dolmen.rows.scan.plan import FilePlan, Pending, ScanPlan
-from dolmen.rows.scan.row_groups import Deletes, OpenFile, RowGroup, live_mask, row_groups, with_hidden
+from dolmen.rows.scan.plan import ScanPlan
+from dolmen.rows.scan.row_groups import Deletes, FilePlan, OpenFile, RowGroup, live_mask, row_groups, with_hidden
 from dolmen.rows.scan.scan_deletes import (
     VECTOR_BYTES,
     BlobReader,

@@ -32,7 +32,7 @@ from dolmen.predicate.ast import And, Column, Compare, In, Literal, Or, all_colu
 from dolmen.rows.scan.data_objects import DataFileFooter, Range
 from dolmen.rows.scan.file_bytes import FileBytes, Rows, picked_pages
 from dolmen.rows.scan.keys_lookup import KeysLookup, Tuples
-from dolmen.rows.scan.plan import FilePlan
+from dolmen.rows.scan.row_groups import FilePlan
 
 MOST_KEYS = 65_536
 """More values than this are not looked up in filters."""

@@ -31,10 +31,9 @@ from dolmen.format.manifest import Erasure, TableEntry
 from dolmen.format.schema import Schema, constant
 from dolmen.format.types import Mask, to_boolean_array, to_mask
 from dolmen.predicate import Predicate, days_to_timestamps, from_json, matches
-from dolmen.rows.scan.data_objects import Range, coalesce
+from dolmen.rows.scan.data_objects import Pending, Range, coalesce
 from dolmen.rows.scan.keys_lookup import Int64s, KeysInMemory, KeysLookup, KeysOnDisk, Tuples
-from dolmen.rows.scan.plan import FilePlan, Pending
-from dolmen.rows.scan.row_groups import Deletes
+from dolmen.rows.scan.row_groups import Deletes, FilePlan
 from dolmen.store.base import ObjectStore
 from dolmen.store.cache import CacheKey, ObjectCache
 

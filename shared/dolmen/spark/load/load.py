@@ -58,8 +58,8 @@ from dolmen.spark.load.load_tasks import (
     write_ranges,
     write_read,
 )
-from dolmen.spark.sessions import check_database, check_session, worker_url
-from dolmen.spark.tasks import collect_objects, collect_rows, map_in_tasks
+from dolmen.spark.sessions import check_database, check_session
+from dolmen.spark.tasks import collect_objects, collect_rows, map_in_tasks, worker_url
 from dolmen.spark.write.write_tasks import begin_uploads, collect_keeping_alive, encode_entry
 from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.unit_of_work import Commit, leaves_out_erased

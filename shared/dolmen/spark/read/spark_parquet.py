@@ -38,8 +38,8 @@ from dolmen.predicate.ast import And, Compare, Constant, In, IsNull, Like, Liter
 from dolmen.predicate.ast import Column as ColumnOf
 from dolmen.predicate.domains import HOLDS, Domain, Op, domain_of, fit, grid, into, join, order, plain_of, rounds_to
 from dolmen.predicate.like import pattern
-from dolmen.rows.scan.plan import FilePlan
-from dolmen.spark.sessions import warn_once
+from dolmen.rows.scan.row_groups import FilePlan
+from dolmen.spark.read.spark_parquet import warn_once
 from dolmen.spark.spark_types import spark_type, to_frame
 from dolmen.spark.tasks import FILE, Py4JError
 

@@ -30,8 +30,15 @@ from dolmen.format.schema import Field, Schema
 from dolmen.rows.write.data_file import write_data_files
 from dolmen.rows.write.encodings import DEFAULT, WriteOptions
 from dolmen.rows.write.row_digest import mix, row_hashes
-from dolmen.spark.sessions import worker_url
-from dolmen.spark.tasks import FAILURES, collect_objects, collect_rows, conform_batches, dolmen_error, open_to_write
+from dolmen.spark.tasks import (
+    FAILURES,
+    collect_objects,
+    collect_rows,
+    conform_batches,
+    dolmen_error,
+    open_to_write,
+    worker_url,
+)
 from dolmen.store.base import ObjectStore, create
 from dolmen.transactions.transaction import Transaction, unit_of
 
