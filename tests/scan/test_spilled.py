@@ -20,7 +20,7 @@ from dolmen.format.manifest import Manifest
 from dolmen.format.schema import Schema
 from dolmen.format.segments import encode
 from dolmen.format.types import to_plain
-from dolmen.rows.scan.plan import FilePlan
+from dolmen.rows.scan.row_groups import FilePlan
 from dolmen.rows.scan.scan import matching_positions, plan_of
 from dolmen.store.cache import ObjectCache
 from support.random_entries import random_file

@@ -32,9 +32,8 @@ from dolmen.format.delete_object import encode_vector
 from dolmen.format.entries import DataFile
 from dolmen.format.layout import uuid_of
 from dolmen.format.manifest import Manifest, Segment, TableEntry
-from dolmen.rows.scan.plan import FilePlan
 from dolmen.rows.scan.reading import PlanReader, hidden_rows, whole_groups
-from dolmen.rows.scan.row_groups import Deletes, RowGroup, row_groups
+from dolmen.rows.scan.row_groups import Deletes, FilePlan, RowGroup, row_groups
 from dolmen.rows.scan.scan_deletes import BlobReader, load_deletes
 
 _AT_ONCE = 1_000

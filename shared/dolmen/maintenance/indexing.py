@@ -31,9 +31,8 @@ from dolmen.format.manifest import Manifest, Segment, TableEntry
 from dolmen.format.properties import has_index
 from dolmen.format.types import to_mask
 from dolmen.maintenance.segment_merging import size_tier
-from dolmen.rows.scan.plan import FilePlan
 from dolmen.rows.scan.reading import PlanReader, RowGroupColumns
-from dolmen.rows.scan.row_groups import RowGroup, column_of
+from dolmen.rows.scan.row_groups import FilePlan, RowGroup, column_of
 from dolmen.store.cache import ObjectCache
 
 FAN_IN = 4

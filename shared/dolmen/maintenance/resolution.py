@@ -30,9 +30,9 @@ from dolmen.maintenance.erasures.erasure_work import note_held_files
 from dolmen.maintenance.unresolved import ErasureMatches, Unresolved
 from dolmen.rows.scan.data_objects import local_path
 from dolmen.rows.scan.key_access import FilterChoice, IndexedDeletes
-from dolmen.rows.scan.plan import FactSheet, FilePlan
+from dolmen.rows.scan.plan import FactSheet
 from dolmen.rows.scan.reading import PlanReader, RowGroupColumns, hidden_rows, whole_groups
-from dolmen.rows.scan.row_groups import OpenFile, RowGroup, row_groups
+from dolmen.rows.scan.row_groups import FilePlan, OpenFile, RowGroup, row_groups
 
 BUDGET_BYTES = 64 * GIB
 """A call stops after reading about this many bytes, whatever its deadline."""

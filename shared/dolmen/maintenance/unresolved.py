@@ -16,9 +16,8 @@ from dolmen.format.manifest import TableEntry
 from dolmen.format.types import to_boolean_array, to_mask
 from dolmen.predicate import StatsVerdict, matches
 from dolmen.rows.scan.keys_lookup import KeysLookup, Tuples
-from dolmen.rows.scan.plan import FilePlan
 from dolmen.rows.scan.reading import RowGroupColumns
-from dolmen.rows.scan.row_groups import Deletes, OpenFile, RowGroup, as_bound
+from dolmen.rows.scan.row_groups import Deletes, FilePlan, OpenFile, RowGroup, as_bound
 from dolmen.rows.scan.scan_deletes import BlobReader, load_deletes
 
 

@@ -14,7 +14,6 @@ from dolmen.spark.sessions import check_supported
 try:
     from dolmen.spark.load.load import load
     from dolmen.spark.read.to_frame import to_spark
-    from dolmen.spark.source.register import register
     from dolmen.spark.source.table_writers import batches_into
     from dolmen.spark.spark_compaction import compact
     from dolmen.spark.spark_export import export
@@ -25,6 +24,7 @@ try:
     from dolmen.spark.write.from_frame import append, delete, overwrite, upsert
     from dolmen.spark.write.spark_merge import merge
     from dolmen.transactions.merge.clauses import Delete, Insert, Update
+    from pyspark_dolmen import register
 except ImportError:
     check_supported(pyspark.__version__)
     raise

@@ -37,7 +37,7 @@ from dolmen.maintenance.erasures.erasure_work import rewrite_through
 from dolmen.rows.scan.scan import Scan, scan_files
 from dolmen.rows.write.data_file import write_data_files
 from dolmen.spark.read.to_frame import to_spark
-from dolmen.spark.sessions import check_database, check_session, worker_url
+from dolmen.spark.sessions import check_database, check_session
 from dolmen.spark.spark_types import quote, spark_schema
 from dolmen.spark.tasks import (
     FAILURES,
@@ -48,6 +48,7 @@ from dolmen.spark.tasks import (
     run_numbered,
     snapshot_in_task,
     task_runtime,
+    worker_url,
 )
 from dolmen.spark.write.write_tasks import decode_entry, encode_entry
 from dolmen.transactions.snapshot import PinnedTable
@@ -211,10 +212,6 @@ class CompactionRun:
         """Compacts the plan's groups, and the halves of groups that were dropped.
 
         After a failure no job is begun; the results of the running jobs are committed, and then the error is raised.
-
-        Args:
-            deadline: called before each job; True = begin no more.
-            progress: called after each commit.
         """
         context, name = self._context, self._name
         self._url = worker_url(context.store)

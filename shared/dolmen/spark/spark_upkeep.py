@@ -26,8 +26,15 @@ from dolmen.maintenance.gc.collection import Collected, collect
 from dolmen.maintenance.gc.deletion import Codes, KeySet, stable_code, stable_codes
 from dolmen.maintenance.gc.mark import MarkPart, keys_of_part, split_mark
 from dolmen.maintenance.indexing import MOST_LOST, Indexed, IndexVersion, PartBuilding, index_reader
-from dolmen.spark.sessions import check_database, check_session, worker_url
-from dolmen.spark.tasks import MapBatches, map_in_tasks, raising_dolmen_errors, run_numbered, snapshot_in_task
+from dolmen.spark.sessions import check_database, check_session
+from dolmen.spark.tasks import (
+    MapBatches,
+    map_in_tasks,
+    raising_dolmen_errors,
+    run_numbered,
+    snapshot_in_task,
+    worker_url,
+)
 
 _MARKED = "part INT, piece INT, pieces INT, probe BIGINT, codes BINARY"
 _COLUMNS = pa.schema(
@@ -162,7 +169,6 @@ def mark_parts(task: MarkTask) -> MapBatches:
 
 
 def _waves(parts: Sequence[MarkPart]) -> Iterator[list[MarkPart]]:
-    """Yields the parts of each job in turn."""
     some, entries = list[MarkPart](), 0
     for part in parts:
         some.append(part)
@@ -261,7 +267,6 @@ class _IndexRun:
         return self._done(finished=False)
 
     def _build(self, version: IndexVersion, buildings: Sequence[PartBuilding]) -> bool:
-        """Runs a job, and commits its parts. Returns whether the commit landed."""
         now_us = self._context.store.clock.now_us
         for building in buildings:
             self._tried.update(file.uuid for file in building.files)

@@ -26,8 +26,8 @@ from dolmen.predicate import Predicate
 from dolmen.predicate.bind import conjunction
 from dolmen.rows.scan.scan import plan_of
 from dolmen.spark.source.readers import to_predicate
-from dolmen.spark.source.register import register
 from dolmen.spark.spark_types import spark_type
+from pyspark_dolmen import register
 from support.random_tables import FLAT, TYPES, random_column
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)

@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from dolmen import Database
 from dolmen.api.database import Table
 from dolmen.errors import ConflictError, InputError
-from dolmen.spark.source.register import register
 from dolmen.spark.tasks import raising_dolmen_errors
+from pyspark_dolmen import register
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("s", pa.string())])
 

@@ -32,9 +32,8 @@ from dolmen.maintenance.compact.compaction_plan import CompactionOptions
 from dolmen.maintenance.compact.splice import Splicing, Unit
 from dolmen.maintenance.unresolved import Unresolved
 from dolmen.rows.scan.data_objects import GAP_BYTES
-from dolmen.rows.scan.plan import FilePlan
 from dolmen.rows.scan.reading import PlanReader, RowGroupColumns
-from dolmen.rows.scan.row_groups import OpenFile, RowGroup, column_of, live_mask, row_groups
+from dolmen.rows.scan.row_groups import FilePlan, OpenFile, RowGroup, column_of, live_mask, row_groups
 from dolmen.rows.write.data_file import CopiedGroups, with_commit_ts, write_data_files, write_spliced_files
 from dolmen.rows.write.encodings import DEFAULT, WriteOptions
 from dolmen.rows.write.parquet_object import sort_columns

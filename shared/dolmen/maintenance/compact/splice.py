@@ -29,8 +29,7 @@ from dolmen.format.properties import has_index, key_filter_bits
 from dolmen.format.schema import COMMIT_TS_ID, Field, is_nested
 from dolmen.format.types import to_scalar
 from dolmen.rows.scan.data_objects import DataFileFooter, check_footer, missing_file_error
-from dolmen.rows.scan.plan import FilePlan
-from dolmen.rows.scan.row_groups import OpenFile, RowGroup
+from dolmen.rows.scan.row_groups import FilePlan, OpenFile, RowGroup
 from dolmen.rows.write.data_file import CopiedGroup, CopiedGroups, written_frame, written_metadata
 from dolmen.rows.write.encodings import WRITTEN_CODECS, WriteOptions, leaves
 from dolmen.rows.write.parquet_object import (

@@ -31,10 +31,10 @@ from dolmen.predicate import columns as columns_of
 from dolmen.predicate.ast import Compare, Literal
 from dolmen.rows.scan.data_objects import GAP_BYTES, REQUEST_BYTES, DataFileFooter, FetchedFooter, Range
 from dolmen.rows.scan.keys_lookup import KeysLookup
-from dolmen.rows.scan.plan import FilePlan
 from dolmen.rows.scan.row_groups import (
     MOST_KEYS,
     Deletes,
+    FilePlan,
     FileProbe,
     KeyFilters,
     KeyProbes,
@@ -58,12 +58,9 @@ _NEVER = np.iinfo(np.int64).max
 
 @dataclass
 class FilterUse:
-    """Counts the files whose Bloom filters were asked.
+    """Counts the files whose Bloom filters were asked; in ``excluded`` ones they left no row to read or test.
 
-    Args:
-        excluded: files without a row to read or test, thanks to their filters.
-        requests, bytes: fetched for filters, and for footers that came with them.
-        with_footer: paths of the files whose footers came with the filters.
+    ``with_footer`` has the paths of files whose footers came with the filters.
     """
 
     files: int = 0
@@ -73,7 +70,6 @@ class FilterUse:
     with_footer: set[str] = field(default_factory=set)
 
     def add(self, file: OpenFile) -> None:
-        """Counts an opened file."""
         probe = file.probe
         if probe is None:
             return
@@ -92,12 +88,7 @@ class FilterUse:
 
 @dataclass
 class FilterChoice:
-    """Chooses the files of one scan whose filters are asked.
-
-    Args:
-        output: ids of the columns that are read, apart from those that decide about rows.
-        files: the number of files that are asked.
-    """
+    """Chooses the files of a scan whose filters are asked; ``output`` are the columns that do not decide about rows."""
 
     context: Context
     entry: TableEntry

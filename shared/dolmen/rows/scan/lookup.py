@@ -176,7 +176,6 @@ def existing_keys(view: View, keys: KeyRuns, newer_than: int, most: int) -> tupl
 
 
 def _find(view: View, entry: TableEntry, names: list[str], run: KeyRun, newer_than: int) -> Mask:
-    """The keys of a run that the table has."""
     there = np.zeros(len(run.encoded), np.bool_)
     listed = len(there) <= LISTED
     values = dict(zip(entry.primary_key, run.values.columns, strict=True))

@@ -29,6 +29,7 @@ from dolmen.rows.scan.data_objects import (
     PAGE_GAP_BYTES,
     DataFileFooter,
     FetchedFooter,
+    Pending,
     Range,
     coalesce,
     cut_by_size,
@@ -41,8 +42,8 @@ from dolmen.rows.scan.data_objects import (
 )
 from dolmen.rows.scan.file_bytes import FileBytes
 from dolmen.rows.scan.key_access import FilterChoice, FilterUse, IndexedRows, indexed_rows
-from dolmen.rows.scan.plan import FilePlan, Pending, ScanPlan
-from dolmen.rows.scan.row_groups import Deletes, OpenFile, RowGroup, live_mask, row_groups, with_hidden
+from dolmen.rows.scan.plan import ScanPlan
+from dolmen.rows.scan.row_groups import Deletes, FilePlan, OpenFile, RowGroup, live_mask, row_groups, with_hidden
 from dolmen.rows.scan.scan_deletes import (
     VECTOR_BYTES,
     BlobReader,
@@ -100,7 +101,6 @@ class RowGroupColumns:
         return {id_: self._read[id_] for id_ in ids}
 
     def _decode(self, ids: frozenset[int]) -> None:
-        """Decodes those of the columns that the file has."""
         index, columns = self._group.index, self._group.file.footer.columns
         own = [id_ for id_ in columns if id_ in ids]
         if self._group.picked is not None:
@@ -189,7 +189,6 @@ class PlanReader:
                 yield file
 
     def _open_one(self, plan: FilePlan, choice: FilterChoice | None) -> OpenFile:
-        """A file without its vector."""
         footer = self.footers.get(plan.file.uuid)
         if footer is not None:
             return OpenFile(plan, footer, None, self._source(plan.file, FetchedFooter(footer)))
@@ -237,11 +236,7 @@ class PlanReader:
     def read(
         self, work: Callable[[RowGroup, RowGroupColumns], R], groups: Iterable[RowGroup], ids: frozenset[int]
     ) -> Iterator[R]:
-        """Does ``work`` on row groups, several at a time, and yields its results in order.
-
-        Args:
-            ids: columns that ``work`` may read, apart from those that ``RowGroup.tests`` names.
-        """
+        """Yields in order what ``work``, which may read the columns ``ids``, makes of row groups, several at a time."""
 
         def run(some: Sequence[tuple[RowGroup, FileBytes]]) -> list[R]:
             table, schema = self.plan.table, self.plan.entry.schema

@@ -287,7 +287,6 @@ class Scan:
             inexact *= 2
 
     def _decode(self, group: RowGroup, columns: RowGroupColumns) -> pa.RecordBatch | None:
-        """The scan's rows of one row group; None if there are none."""
         keep = row_mask(group, columns.read(group.tests))
         rows = group.rows if keep is None else int(np.count_nonzero(keep))
         if rows == 0 and keep is not None:
@@ -324,7 +323,6 @@ def scan_files(scan: Scan, paths: Collection[str]) -> Scan:
 
 
 def reader_of(scan: Scan) -> PlanReader:
-    """A new reader of the plan's files, vectors and tombstones."""
     return scan._reader(scan._files)
 
 
@@ -442,7 +440,6 @@ class Explanation(FactSheet):
 
     @property
     def fetch(self) -> Fetch:
-        """All requests together."""
         files = self.footer_fetch + self.filter_fetch + self.data_fetch
         return self.index_fetch + self.tombstone_fetch + self.vector_fetch + files
 

@@ -184,7 +184,6 @@ def _cast(source: pa.DataType, target: pa.DataType, find: FindCast) -> Cast | No
 
 
 def _item_cast(source: pa.DataType, target: pa.Field, find: FindCast) -> Cast | None:
-    """The cast of values inside a list or map, NULLs checked."""
     cast = _cast(source, target.type, find)
     if target.nullable:
         return cast
@@ -221,8 +220,6 @@ def _after(first: Cast, then: Cast | None) -> Cast:
 
 
 def _checked(*targets: pa.DataType) -> Cast:
-    """Arrow's own checked casts, one after the other."""
-
     def cast(array: pa.Array) -> pa.Array:
         try:
             result = array

@@ -80,7 +80,6 @@ class Encodings:
 
 @lru_cache(maxsize=64)
 def leaves(schema: pa.Schema) -> tuple[Leaf, ...]:
-    """The schema's Parquet columns, in order."""
     writer = pq.ParquetWriter(pa.BufferOutputStream(), schema)
     writer.close()
     columns = writer.writer.metadata.schema
@@ -164,7 +163,6 @@ def _sizes(sample: pa.Table, compression_level: int, **encoding: Any) -> dict[st
 
 
 def _chunks(sample: pa.Table, compression_level: int, **encoding: Any) -> dict[str, pq.ColumnChunkMetaData]:
-    """The column chunks of the rows as one row group, by path."""
     writer = pq.ParquetWriter(
         pa.BufferOutputStream(),
         sample.schema,

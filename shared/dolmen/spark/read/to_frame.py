@@ -33,8 +33,7 @@ from dolmen.format.layout import is_adopted
 from dolmen.format.schema import COMMIT_TS, COMMIT_TS_ID, Field
 from dolmen.predicate import Where, to_sql
 from dolmen.predicate import columns as columns_of
-from dolmen.rows.scan.plan import FilePlan
-from dolmen.rows.scan.row_groups import Deletes
+from dolmen.rows.scan.row_groups import Deletes, FilePlan
 from dolmen.rows.scan.scan import Scan, plan_of, reader_of, rows_with_positions, scan_files
 from dolmen.spark.read.spark_parquet import (
     FIELD_ID,
@@ -45,19 +44,12 @@ from dolmen.spark.read.spark_parquet import (
     check_sizes,
     is_deleted,
     read_parquet,
+    spark_paths,
     to_column,
 )
-from dolmen.spark.sessions import (
-    active_session,
-    check_any_session,
-    check_readable,
-    check_session,
-    is_remote,
-    spark_paths,
-    worker_url,
-)
+from dolmen.spark.sessions import active_session, check_any_session, check_readable, check_session, is_remote
 from dolmen.spark.spark_types import Origin, is_own, quote, spark_arrow_schema, spark_arrow_type, spark_schema, to_frame
-from dolmen.spark.tasks import FILE, ROW, MapBatches, map_in_tasks
+from dolmen.spark.tasks import FILE, ROW, MapBatches, map_in_tasks, worker_url
 from dolmen.transactions.reading import ReadableTable
 
 FILES_TOGETHER = 48
@@ -323,7 +315,6 @@ class _Native:
     def _read(
         self, files: Sequence[FilePlan], ids: Collection[int], metadata: list[str], *, with_row: bool
     ) -> DataFrame:
-        """The columns ``ids``, and those of ``metadata`` and the row's position."""
         fields = [field for id_, field in self._by_id.items() if id_ in ids and field.name != COMMIT_TS]
         if own := [field.name for field in fields if is_own(field.name)]:
             raise Unsupported(f"a column has the name {own[0]}")

@@ -84,7 +84,6 @@ class Offset:
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Offset:
-        """Reads the offset in a checkpoint. Raises InputError."""
         try:
             return cls(**document)
         except TypeError as error:
@@ -129,7 +128,6 @@ class RangePartition(FilesPartition):
     until: int
 
     def read(self, arrow_schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Yields these rows in the types that Spark takes."""
         for batch in self.scan.read(self.paths):
             ts = batch.column(COMMIT_TS)
             rows = batch.filter(pc.and_(pc.greater(ts, self.after), pc.less_equal(ts, self.until)))
@@ -197,7 +195,6 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         return [RangePartition(scan, tuple(file.path for file in some), names, *bounds) for some in groups_of(files)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of one partition."""
         rows: Iterator[pa.RecordBatch] = partition.read(worker_schema(self._schema))
         return rows
 
@@ -438,5 +435,4 @@ class FeedStreamReader(TableStreamReader):
 
 
 def _shape(field: Field) -> tuple[object, ...]:
-    """The attributes of a column that a query's schema depends on."""
     return field.name, field.type, field.nullable, field.added_ts

@@ -33,10 +33,10 @@ from dolmen.errors import ConflictError, InputError
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import TableEntry
 from dolmen.rows.write.row_digest import content_digest
-from dolmen.spark.sessions import check_table, worker_url
+from dolmen.spark.sessions import check_table
 from dolmen.spark.source.source import STREAM_WRITE, WRITE, Options
 from dolmen.spark.spark_types import origins_of
-from dolmen.spark.tasks import mark_dolmen_errors
+from dolmen.spark.tasks import mark_dolmen_errors, worker_url
 from dolmen.spark.write.frame_columns import add_new_columns, check_columns
 from dolmen.spark.write.from_frame import Mode, apply_batch, entry_in
 from dolmen.spark.write.write_tasks import DigestMode, RowsTask, RowSums, decode_entry, encode_entry
@@ -113,7 +113,6 @@ class WriteJob:
 
     @property
     def operation(self) -> str:
-        """A word for ``history``."""
         return "overwrite" if self.overwrite else "append"
 
     def write(self, batches: Iterator[pa.RecordBatch], query: str = "") -> TaskResult:
@@ -189,12 +188,10 @@ class TableWriter(DataSourceArrowWriter):  # type: ignore[misc]
         self.job, self.request, self.has_ended = job, request, has_ended
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
-        """Writes one task's rows."""
         with mark_dolmen_errors():
             return TaskResult(self.job) if self.has_ended else self.job.write(iterator)
 
     def commit(self, messages: Sequence[TaskResult | None]) -> None:
-        """Commits, once all tasks have ended."""
         if not self.has_ended:
             with mark_dolmen_errors():
                 self.job.commit(messages, self.request)
@@ -252,7 +249,6 @@ def writer(raw: Mapping[str, str], schema: s.StructType, overwrite: bool) -> Dat
 
 
 def request_id(query: str, batch: int) -> str:
-    """The request id of one micro-batch of one query."""
     return f"stream:{query}:{batch}"
 
 

@@ -120,7 +120,6 @@ class _CatalystReader(ConditionReader[Any]):
         return bind.one_of(field, [self._value(value, field) for value in items(node.list())])
 
     def _bare(self, node: Any) -> Field:
-        """A column by itself."""
         if kind_of_node(node) == "CommonExpressionRef":
             node = self._common.get(node.id().toString(), node)
         if kind_of_node(node) != "AttributeReference":

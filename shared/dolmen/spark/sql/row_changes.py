@@ -107,11 +107,9 @@ class RowChange:
         return self._from(to_spark(table, columns, where, with_positions=True, spark=self.views.spark))
 
     def _from(self, frame: DataFrame) -> str:
-        """A view under the name by which expressions know the target."""
         return f"`{self.views.make(frame)}` AS {quote(self.target.alias)}"
 
     def own(self, name: str) -> str:
-        """A column of the target in SQL."""
         return f"{quote(self.target.alias)}.{quote(name)}"
 
     def select(self, shown: str, source: str, what: str, where: str | None = None) -> DataFrame:
@@ -142,7 +140,6 @@ class RowChange:
 
 
 def find_field(fields: Sequence[Field], name: str, table: str, *, case_sensitive: bool) -> Field:
-    """The column of a name, as Spark finds it. Raises SchemaError."""
     found = [field for field in fields if is_same_name(field.name, name, case_sensitive=case_sensitive)]
     if len(found) != 1:
         names = ", ".join(field.name for field in fields)
@@ -280,7 +277,6 @@ def _select_list(texts: Sequence[str]) -> str:
 
 
 def _check_each_once(names: Sequence[str], what: str) -> None:
-    """Raises InputError if a column is set twice."""
     if repeated := [name for name in names if names.count(name) > 1]:
         raise InputError(f"{what} sets column {repeated[0]!r} twice")
 
@@ -462,7 +458,6 @@ class _SqlMerge:
         )
 
     def _is_source_column(self, text: str, name: str) -> bool:
-        """Whether an expression of an INSERT is a column of the source."""
         plain = text.replace("`", "").strip().lower()
         alias = self._alias.replace("`", "").lower()
         return plain in (name.lower(), f"{alias}.{name.lower()}")

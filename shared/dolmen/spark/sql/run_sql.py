@@ -163,7 +163,6 @@ class _Run:
         return numbered.select(*(value.alias(field.name) for value, field in zip(values, found, strict=True)))
 
     def _find(self, target: str) -> tuple[Attachment, str]:
-        """The table that a statement changes. Raises InputError."""
         for _ in range(2):  # the table may be new
             if found := self._attached.find(target, case_sensitive=self._case_sensitive):
                 return found

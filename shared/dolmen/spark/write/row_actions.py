@@ -111,14 +111,12 @@ class Source:
 
     @cached_property
     def summary(self) -> SourceSummary:
-        """The summary of its keys; the first use runs a job."""
         keys = self.frame.select(*(F.col(quote(field.name)) for field in self._fields))
         work = partial(summarize_keys, fields=self._fields)
         return SourceSummary.of(collect_objects(keys, work, SourceSummary))
 
     @cached_property
     def sums(self) -> RowSums:
-        """The sums of its rows, for the digest of a request; the first use runs a job."""
         total = RowSums()
         rows = self.frame.select(*(F.col(quote(name)) for name in self._columns))
         for sums in collect_objects(rows, sum_rows, RowSums):
@@ -284,11 +282,7 @@ def apply_actions(
 ) -> None:
     """Runs the job of the actions, and adds the changes to the transaction. Raises InputError, DuplicateKeyError.
 
-    Args:
-        rows: with their actions, positions and values; and with their keys, if there is a ``key``.
-        key: the columns by whose values target rows are hidden; by default they are hidden by their positions.
-        once: it is an error when a target row is hidden twice.
-        new: rows that replace none must have primary keys that no other row has.
+    See ``MergeTask`` for ``once`` and ``new``. Without a ``key``, target rows are hidden by their positions.
     """
     unit = unit_of(transaction)
     entry = unit.entry(table)

@@ -30,8 +30,15 @@ from dolmen.format.schema import Field, Schema
 from dolmen.rows.write.data_file import write_data_files
 from dolmen.rows.write.encodings import DEFAULT, WriteOptions
 from dolmen.rows.write.row_digest import mix, row_hashes
-from dolmen.spark.sessions import worker_url
-from dolmen.spark.tasks import FAILURES, collect_objects, collect_rows, conform_batches, dolmen_error, open_to_write
+from dolmen.spark.tasks import (
+    FAILURES,
+    collect_objects,
+    collect_rows,
+    conform_batches,
+    dolmen_error,
+    open_to_write,
+    worker_url,
+)
 from dolmen.store.base import ObjectStore, create
 from dolmen.transactions.transaction import Transaction, unit_of
 
@@ -53,7 +60,6 @@ class DigestMode(Enum):
 
     @classmethod
     def of(cls, request: str | None) -> DigestMode:
-        """The mode in which a request is first applied."""
         return cls.NONE if request is None else cls.WITH_FILES
 
 
@@ -76,7 +82,6 @@ class RowSums:
         self.second = (self.second + other.second) & _MASK
 
     def passing(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The same batches, each of which is added when it is read."""
         for batch in batches:
             self.add(batch)
             yield batch
@@ -163,7 +168,6 @@ class WriteTask:
 
     @property
     def fields(self) -> tuple[Field, ...]:
-        """The key's columns."""
         return tuple(self.decoded.schema.by_id[id_] for id_ in self.key)
 
     def put(
@@ -193,7 +197,6 @@ class KeySink:
         self._bytes += keys.nbytes
 
     def passing(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The same batches, whose keys are added."""
         for batch in batches:
             self.add(batch)
             yield batch
@@ -317,7 +320,6 @@ def schema_of(fields: Iterable[Field]) -> Schema:
 
 
 def check_not_null(keys: pa.Table | pa.RecordBatch, fields: Iterable[Field]) -> None:
-    """Raises RowError for a NULL."""
     for column in fields:
         if keys[column.name].null_count:
             raise RowError("NULL in a key: it equals nothing", column=column.name)

@@ -189,7 +189,6 @@ class _ExpressionReader(ConditionReader[Any]):
         self._stored = stored
 
     def connective(self, node: Any) -> tuple[Connective, Sequence[Any]] | None:
-        """See ``ConditionReader``."""
         match node:
             case {"BinaryExpr": {"op": "And" | "Or" as op, "left": left, "right": right}}:
                 return ("and" if op == "And" else "or"), [left, right]
@@ -198,7 +197,6 @@ class _ExpressionReader(ConditionReader[Any]):
         return None
 
     def atom(self, node: Any) -> Predicate:
-        """See ``ConditionReader``."""
         match node:
             case {"Column": _}:
                 return bind.truth(self._field(node))
