@@ -163,7 +163,6 @@ class Origin:
     version: int
 
     def mark(self, schema: s.StructType) -> s.StructType:
-        """The same columns, each marked with this origin."""
         own = {_ORIGIN: f"{self.table}@{self.version}"}
         return s.StructType(
             [s.StructField(f.name, f.dataType, f.nullable, {**(f.metadata or {}), **own}) for f in schema.fields]

@@ -239,8 +239,6 @@ class IndexTask:
 
 
 class _IndexRun:
-    """Brings one table's index up to date."""
-
     def __init__(self, spark: SparkSession, context: Context, name: str, progress: Callable[[Indexed], None]) -> None:
         self._spark, self._context, self._name, self._progress = spark, context, name, progress
         self._url = worker_url(context.store)

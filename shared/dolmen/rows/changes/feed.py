@@ -174,13 +174,11 @@ class VersionKey:
 
 @dataclass(frozen=True)
 class FeedPart:
-    """Changes of one commit, or between two versions.
+    """Changes of one commit, or between the versions ``before`` and ``after``.
 
     Args:
-        before, after: these versions.
         lost, new: paths of the files from which lost or new rows are read. None if rows of one file may have to be
             paired with rows of another: then all files of the change are read together.
-        size: bytes of the files.
         erased: whether the files are read for rows that were erased since.
     """
 

@@ -310,7 +310,6 @@ class DataFileFooter:
         return count
 
     def leaves(self, ids: frozenset[int]) -> list[int]:
-        """The Parquet columns of these columns, as far as the file has them, ascending."""
         return [leaf for id_, column in self.columns.items() if id_ in ids for leaf in column.leaves]
 
     def ranges(self, group: int, ids: frozenset[int]) -> list[Range]:

@@ -210,11 +210,9 @@ class FilterChoice:
 
 @dataclass(frozen=True)
 class IndexedRows:
-    """The rows of some keys, hidden rows included, by the index.
+    """The rows of some keys, hidden rows included, in the files (uuids) that the index has ``covered``.
 
-    Args:
-        covered: uuids of the files that the index covers.
-        footers: by uuid, footers of the row groups with these rows, if the index has their locations.
+    ``footers`` are those of the row groups with these rows, by uuid, if the index has their locations.
     """
 
     covered: frozenset[str]
@@ -310,9 +308,8 @@ class IndexedDeletes:
     def find(self, plans: Sequence[FilePlan]) -> tuple[dict[str, BitMap], int]:
         """Finds the rows that the deletes hide in files whose rows no other deletes may hide.
 
-        Returns:
-            The positions by path, and the bytes that were fetched for them. For files that are missing the keys have to
-            be read: the index does not cover them, or that reads less.
+        Returns their positions by path, and the bytes that were fetched for them. If a file is missing, its keys have
+        to be read: the index does not cover it, or that reads less.
         """
         by_key = {plan.file.uuid: plan for plan in plans if self._is_by_key(plan)}
         if not self._pays(by_key.values()):

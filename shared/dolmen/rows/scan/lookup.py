@@ -30,10 +30,9 @@ _RANGES = 256
 
 
 class KeySearch:
-    """A search for the rows of one version of a table that have one of some keys.
+    """A search for the rows of one version of a table that have one of some keys, distinct and ascending.
 
     Args:
-        encoded: the keys, distinct and in ascending order; at least one.
         values: by id of the columns of the primary key, the values of these keys.
         where: a predicate that is TRUE for all rows with these keys, to leave out files and row groups.
         filter_rows: tests rows against the predicate before their keys are compared, which pays for few values.

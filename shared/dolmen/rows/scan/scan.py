@@ -310,7 +310,6 @@ class Scan:
 
 
 def plan_of(scan: Scan) -> ScanPlan:
-    """The plan of a scan, which the first call makes from the manifest and segments."""
     return scan._files
 
 

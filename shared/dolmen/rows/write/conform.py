@@ -173,8 +173,7 @@ def conform(
 ) -> Iterator[pa.RecordBatch]:
     """Yields the rows of ``batches`` as batches of exactly ``schema``, neither too long nor too large.
 
-    Args:
-        find, defaults, finds: see ``plan_conform``.
+    For the other arguments see ``plan_conform``.
 
     Raises:
         SchemaError: the columns do not match; raised by the call, before any row is read.

@@ -57,9 +57,7 @@ class Leaf:
 class Encodings:
     """Encodings by path of the leaf; PLAIN for those in neither ``dictionary`` nor ``delta``.
 
-    Args:
-        row_bytes: compressed bytes of a row; None without a trial.
-        uncompressed: paths of the columns that ZSTD would not make smaller.
+    ``row_bytes`` (compressed) is None without a trial. ZSTD would not make the ``uncompressed`` columns smaller.
     """
 
     dictionary: tuple[str, ...]

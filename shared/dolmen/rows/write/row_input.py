@@ -241,12 +241,8 @@ _MICROSECONDS = ".dt.floor('us')", ".dt.truncate('1us')"
 def array_of(values: Any, name: str, target: pa.DataType | None, *, nan_is_null: bool = False) -> Any:
     """The values of a column, a sequence or a pandas Series, as an array or a chunked one.
 
-    Args:
-        target: the type of their column, if it is known: asked for where pyarrow finds no type by itself.
-        nan_is_null: NaN and NaT mean NULL, as in pandas.
-
-    Raises:
-        RowError: pyarrow has no type for them, or would drop a part of one.
+    ``target`` is the type of their column, if it is known. With ``nan_is_null``, NaN and NaT mean NULL, as in pandas.
+    Raises RowError if pyarrow has no type for them, or would drop a part of one.
     """
     try:
         array = pa.array(values, from_pandas=nan_is_null)

@@ -246,13 +246,11 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
             return self._offset_before(newest, self._options.number("starting_version") or 1)
 
     def _offset_at(self, newest: Manifest, time_us: int) -> Offset:
-        """The offset after all rows at a time."""
         head = context_of(self._database).head
         manifest = manifest_at_time(head, head.refresh(), time_us, instead=_UNSETTLED)
         return Offset.of(manifest, self._entry(manifest))
 
     def _offset_before(self, newest: Manifest, version: int) -> Offset:
-        """The offset before the rows of a version."""
         head = context_of(self._database).head
         manifest = manifest_at_version(head, newest, version)  # raises when it has expired
         if version == 1:

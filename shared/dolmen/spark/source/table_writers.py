@@ -236,7 +236,6 @@ def _since(options: Options, schema: s.StructType, entry: TableEntry) -> int | N
 
 
 def writer(raw: Mapping[str, str], schema: s.StructType, overwrite: bool) -> DataSourceWriter:
-    """Makes the writer of a DataFrame. Raises as ``prepare`` does."""
     options = Options.of(raw, WRITE)
     job = prepare(options, schema, overwrite, force=options.flag("force"))
     request = options.text("request")

@@ -156,13 +156,8 @@ def check_updates(
 ) -> None:
     """Raises SchemaError if an update may change the primary key, or the order of changes (CDC).
 
-    A value stays the same if it is the column itself, or a column of the source that ``ON`` wants equal to it.
-
-    Args:
-        analysed: a query that shows the values first, over the target's view and, in a MERGE, the source's after it.
-        fields: the columns of the values.
-        source_columns: names of the source's columns.
-        equal: columns of the target, each with a column of the source that has the same value.
+    A value stays the same if it is the column itself, or a column of the source that is ``equal`` to it by ``ON``.
+    ``analysed`` shows the values first, over the target's view and, in a MERGE, the source's after it.
     """
     shown = find_shown_columns(analysed, len(fields))
     first = len(change.fields) + 2  # after these the target's view has a row's file and position: RowChange.empty

@@ -371,14 +371,11 @@ def bind_request(transaction: Transaction, request: str | None, digest: Callable
 
 @dataclass(frozen=True)
 class UnchangedSince:
-    """The condition of a write: the table has not changed since the frame was read from it.
+    """The condition of a write, unless ``force``: the table has not changed since the frame was read from it.
 
     Otherwise the write would undo changes that others write to the same rows. Which rows the frame has read is unknown,
-    so any change counts. A frame that reads nothing of the table has no condition.
-
-    Args:
-        since: a version that its rows were made from, if Spark's plan does not show it.
-        force: there is no condition.
+    so any change counts. A frame that reads nothing of the table has no condition. ``since`` is a version that its rows
+    were made from, if Spark's plan does not show it.
     """
 
     since: int | None

@@ -61,12 +61,9 @@ LISTED = 100
 
 @dataclass(frozen=True)
 class SourceSummary:
-    """A summary of the keys of a source.
+    """A summary of the keys of a source. Rows with ``nulls`` in their key match nothing.
 
-    Args:
-        nulls: how many rows have a NULL in their key, and so match nothing.
-        repeated: a key occurs more than once.
-        keys: all of them, if they are ``listed``; else some of them, with the ends of each column.
+    ``keys`` are all of them, if they are ``listed``; else some of them, with the ends of each column.
     """
 
     rows: int
@@ -185,12 +182,9 @@ def join_kind(kinds: Conditions) -> str:
 
 @dataclass(frozen=True)
 class Action:
-    """The action on a row.
+    """The action on a row: whether it ``hides`` the target row, and the columns of the row that it writes, if any.
 
-    Args:
-        hides: the target row is hidden.
-        columns: of the row that is written, with the numbers of their values; None writes none.
-        computed: the columns whose values are computed, so that their types are Spark's guess.
+    Columns have the numbers of their values; the types of ``computed`` ones are Spark's guess.
     """
 
     hides: bool

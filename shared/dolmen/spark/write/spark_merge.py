@@ -186,7 +186,6 @@ class _Merging:
         )
 
     def _digest(self) -> str:
-        """The digest of the request's content: the source's rows, and the clauses."""
         sums = self.source.sums.content()
         return content_digest("merge", self.table, sorted(self.on), *self.clauses.content(), sums)
 

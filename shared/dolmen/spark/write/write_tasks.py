@@ -97,10 +97,8 @@ class WriteReport:
 
     Args:
         keys: lists of keys that are too short to upload.
-        positions: deleted rows by the name of their data file.
+        positions: deleted rows by the name of their data file; with ``has_repeats``, one of them more than once.
         inserted: primary keys of rows that must be new to the table.
-        has_repeats: a row is among the positions more than once.
-        sums: of the rows, for the digest of a request.
     """
 
     files: list[DataFile] = field(default_factory=list)
@@ -144,12 +142,9 @@ def decode_entry(body: bytes) -> TableEntry:
 
 @dataclass(frozen=True)
 class WriteTask:
-    """A task that writes files.
+    """A task that writes files of the table ``entry`` (by ``encode_entry``), whose names begin with ``txid``.
 
-    Args:
-        entry: the table, by ``encode_entry``.
-        txid: of the job's intent; it begins the names of all files.
-        key: ids of the columns by whose values rows are hidden.
+    ``key`` has the ids of the columns by whose values rows are hidden.
     """
 
     url: str
