@@ -72,10 +72,10 @@ def _failure(address: str) -> str | None:
     return None
 
 
-def active_session(given: SparkSession | None) -> SparkSession:
-    """The given session, by default the one of this process. Raises InputError if there is none."""
-    if given is not None:
-        return given
+def active_session(spark: SparkSession | None) -> SparkSession:
+    """This session, by default the one of this process. Raises InputError if there is none."""
+    if spark is not None:
+        return spark
     from pyspark.errors import PySparkRuntimeError  # which a PySpark that ``check_supported`` refuses may lack
 
     try:

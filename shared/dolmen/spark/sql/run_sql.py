@@ -180,10 +180,10 @@ class _Run:
     def _digest(self) -> str:
         """The digest of the request's content: the statement's text and its parameters."""
         if isinstance(self._args, Mapping):
-            given: list[Any] = [[name, repr(value)] for name, value in sorted(self._args.items())]
+            values: list[Any] = [[name, repr(value)] for name, value in sorted(self._args.items())]
         else:
-            given = [repr(value) for value in self._args or ()]
-        return content_digest("sql", self._text, given)
+            values = [repr(value) for value in self._args or ()]
+        return content_digest("sql", self._text, values)
 
 
 def with_versions(sql: str, attached: Attachments, views: Views, *, case_sensitive: bool) -> str:
