@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
     from pyspark.sql.datasource import (
         DataSourceReader,
         DataSourceStreamReader,
@@ -74,3 +75,22 @@ class DefaultSource(DataSource):  # type: ignore[misc]
 
         with mark_dolmen_errors():
             return stream_writer(self.options, schema, overwrite)
+
+
+def register(spark: SparkSession) -> None:
+    """Makes sure that a session knows ``format("dolmen")``; usually Spark finds it by itself.
+
+    Spark does not find it if dolmen was installed after the session began, as in a notebook. Calling this twice does no
+    harm. It also lets Spark push filters into Python data sources (``spark.sql.python.filterPushdown.enabled``), which
+    the option ``push_filters`` needs; without that option none is pushed.
+    """
+    from dolmen.spark.sessions import check_any_session, is_remote
+
+    check_any_session(spark)
+    # A session of Spark Connect does not say which formats it knows; there, registering again replaces.
+    if is_remote(spark) or not (
+        spark._jsparkSession.sessionState().dataSourceManager().dataSourceExists(DefaultSource.name())
+    ):
+        spark.dataSource.register(DefaultSource)
+    if spark.version >= "4.1":
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")

@@ -15,7 +15,9 @@ import pytest
 
 from dolmen.errors import PredicateError
 from dolmen.format.schema import Schema
-from dolmen.predicate import Compare, Constant, In, IsNull, Literal, parse, to_sql
+from dolmen.predicate import parse
+from dolmen.predicate.ast import Compare, Constant, In, IsNull, Literal
+from dolmen.predicate.text import to_sql
 
 NOW_US = 1_750_000_000_000_000  # 2025-06-15 15:06:40 UTC
 

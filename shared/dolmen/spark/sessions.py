@@ -1,13 +1,10 @@
-"""Starts the session of a job, and checks arguments: sessions, databases, tables, and how Spark reaches a store."""
+"""Starts the session of a job, and checks arguments: sessions, databases and tables."""
 
 from __future__ import annotations
 
-import logging
 import re
 import socket
-from functools import cache
 from typing import TypeVar
-from urllib.parse import unquote
 
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
@@ -17,7 +14,6 @@ from dolmen.api.table import Table
 from dolmen.base.arguments import short_repr
 from dolmen.base.runtime import Runtime, shared_runtime
 from dolmen.errors import InputError, RetryableError
-from dolmen.store.base import ObjectStore, scheme_of
 from dolmen.transactions.reading import ReadableTable
 
 T = TypeVar("T")
@@ -29,9 +25,6 @@ _STANDALONE = re.compile(r"spark://(.+)")
 _PORT = 7077
 _OLDEST = 4
 """The oldest major version of Spark that has data sources in Python."""
-_PATTERN = re.compile(r"[]\\*?{}[]")
-"""Characters that Hadoop reads as a pattern of paths, or as its escape."""
-_log = logging.getLogger("dolmen")
 
 
 def job_session(name: str) -> SparkSession:
@@ -70,7 +63,6 @@ def call_on(master: str, runtime: Runtime) -> None:
 
 
 def _failure(address: str) -> str | None:
-    """Why connecting to ``host:port`` failed; None if it did not."""
     host, _, port = address.rpartition(":") if ":" in address else (address, "", "")
     number = int(port) if port.isdecimal() else _PORT
     try:
@@ -80,10 +72,10 @@ def _failure(address: str) -> str | None:
     return None
 
 
-def active_session(given: SparkSession | None) -> SparkSession:
-    """The given session, by default the one of this process. Raises InputError if there is none."""
-    if given is not None:
-        return given
+def active_session(spark: SparkSession | None) -> SparkSession:
+    """This session, by default the one of this process. Raises InputError if there is none."""
+    if spark is not None:
+        return spark
     from pyspark.errors import PySparkRuntimeError  # which a PySpark that ``check_supported`` refuses may lack
 
     try:
@@ -119,17 +111,14 @@ def check_any_session(value: object) -> SparkSession:
 
 
 def check_database(value: object) -> Database:
-    """A database. Raises InputError."""
     return _check(Database, "database", value, "a database, as dolmen.open gives it")
 
 
 def check_table(value: object) -> Table:
-    """A table that can be written to. Raises InputError."""
     return _check(Table, "table", value, 'a table of a database, as db.table("name") gives it')
 
 
 def check_readable(value: object) -> ReadableTable:
-    """A table that can be read. Raises InputError."""
     return _check(ReadableTable, "table", value, 'a table, as db.table("name") or db.at(...).table("name") gives it')
 
 
@@ -150,43 +139,3 @@ def check_supported(version: str) -> None:
         "table as Iceberg (dolmen publish-iceberg, or table.publish_iceberg(): docs/iceberg.md), and read that with "
         f"Iceberg's runtime for this Spark (iceberg-spark-runtime-{line}_2.12)"
     )
-
-
-def spark_paths(spark: SparkSession, store: ObjectStore) -> str | None:
-    """The path of a store's root for Spark's own readers; None, and a warning, if they can't reach it.
-
-    Like all paths of Hadoop it is not percent-encoded. ``s3://`` is read as ``s3a://``, with hadoop-aws on the class
-    path, whose credentials are part of Hadoop's configuration (docs/spark.md).
-    """
-    url = store.url
-    scheme = scheme_of(url)
-    if scheme is None or scheme.hadoop is None:
-        return None
-    if scheme.hadoop_class is not None and not is_on_class_path(spark, scheme.hadoop_class):
-        warn_once(
-            f"{url} is read by Python workers: Spark's own readers need {scheme.hadoop_package} on the class path"
-        )
-        return None
-    rest = url.removeprefix(f"{scheme.name}://")
-    root = f"{scheme.hadoop}://{unquote(rest) if scheme.is_quoted else rest}"
-    if _PATTERN.search(root):
-        warn_once(rf"{url} is read by Python workers: Spark's own readers take \ * ? [ ] {{ }} for patterns of paths")
-        return None
-    return root
-
-
-@cache
-def warn_once(message: str) -> None:
-    _log.warning(message)
-
-
-def is_on_class_path(spark: SparkSession, name: str) -> bool:
-    return bool(spark._jvm.org.apache.spark.util.Utils.classIsLoadable(name))
-
-
-def worker_url(store: ObjectStore) -> str:
-    """A database's URL, for workers. Raises InputError if they can't reach it."""
-    scheme = scheme_of(store.url)
-    if scheme is not None and not scheme.is_shared:
-        raise InputError("Spark's workers can't reach a database in the memory of this process")
-    return store.url

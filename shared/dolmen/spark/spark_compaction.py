@@ -212,10 +212,6 @@ class CompactionRun:
         """Compacts the plan's groups, and the halves of groups that were dropped.
 
         After a failure no job is begun; the results of the running jobs are committed, and then the error is raised.
-
-        Args:
-            deadline: called before each job; True = begin no more.
-            progress: called after each commit.
         """
         context, name = self._context, self._name
         self._url = worker_url(context.store)
@@ -265,12 +261,10 @@ class CompactionRun:
         return CompactionTask(self._url, version, self._name, self._intent.txid, self._options, self._target)
 
     def _rewrite_groups(self, job: Job) -> list[Rewritten]:
-        """Runs a job whose tasks rewrite one group each, as the core does."""
         groups = [tuple(file.uuid for file in inputs) for _, inputs in job.groups]
         return run_numbered(self._spark, len(groups), rewrite_numbered(self._task(job), groups), Rewritten)
 
     def _recluster_groups(self, job: Job) -> list[Rewritten]:
-        """Runs jobs that write the live rows of each group in order."""
         return [self._recluster(self._task(job), job.version, inputs) for _, inputs in job.groups]
 
     def _recluster(self, task: CompactionTask, version: TableVersion, inputs: tuple[DataFile, ...]) -> Rewritten:

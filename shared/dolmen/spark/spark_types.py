@@ -27,7 +27,6 @@ _ORIGIN = "dolmen"
 
 
 def _type_by_name(name: str) -> s.DataType:
-    """Spark's type with this name, as in a schema's JSON."""
     return s.StructField.fromJson({"name": "", "type": name, "nullable": True, "metadata": {}}).dataType
 
 
@@ -35,7 +34,6 @@ _BY_NAME = {name: _type_by_name(name) for name in {kind.spark for kind in TYPES 
 
 
 def spark_schema(fields: Iterable[Field]) -> s.StructType:
-    """The columns as Spark's types. Raises SchemaError."""
     return s.StructType([_field(field.to_arrow()) for field in fields])
 
 
@@ -76,7 +74,6 @@ PARAMETRIC: dict[ColumnType | None, Callable[[pa.DataType], s.DataType]] = {
 
 
 def spark_arrow_schema(schema: pa.Schema) -> pa.Schema:
-    """``spark_arrow_type`` for all columns."""
     return pa.schema([_arrow_field(field) for field in schema])
 
 
@@ -166,7 +163,6 @@ class Origin:
     version: int
 
     def mark(self, schema: s.StructType) -> s.StructType:
-        """The same columns, each marked with this origin."""
         own = {_ORIGIN: f"{self.table}@{self.version}"}
         return s.StructType(
             [s.StructField(f.name, f.dataType, f.nullable, {**(f.metadata or {}), **own}) for f in schema.fields]
@@ -187,7 +183,6 @@ def origins_in_plan(frame: DataFrame) -> set[Origin]:
 
 
 def items(scala: Any) -> list[Any]:
-    """The items of a Scala sequence."""
     return [scala.apply(index) for index in range(scala.size())]
 
 

@@ -169,7 +169,6 @@ def mark_parts(task: MarkTask) -> MapBatches:
 
 
 def _waves(parts: Sequence[MarkPart]) -> Iterator[list[MarkPart]]:
-    """Yields the parts of each job in turn."""
     some, entries = list[MarkPart](), 0
     for part in parts:
         some.append(part)
@@ -240,8 +239,6 @@ class IndexTask:
 
 
 class _IndexRun:
-    """Brings one table's index up to date."""
-
     def __init__(self, spark: SparkSession, context: Context, name: str, progress: Callable[[Indexed], None]) -> None:
         self._spark, self._context, self._name, self._progress = spark, context, name, progress
         self._url = worker_url(context.store)
@@ -268,7 +265,6 @@ class _IndexRun:
         return self._done(finished=False)
 
     def _build(self, version: IndexVersion, buildings: Sequence[PartBuilding]) -> bool:
-        """Runs a job, and commits its parts. Returns whether the commit landed."""
         now_us = self._context.store.clock.now_us
         for building in buildings:
             self._tried.update(file.uuid for file in building.files)

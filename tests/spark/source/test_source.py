@@ -17,6 +17,7 @@ from dolmen.api.database import Table
 from dolmen.format.entries import DataFile
 from dolmen.rows.scan.scan import plan_of
 from dolmen.spark.source.readers import groups_of
+from dolmen.spark.source.source import Options
 from support.spark_history import History, rows_of, sorted_rows
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
@@ -128,6 +129,11 @@ def test_options_that_say_nothing_are_refused(
 ) -> None:
     with pytest.raises(FAILED, match=message):
         load(spark, db, **options).count()
+
+
+def test_numbers_are_read_as_python_reads_them() -> None:
+    texts = ["5", " 5 ", "+5", "1_000"]
+    assert [Options({"version": text}).number("version") for text in texts] == [5, 5, 5, 1000]
 
 
 def test_small_files_are_read_together_and_large_ones_by_themselves() -> None:

@@ -17,7 +17,8 @@ from dolmen.format.entries import DataFile, KeysTombstone, Tombstone
 from dolmen.format.manifest import Erasure, Manifest, TableEntry
 from dolmen.format.schema import COMMIT_TS_FIELD, COMMIT_TS_ID, Field
 from dolmen.format.types import Mask, to_boolean_array, to_mask
-from dolmen.predicate import Predicate, matches
+from dolmen.predicate.ast import Predicate
+from dolmen.predicate.evaluate import matches
 from dolmen.rows.changes.row_matching import Changed, RowMatcher
 from dolmen.rows.changes.table_state import (
     AffectedFile,
@@ -43,12 +44,7 @@ ReadNew: TypeAlias = Callable[[FeedColumns, Sequence[FilePlan]], Iterator[pa.Rec
 
 @dataclass(frozen=True)
 class ChangedFiles:
-    """The files of a change: those that may have lost rows, and those that may have new ones.
-
-    Args:
-        read_lost, read_new: stream the rows that some of these files have lost, or that are new in them.
-        is_difference: whether a row on both sides is not a change.
-    """
+    """Files that may have lost or new rows. With ``is_difference``, a row on both sides is not a change."""
 
     columns: FeedColumns
     lost: tuple[LosingFile, ...]
@@ -98,13 +94,7 @@ def matcher(columns: FeedColumns, *, is_difference: bool) -> RowMatcher:
 
 
 class ChangePlanner:
-    """Plans changes of one table.
-
-    Args:
-        entry: has the table's uuid, primary key, and the columns of the feed.
-        where: bound to the columns of ``entry``: the feed of the rows for which it is TRUE.
-        erasures: oldest first: the changes are those of the versions without erased rows.
-    """
+    """Plans changes of the table ``entry``, to which ``where`` is bound, without rows that ``erasures`` erased."""
 
     def __init__(
         self,
@@ -119,7 +109,6 @@ class ChangePlanner:
 
     @property
     def key_columns(self) -> FeedColumns:
-        """The columns with those of the primary key."""
         return self._keyed_by(self._entry.primary_key)
 
     def of_commit(self, first: Manifest, last: Manifest, columns: FeedColumns | None = None) -> ChangedFiles:
@@ -154,10 +143,7 @@ class ChangePlanner:
         """The rows that a commit deleted and that were erased later, as deletes for consumers that have them.
 
         They have values only in the columns of the primary key; without one, in those that the erasures name. Rows that
-        a later commit erased may be among them, if this one deleted others of the same file.
-
-        Args:
-            net: whether other commits may be between the two versions.
+        a later commit erased may be among them. With ``net``, other commits may be between the two versions.
         """
         erasures = [erasure for erasure in self._erasures if erasure.ts > first.commit_ts]
         state = self._stored(first) if erasures else None
@@ -233,8 +219,6 @@ def _in_epoch(
     *,
     is_net: bool = False,
 ) -> ChangedFiles:
-    """The changed files of two versions of one epoch."""
-
     def read_lost(columns: FeedColumns, files: Sequence[LosingFile]) -> Iterator[pa.RecordBatch]:
         return lost_rows(before, after, columns, files, deletes)
 

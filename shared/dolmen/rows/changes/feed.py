@@ -16,7 +16,7 @@ from dolmen.entries.segments.segment_reader import erasures_of
 from dolmen.errors import CorruptionError, ObjectNotFoundError, SchemaError
 from dolmen.format.manifest import EMPTY, Erasure, Manifest, TableEntry
 from dolmen.format.schema import COMMIT_TS, Field
-from dolmen.predicate import Predicate
+from dolmen.predicate.ast import Predicate
 from dolmen.rows.changes.changed_files import ChangedFiles, ChangePlanner, matcher
 from dolmen.rows.changes.row_matching import Changed
 from dolmen.rows.changes.table_state import CommitStep, changing_commits
@@ -34,19 +34,14 @@ FEED_FIELDS = (
 
 
 class ChangeFeed:
-    """The changes of one table's rows after one version and up to another. Nothing is read before rows are consumed.
+    """The changes of one table after version ``since`` and up to ``until``. Nothing is read before rows are consumed.
 
     Args:
         newest: the newest version, with the history of ``until`` and all erasures.
-        since, until: the changes after the first version, up to the second.
-        table: the table's name, for errors.
-        entry: the table with the columns of the feed: as it is in ``until``, or in another version.
-        columns: names of the table's columns to return, in order; all by default.
-        where: bound to the columns of ``entry``: the feed of the rows for which it is TRUE.
+        entry: the table with the columns of the feed, to which ``where`` is bound.
         net: the difference of the two versions, in place of every commit's changes.
 
-    Raises:
-        SchemaError: there is no such column, or a column has the name of one that the feed adds.
+    Raises SchemaError if there is no such column, or a column has the name of one that the feed adds.
     """
 
     def __init__(
@@ -74,7 +69,6 @@ class ChangeFeed:
         self.schema = feed_schema(self._output, () if erasures else shown)
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """The changes as a stream, in bounded memory."""
         return pa.RecordBatchReader.from_batches(self.schema, self.to_batches())
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
@@ -130,9 +124,8 @@ def erasures_reaching(context: Context, newest: Manifest, entry: TableEntry, *, 
 def feed_schema(output: Iterable[Field], shown: Collection[int]) -> pa.Schema:
     """The Arrow schema of a feed with these columns of the table.
 
-    Args:
-        shown: ids of those that are NULL only where the table's are. Others are NULL also in erased rows, of which the
-            feed has only the key, and in versions without the column.
+    Columns that are not ``shown`` are NULL also in erased rows, of which the feed has only the key, and in versions
+    without the column.
     """
     own = [pa.field(field.name, field.arrow_type, field.nullable or field.id not in shown) for field in output]
     return pa.schema([*own, *FEED_FIELDS])
@@ -166,7 +159,6 @@ class VersionKey:
 
     @classmethod
     def of(cls, manifest: Manifest) -> VersionKey:
-        """The key of a version."""
         return cls(manifest.version, manifest.key if manifest.version else "")
 
     def read(self, context: Context) -> Manifest:
@@ -182,13 +174,11 @@ class VersionKey:
 
 @dataclass(frozen=True)
 class FeedPart:
-    """Changes of one commit, or between two versions.
+    """Changes of one commit, or between the versions ``before`` and ``after``.
 
     Args:
-        before, after: these versions.
         lost, new: paths of the files from which lost or new rows are read. None if rows of one file may have to be
             paired with rows of another: then all files of the change are read together.
-        size: bytes of the files.
         erased: whether the files are read for rows that were erased since.
     """
 
@@ -200,7 +190,6 @@ class FeedPart:
     erased: bool = False
 
     def __add__(self, other: FeedPart) -> FeedPart:
-        """The files of two parts of the same change."""
         assert self.is_same_change(other)
         lost, new = (
             (self.lost or frozenset()) | (other.lost or frozenset()),
@@ -209,7 +198,6 @@ class FeedPart:
         return replace(self, lost=lost, new=new, size=self.size + other.size)
 
     def is_same_change(self, other: FeedPart) -> bool:
-        """True if both are parts of one change."""
         return (self.before, self.after, self.erased) == (other.before, other.after, other.erased)
 
 

@@ -109,12 +109,7 @@ Changed: TypeAlias = tuple[Change, pa.RecordBatch]
 
 
 class RowMatcher:
-    """Matches deleted and added rows.
-
-    Args:
-        key: names of the columns by which a deleted and an added row are the same row; may be empty.
-        drop_equal: whether a row that was both deleted and added is not a change.
-    """
+    """Matches deleted and added rows by the columns ``key``, if any. With ``drop_equal``, equal rows are no change."""
 
     def __init__(
         self,
@@ -317,7 +312,6 @@ class SpilledRows:
                     writer.close()
 
     def read(self, part: int) -> Iterator[pa.RecordBatch]:
-        """Streams the rows of one part."""
         if self._writers[part] is None:
             return
         with pa.memory_map(str(self._path(part))) as file, pa.ipc.open_stream(file) as rows:

@@ -34,7 +34,8 @@ from dolmen.format.evolution import widen_entry
 from dolmen.format.manifest import Erasure, HistoryEntry, Manifest, TableEntry
 from dolmen.format.schema import COMMIT_TS_ID, Field, Schema
 from dolmen.format.types import short_type
-from dolmen.predicate import Predicate, StatsVerdict, columns
+from dolmen.predicate.ast import Predicate, columns
+from dolmen.predicate.prune import StatsVerdict
 from dolmen.rows.scan.row_groups import FilePlan
 
 AbsentColumns: TypeAlias = Mapping[int, frozenset[int]]
@@ -117,13 +118,8 @@ def changing_commits(
 ) -> Iterator[CommitStep]:
     """Yields the commits after ``since`` and up to ``until`` that may have changed a table's rows, oldest first.
 
-    Reads segments of history, and the manifests of these commits and of the versions before them.
-
-    Args:
-        newest: a version that has the history of ``until``.
-
-    Raises:
-        VersionExpiredError: a version has expired in the meantime.
+    Reads segments of history (``newest`` has that of ``until``), and the manifests of these commits and of the versions
+    before them. Raises VersionExpiredError.
     """
     if since.version >= until.version:
         return
@@ -172,13 +168,7 @@ def _may_change_rows(entry: HistoryEntry, names: set[str]) -> bool:
 
 @dataclass(frozen=True)
 class FeedColumns:
-    """The columns that a feed reads of every version.
-
-    Args:
-        schema: the table's columns in the feed's last version, to which ``where`` is bound.
-        output: the columns of the result.
-        key: the columns by which a deleted and an added row are the same row; may be empty.
-    """
+    """The columns that a feed reads: ``output``, and those of its ``key``, if any; ``where`` is bound to ``schema``."""
 
     schema: Schema
     output: tuple[Field, ...]
@@ -210,13 +200,7 @@ class FeedColumns:
 
 
 class TableState:
-    """A table in one version.
-
-    Args:
-        entry: its whole entry, with the columns of the feed's last version.
-        own: the columns of the version.
-        absent: the feed's columns that the version does not show.
-    """
+    """A table in one version: its whole entry, its own columns, and the feed's columns that it does not show."""
 
     def __init__(
         self, context: Context, manifest: Manifest, name: str, entry: TableEntry, own: Schema, absent: AbsentColumns
@@ -259,7 +243,6 @@ class TableState:
         return cls(context, manifest, manifest.name_of(uuid) or "", entry, own, absent)
 
     def with_entry(self, entry: TableEntry) -> TableState:
-        """The same version of the table with another entry."""
         return TableState(self.context, self.manifest, self.name, entry, self.own, self.absent)
 
     def shows_same(self, other: TableState, columns: FeedColumns) -> bool:
@@ -341,11 +324,9 @@ class FilePlanner:
 
     @cached_property
     def judge(self) -> TombstoneJudge:
-        """Judges files by statistics against these deletes."""
         return TombstoneJudge(self.tombstones, self._state.entry.schema)
 
     def plans(self, files: Iterable[DataFile]) -> Iterator[FilePlan]:
-        """Plans those of the files that may have visible rows that match."""
         return (plan for file in files if (plan := self.plan(file)) is not None)
 
     def plan(self, file: DataFile) -> FilePlan | None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 from zlib import crc32
 
 import pyarrow as pa
@@ -32,6 +32,8 @@ from dolmen.store.base import ObjectStore, scheme_of
 from dolmen.store.cache import ObjectCache
 
 T = TypeVar("T")
+Pending: TypeAlias = Callable[[str, int, int], bytes | None]
+"""(key, offset, length) -> these bytes of an object that a transaction has not uploaded yet; None for others."""
 
 GAP_BYTES = MIB
 """Ranges at most this far apart are fetched together: on S3 a request costs more than these bytes."""
@@ -96,7 +98,6 @@ class DataObject:
 
     @property
     def label(self) -> str:
-        """The name in messages."""
         return self.adopted.label if self.adopted else self.key
 
 
@@ -121,7 +122,6 @@ def local_path(store: ObjectStore, path: str) -> str | None:
 
 
 def is_local(store: ObjectStore) -> bool:
-    """True if the objects of a store are files of this machine."""
     return store.local_path("any") is not None
 
 
@@ -135,7 +135,6 @@ def missing_file_error(store: ObjectStore, file: DataFile, table: str) -> Corrup
 
 
 def changed_file_error(store: ObjectStore, file: DataFile, table: str, reason: str) -> Error:
-    """The error for a data file that is not the one of its entry, because of this difference."""
     found = data_object(store, file.path)
     if found.adopted:
         return CorruptionError(
@@ -184,7 +183,6 @@ def adopted_column(
 
 
 def leaf_count(arrow_type: pa.DataType) -> int:
-    """The number of Parquet columns that a column of this type has."""
     if not is_nested(arrow_type):
         return 1
     return sum(leaf_count(arrow_type.field(i).type) for i in range(arrow_type.num_fields))
@@ -312,11 +310,9 @@ class DataFileFooter:
         return count
 
     def leaves(self, ids: frozenset[int]) -> list[int]:
-        """The Parquet columns of these columns, as far as the file has them, ascending."""
         return [leaf for id_, column in self.columns.items() if id_ in ids for leaf in column.leaves]
 
     def ranges(self, group: int, ids: frozenset[int]) -> list[Range]:
-        """The ranges of a row group's chunks of these columns."""
         row_group = self.metadata.row_group(group)
         chunks = (chunk_range(row_group.column(leaf)) for leaf in self.leaves(ids))
         return [Range(start, start + length) for start, length in chunks]

@@ -138,11 +138,7 @@ def _verify(states: States, body: Any, start: int) -> None:
 
 
 class CheckedFile:
-    """A file of this size, for one reader of pyarrow at a time, that verifies column chunks when it reads them.
-
-    Attributes:
-        expected: checksums of column chunks by (offset, length); each is removed once it was verified.
-    """
+    """A file for one reader of pyarrow at a time, which verifies the ``expected`` column chunks."""
 
     closed = False
     mode = "rb"
@@ -152,7 +148,6 @@ class CheckedFile:
         self._size, self._position = size, 0
 
     def _take(self, start: int, length: int) -> pa.Buffer:
-        """These bytes, or fewer if there are no more."""
         raise NotImplementedError
 
     def read_buffer(self, length: int) -> pa.Buffer:

@@ -26,9 +26,8 @@ from dolmen.format.bloom_filters import false_positives
 from dolmen.format.entries import DataFile, KeysTombstone
 from dolmen.format.manifest import TableEntry
 from dolmen.format.types import to_array
-from dolmen.predicate import And, Column, In, Or, Predicate
-from dolmen.predicate import columns as columns_of
-from dolmen.predicate.ast import Compare, Literal
+from dolmen.predicate.ast import And, Column, Compare, In, Literal, Or, Predicate
+from dolmen.predicate.ast import columns as columns_of
 from dolmen.rows.scan.data_objects import GAP_BYTES, REQUEST_BYTES, DataFileFooter, FetchedFooter, Range
 from dolmen.rows.scan.keys_lookup import KeysLookup
 from dolmen.rows.scan.row_groups import (
@@ -58,12 +57,9 @@ _NEVER = np.iinfo(np.int64).max
 
 @dataclass
 class FilterUse:
-    """Counts the files whose Bloom filters were asked.
+    """Counts the files whose Bloom filters were asked; in ``excluded`` ones they left no row to read or test.
 
-    Args:
-        excluded: files without a row to read or test, thanks to their filters.
-        requests, bytes: fetched for filters, and for footers that came with them.
-        with_footer: paths of the files whose footers came with the filters.
+    ``with_footer`` has the paths of files whose footers came with the filters.
     """
 
     files: int = 0
@@ -73,7 +69,6 @@ class FilterUse:
     with_footer: set[str] = field(default_factory=set)
 
     def add(self, file: OpenFile) -> None:
-        """Counts an opened file."""
         probe = file.probe
         if probe is None:
             return
@@ -92,12 +87,7 @@ class FilterUse:
 
 @dataclass
 class FilterChoice:
-    """Chooses the files of one scan whose filters are asked.
-
-    Args:
-        output: ids of the columns that are read, apart from those that decide about rows.
-        files: the number of files that are asked.
-    """
+    """Chooses the files of a scan whose filters are asked; ``output`` are the columns that do not decide about rows."""
 
     context: Context
     entry: TableEntry
@@ -219,11 +209,9 @@ class FilterChoice:
 
 @dataclass(frozen=True)
 class IndexedRows:
-    """The rows of some keys, hidden rows included, by the index.
+    """The rows of some keys, hidden rows included, in the files (uuids) that the index has ``covered``.
 
-    Args:
-        covered: uuids of the files that the index covers.
-        footers: by uuid, footers of the row groups with these rows, if the index has their locations.
+    ``footers`` are those of the row groups with these rows, by uuid, if the index has their locations.
     """
 
     covered: frozenset[str]
@@ -319,9 +307,8 @@ class IndexedDeletes:
     def find(self, plans: Sequence[FilePlan]) -> tuple[dict[str, BitMap], int]:
         """Finds the rows that the deletes hide in files whose rows no other deletes may hide.
 
-        Returns:
-            The positions by path, and the bytes that were fetched for them. For files that are missing the keys have to
-            be read: the index does not cover them, or that reads less.
+        Returns their positions by path, and the bytes that were fetched for them. If a file is missing, its keys have
+        to be read: the index does not cover it, or that reads less.
         """
         by_key = {plan.file.uuid: plan for plan in plans if self._is_by_key(plan)}
         if not self._pays(by_key.values()):

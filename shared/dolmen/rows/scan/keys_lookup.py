@@ -33,7 +33,7 @@ from dolmen.entries.segments.tombstone_judge import KeyRanges
 from dolmen.errors import LimitError
 from dolmen.format.entries import KeysTombstone
 from dolmen.format.types import CodesKind, Mask, to_array, to_mask, type_of
-from dolmen.predicate import StatsVerdict
+from dolmen.predicate.prune import StatsVerdict
 
 Words = npt.NDArray[np.uint64]
 Int64s = npt.NDArray[np.int64]
@@ -238,11 +238,7 @@ class KeysInMemory:
 
 
 class KeysOnDisk:
-    """Merged keys in a temporary file, which is deleted with this object: codes, timestamps, then blocks of values.
-
-    Raises:
-        LimitError: there is no room for them.
-    """
+    """Merged keys in a temporary file: codes, timestamps, blocks of values. Raises LimitError if the disk is full."""
 
     def __init__(self, keys: KeysInMemory) -> None:
         self.count = keys.count
@@ -310,7 +306,6 @@ class KeysOnDisk:
         return np.frombuffer(self._read(8 * start, 8 * end), np.int64)
 
     def take(self, indexes: Int64s) -> list[pa.Array]:
-        """The keys at some ascending indexes, by column."""
         if not self._blocks:
             return []
         numbers = indexes // self._block_rows
@@ -356,7 +351,6 @@ def _take(arrays: Sequence[pa.Array], indexes: Int64s) -> list[pa.Array]:
 
 
 def _equal(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> Mask:
-    """A mask of the indexes at which two groups of columns have the same tuple."""
     return reduce(np.logical_and, [to_mask(pc.equal(*columns)) for columns in zip(left, right, strict=True)])
 
 
@@ -385,12 +379,10 @@ class Tuples:
 
     @cached_property
     def are_ascending(self) -> bool:
-        """True if the codes are in order."""
         return bool((self.codes[1:] >= self.codes[:-1]).all())
 
     @cached_property
     def order(self) -> Int64s:
-        """The rows in the order of their codes."""
         return np.arange(len(self.codes)) if self.are_ascending else np.argsort(self.codes)
 
     @cached_property
@@ -440,7 +432,6 @@ class KeysLookup:
         return KeyRanges.each(self._tombstones, dict(zip(self.columns, self.types, strict=True)))
 
     def judge(self, rows: RowBounds) -> StatsVerdict:
-        """Judges whether all, some or none of the rows are hidden."""
         if self._greatest_ts <= rows.applied_through:
             return StatsVerdict.NEVER
         if rows.rows and (values := rows.one_tuple(self.columns)):

@@ -17,7 +17,7 @@ from dolmen.entries.segments.segment_reader import FetchTally
 from dolmen.format.delete_object import Keys
 from dolmen.format.manifest import TableEntry
 from dolmen.format.types import Mask, one_array, to_boolean_array, to_json, to_plain
-from dolmen.predicate import And, Column, Compare, In, Literal, Or, Predicate
+from dolmen.predicate.ast import And, Column, Compare, In, Literal, Or, Predicate
 from dolmen.rows.scan.key_access import IndexedRows
 from dolmen.rows.scan.plan import ScanPlan, View, plan
 from dolmen.rows.scan.reading import PlanReader, RowGroupColumns
@@ -30,10 +30,9 @@ _RANGES = 256
 
 
 class KeySearch:
-    """A search for the rows of one version of a table that have one of some keys.
+    """A search for the rows of one version of a table that have one of some keys, distinct and ascending.
 
     Args:
-        encoded: the keys, distinct and in ascending order; at least one.
         values: by id of the columns of the primary key, the values of these keys.
         where: a predicate that is TRUE for all rows with these keys, to leave out files and row groups.
         filter_rows: tests rows against the predicate before their keys are compared, which pays for few values.
@@ -176,7 +175,6 @@ def existing_keys(view: View, keys: KeyRuns, newer_than: int, most: int) -> tupl
 
 
 def _find(view: View, entry: TableEntry, names: list[str], run: KeyRun, newer_than: int) -> Mask:
-    """The keys of a run that the table has."""
     there = np.zeros(len(run.encoded), np.bool_)
     listed = len(there) <= LISTED
     values = dict(zip(entry.primary_key, run.values.columns, strict=True))

@@ -20,13 +20,14 @@ from dolmen.entries.segments.row_bounds import RowBounds, always_mask, greatest_
 from dolmen.entries.segments.segment_reader import LiveSegment
 from dolmen.entries.segments.tombstone_judge import FileTombstones, TombstoneJudge
 from dolmen.errors import InputError, SchemaError
-from dolmen.format.entries import DataFile, KeysTombstone, Tombstone, WhereTombstone
+from dolmen.format.entries import DataFile, Tombstone
 from dolmen.format.manifest import Manifest, Segment, TableEntry
 from dolmen.format.schema import COMMIT_TS_FIELD, Field, Schema
-from dolmen.predicate import Predicate, StatsVerdict, columns, to_sql
-
-Pending: TypeAlias = Callable[[str, int, int], bytes | None]
-"""(key, offset, length) -> these bytes of an object that a transaction has not uploaded yet; None for others."""
+from dolmen.predicate.ast import Predicate, columns
+from dolmen.predicate.prune import StatsVerdict
+from dolmen.predicate.text import to_sql
+from dolmen.rows.scan.data_objects import Pending
+from dolmen.rows.scan.row_groups import FilePlan
 
 Reason: TypeAlias = Literal["filter", "deleted", "limit"]
 _WORDS: dict[Reason, str] = {"filter": "statistics", "deleted": "deletes of all rows", "limit": "the limit"}
@@ -61,7 +62,6 @@ class View:
         return self.context.segments.whole(self.manifest.table(self.table))
 
     def reading(self) -> AbstractContextManager[None]:
-        """See ``Context.reading``."""
         return self.context.reading(self.manifest.version)
 
 
@@ -80,32 +80,6 @@ class FactSheet:
     def _repr_html_(self) -> str:
         rows = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in self.facts())
         return f"<table>{rows}</table>"
-
-
-@dataclass(frozen=True)
-class FilePlan:
-    """A data file to read, with deletes that may hide rows of it; ``filter``: its rows have to be tested."""
-
-    file: DataFile
-    filter: bool
-    tombstones: FileTombstones | tuple[Tombstone, ...]
-
-    @property
-    def where_tombstones(self) -> list[WhereTombstone]:
-        if isinstance(self.tombstones, FileTombstones):
-            return self.tombstones.where
-        return [each for each in self.tombstones if isinstance(each, WhereTombstone)]
-
-    @property
-    def key_columns(self) -> list[tuple[int, ...]]:
-        if isinstance(self.tombstones, FileTombstones):
-            return self.tombstones.key_columns
-        return list(dict.fromkeys(each.columns for each in self.tombstones if isinstance(each, KeysTombstone)))
-
-    @property
-    def exact_rows(self) -> int | None:
-        """Number of rows that the scan gets from it; None if metadata does not tell."""
-        return None if self.filter or self.tombstones else self.file.live_rows
 
 
 @dataclass(frozen=True)
@@ -201,15 +175,10 @@ def plan(
     """Plans a scan of one table in one version. Reads at most segments.
 
     Args:
-        columns: names of the result's columns; all by default. May be empty, for counting.
-        where: a predicate bound to the table's schema.
         counting: sums up the files that metadata can count instead of listing them.
         newer_than: a commit timestamp: leaves out files without later rows.
 
-    Raises:
-        TableNotFoundError, SchemaError: no such table or column.
-        InputError: a negative limit.
-        CorruptionError: a segment is missing or damaged.
+    Raises TableNotFoundError, SchemaError, InputError (a negative limit), CorruptionError.
     """
     reader = view.context.segments.tallied()
     entry = reader.whole(view.manifest.table(view.table))
@@ -236,7 +205,6 @@ def plan(
 
 
 def check_limit(limit: int | None) -> None:
-    """Raises InputError for a negative limit."""
     if limit is not None and limit < 0:
         raise InputError(f"limit {limit}: it can't be negative")
 
@@ -278,7 +246,6 @@ class _ScanPlanner:
         self._exact = 0
 
     def run(self) -> None:
-        """Plans all files."""
         requested: list[Segment] = []
         for segment in self.live.segments:
             verdict = self._verdict(segment)

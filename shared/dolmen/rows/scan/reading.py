@@ -101,7 +101,6 @@ class RowGroupColumns:
         return {id_: self._read[id_] for id_ in ids}
 
     def _decode(self, ids: frozenset[int]) -> None:
-        """Decodes those of the columns that the file has."""
         index, columns = self._group.index, self._group.file.footer.columns
         own = [id_ for id_ in columns if id_ in ids]
         if self._group.picked is not None:
@@ -190,7 +189,6 @@ class PlanReader:
                 yield file
 
     def _open_one(self, plan: FilePlan, choice: FilterChoice | None) -> OpenFile:
-        """A file without its vector."""
         footer = self.footers.get(plan.file.uuid)
         if footer is not None:
             return OpenFile(plan, footer, None, self._source(plan.file, FetchedFooter(footer)))
@@ -238,11 +236,7 @@ class PlanReader:
     def read(
         self, work: Callable[[RowGroup, RowGroupColumns], R], groups: Iterable[RowGroup], ids: frozenset[int]
     ) -> Iterator[R]:
-        """Does ``work`` on row groups, several at a time, and yields its results in order.
-
-        Args:
-            ids: columns that ``work`` may read, apart from those that ``RowGroup.tests`` names.
-        """
+        """Yields in order what ``work``, which may read the columns ``ids``, makes of row groups, several at a time."""
 
         def run(some: Sequence[tuple[RowGroup, FileBytes]]) -> list[R]:
             table, schema = self.plan.table, self.plan.entry.schema

@@ -23,12 +23,13 @@ from dolmen.errors import CorruptionError
 from dolmen.format.bloom_filters import Blocks, Hashes, decode, has_hashes, hashes_in_file, maybe_mask
 from dolmen.format.column_history import has_same_fields, nested_values
 from dolmen.format.delete_object import keep_mask
-from dolmen.format.entries import Blob, DataFile
+from dolmen.format.entries import Blob, DataFile, KeysTombstone, Tombstone, WhereTombstone
 from dolmen.format.schema import COMMIT_TS_ID, Field, Schema, is_nested
 from dolmen.format.types import Mask, Plain, to_array, to_mask
-from dolmen.predicate import Predicate, StatsVerdict, columns, matches
 from dolmen.predicate.any_of import Conjunction, any_of
-from dolmen.predicate.ast import And, Column, Compare, In, Literal, Or, all_columns
+from dolmen.predicate.ast import And, Column, Compare, In, Literal, Or, Predicate, all_columns, columns
+from dolmen.predicate.evaluate import matches
+from dolmen.predicate.prune import StatsVerdict
 from dolmen.rows.scan.data_objects import DataFileFooter, Range
 from dolmen.rows.scan.file_bytes import FileBytes, Rows, picked_pages
 from dolmen.rows.scan.keys_lookup import KeysLookup, Tuples
@@ -153,6 +154,32 @@ _FEW_ROWS = 10_000
 
 
 @dataclass(frozen=True)
+class FilePlan:
+    """A data file to read, with deletes that may hide rows of it; ``filter``: its rows have to be tested."""
+
+    file: DataFile
+    filter: bool
+    tombstones: FileTombstones | tuple[Tombstone, ...]
+
+    @property
+    def where_tombstones(self) -> list[WhereTombstone]:
+        if isinstance(self.tombstones, FileTombstones):
+            return self.tombstones.where
+        return [each for each in self.tombstones if isinstance(each, WhereTombstone)]
+
+    @property
+    def key_columns(self) -> list[tuple[int, ...]]:
+        if isinstance(self.tombstones, FileTombstones):
+            return self.tombstones.key_columns
+        return list(dict.fromkeys(each.columns for each in self.tombstones if isinstance(each, KeysTombstone)))
+
+    @property
+    def exact_rows(self) -> int | None:
+        """Number of rows that the scan gets from it; None if metadata does not tell."""
+        return None if self.filter or self.tombstones else self.file.live_rows
+
+
+@dataclass(frozen=True)
 class OpenFile:
     """A file of the plan with all that is needed before its rows.
 
@@ -251,8 +278,6 @@ class RowGroup:
 
 @dataclass(frozen=True)
 class DeleteTests:
-    """The deletes that some rows have to be tested against."""
-
     predicates: tuple[Conjunction, ...] = ()
     lookups: tuple[KeysLookup, ...] = ()
 
@@ -284,7 +309,6 @@ class Deletes:
         return {blob: Conjunction(predicate) for blob, predicate in self.predicates.items()}
 
     def tests_of(self, plan: FilePlan) -> DeleteTests:
-        """The deletes that the rows of a file have to be tested against."""
         predicates = tuple(self._conjunctions[tombstone.blob] for tombstone in plan.where_tombstones)
         return DeleteTests(predicates, tuple(found for ids in plan.key_columns for found in self.lookups[ids]))
 
@@ -419,7 +443,6 @@ def _limits(groups: Sequence[RowGroup], rows: list[int]) -> Iterator[tuple[Conju
 
 
 def _concat(arrays: Sequence[pa.Array]) -> pa.Array:
-    """Columns of several row groups, one after the other."""
     if len(arrays) == 1:
         return arrays[0]
     if pa.types.is_dictionary(arrays[0].type):

@@ -17,7 +17,8 @@ from dolmen.format.delete_object import vector_of_mask
 from dolmen.format.entries import KeysTombstone, WhereTombstone
 from dolmen.format.schema import COMMIT_TS
 from dolmen.format.types import to_boolean_array
-from dolmen.predicate import Predicate, bind
+from dolmen.predicate import bind
+from dolmen.predicate.ast import Predicate
 from dolmen.rows.scan import plan as planning
 from dolmen.rows.scan.data_objects import first_request
 from dolmen.rows.scan.engines.dataframes import lazy_frame, optional, to_pandas, to_polars
@@ -287,7 +288,6 @@ class Scan:
             inexact *= 2
 
     def _decode(self, group: RowGroup, columns: RowGroupColumns) -> pa.RecordBatch | None:
-        """The scan's rows of one row group; None if there are none."""
         keep = row_mask(group, columns.read(group.tests))
         rows = group.rows if keep is None else int(np.count_nonzero(keep))
         if rows == 0 and keep is not None:
@@ -311,7 +311,6 @@ class Scan:
 
 
 def plan_of(scan: Scan) -> ScanPlan:
-    """The plan of a scan, which the first call makes from the manifest and segments."""
     return scan._files
 
 
@@ -324,7 +323,6 @@ def scan_files(scan: Scan, paths: Collection[str]) -> Scan:
 
 
 def reader_of(scan: Scan) -> PlanReader:
-    """A new reader of the plan's files, vectors and tombstones."""
     return scan._reader(scan._files)
 
 
@@ -442,7 +440,6 @@ class Explanation(FactSheet):
 
     @property
     def fetch(self) -> Fetch:
-        """All requests together."""
         files = self.footer_fetch + self.filter_fetch + self.data_fetch
         return self.index_fetch + self.tombstone_fetch + self.vector_fetch + files
 

@@ -30,7 +30,9 @@ from dolmen.format.entries import Blob, DataFile, KeysTombstone, Tombstone, Vect
 from dolmen.format.manifest import Erasure, TableEntry
 from dolmen.format.schema import Schema, constant
 from dolmen.format.types import Mask, to_boolean_array, to_mask
-from dolmen.predicate import Predicate, days_to_timestamps, from_json, matches
+from dolmen.predicate.ast import Predicate, from_json
+from dolmen.predicate.bind import days_to_timestamps
+from dolmen.predicate.evaluate import matches
 from dolmen.rows.scan.data_objects import Pending, Range, coalesce
 from dolmen.rows.scan.keys_lookup import Int64s, KeysInMemory, KeysLookup, KeysOnDisk, Tuples
 from dolmen.rows.scan.row_groups import Deletes, FilePlan
@@ -68,7 +70,6 @@ class BlobRequest(NamedTuple):
 
 
 def blob_key(blob: Blob | Vector) -> BlobKey:
-    """The key of a blob in the results of ``BlobReader``."""
     return BlobKey(blob.object, blob.offset)
 
 
@@ -232,9 +233,7 @@ def tombstones_to_fetch(tombstones: Iterable[Tombstone], cache: ObjectCache) -> 
 def load_deletes(tombstones: Sequence[Tombstone], schema: Schema, reader: BlobReader, cache: ObjectCache) -> Deletes:
     """Fetches the deletes that are not in the manifest, and prepares all of them, in bounded memory.
 
-    Raises:
-        CorruptionError: a blob is not the one of its entry.
-        LimitError: there is no room on the disk for keys that don't fit into memory.
+    Raises CorruptionError; LimitError if there is no room on the disk for keys that don't fit into memory.
     """
     predicates: dict[Blob, Predicate] = {}
     keys = KeysGathering(schema)
@@ -368,7 +367,6 @@ class ErasureMatcher:
 
     @property
     def columns(self) -> frozenset[int]:
-        """Ids of the columns by which rows were erased."""
         return frozenset(id_ for tombstone in self.entry.tombstones for id_ in tombstone.columns)
 
     def mask(self, columns: Mapping[int, pa.Array], rows: int) -> Mask:
@@ -396,7 +394,6 @@ class ErasedRowsFilter:
     count: int = 0
 
     def passing(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yields the rows to be written."""
         ids = {field.name: field.id for field in self.matcher.entry.schema.fields}
         for batch in batches:
             columns = {ids[name]: column for name, column in zip(batch.schema.names, batch.columns, strict=True)}

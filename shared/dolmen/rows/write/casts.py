@@ -127,12 +127,10 @@ def match_fields(
     The caller checks for NULLs in fields that are not nullable: it knows which rows count.
 
     Args:
-        find: finds the cast of values without children.
+        find: finds the cast of values without children; ``finds`` has others, by name of the field.
         defaults: names of fields that may be missing even where they are not nullable.
-        finds: other functions for ``find``, by name of the field.
 
-    Raises:
-        SchemaError: a field is there twice, is unknown, is missing and not nullable, or is of another kind.
+    Raises SchemaError: a field is there twice, is unknown, is missing and not nullable, or is of another kind.
     """
     indexes: dict[str, int] = {}
     for index, (field, own) in enumerate(zip(source, own_names([field.name for field in source], target), strict=True)):
@@ -184,7 +182,6 @@ def _cast(source: pa.DataType, target: pa.DataType, find: FindCast) -> Cast | No
 
 
 def _item_cast(source: pa.DataType, target: pa.Field, find: FindCast) -> Cast | None:
-    """The cast of values inside a list or map, NULLs checked."""
     cast = _cast(source, target.type, find)
     if target.nullable:
         return cast
@@ -221,8 +218,6 @@ def _after(first: Cast, then: Cast | None) -> Cast:
 
 
 def _checked(*targets: pa.DataType) -> Cast:
-    """Arrow's own checked casts, one after the other."""
-
     def cast(array: pa.Array) -> pa.Array:
         try:
             result = array

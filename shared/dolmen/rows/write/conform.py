@@ -124,13 +124,7 @@ MAX_BATCH_BYTES = 64 * MIB
 
 @dataclass(frozen=True)
 class CastColumn:
-    """How one column of the target is made.
-
-    Args:
-        index: of the input column; None if it is missing.
-        cast: None to take its values as they are.
-        default: JSON form of the value of a missing column.
-    """
+    """How one column is made: from the input's column ``index``, by the cast if there is one, or of the ``default``."""
 
     field: pa.Field
     index: int | None
@@ -155,12 +149,8 @@ def plan_conform(
 ) -> CastPlan:
     """Plans how batches of ``source`` are made to fit ``target`` (a table's schema, or one of stored types).
 
-    Args:
-        find, finds: see ``match_fields``.
-        defaults: JSON forms of the values of missing columns, by name; by default those of a table's schema.
-
-    Raises:
-        SchemaError: a column is there twice, is unknown, is missing and not nullable, or is of another kind.
+    For ``find`` and ``finds`` see ``match_fields``. ``defaults`` are JSON forms of the values of missing columns, by
+    name; by default those of a table's schema. Raises SchemaError as ``match_fields`` does.
     """
     schema = target.arrow if isinstance(target, Schema) else target
     if defaults is None:
@@ -183,8 +173,7 @@ def conform(
 ) -> Iterator[pa.RecordBatch]:
     """Yields the rows of ``batches`` as batches of exactly ``schema``, neither too long nor too large.
 
-    Args:
-        find, defaults, finds: see ``plan_conform``.
+    For the other arguments see ``plan_conform``.
 
     Raises:
         SchemaError: the columns do not match; raised by the call, before any row is read.

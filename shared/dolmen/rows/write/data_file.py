@@ -125,11 +125,9 @@ class SplicedObject(Generic[Output]):
 
     @property
     def size(self) -> int:
-        """Bytes written so far, without filters and footer."""
         return self._position
 
     def copy(self: SplicedObject[ObjectOutput], copied: CopiedGroups) -> None:
-        """Appends row groups as they are."""
         source = copied.source
         groups = range(copied.groups[0].index, copied.groups[-1].index + 1)
         first, end = source.byte_range(groups)
@@ -144,7 +142,6 @@ class SplicedObject(Generic[Output]):
             self._add_rows(group.rows, group.extents)
 
     def write(self, encoded: EncodedGroups) -> None:
-        """Appends the rows of a run."""
         self._begin()
         skipped = len(PARQUET_MAGIC)
         for piece in encoded.body:
@@ -356,7 +353,6 @@ class _Files(Generic[Output]):
             piece, size = [], 0
 
     def finish(self) -> list[DataFile]:
-        """Ends the last file. Returns the entries of all of them."""
         self._end()
         return self._done
 
@@ -415,7 +411,6 @@ def _check_storable(encoded: bytes) -> None:
 
 
 def _example(kind: pa.DataType) -> Any:
-    """Some value of a stored type, as Python has it."""
     if t.is_struct(kind):
         return {field.name: _example(field.type) for field in kind}
     if t.is_map(kind):
@@ -430,8 +425,6 @@ def _example(kind: pa.DataType) -> Any:
 
 
 class _Memory:
-    """An upload into memory."""
-
     def __init__(self) -> None:
         self.body = bytearray()
 

@@ -57,9 +57,7 @@ class Leaf:
 class Encodings:
     """Encodings by path of the leaf; PLAIN for those in neither ``dictionary`` nor ``delta``.
 
-    Args:
-        row_bytes: compressed bytes of a row; None without a trial.
-        uncompressed: paths of the columns that ZSTD would not make smaller.
+    ``row_bytes`` (compressed) is None without a trial. ZSTD would not make the ``uncompressed`` columns smaller.
     """
 
     dictionary: tuple[str, ...]
@@ -80,7 +78,6 @@ class Encodings:
 
 @lru_cache(maxsize=64)
 def leaves(schema: pa.Schema) -> tuple[Leaf, ...]:
-    """The schema's Parquet columns, in order."""
     writer = pq.ParquetWriter(pa.BufferOutputStream(), schema)
     writer.close()
     columns = writer.writer.metadata.schema
@@ -164,7 +161,6 @@ def _sizes(sample: pa.Table, compression_level: int, **encoding: Any) -> dict[st
 
 
 def _chunks(sample: pa.Table, compression_level: int, **encoding: Any) -> dict[str, pq.ColumnChunkMetaData]:
-    """The column chunks of the rows as one row group, by path."""
     writer = pq.ParquetWriter(
         pa.BufferOutputStream(),
         sample.schema,

@@ -49,7 +49,6 @@ class Extent(NamedTuple):
     in_footer: bool = False
 
     def merged(self, other: Extent) -> Extent:
-        """The extent of both columns' values together."""
         least: list[Any] = [value for value in (self.least, other.least) if value is not None]
         greatest: list[Any] = [value for value in (self.greatest, other.greatest) if value is not None]
         nulls, nans = self.nulls + other.nulls, self.nans + other.nans
@@ -58,7 +57,6 @@ class Extent(NamedTuple):
 
 
 def extent(column: pa.ChunkedArray) -> Extent:
-    """The extent of one column of a stored type."""
     if is_nested(column.type):
         return Extent(None, None, column.null_count)
     if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
@@ -165,7 +163,6 @@ def _needs_values(kind: pa.DataType) -> bool:
 
 
 def fill_hidden_of_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """``fill_hidden`` of every column."""
     return pa.RecordBatch.from_arrays([_with_values(column) for column in batch.columns], schema=batch.schema)
 
 

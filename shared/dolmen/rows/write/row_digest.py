@@ -100,7 +100,6 @@ class _DigestNode:
             self.type, self.children = "list", {"item": _DigestNode(kind.value_type)}
 
     def digests(self) -> list[Any]:
-        """The type and the digests of this column and its children."""
         streams = [stream.hexdigest() for stream in (self.nulls, self.values, self.lengths)]
         return [self.type, *streams, [[name, *child.digests()] for name, child in self.children.items()]]
 

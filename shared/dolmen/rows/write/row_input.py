@@ -164,11 +164,7 @@ def _from_columns(columns: dict[Any, Any], schema: pa.Schema | None) -> pa.Table
 
 
 def dedupe_last(batches: Iterable[pa.RecordBatch], columns: tuple[Field, ...]) -> tuple[Iterator[pa.RecordBatch], Keys]:
-    """The rows without those that a later row of the same key replaces, in their order, and their keys.
-
-    Args:
-        batches: read to the end before this returns.
-        columns: the key.
+    """The rows without those that a later row of the same key replaces, in their order, and their keys. Reads all rows.
 
     Raises:
         InputError: a float or nested column, which can't be a key.
@@ -245,12 +241,8 @@ _MICROSECONDS = ".dt.floor('us')", ".dt.truncate('1us')"
 def array_of(values: Any, name: str, target: pa.DataType | None, *, nan_is_null: bool = False) -> Any:
     """The values of a column, a sequence or a pandas Series, as an array or a chunked one.
 
-    Args:
-        target: the type of their column, if it is known: asked for where pyarrow finds no type by itself.
-        nan_is_null: NaN and NaT mean NULL, as in pandas.
-
-    Raises:
-        RowError: pyarrow has no type for them, or would drop a part of one.
+    ``target`` is the type of their column, if it is known. With ``nan_is_null``, NaN and NaT mean NULL, as in pandas.
+    Raises RowError if pyarrow has no type for them, or would drop a part of one.
     """
     try:
         array = pa.array(values, from_pandas=nan_is_null)
@@ -373,9 +365,7 @@ def _is(data: Any, module: str, name: str) -> bool:
 def values_of(data: Any, name: str, target: pa.DataType) -> tuple[Any, FindCast] | None:
     """The values of an Arrow or NumPy array, or of a Series, and a function that finds their casts; None for others.
 
-    Raises:
-        InputError: an array of several dimensions.
-        SchemaError, RowError: values that no column holds.
+    Raises InputError for an array of several dimensions; SchemaError, RowError for values that no column holds.
     """
     if isinstance(data, (pa.Array, pa.ChunkedArray)):
         return data, lossless_cast
@@ -396,14 +386,9 @@ def _find_cast(library: int) -> FindCast:
 
 
 def pandas_table(frame: Any, schema: pa.Schema | None) -> pa.Table:
-    """The columns of a pandas frame, and its index if that has a name.
+    """The columns of a pandas frame, and its index if that has a name; ``schema`` is the table's, if it is known.
 
-    Args:
-        schema: of the table that they are for, if it is known; the columns may have other types.
-
-    Raises:
-        InputError: a column is there twice.
-        RowError: the values of a column have no common type.
+    Raises InputError if a column is there twice, RowError if the values of a column have no common type.
     """
     try:
         if any(name is not None for name in frame.index.names):

@@ -180,7 +180,6 @@ class Loaded:
     seconds: float = 0.0
 
     def add(self, table: str, outcomes: Sequence[DropOutcome], commit: Commit | None) -> None:
-        """Counts files that have an outcome."""
         for outcome in outcomes:
             self.outcomes[outcome.status] += 1
             self.bytes += outcome.drop.size
@@ -247,7 +246,6 @@ class _Records:
         return any(record.key not in self._open for record in self._stored.pending())
 
     def remove(self, outcomes: Sequence[DropOutcome]) -> None:
-        """Removes the records whose drops all have an outcome."""
         for outcome in outcomes:
             if outcome.status == "failed":
                 continue
@@ -285,7 +283,6 @@ class _Loading:
         return spark
 
     def load(self, table: str, drops: list[Drop]) -> list[DropOutcome]:
-        """Loads the files of a table, and returns their outcomes."""
         outcomes: list[DropOutcome] = []
         while drops:
             settings = self._settings(table)
@@ -298,7 +295,6 @@ class _Loading:
         return outcomes
 
     def count(self, table: str, drops: list[Drop]) -> None:
-        """Counts the files of a table in a dry run."""
         applied = unit_of(self.database.transaction()).find_applied({drop.id for drop in drops})
         duplicates = [drop for drop in drops if drop.id in applied]
         outcomes = [DropOutcome(drop, "duplicate", version=applied[drop.id].version) for drop in duplicates]
@@ -393,8 +389,6 @@ class _TaskResults:
 
 
 class _Work:
-    """The jobs of one round."""
-
     def __init__(self, spark: SparkSession, transaction: Transaction, table: str, one: DropIngestion) -> None:
         self._spark, self._transaction, self._table = spark, transaction, table
         self._landing = one.landing
@@ -430,7 +424,6 @@ class _Work:
     def _run(
         self, frame: DataFrame, file_bytes: int, work: Callable[[LoadTask], Callable[[Batches], Iterator[TaskFiles]]]
     ) -> list[TaskFiles]:
-        """Runs tasks that write data files."""
         task = LoadTask(*begin_uploads(self._transaction, self._table), file_bytes=file_bytes)
         return collect_objects(frame, work(task), TaskFiles, partial(collect_keeping_alive, self._transaction))
 

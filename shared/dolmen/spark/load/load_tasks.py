@@ -72,12 +72,9 @@ DropRows: TypeAlias = tuple[int | None, pa.RecordBatch]
 
 @dataclass(frozen=True)
 class ReadDrops:
-    """The files that a job reads, with the way to read them.
+    """The files that a job reads into the table ``entry``; ``groups`` has the numbers of each task's drops.
 
-    Args:
-        entry: their table, by ``encode_entry``.
-        groups: for each task, the numbers of its drops.
-        buffered_bytes: the most bytes of a file's rows that are kept until its end was seen.
+    Up to ``buffered_bytes`` of a file's rows are kept until its end was seen.
     """
 
     landing: Landing
@@ -197,14 +194,11 @@ class LoadTask(WriteTask):
     file_bytes: int = 0
 
     def load(self, rows: Batches) -> list[DataFile]:
-        """Writes rows into as many data files as they need."""
         store = open_to_write(self.url, shared_runtime())
         return self.put(store, rows, WriteOptions(target_file_bytes=self.file_bytes))
 
 
 class TaskFiles(msgspec.Struct, frozen=True):
-    """The data files of a task, and the reports on the files that it has read."""
-
     files: list[DataFile]
     reports: list[FileReport] = []
 

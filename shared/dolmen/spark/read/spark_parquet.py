@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import re
 from collections import defaultdict
@@ -20,9 +21,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
-from functools import reduce
+from functools import cache, reduce
 from operator import and_, eq, ge, gt, le, lt, ne, or_
 from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import unquote
 
 import numpy as np
 import numpy.typing as npt
@@ -42,10 +44,14 @@ from dolmen.rows.scan.row_groups import FilePlan
 from dolmen.spark.read.spark_parquet import warn_once
 from dolmen.spark.spark_types import spark_type, to_frame
 from dolmen.spark.tasks import FILE, Py4JError
+from dolmen.store.base import ObjectStore, scheme_of
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
 
+_PATTERN = re.compile(r"[]\\*?{}[]")
+"""Characters that Hadoop reads as a pattern of paths, or as its escape."""
+_log = logging.getLogger("dolmen")
 OPTIONS = {
     "ignoreCorruptFiles": "false",
     "ignoreMissingFiles": "false",
@@ -166,10 +172,6 @@ class FileValues:
 
         It fails in a row of any other file, or of a file without the size that the manifest says; unless all values are
         equal, when nothing is looked up.
-
-        Args:
-            values: one for each file.
-            kind: Spark's type of the values.
         """
         texts = [f"CAST({'NULL' if value is None else str(value).lower()} AS {kind})" for value in values]
         if len(set(texts)) == 1:
@@ -181,7 +183,6 @@ class FileValues:
         return self._by_size(sorted(sized.items()))
 
     def _by_size(self, sized: Sequence[tuple[int, Sequence[tuple[str, str]]]]) -> str:
-        """A tree of comparisons."""
         if len(sized) > 1:
             middle = len(sized) // 2
             less, others = self._by_size(sized[:middle]), self._by_size(sized[middle:])
@@ -199,10 +200,6 @@ def is_deleted(spark: SparkSession, positions: Mapping[str, BitMap], file_values
 
     Each file has one bit for each of its rows, in words of 64, and the words of all files are one array. The array is
     an uncorrelated subquery: Spark computes it once, and sends it to all tasks.
-
-    Args:
-        positions: the deleted ones, by path of their file.
-        row: the column with a row's position.
     """
     words = [_words(positions.get(file.file.path), file.file.rows) for file in file_values.files]
     ends = np.cumsum([len(some) for some in words]).tolist()
@@ -403,3 +400,35 @@ def _regex(runs: Sequence[Sequence[str | bool]]) -> str:
 
 def _quote(text: str) -> str:
     return re.sub(r"([\x00-/:-@\[-`{-\x7f])", r"\\\1", text)
+
+
+def spark_paths(spark: SparkSession, store: ObjectStore) -> str | None:
+    """The path of a store's root for Spark's own readers; None, and a warning, if they can't reach it.
+
+    Like all paths of Hadoop it is not percent-encoded. ``s3://`` is read as ``s3a://``, with hadoop-aws on the class
+    path, whose credentials are part of Hadoop's configuration (docs/spark.md).
+    """
+    url = store.url
+    scheme = scheme_of(url)
+    if scheme is None or scheme.hadoop is None:
+        return None
+    if scheme.hadoop_class is not None and not is_on_class_path(spark, scheme.hadoop_class):
+        warn_once(
+            f"{url} is read by Python workers: Spark's own readers need {scheme.hadoop_package} on the class path"
+        )
+        return None
+    rest = url.removeprefix(f"{scheme.name}://")
+    root = f"{scheme.hadoop}://{unquote(rest) if scheme.is_quoted else rest}"
+    if _PATTERN.search(root):
+        warn_once(rf"{url} is read by Python workers: Spark's own readers take \ * ? [ ] {{ }} for patterns of paths")
+        return None
+    return root
+
+
+@cache
+def warn_once(message: str) -> None:
+    _log.warning(message)
+
+
+def is_on_class_path(spark: SparkSession, name: str) -> bool:
+    return bool(spark._jvm.org.apache.spark.util.Utils.classIsLoadable(name))

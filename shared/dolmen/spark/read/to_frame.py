@@ -31,8 +31,9 @@ from dolmen.commit.context import context_of
 from dolmen.errors import SchemaError
 from dolmen.format.layout import is_adopted
 from dolmen.format.schema import COMMIT_TS, COMMIT_TS_ID, Field
-from dolmen.predicate import Where, to_sql
-from dolmen.predicate import columns as columns_of
+from dolmen.predicate.ast import columns as columns_of
+from dolmen.predicate.parse import Where
+from dolmen.predicate.text import to_sql
 from dolmen.rows.scan.row_groups import Deletes, FilePlan
 from dolmen.rows.scan.scan import Scan, plan_of, reader_of, rows_with_positions, scan_files
 from dolmen.spark.read.spark_parquet import (
@@ -315,7 +316,6 @@ class _Native:
     def _read(
         self, files: Sequence[FilePlan], ids: Collection[int], metadata: list[str], *, with_row: bool
     ) -> DataFrame:
-        """The columns ``ids``, and those of ``metadata`` and the row's position."""
         fields = [field for id_, field in self._by_id.items() if id_ in ids and field.name != COMMIT_TS]
         if own := [field.name for field in fields if is_own(field.name)]:
             raise Unsupported(f"a column has the name {own[0]}")

@@ -27,7 +27,8 @@ from dolmen.errors import CorruptionError, InputError, ObjectNotFoundError
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import COMMIT_TS, Field, Schema, is_nested
-from dolmen.predicate import Predicate, bind, parse
+from dolmen.predicate import bind, parse
+from dolmen.predicate.ast import Predicate
 from dolmen.predicate.bind import ConditionReader, Connective, UnsupportedConditionError
 from dolmen.predicate.constants import NULL, Value, from_python
 from dolmen.predicate.domains import Domain, Op, domain_of
@@ -129,7 +130,6 @@ class PartitionReader(DataSourceReader):  # type: ignore[misc]
         self.arrow_schema = worker_schema(schema)
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of one partition. If there is none, Spark makes an empty one of its own."""
         return partition.read(self.arrow_schema) if isinstance(partition, FilesPartition | FeedPartition) else iter(())
 
 
@@ -145,7 +145,6 @@ class SharedScan:
         return _scan(self)
 
     def read(self, paths: Iterable[str]) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of some of its files, in Spark's types."""
         with mark_dolmen_errors():
             scan = scan_files(self.scan(), set(paths))
             schema = spark_arrow_schema(scan.schema)
@@ -185,7 +184,6 @@ class FilesPartition(InputPartition):  # type: ignore[misc]
     paths: tuple[str, ...]
 
     def read(self, arrow_schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Yields their rows in the types that Spark takes."""
         return (batch.cast(arrow_schema) for batch in self.scan.read(self.paths))
 
 
@@ -253,7 +251,6 @@ class _PushedFilterReader(ConditionReader[Any]):
 
 
 def _value(value: Any, field: Field) -> Value:
-    """Spark's value as a constant of the column's own domain."""
     if value is None:
         return NULL
     domain = domain_of(field.arrow_type)
@@ -349,7 +346,6 @@ class SourceFeed:
         return [FeedPartition(self, tuple(_merge_parts(some))) for some in groups_of(parts)]
 
     def read(self, parts: Sequence[FeedPart]) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of some parts, in Spark's types."""
         with mark_dolmen_errors():
             context = _context(self.url)
             newest = context.head.refresh().manifest  # rows may have been erased since the feed was planned
@@ -368,7 +364,6 @@ class FeedPartition(InputPartition):  # type: ignore[misc]
     parts: tuple[FeedPart, ...]
 
     def read(self, arrow_schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Yields their rows in the types that Spark takes."""
         return (batch.cast(arrow_schema) for batch in self.feed.read(self.parts))
 
 
@@ -401,8 +396,6 @@ def source_feed(raw: Mapping[str, str], allowed: Collection[str] = CHANGES_READ)
 
 
 class FeedReader(PartitionReader):
-    """Reads the changes of a table between two versions."""
-
     def __init__(self, feed: SourceFeed, schema: s.StructType) -> None:
         super().__init__(schema)
         self.feed = feed

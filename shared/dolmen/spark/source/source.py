@@ -97,24 +97,25 @@ class Options:
         return [name.strip() for name in text.split(",")] if text else None
 
     def text(self, name: str) -> str | None:
-        """The option's value; None without it."""
         return self.values.get(name.replace("_", ""))
 
     def flag(self, name: str) -> bool:
-        """The option as a boolean; False by default. Raises InputError."""
         text = self.text(name) or "false"
         if text.lower() not in _TRUTHS:
             raise InputError(f"option {name!r} is {text!r}: true or false")
         return _TRUTHS[text.lower()]
 
     def number(self, name: str) -> int | None:
-        """A whole number of at least 1. Raises InputError."""
         text = self.text(name)
         if text is None:
             return None
-        if not (text.strip().isdecimal() and int(text) >= 1):
+        try:
+            value = int(text)
+        except ValueError:
+            value = 0
+        if value < 1:
             raise InputError(f"option {name!r} is {text!r}: a whole number of at least 1")
-        return int(text)
+        return value
 
     def version_or_time(self, name: str) -> str | int | None:
         """A version by its number, or a time as ISO 8601 text, as ``Table.changes`` takes them."""

@@ -32,7 +32,7 @@ from dolmen.errors import ConflictError, InputError, SchemaError, VersionExpired
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import EMPTY, Manifest, TableEntry
 from dolmen.format.schema import COMMIT_TS, Field
-from dolmen.predicate import columns as columns_of
+from dolmen.predicate.ast import columns as columns_of
 from dolmen.rows.scan.scan import plan_of
 from dolmen.spark.source.readers import ADDED, FilesPartition, SharedScan, SourceFeed, groups_of, parse_where
 from dolmen.spark.source.source import CHANGES_STREAM_READ, STREAM_READ, Options, reads_changes, table_at
@@ -84,7 +84,6 @@ class Offset:
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Offset:
-        """Reads the offset in a checkpoint. Raises InputError."""
         try:
             return cls(**document)
         except TypeError as error:
@@ -129,7 +128,6 @@ class RangePartition(FilesPartition):
     until: int
 
     def read(self, arrow_schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Yields these rows in the types that Spark takes."""
         for batch in self.scan.read(self.paths):
             ts = batch.column(COMMIT_TS)
             rows = batch.filter(pc.and_(pc.greater(ts, self.after), pc.less_equal(ts, self.until)))
@@ -197,7 +195,6 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         return [RangePartition(scan, tuple(file.path for file in some), names, *bounds) for some in groups_of(files)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of one partition."""
         rows: Iterator[pa.RecordBatch] = partition.read(worker_schema(self._schema))
         return rows
 
@@ -249,13 +246,11 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
             return self._offset_before(newest, self._options.number("starting_version") or 1)
 
     def _offset_at(self, newest: Manifest, time_us: int) -> Offset:
-        """The offset after all rows at a time."""
         head = context_of(self._database).head
         manifest = manifest_at_time(head, head.refresh(), time_us, instead=_UNSETTLED)
         return Offset.of(manifest, self._entry(manifest))
 
     def _offset_before(self, newest: Manifest, version: int) -> Offset:
-        """The offset before the rows of a version."""
         head = context_of(self._database).head
         manifest = manifest_at_version(head, newest, version)  # raises when it has expired
         if version == 1:
@@ -438,5 +433,4 @@ class FeedStreamReader(TableStreamReader):
 
 
 def _shape(field: Field) -> tuple[object, ...]:
-    """The attributes of a column that a query's schema depends on."""
     return field.name, field.type, field.nullable, field.added_ts

@@ -113,7 +113,6 @@ class WriteJob:
 
     @property
     def operation(self) -> str:
-        """A word for ``history``."""
         return "overwrite" if self.overwrite else "append"
 
     def write(self, batches: Iterator[pa.RecordBatch], query: str = "") -> TaskResult:
@@ -189,12 +188,10 @@ class TableWriter(DataSourceArrowWriter):  # type: ignore[misc]
         self.job, self.request, self.has_ended = job, request, has_ended
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
-        """Writes one task's rows."""
         with mark_dolmen_errors():
             return TaskResult(self.job) if self.has_ended else self.job.write(iterator)
 
     def commit(self, messages: Sequence[TaskResult | None]) -> None:
-        """Commits, once all tasks have ended."""
         if not self.has_ended:
             with mark_dolmen_errors():
                 self.job.commit(messages, self.request)
@@ -239,7 +236,6 @@ def _since(options: Options, schema: s.StructType, entry: TableEntry) -> int | N
 
 
 def writer(raw: Mapping[str, str], schema: s.StructType, overwrite: bool) -> DataSourceWriter:
-    """Makes the writer of a DataFrame. Raises as ``prepare`` does."""
     options = Options.of(raw, WRITE)
     job = prepare(options, schema, overwrite, force=options.flag("force"))
     request = options.text("request")
@@ -252,7 +248,6 @@ def writer(raw: Mapping[str, str], schema: s.StructType, overwrite: bool) -> Dat
 
 
 def request_id(query: str, batch: int) -> str:
-    """The request id of one micro-batch of one query."""
     return f"stream:{query}:{batch}"
 
 

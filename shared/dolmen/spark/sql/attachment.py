@@ -36,7 +36,6 @@ class Attachments:
     all: list[Attachment] = field(default_factory=list)
 
     def find(self, view: str, *, case_sensitive: bool) -> tuple[Attachment, str] | None:
-        """The attachment with a view of this name, and the table that the view shows."""
         for attachment in self.all:
             for table in attachment.tables():
                 if is_same_name(attachment.view(table), view, case_sensitive=case_sensitive):
@@ -45,7 +44,6 @@ class Attachments:
 
 
 def is_same_name(one: str, other: str, *, case_sensitive: bool) -> bool:
-    """Whether Spark takes two names for the same."""
     return one == other or (not case_sensitive and one.lower() == other.lower())
 
 

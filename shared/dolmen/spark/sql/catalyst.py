@@ -16,7 +16,8 @@ from pyspark.sql import DataFrame
 
 from dolmen.errors import InputError
 from dolmen.format.schema import Field, is_nested
-from dolmen.predicate import Constant, Predicate, bind
+from dolmen.predicate import bind
+from dolmen.predicate.ast import Constant, Predicate
 from dolmen.predicate.bind import ConditionReader, Connective, ForeignCondition, UnsupportedConditionError
 from dolmen.predicate.constants import NULL, Value
 from dolmen.predicate.domains import Domain, Op, domain_of
@@ -120,7 +121,6 @@ class _CatalystReader(ConditionReader[Any]):
         return bind.one_of(field, [self._value(value, field) for value in items(node.list())])
 
     def _bare(self, node: Any) -> Field:
-        """A column by itself."""
         if kind_of_node(node) == "CommonExpressionRef":
             node = self._common.get(node.id().toString(), node)
         if kind_of_node(node) != "AttributeReference":

@@ -20,7 +20,7 @@ from dolmen.base.runtime import cached_property
 from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
-from dolmen.predicate import Constant, Predicate
+from dolmen.predicate.ast import Constant, Predicate
 from dolmen.predicate.bind import ForeignCondition
 from dolmen.spark.read.to_frame import to_spark
 from dolmen.spark.spark_types import is_own, origins_in_plan, quote, spark_schema, spark_type
@@ -107,11 +107,9 @@ class RowChange:
         return self._from(to_spark(table, columns, where, with_positions=True, spark=self.views.spark))
 
     def _from(self, frame: DataFrame) -> str:
-        """A view under the name by which expressions know the target."""
         return f"`{self.views.make(frame)}` AS {quote(self.target.alias)}"
 
     def own(self, name: str) -> str:
-        """A column of the target in SQL."""
         return f"{quote(self.target.alias)}.{quote(name)}"
 
     def select(self, shown: str, source: str, what: str, where: str | None = None) -> DataFrame:
@@ -142,7 +140,6 @@ class RowChange:
 
 
 def find_field(fields: Sequence[Field], name: str, table: str, *, case_sensitive: bool) -> Field:
-    """The column of a name, as Spark finds it. Raises SchemaError."""
     found = [field for field in fields if is_same_name(field.name, name, case_sensitive=case_sensitive)]
     if len(found) != 1:
         names = ", ".join(field.name for field in fields)
@@ -159,13 +156,8 @@ def check_updates(
 ) -> None:
     """Raises SchemaError if an update may change the primary key, or the order of changes (CDC).
 
-    A value stays the same if it is the column itself, or a column of the source that ``ON`` wants equal to it.
-
-    Args:
-        analysed: a query that shows the values first, over the target's view and, in a MERGE, the source's after it.
-        fields: the columns of the values.
-        source_columns: names of the source's columns.
-        equal: columns of the target, each with a column of the source that has the same value.
+    A value stays the same if it is the column itself, or a column of the source that is ``equal`` to it by ``ON``.
+    ``analysed`` shows the values first, over the target's view and, in a MERGE, the source's after it.
     """
     shown = find_shown_columns(analysed, len(fields))
     first = len(change.fields) + 2  # after these the target's view has a row's file and position: RowChange.empty
@@ -280,7 +272,6 @@ def _select_list(texts: Sequence[str]) -> str:
 
 
 def _check_each_once(names: Sequence[str], what: str) -> None:
-    """Raises InputError if a column is set twice."""
     if repeated := [name for name in names if names.count(name) > 1]:
         raise InputError(f"{what} sets column {repeated[0]!r} twice")
 
@@ -462,7 +453,6 @@ class _SqlMerge:
         )
 
     def _is_source_column(self, text: str, name: str) -> bool:
-        """Whether an expression of an INSERT is a column of the source."""
         plain = text.replace("`", "").strip().lower()
         alias = self._alias.replace("`", "").lower()
         return plain in (name.lower(), f"{alias}.{name.lower()}")

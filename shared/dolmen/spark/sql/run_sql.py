@@ -163,7 +163,6 @@ class _Run:
         return numbered.select(*(value.alias(field.name) for value, field in zip(values, found, strict=True)))
 
     def _find(self, target: str) -> tuple[Attachment, str]:
-        """The table that a statement changes. Raises InputError."""
         for _ in range(2):  # the table may be new
             if found := self._attached.find(target, case_sensitive=self._case_sensitive):
                 return found
@@ -181,10 +180,10 @@ class _Run:
     def _digest(self) -> str:
         """The digest of the request's content: the statement's text and its parameters."""
         if isinstance(self._args, Mapping):
-            given: list[Any] = [[name, repr(value)] for name, value in sorted(self._args.items())]
+            values: list[Any] = [[name, repr(value)] for name, value in sorted(self._args.items())]
         else:
-            given = [repr(value) for value in self._args or ()]
-        return content_digest("sql", self._text, given)
+            values = [repr(value) for value in self._args or ()]
+        return content_digest("sql", self._text, values)
 
 
 def with_versions(sql: str, attached: Attachments, views: Views, *, case_sensitive: bool) -> str:

@@ -118,7 +118,6 @@ class SqlReader:
         return self._at >= len(self._tokens)
 
     def peek(self, ahead: int = 0) -> Token | None:
-        """The next token, or a later one; None at the end."""
         index = self._at + ahead
         return self._tokens[index] if index < len(self._tokens) else None
 
@@ -188,7 +187,6 @@ class SqlReader:
         return found
 
     def rest(self) -> str:
-        """The text of all remaining tokens."""
         first, self._at = self.peek(), len(self._tokens)
         return self.since(first)
 
@@ -303,7 +301,6 @@ def kind_of(sql: str) -> tuple[str, str]:
 
 
 def read_statement(sql: str) -> SqlStatement:
-    """Reads one statement. Raises InputError."""
     reader, ctes, kind = _begin(sql)
     if kind == "QUERY":
         return SqlStatement("", QueryStatement())

@@ -73,7 +73,6 @@ def add_new_columns(context: Context, table: str, schema: s.StructType, request:
 
 
 def _changes(schema: s.StructType, entry: TableEntry) -> tuple[SchemaChange, ...]:
-    """The changes of a table's columns that a DataFrame's rows need."""
     if alike := same_names(schema.names):
         raise SchemaError(f"columns {alike[0]!r} and {alike[1]!r} differ in case only: rename one, or drop it")
     types = dict(zip(own_names(schema.names, entry.schema), worker_schema(schema).types, strict=True))
@@ -91,7 +90,6 @@ def _changes(schema: s.StructType, entry: TableEntry) -> tuple[SchemaChange, ...
 
 
 def _unknown(schema: s.StructType, own: Schema) -> list[str]:
-    """The DataFrame's columns that the table lacks."""
     names = {field.name for field in own.fields}
     return [name for name in own_names(schema.names, own) if name not in names]
 

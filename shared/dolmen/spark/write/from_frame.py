@@ -24,7 +24,7 @@ from dolmen.commit.uploads import MAX_KEYS
 from dolmen.errors import ConflictError, InputError, SchemaError
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import Field
-from dolmen.predicate import Where
+from dolmen.predicate.parse import Where
 from dolmen.rows.write.conform import plan_conform
 from dolmen.rows.write.row_digest import content_digest
 from dolmen.spark.sessions import check_table
@@ -101,7 +101,7 @@ def overwrite(
     computed, ``since`` or ``force`` is needed.
 
     Args:
-        since: the version that the rows were write from, if Spark's plan does not show it, as with pandas.
+        since: the version that the rows were made from, if Spark's plan does not show it, as with pandas.
         force: also replace rows that others have added since.
         merge_schema: as for ``append``.
 
@@ -354,14 +354,13 @@ def _commit(
 
 
 def _has_digest(transaction: Transaction, request: str | None) -> bool:
-    """Whether a request that was applied before stored a digest of its content."""
     return request is not None and bool(unit_of(transaction).find_applied([request])[request].digest)
 
 
 def bind_request(transaction: Transaction, request: str | None, digest: Callable[[], str]) -> bool:
     """Makes the commit carry a request id. Returns whether a version contains it already, so nothing is left to do.
 
-    The digest of the request's content is not write where it would be compared with nothing.
+    The digest of the request's content is not made where it would be compared with nothing.
     """
     if request is None:
         return False
@@ -372,14 +371,11 @@ def bind_request(transaction: Transaction, request: str | None, digest: Callable
 
 @dataclass(frozen=True)
 class UnchangedSince:
-    """The condition of a write: the table has not changed since the frame was read from it.
+    """The condition of a write, unless ``force``: the table has not changed since the frame was read from it.
 
     Otherwise the write would undo changes that others write to the same rows. Which rows the frame has read is unknown,
-    so any change counts. A frame that reads nothing of the table has no condition.
-
-    Args:
-        since: a version that its rows were write from, if Spark's plan does not show it.
-        force: there is no condition.
+    so any change counts. A frame that reads nothing of the table has no condition. ``since`` is a version that its rows
+    were made from, if Spark's plan does not show it.
     """
 
     since: int | None
@@ -387,11 +383,10 @@ class UnchangedSince:
 
     @classmethod
     def of(cls, since: int | None, force: bool) -> UnchangedSince:
-        """Checks both. Raises InputError."""
         return cls(None if since is None else arguments.number("since", since), arguments.flag("force", force))
 
     def oldest(self, frame: DataFrame, table: str) -> int | None:
-        """The oldest version that a frame reads of a table (its uuid), or was write from; None if there is none."""
+        """The oldest version that a frame reads of a table (its uuid), or was made from; None if there is none."""
         read = {origin.version for origin in origins_in_plan(frame) if origin.table == table}
         return min(read if self.since is None else {*read, self.since}, default=None)
 
@@ -404,7 +399,7 @@ class UnchangedSince:
             return
         base = unit.base if oldest == unit.base.version else pin(unit.context, oldest, None).manifest
         epoch = entry_in(base, name, uuid).epoch
-        advice = f"these rows were write from version {oldest}: make the frame again and repeat, or give force=True"
+        advice = f"these rows were made from version {oldest}: make the frame again and repeat, or give force=True"
         unit.depend_on(Claim(name, uuid, epoch, base.commit_ts, lambda _: True, advice))
 
 

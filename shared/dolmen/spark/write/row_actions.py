@@ -29,7 +29,7 @@ from dolmen.format.delete_object import Keys, keys_from_arrow
 from dolmen.format.entries import KeysTombstone
 from dolmen.format.layout import uuid_of
 from dolmen.format.schema import Field
-from dolmen.predicate import Constant, Predicate
+from dolmen.predicate.ast import Constant, Predicate
 from dolmen.rows.write.casts import FindCast
 from dolmen.spark.spark_types import quote
 from dolmen.spark.tasks import FILE, ROW, collect_objects, conform_batches, open_to_write
@@ -61,12 +61,9 @@ LISTED = 100
 
 @dataclass(frozen=True)
 class SourceSummary:
-    """A summary of the keys of a source.
+    """A summary of the keys of a source. Rows with ``nulls`` in their key match nothing.
 
-    Args:
-        nulls: how many rows have a NULL in their key, and so match nothing.
-        repeated: a key occurs more than once.
-        keys: all of them, if they are ``listed``; else some of them, with the ends of each column.
+    ``keys`` are all of them, if they are ``listed``; else some of them, with the ends of each column.
     """
 
     rows: int
@@ -111,14 +108,12 @@ class Source:
 
     @cached_property
     def summary(self) -> SourceSummary:
-        """The summary of its keys; the first use runs a job."""
         keys = self.frame.select(*(F.col(quote(field.name)) for field in self._fields))
         work = partial(summarize_keys, fields=self._fields)
         return SourceSummary.of(collect_objects(keys, work, SourceSummary))
 
     @cached_property
     def sums(self) -> RowSums:
-        """The sums of its rows, for the digest of a request; the first use runs a job."""
         total = RowSums()
         rows = self.frame.select(*(F.col(quote(name)) for name in self._columns))
         for sums in collect_objects(rows, sum_rows, RowSums):
@@ -187,12 +182,9 @@ def join_kind(kinds: Conditions) -> str:
 
 @dataclass(frozen=True)
 class Action:
-    """The action on a row.
+    """The action on a row: whether it ``hides`` the target row, and the columns of the row that it writes, if any.
 
-    Args:
-        hides: the target row is hidden.
-        columns: of the row that is written, with the numbers of their values; None writes none.
-        computed: the columns whose values are computed, so that their types are Spark's guess.
+    Columns have the numbers of their values; the types of ``computed`` ones are Spark's guess.
     """
 
     hides: bool
@@ -284,11 +276,7 @@ def apply_actions(
 ) -> None:
     """Runs the job of the actions, and adds the changes to the transaction. Raises InputError, DuplicateKeyError.
 
-    Args:
-        rows: with their actions, positions and values; and with their keys, if there is a ``key``.
-        key: the columns by whose values target rows are hidden; by default they are hidden by their positions.
-        once: it is an error when a target row is hidden twice.
-        new: rows that replace none must have primary keys that no other row has.
+    See ``MergeTask`` for ``once`` and ``new``. Without a ``key``, target rows are hidden by their positions.
     """
     unit = unit_of(transaction)
     entry = unit.entry(table)

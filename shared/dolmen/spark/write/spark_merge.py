@@ -186,7 +186,6 @@ class _Merging:
         )
 
     def _digest(self) -> str:
-        """The digest of the request's content: the source's rows, and the clauses."""
         sums = self.source.sums.content()
         return content_digest("merge", self.table, sorted(self.on), *self.clauses.content(), sums)
 
@@ -232,7 +231,6 @@ class MergePlan:
 
     @cached_property
     def actions(self) -> list[Action]:
-        """The actions, by the number of the clause."""
         found = []
         for clause in self.clauses.all:
             values = self._values(clause)
@@ -335,7 +333,6 @@ class MergePlan:
 
     @cached_property
     def _plain(self) -> set[str]:
-        """The expressions that are a column."""
         return {_column(side, name) for side in ("source", "target") for name in (*self._names, *self.source_columns)}
 
     def _expression(self, text: str) -> Column:
@@ -343,7 +340,6 @@ class MergePlan:
         return F.col(text) if text in self._plain else F.expr(f"({text})")
 
     def _types(self, frame: DataFrame, texts: dict[str, str]) -> s.StructType:
-        """The types of expressions. Raises InputError for one that Spark refuses."""
         try:
             return frame.select(*(self._expression(text).alias(name) for name, text in texts.items())).schema
         except (AnalysisException, ParseException) as error:

@@ -60,7 +60,6 @@ class DigestMode(Enum):
 
     @classmethod
     def of(cls, request: str | None) -> DigestMode:
-        """The mode in which a request is first applied."""
         return cls.NONE if request is None else cls.WITH_FILES
 
 
@@ -83,7 +82,6 @@ class RowSums:
         self.second = (self.second + other.second) & _MASK
 
     def passing(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The same batches, each of which is added when it is read."""
         for batch in batches:
             self.add(batch)
             yield batch
@@ -99,10 +97,8 @@ class WriteReport:
 
     Args:
         keys: lists of keys that are too short to upload.
-        positions: deleted rows by the name of their data file.
+        positions: deleted rows by the name of their data file; with ``has_repeats``, one of them more than once.
         inserted: primary keys of rows that must be new to the table.
-        has_repeats: a row is among the positions more than once.
-        sums: of the rows, for the digest of a request.
     """
 
     files: list[DataFile] = field(default_factory=list)
@@ -146,12 +142,9 @@ def decode_entry(body: bytes) -> TableEntry:
 
 @dataclass(frozen=True)
 class WriteTask:
-    """A task that writes files.
+    """A task that writes files of the table ``entry`` (by ``encode_entry``), whose names begin with ``txid``.
 
-    Args:
-        entry: the table, by ``encode_entry``.
-        txid: of the job's intent; it begins the names of all files.
-        key: ids of the columns by whose values rows are hidden.
+    ``key`` has the ids of the columns by whose values rows are hidden.
     """
 
     url: str
@@ -170,7 +163,6 @@ class WriteTask:
 
     @property
     def fields(self) -> tuple[Field, ...]:
-        """The key's columns."""
         return tuple(self.decoded.schema.by_id[id_] for id_ in self.key)
 
     def put(
@@ -200,7 +192,6 @@ class KeySink:
         self._bytes += keys.nbytes
 
     def passing(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The same batches, whose keys are added."""
         for batch in batches:
             self.add(batch)
             yield batch
@@ -324,7 +315,6 @@ def schema_of(fields: Iterable[Field]) -> Schema:
 
 
 def check_not_null(keys: pa.Table | pa.RecordBatch, fields: Iterable[Field]) -> None:
-    """Raises RowError for a NULL."""
     for column in fields:
         if keys[column.name].null_count:
             raise RowError("NULL in a key: it equals nothing", column=column.name)

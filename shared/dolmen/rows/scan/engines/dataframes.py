@@ -18,7 +18,8 @@ import pyarrow.compute as pc
 from dolmen.errors import InputError
 from dolmen.format.schema import Field, Schema, is_nested
 from dolmen.format.types import type_of
-from dolmen.predicate import Predicate, bind
+from dolmen.predicate import bind
+from dolmen.predicate.ast import Predicate
 from dolmen.predicate.bind import ConditionReader, Connective, UnsupportedConditionError
 from dolmen.predicate.constants import Value
 from dolmen.predicate.domains import Op, domain_of, nearest_float32
@@ -189,7 +190,6 @@ class _ExpressionReader(ConditionReader[Any]):
         self._stored = stored
 
     def connective(self, node: Any) -> tuple[Connective, Sequence[Any]] | None:
-        """See ``ConditionReader``."""
         match node:
             case {"BinaryExpr": {"op": "And" | "Or" as op, "left": left, "right": right}}:
                 return ("and" if op == "And" else "or"), [left, right]
@@ -198,7 +198,6 @@ class _ExpressionReader(ConditionReader[Any]):
         return None
 
     def atom(self, node: Any) -> Predicate:
-        """See ``ConditionReader``."""
         match node:
             case {"Column": _}:
                 return bind.truth(self._field(node))

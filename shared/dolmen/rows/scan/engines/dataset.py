@@ -29,7 +29,8 @@ import pyarrow.dataset as ds
 from dolmen.errors import Error
 from dolmen.format.schema import Field, Schema, is_nested
 from dolmen.format.types import to_plain
-from dolmen.predicate import Constant, Not, Predicate, bind
+from dolmen.predicate import bind
+from dolmen.predicate.ast import Constant, Not, Predicate
 from dolmen.predicate.bind import ConditionReader, Connective, UnsupportedConditionError
 from dolmen.predicate.constants import Value
 from dolmen.predicate.domains import Domain, Op, domain_of
@@ -64,7 +65,6 @@ def boxed_schema(schema: pa.Schema, *, filters: bool) -> pa.Schema:
 
 
 def box(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Rows with their columns in the boxes of this schema."""
     boxed = [schema.field(name) for name in batch.schema.names]
     columns = [
         pa.StructArray.from_arrays([column, pa.nulls(batch.num_rows)][: field.type.num_fields], fields=list(field.type))
@@ -224,13 +224,11 @@ class _FilterReader(ConditionReader[_Node]):
         self._schema = schema
 
     def connective(self, node: _Node) -> tuple[Connective, Sequence[_Node]] | None:
-        """See ``ConditionReader``."""
         if not isinstance(node, _Call) or node.function not in _CONNECTIVES:
             return None
         return _CONNECTIVES[node.function], node.arguments
 
     def atom(self, node: _Node) -> Predicate:
-        """See ``ConditionReader``."""
         if isinstance(node, pa.Scalar) and pa.types.is_boolean(node.type):
             return Constant(node.as_py())
         if isinstance(node, _Column):
@@ -312,11 +310,7 @@ Narrow: TypeAlias = Callable[[Sequence[str], Predicate | None], RowSource]
 
 
 class ScanDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow is untyped
-    """Rows of one table, as DuckDB scans them.
-
-    Args:
-        filters: whether conditions may be added to the scan. They must be, unless DuckDB needs boxes.
-    """
+    """Rows of one table, as DuckDB scans them; without ``filters`` (if it needs boxes) no condition may be added."""
 
     def __init__(self, name: str, schema: pa.Schema, stored: Schema, narrow: Narrow, *, filters: bool = True) -> None:
         self.name = name

@@ -61,7 +61,6 @@ class Literals:
 
 
 def _results(node: Node) -> Iterator[Node]:
-    """The nodes that the value comes from."""
     inner: list[Node] | None = None
     if node["class"] == "CASE":
         inner = [*(check["then_expr"] for check in node["case_checks"]), node["else_expr"]]
@@ -139,7 +138,6 @@ class Evaluator:
         return Literals.of(self._trees[text], types)
 
     def uses(self, texts: Iterable[str], names: Iterable[str]) -> list[str]:
-        """The columns that some of the expressions may name."""
         words = frozenset[str]().union(*(self.columns(text) for text in texts))
         return [name for name in names if name.lower() in words]
 
@@ -205,7 +203,6 @@ class Evaluator:
                     self._connection.unregister(side)
 
     def _read(self, text: str) -> Any:
-        """The tree of an expression."""
         with self._explaining(text):
             [(body,)] = self._connection.execute("SELECT json_serialize_sql(?)", [f"SELECT ({text}\n)"]).fetchall()
         tree = json.loads(body)
@@ -244,7 +241,6 @@ def _joined(sides: Iterable[str]) -> str:
 
 
 def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
-    """All objects of a tree in JSON."""
     below = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
     if isinstance(tree, dict):
         yield tree

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from dolmen.errors import Error, InputError, TableNotFoundError
 from dolmen.format.schema import same_names
-from dolmen.predicate import Predicate
+from dolmen.predicate.ast import Predicate
 from dolmen.rows.scan.engines.dataframes import RowSource, optional, to_pandas, to_polars
 from dolmen.rows.scan.engines.dataset import ScanDataset
 from dolmen.rows.scan.engines.sandbox import open_sandbox, reject_functions
@@ -55,8 +55,6 @@ _NO_FILES = re.compile(r"disabled by configuration|configuration has been locked
 
 
 class TableSource(SchemaSource, Protocol):
-    """A table of one version."""
-
     @property
     def schema(self) -> pa.Schema: ...
 
@@ -64,8 +62,6 @@ class TableSource(SchemaSource, Protocol):
 
 
 class Tables(Protocol):
-    """The tables of one version."""
-
     def tables(self) -> list[str]: ...
 
     def table(self, name: str) -> TableSource: ...
@@ -183,7 +179,6 @@ def _query_to_explain(query: str, duckdb: Any) -> str:
 
 
 def _with_advice(text: str, query: str) -> str:
-    """Adds advice to an error of DuckDB."""
     if "does not support time travel" in text or ("syntax error" in text and _AS_OF.search(query)):
         text += (
             "\nA query reads one version of the database: db.at(n).sql(query) reads version n, and db.at() also takes "
@@ -209,7 +204,6 @@ class _Query:
     refused: Mapping[str, InputError]
 
     def relation(self, text: str) -> duckdb.DuckDBPyRelation:
-        """A relation of this text, with the query's parameters."""
         options: Any = {} if self.parameters is None else {"params": self.parameters}
         return self.connection.sql(text, **options)
 
