@@ -16,20 +16,12 @@ import pytest
 from dolmen.format.entries import Bounds, bounds, column_stats
 from dolmen.format.schema import Schema
 from dolmen.format.types import to_plain
-from dolmen.predicate import (
-    Predicate,
-    StatsVerdict,
-    as_keys,
-    columns,
-    evaluate,
-    from_json,
-    judge,
-    matches,
-    parse,
-    rebind,
-    to_json,
-    to_sql,
-)
+from dolmen.predicate.ast import Predicate, as_keys, columns, from_json, to_json
+from dolmen.predicate.bind import rebind
+from dolmen.predicate.evaluate import evaluate, matches
+from dolmen.predicate.parse import parse
+from dolmen.predicate.prune import StatsVerdict, judge
+from dolmen.predicate.text import to_sql
 from support.oracle import connect_oracle
 from support.random_predicates import random_predicate
 from support.random_tables import FLAT, random_table

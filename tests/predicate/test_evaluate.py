@@ -11,7 +11,10 @@ import pytest
 
 from dolmen.errors import SchemaError
 from dolmen.format.schema import Schema
-from dolmen.predicate import Predicate, evaluate, matches, parse, rebind
+from dolmen.predicate.ast import Predicate
+from dolmen.predicate.bind import rebind
+from dolmen.predicate.evaluate import evaluate, matches
+from dolmen.predicate.parse import parse
 
 NAN, INF = math.nan, math.inf
 

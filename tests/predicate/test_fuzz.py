@@ -15,19 +15,12 @@ from hypothesis import strategies as st
 
 from dolmen.errors import InputError
 from dolmen.format.schema import Schema
-from dolmen.predicate import (
-    as_keys,
-    check_evaluates,
-    columns,
-    evaluate,
-    from_json,
-    judge,
-    parse,
-    rebind,
-    to_json,
-    to_sql,
-)
-from dolmen.predicate.parse import OPERATORS
+from dolmen.predicate.ast import as_keys, columns, from_json, to_json
+from dolmen.predicate.bind import rebind
+from dolmen.predicate.evaluate import check_evaluates, evaluate
+from dolmen.predicate.parse import OPERATORS, parse
+from dolmen.predicate.prune import judge
+from dolmen.predicate.text import to_sql
 
 CASES = 10_000 if os.environ.get("DOLMEN_LONG") else 300
 TABLE = pa.table(

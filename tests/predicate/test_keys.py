@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from dolmen.format.schema import Schema
-from dolmen.predicate import as_keys, parse
+from dolmen.predicate.ast import as_keys
+from dolmen.predicate.parse import parse
 
 SCHEMA = Schema.from_arrow(
     pa.schema(

@@ -11,7 +11,8 @@ import pytest
 
 from dolmen.format.entries import UNKNOWN, Bounds, bounds, column_stats
 from dolmen.format.schema import Schema
-from dolmen.predicate import StatsVerdict, judge, parse
+from dolmen.predicate.parse import parse
+from dolmen.predicate.prune import StatsVerdict, judge
 
 NEVER, MAYBE, ALWAYS = StatsVerdict.NEVER, StatsVerdict.MAYBE, StatsVerdict.ALWAYS
 ROWS = 10

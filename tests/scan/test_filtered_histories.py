@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dolmen.predicate import Where
+from dolmen.predicate.parse import Where
 from support.altered_history import ask_all_filters
 from support.tables import World
 

@@ -18,7 +18,7 @@ from dolmen.format.delete_object import keys_from_arrow
 from dolmen.format.entries import Blob, Bounds, KeysTombstone, column_stats
 from dolmen.format.schema import Schema
 from dolmen.format.types import Mask, to_plain
-from dolmen.predicate import StatsVerdict
+from dolmen.predicate.prune import StatsVerdict
 from dolmen.rows.scan.keys_lookup import KeysLookup, Tuples, codes, is_exact
 from dolmen.rows.scan.scan_deletes import KeysGathering
 from support.random_tables import FLAT, random_column

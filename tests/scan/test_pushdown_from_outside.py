@@ -15,7 +15,8 @@ import pyarrow as pa
 import pytest
 
 from dolmen.base.runtime import Runtime
-from dolmen.predicate import Predicate, to_sql
+from dolmen.predicate.ast import Predicate
+from dolmen.predicate.text import to_sql
 from dolmen.rows.scan.scan import Scan
 from support.random_predicates import random_predicate
 from support.random_tables import FLAT, random_table

@@ -16,7 +16,7 @@ from dolmen import Snapshot
 from dolmen.base.runtime import Runtime
 from dolmen.commit.context import context_of
 from dolmen.errors import CorruptionError, InputError, SchemaError, TableNotFoundError
-from dolmen.predicate import to_sql
+from dolmen.predicate.text import to_sql
 from dolmen.rows.scan.engines.sql import Parameters, SqlResult
 from support.random_queries import Queries, hostile_table
 from support.tables import World

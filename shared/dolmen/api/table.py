@@ -22,7 +22,7 @@ from dolmen.format.ingest_properties import TABLE_PROPERTIES
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import effective_values
 from dolmen.format.schema import Schema
-from dolmen.predicate import Parameters, Where
+from dolmen.predicate.parse import Parameters, Where
 from dolmen.transactions.erase import ErasureResult
 from dolmen.transactions.row_statements import TableChange
 from dolmen.transactions.snapshot import PinnedTable, pin

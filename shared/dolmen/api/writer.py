@@ -33,7 +33,8 @@ from dolmen.format.delete_object import Keys
 from dolmen.format.evolution import check_written_under, same_column
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Schema
-from dolmen.predicate import Parameters, Predicate, Where, columns
+from dolmen.predicate.ast import Predicate, columns
+from dolmen.predicate.parse import Parameters, Where
 from dolmen.rows.write.row_digest import RowDigest, content_digest
 from dolmen.transactions.row_statements import TableChange, cast_rows, choose_rows, parse_where, rows_of
 from dolmen.transactions.unit_of_work import Commit, UnitOfWork, leaves_out_erased

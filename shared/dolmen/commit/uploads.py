@@ -35,7 +35,8 @@ from dolmen.format.layout import FORMAT_VERSION, check_format_version, prepare, 
 from dolmen.format.manifest import PREDICATE_EXPRESSIONS, Segment
 from dolmen.format.schema import Schema
 from dolmen.format.types import to_array
-from dolmen.predicate import Predicate, as_keys, check_evaluates, columns, to_builtins, to_json, uses_calls
+from dolmen.predicate.ast import Predicate, as_keys, columns, to_builtins, to_json, uses_calls
+from dolmen.predicate.evaluate import check_evaluates
 from dolmen.store.base import Buffer, ObjectStore, StreamedOutput, create
 
 MOST_BUFFERED_BYTES = MIB

@@ -14,7 +14,8 @@ from dolmen.entries.segments.tombstone_judge import FileTombstones, TombstoneJud
 from dolmen.format.entries import Blob, DataFile, KeysTombstone, Tombstone, WhereTombstone
 from dolmen.format.manifest import TableEntry
 from dolmen.format.types import to_boolean_array, to_mask
-from dolmen.predicate import StatsVerdict, matches
+from dolmen.predicate.evaluate import matches
+from dolmen.predicate.prune import StatsVerdict
 from dolmen.rows.scan.keys_lookup import KeysLookup, Tuples
 from dolmen.rows.scan.plan import FilePlan
 from dolmen.rows.scan.reading import RowGroupColumns

@@ -20,7 +20,7 @@ from dolmen.base import arguments
 from dolmen.commit.context import context_of
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.schema import is_nested
-from dolmen.predicate import Where
+from dolmen.predicate.parse import Where
 from dolmen.spark.read.to_frame import to_spark
 from dolmen.spark.sessions import active_session, check_readable, check_session, is_on_class_path
 from dolmen.spark.tasks import Py4JJavaError

@@ -16,7 +16,7 @@ from dolmen.entries.segments.segment_reader import erasures_of
 from dolmen.errors import ErasureNotFoundError, InputError
 from dolmen.format.manifest import Erasure, Manifest
 from dolmen.format.receipts import erasure_id
-from dolmen.predicate import Parameters, Where
+from dolmen.predicate.parse import Parameters, Where
 from dolmen.rows.write.row_digest import content_digest
 from dolmen.transactions.publisher import ErasurePublications, publisher
 from dolmen.transactions.row_statements import TableChange, choose_rows, rows_content

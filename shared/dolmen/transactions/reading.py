@@ -21,7 +21,9 @@ from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import has_index
 from dolmen.format.schema import COMMIT_TS, Field, Schema, is_nested
 from dolmen.format.types import can_be_key, short_type
-from dolmen.predicate import Parameters, Predicate, Where, from_builtins, parse, to_sql, with_parameters
+from dolmen.predicate.ast import Predicate, from_builtins
+from dolmen.predicate.parse import Parameters, Where, parse, with_parameters
+from dolmen.predicate.text import to_sql
 from dolmen.rows.scan.engines.dataframes import optional, to_dicts
 from dolmen.rows.scan.lookup import Lookup, where_key_in
 from dolmen.rows.scan.plan import View, output_fields

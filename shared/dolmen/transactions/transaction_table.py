@@ -19,8 +19,9 @@ from dolmen.format.properties import check_properties
 from dolmen.format.schema import Schema, is_nested, storable
 from dolmen.format.types import Json, short_type, to_plain
 from dolmen.format.types import to_json as to_json_value
-from dolmen.predicate import Parameters, Predicate, Where, with_parameters
+from dolmen.predicate.ast import Predicate
 from dolmen.predicate.domains import Domain, domain_of
+from dolmen.predicate.parse import Parameters, Where, with_parameters
 from dolmen.rows.scan.plan import View
 from dolmen.rows.write.casts import lossless_cast
 from dolmen.rows.write.conform import conform

@@ -26,7 +26,7 @@ from dolmen.errors import InputError, TableNotFoundError, VersionExpiredError
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import AppliedId, Counts, HistoryEntry, Manifest, Segment, TableEffect, TableEntry
 from dolmen.format.properties import TableSettings
-from dolmen.predicate import Predicate
+from dolmen.predicate.ast import Predicate
 from dolmen.rows.scan.scan_deletes import ErasedRowsFilter, ErasureMatcher
 from dolmen.rows.write.row_digest import content_digest
 

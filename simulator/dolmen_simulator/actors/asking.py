@@ -7,7 +7,7 @@ from collections import Counter
 import pyarrow as pa
 
 from dolmen.api.database import Database
-from dolmen.predicate import Where
+from dolmen.predicate.parse import Where
 from dolmen.store.memory import MemoryStore
 from dolmen_simulator.actors.aftermath import runtime_without_faults
 from dolmen_simulator.actors.readers import Reader

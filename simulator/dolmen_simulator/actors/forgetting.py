@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from dolmen.errors import InputError
 from dolmen.iceberg.publication import publish_erasures
-from dolmen.predicate import Where
+from dolmen.predicate.parse import Where
 from dolmen.rows.write.row_digest import content_digest
 from dolmen.transactions.transaction import unit_of
 from dolmen.transactions.unit_of_work import Commit

@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 import dolmen
 from dolmen.commit.context import context_of
 from dolmen.format.schema import Schema
-from dolmen.predicate import Predicate
+from dolmen.predicate.ast import Predicate
 from dolmen.predicate.bind import conjunction
 from dolmen.rows.scan.scan import plan_of
 from dolmen.spark.source.readers import to_predicate

@@ -41,7 +41,7 @@ from dolmen.format.evolution import SchemaChange, WidenColumn, needed_features
 from dolmen.format.layout import Cursor, Tag, check_table_name, memory_name
 from dolmen.format.manifest import ADOPTED_FILES, TAGS, Counts, ErasedTable, Erasure, TableEffect, TableEntry
 from dolmen.format.schema import Schema
-from dolmen.predicate import Predicate
+from dolmen.predicate.ast import Predicate
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from dolmen.format.column_history import LAST_DAY
 from dolmen.format.entries import DataFile, Overlay, Tombstone
 from dolmen.format.manifest import Segment, TableEntry
 from dolmen.format.schema import Field
-from dolmen.predicate import Predicate, columns
+from dolmen.predicate.ast import Predicate, columns
 
 
 @dataclass(frozen=True)

@@ -24,11 +24,11 @@ from dolmen.format.entries import Bounds, DataFile, KeysTombstone, Tombstone, bo
 from dolmen.format.manifest import Segment
 from dolmen.format.schema import Field, Schema, type_from_json
 from dolmen.format.types import Plain, from_json, to_mask, to_scalar
-from dolmen.predicate import Predicate, StatsVerdict, columns, days_to_timestamps, judge
-from dolmen.predicate import from_json as predicate_from_json
-from dolmen.predicate.ast import Column, In
+from dolmen.predicate.ast import Column, In, Predicate, columns
+from dolmen.predicate.ast import from_json as predicate_from_json
+from dolmen.predicate.bind import days_to_timestamps
 from dolmen.predicate.domains import Domain, Op, domain_of, fit, grid, join, plain_of
-from dolmen.predicate.prune import Fact, Spread, compare, outcomes, sorted_members
+from dolmen.predicate.prune import Fact, Spread, StatsVerdict, compare, judge, outcomes, sorted_members
 
 Mask = npt.NDArray[np.bool_]
 

@@ -33,9 +33,9 @@ from dolmen.format.entries import Blob, Bounds, DataFile, KeysTombstone, Tombsto
 from dolmen.format.manifest import Segment
 from dolmen.format.schema import Schema, type_from_json
 from dolmen.format.types import Plain
-from dolmen.predicate import Predicate, StatsVerdict
-from dolmen.predicate.ast import Column
+from dolmen.predicate.ast import Column, Predicate
 from dolmen.predicate.domains import domain_of
+from dolmen.predicate.prune import StatsVerdict
 
 _Int64 = npt.NDArray[np.int64]
 _INT64 = np.iinfo(np.int64)

@@ -25,7 +25,7 @@ from dolmen.format.layout import check_table_name, memory_name
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import COMMIT_TS, Field
 from dolmen.format.types import Json, from_json, to_plain
-from dolmen.predicate import Predicate
+from dolmen.predicate.ast import Predicate
 from dolmen.predicate.bind import compare, conjunction, one_of
 from dolmen.predicate.constants import Value
 from dolmen.predicate.domains import domain_of

@@ -27,8 +27,8 @@ from dolmen.format.segments import bound_type
 from dolmen.format.types import to_array
 from dolmen.maintenance.erasures.status import is_in_danger, pending_statuses
 from dolmen.maintenance.health.health import DeleteCost, FileSizes, PendingErasure, SortOverlap
-from dolmen.predicate import Predicate
 from dolmen.predicate.any_of import LOOK_UP_NS, row_cost_ns
+from dolmen.predicate.ast import Predicate
 
 MOST_PARTS = 120
 """The most parts of the range that are told apart."""

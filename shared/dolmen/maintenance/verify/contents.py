@@ -36,7 +36,7 @@ from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import COMMIT_TS_FIELD, COMMIT_TS_ID, is_nested, type_from_json
 from dolmen.format.types import Plain, short_type, to_plain
 from dolmen.maintenance.verify.findings import FindingLog
-from dolmen.predicate import from_builtins, from_json
+from dolmen.predicate.ast import from_builtins, from_json
 from dolmen.rows.scan.data_objects import DataFileFooter, coalesce, data_object, first_request, local_path
 from dolmen.rows.scan.file_bytes import FileBytes
 from dolmen.rows.scan.row_groups import filters_range

@@ -17,7 +17,8 @@ from dolmen.format.entries import DataFile, KeysTombstone, Tombstone
 from dolmen.format.manifest import Erasure, Manifest, TableEntry
 from dolmen.format.schema import COMMIT_TS_FIELD, COMMIT_TS_ID, Field
 from dolmen.format.types import Mask, to_boolean_array, to_mask
-from dolmen.predicate import Predicate, matches
+from dolmen.predicate.ast import Predicate
+from dolmen.predicate.evaluate import matches
 from dolmen.rows.changes.row_matching import Changed, RowMatcher
 from dolmen.rows.changes.table_state import (
     AffectedFile,

@@ -16,7 +16,7 @@ from dolmen.entries.segments.segment_reader import erasures_of
 from dolmen.errors import CorruptionError, ObjectNotFoundError, SchemaError
 from dolmen.format.manifest import EMPTY, Erasure, Manifest, TableEntry
 from dolmen.format.schema import COMMIT_TS, Field
-from dolmen.predicate import Predicate
+from dolmen.predicate.ast import Predicate
 from dolmen.rows.changes.changed_files import ChangedFiles, ChangePlanner, matcher
 from dolmen.rows.changes.row_matching import Changed
 from dolmen.rows.changes.table_state import CommitStep, changing_commits

@@ -34,7 +34,8 @@ from dolmen.format.evolution import widen_entry
 from dolmen.format.manifest import Erasure, HistoryEntry, Manifest, TableEntry
 from dolmen.format.schema import COMMIT_TS_ID, Field, Schema
 from dolmen.format.types import short_type
-from dolmen.predicate import Predicate, StatsVerdict, columns
+from dolmen.predicate.ast import Predicate, columns
+from dolmen.predicate.prune import StatsVerdict
 from dolmen.rows.scan.plan import FilePlan
 
 AbsentColumns: TypeAlias = Mapping[int, frozenset[int]]

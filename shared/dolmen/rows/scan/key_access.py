@@ -26,9 +26,8 @@ from dolmen.format.bloom_filters import false_positives
 from dolmen.format.entries import DataFile, KeysTombstone
 from dolmen.format.manifest import TableEntry
 from dolmen.format.types import to_array
-from dolmen.predicate import And, Column, In, Or, Predicate
-from dolmen.predicate import columns as columns_of
-from dolmen.predicate.ast import Compare, Literal
+from dolmen.predicate.ast import And, Column, Compare, In, Literal, Or, Predicate
+from dolmen.predicate.ast import columns as columns_of
 from dolmen.rows.scan.data_objects import GAP_BYTES, REQUEST_BYTES, DataFileFooter, FetchedFooter, Range
 from dolmen.rows.scan.keys_lookup import KeysLookup
 from dolmen.rows.scan.plan import FilePlan

@@ -33,7 +33,7 @@ from dolmen.entries.segments.tombstone_judge import KeyRanges
 from dolmen.errors import LimitError
 from dolmen.format.entries import KeysTombstone
 from dolmen.format.types import CodesKind, Mask, to_array, to_mask, type_of
-from dolmen.predicate import StatsVerdict
+from dolmen.predicate.prune import StatsVerdict
 
 Words = npt.NDArray[np.uint64]
 Int64s = npt.NDArray[np.int64]

@@ -17,7 +17,7 @@ from dolmen.entries.segments.segment_reader import FetchTally
 from dolmen.format.delete_object import Keys
 from dolmen.format.manifest import TableEntry
 from dolmen.format.types import Mask, one_array, to_boolean_array, to_json, to_plain
-from dolmen.predicate import And, Column, Compare, In, Literal, Or, Predicate
+from dolmen.predicate.ast import And, Column, Compare, In, Literal, Or, Predicate
 from dolmen.rows.scan.key_access import IndexedRows
 from dolmen.rows.scan.plan import ScanPlan, View, plan
 from dolmen.rows.scan.reading import PlanReader, RowGroupColumns

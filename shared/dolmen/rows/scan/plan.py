@@ -23,7 +23,9 @@ from dolmen.errors import InputError, SchemaError
 from dolmen.format.entries import DataFile, KeysTombstone, Tombstone, WhereTombstone
 from dolmen.format.manifest import Manifest, Segment, TableEntry
 from dolmen.format.schema import COMMIT_TS_FIELD, Field, Schema
-from dolmen.predicate import Predicate, StatsVerdict, columns, to_sql
+from dolmen.predicate.ast import Predicate, columns
+from dolmen.predicate.prune import StatsVerdict
+from dolmen.predicate.text import to_sql
 
 Pending: TypeAlias = Callable[[str, int, int], bytes | None]
 """(key, offset, length) -> these bytes of an object that a transaction has not uploaded yet; None for others."""

@@ -26,9 +26,10 @@ from dolmen.format.delete_object import keep_mask
 from dolmen.format.entries import Blob, DataFile
 from dolmen.format.schema import COMMIT_TS_ID, Field, Schema, is_nested
 from dolmen.format.types import Mask, Plain, to_array, to_mask
-from dolmen.predicate import Predicate, StatsVerdict, columns, matches
 from dolmen.predicate.any_of import Conjunction, any_of
-from dolmen.predicate.ast import And, Column, Compare, In, Literal, Or, all_columns
+from dolmen.predicate.ast import And, Column, Compare, In, Literal, Or, Predicate, all_columns, columns
+from dolmen.predicate.evaluate import matches
+from dolmen.predicate.prune import StatsVerdict
 from dolmen.rows.scan.data_objects import DataFileFooter, Range
 from dolmen.rows.scan.file_bytes import FileBytes, Rows, picked_pages
 from dolmen.rows.scan.keys_lookup import KeysLookup, Tuples

@@ -17,7 +17,8 @@ from dolmen.format.delete_object import vector_of_mask
 from dolmen.format.entries import KeysTombstone, WhereTombstone
 from dolmen.format.schema import COMMIT_TS
 from dolmen.format.types import to_boolean_array
-from dolmen.predicate import Predicate, bind
+from dolmen.predicate import bind
+from dolmen.predicate.ast import Predicate
 from dolmen.rows.scan import plan as planning
 from dolmen.rows.scan.data_objects import first_request
 from dolmen.rows.scan.engines.dataframes import lazy_frame, optional, to_pandas, to_polars

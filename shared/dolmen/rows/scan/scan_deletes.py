@@ -30,7 +30,9 @@ from dolmen.format.entries import Blob, DataFile, KeysTombstone, Tombstone, Vect
 from dolmen.format.manifest import Erasure, TableEntry
 from dolmen.format.schema import Schema, constant
 from dolmen.format.types import Mask, to_boolean_array, to_mask
-from dolmen.predicate import Predicate, days_to_timestamps, from_json, matches
+from dolmen.predicate.ast import Predicate, from_json
+from dolmen.predicate.bind import days_to_timestamps
+from dolmen.predicate.evaluate import matches
 from dolmen.rows.scan.data_objects import Range, coalesce
 from dolmen.rows.scan.keys_lookup import Int64s, KeysInMemory, KeysLookup, KeysOnDisk, Tuples
 from dolmen.rows.scan.plan import FilePlan, Pending

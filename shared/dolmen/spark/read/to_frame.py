@@ -31,8 +31,9 @@ from dolmen.commit.context import context_of
 from dolmen.errors import SchemaError
 from dolmen.format.layout import is_adopted
 from dolmen.format.schema import COMMIT_TS, COMMIT_TS_ID, Field
-from dolmen.predicate import Where, to_sql
-from dolmen.predicate import columns as columns_of
+from dolmen.predicate.ast import columns as columns_of
+from dolmen.predicate.parse import Where
+from dolmen.predicate.text import to_sql
 from dolmen.rows.scan.plan import FilePlan
 from dolmen.rows.scan.row_groups import Deletes
 from dolmen.rows.scan.scan import Scan, plan_of, reader_of, rows_with_positions, scan_files

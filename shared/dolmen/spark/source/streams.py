@@ -32,7 +32,7 @@ from dolmen.errors import ConflictError, InputError, SchemaError, VersionExpired
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import EMPTY, Manifest, TableEntry
 from dolmen.format.schema import COMMIT_TS, Field
-from dolmen.predicate import columns as columns_of
+from dolmen.predicate.ast import columns as columns_of
 from dolmen.rows.scan.scan import plan_of
 from dolmen.spark.source.readers import ADDED, FilesPartition, SharedScan, SourceFeed, groups_of, parse_where
 from dolmen.spark.source.source import CHANGES_STREAM_READ, STREAM_READ, Options, reads_changes, table_at

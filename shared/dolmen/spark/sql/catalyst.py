@@ -16,7 +16,8 @@ from pyspark.sql import DataFrame
 
 from dolmen.errors import InputError
 from dolmen.format.schema import Field, is_nested
-from dolmen.predicate import Constant, Predicate, bind
+from dolmen.predicate import bind
+from dolmen.predicate.ast import Constant, Predicate
 from dolmen.predicate.bind import ConditionReader, Connective, ForeignCondition, UnsupportedConditionError
 from dolmen.predicate.constants import NULL, Value
 from dolmen.predicate.domains import Domain, Op, domain_of

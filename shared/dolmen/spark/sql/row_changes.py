@@ -20,7 +20,7 @@ from dolmen.base.runtime import cached_property
 from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
-from dolmen.predicate import Constant, Predicate
+from dolmen.predicate.ast import Constant, Predicate
 from dolmen.predicate.bind import ForeignCondition
 from dolmen.spark.read.to_frame import to_spark
 from dolmen.spark.spark_types import is_own, origins_in_plan, quote, spark_schema, spark_type

@@ -24,7 +24,7 @@ from dolmen.commit.uploads import MAX_KEYS
 from dolmen.errors import ConflictError, InputError, SchemaError
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import Field
-from dolmen.predicate import Where
+from dolmen.predicate.parse import Where
 from dolmen.rows.write.conform import plan_conform
 from dolmen.rows.write.row_digest import content_digest
 from dolmen.spark.sessions import check_table, worker_url

@@ -29,7 +29,7 @@ from dolmen.format.delete_object import Keys, keys_from_arrow
 from dolmen.format.entries import KeysTombstone
 from dolmen.format.layout import uuid_of
 from dolmen.format.schema import Field
-from dolmen.predicate import Constant, Predicate
+from dolmen.predicate.ast import Constant, Predicate
 from dolmen.rows.write.casts import FindCast
 from dolmen.spark.spark_types import quote
 from dolmen.spark.tasks import FILE, ROW, collect_objects, conform_batches, open_to_write

@@ -17,7 +17,7 @@ from dolmen.errors import LimitError, SchemaError
 from dolmen.format.delete_object import Keys, keys_from_arrow
 from dolmen.format.schema import Field, Schema, own_names, same_names, storable
 from dolmen.format.types import one_array, to_json, to_mask, to_plain
-from dolmen.predicate import And, Column, Compare, Constant, In, Literal, Predicate
+from dolmen.predicate.ast import And, Column, Compare, Constant, In, Literal, Predicate
 from dolmen.rows.scan.keys_lookup import codes, is_exact
 from dolmen.rows.write.casts import FindCast, Misfit, lossless_cast
 from dolmen.rows.write.conform import conform

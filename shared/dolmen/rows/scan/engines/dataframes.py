@@ -18,7 +18,8 @@ import pyarrow.compute as pc
 from dolmen.errors import InputError
 from dolmen.format.schema import Field, Schema, is_nested
 from dolmen.format.types import type_of
-from dolmen.predicate import Predicate, bind
+from dolmen.predicate import bind
+from dolmen.predicate.ast import Predicate
 from dolmen.predicate.bind import ConditionReader, Connective, UnsupportedConditionError
 from dolmen.predicate.constants import Value
 from dolmen.predicate.domains import Op, domain_of, nearest_float32

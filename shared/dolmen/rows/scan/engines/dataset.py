@@ -29,7 +29,8 @@ import pyarrow.dataset as ds
 from dolmen.errors import Error
 from dolmen.format.schema import Field, Schema, is_nested
 from dolmen.format.types import to_plain
-from dolmen.predicate import Constant, Not, Predicate, bind
+from dolmen.predicate import bind
+from dolmen.predicate.ast import Constant, Not, Predicate
 from dolmen.predicate.bind import ConditionReader, Connective, UnsupportedConditionError
 from dolmen.predicate.constants import Value
 from dolmen.predicate.domains import Domain, Op, domain_of

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from dolmen.errors import Error, InputError, TableNotFoundError
 from dolmen.format.schema import same_names
-from dolmen.predicate import Predicate
+from dolmen.predicate.ast import Predicate
 from dolmen.rows.scan.engines.dataframes import RowSource, optional, to_pandas, to_polars
 from dolmen.rows.scan.engines.dataset import ScanDataset
 from dolmen.rows.scan.engines.sandbox import open_sandbox, reject_functions
