@@ -18,8 +18,8 @@ import pytest
 from dolmen.base.runtime import Runtime
 from dolmen.service.check_store.check_run import CHECKS, CheckOutcome, Site, check_store
 from dolmen.service.check_store.contract import Check, Load, Sandbox
-from dolmen.store import MemoryStore, Stored, open_store
-from dolmen.store.base import Buffer, PutOutcome
+from dolmen.store import MemoryStore, open_store
+from dolmen.store.base import Buffer, PutOutcome, Stored
 from dolmen.store.memory import shared_bucket
 from support.proxy import Proxy
 

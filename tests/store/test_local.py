@@ -17,8 +17,8 @@ import pytest
 
 from dolmen.base.runtime import Runtime
 from dolmen.errors import AccessDeniedError, InputError, ObjectChangedError, ObjectNotFoundError
-from dolmen.store import LocalStore, PreconditionFailed, Stored, open_store
-from dolmen.store.base import TEMPORARY
+from dolmen.store import LocalStore, open_store
+from dolmen.store.base import TEMPORARY, PreconditionFailed, Stored
 from support.stores import keys, put
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "4711"))

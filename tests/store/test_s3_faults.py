@@ -22,7 +22,8 @@ from dolmen.errors import (
     ObjectNotFoundError,
     StoreUnavailableError,
 )
-from dolmen.store import ObjectStore, PreconditionFailed, Stored, Unknown, create, open_store
+from dolmen.store import ObjectStore, open_store
+from dolmen.store.base import PreconditionFailed, Stored, Unknown, create
 from dolmen.store.s3.bucket_store import S3Store
 from support.proxy import Proxy
 from support.stores import PART_BYTES, Naps, keys, put, run_in_threads

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from dolmen.base.runtime import Runtime
-from dolmen.store import LocalStore, MemoryBucket, MemoryStore, ObjectStore, Stored, open_store
+from dolmen.store import LocalStore, MemoryBucket, MemoryStore, ObjectStore, open_store
+from dolmen.store.base import Stored
 
 T = TypeVar("T")
 
