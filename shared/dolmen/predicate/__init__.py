@@ -1,7 +1,6 @@
 """Predicates, the conditions on rows: parses, binds, stores, evaluates and prints them, and prunes files by statistics.
 
-docs/predicates.md says what they mean, on every engine. They follow SQL's three-valued logic, compare numbers as in
-mathematics, and round only in comparisons with floats. NaN equals itself and is greater than every number.
+docs/predicates.md says what they mean, on every engine.
 
 It imports ``dolmen.format`` and the rooms below it, but not ``dolmen.store``.
 Begin with ``dolmen.predicate.ast``, then ``dolmen.predicate.parse``, ``dolmen.predicate.bind`` and
