@@ -256,7 +256,7 @@ def decode_sealed(body: bytes, key: str, kind: type[T], problem: str, features: 
 def prepare(*types: Any) -> None:
     """Builds msgspec's decoders of these types while their module is imported, when only one thread runs.
 
-    Two threads that read a type for the first time die of a segmentation fault (msgspec 0.22).
+    Otherwise, two threads that read a type for the first time may crash the process (msgspec 0.22).
     """
     for each in types:
         msgspec.json.Decoder(each)
