@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dolmen.errors import RowError
-from dolmen.predicate import parse
+from dolmen.predicate.parse import parse
 from support.aging import Place, rows
 
 

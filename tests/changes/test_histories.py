@@ -15,7 +15,7 @@ import pytest
 import dolmen
 from dolmen.commit.context import context_of
 from dolmen.commit.versions import manifest_at_version
-from dolmen.predicate import parse
+from dolmen.predicate.parse import parse
 from dolmen.rows.changes.feed import ChangeFeed, PartReader, parts_of
 from support.feed_history import History, Rows, counted
 

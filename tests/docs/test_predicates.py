@@ -17,10 +17,10 @@ import sqlglot
 import dolmen
 from dolmen.commit.uploads import MAX_REQUEST_BYTES
 from dolmen.format.schema import Schema
-from dolmen.predicate import ast, constants, parse, sql_parser
+from dolmen.predicate import ast, constants, sql_parser
 from dolmen.predicate.ast import Call, Predicate, children, terms_of
 from dolmen.predicate.domains import PARTS, Function
-from dolmen.predicate.parse import _ARITHMETIC, _CASTS, _COMPARISONS, _CONDITIONS, OPERATORS, _cast_target
+from dolmen.predicate.parse import _ARITHMETIC, _CASTS, _COMPARISONS, _CONDITIONS, OPERATORS, _cast_target, parse
 
 PAGE = (Path(__file__).parents[2] / "docs" / "predicates.md").read_text()
 

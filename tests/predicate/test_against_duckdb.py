@@ -16,10 +16,10 @@ import pytest
 from dolmen.format.entries import Bounds, bounds, column_stats
 from dolmen.format.schema import Schema
 from dolmen.format.types import to_plain
-from dolmen.predicate import evaluate, parse
 from dolmen.predicate.ast import Predicate, as_keys, columns, from_json, to_json
 from dolmen.predicate.bind import rebind
-from dolmen.predicate.evaluate import matches
+from dolmen.predicate.evaluate import evaluate, matches
+from dolmen.predicate.parse import parse
 from dolmen.predicate.prune import StatsVerdict, judge
 from dolmen.predicate.text import to_sql
 from support.oracle import connect_oracle

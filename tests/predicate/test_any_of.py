@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from dolmen.format.schema import Schema
-from dolmen.predicate import parse
 from dolmen.predicate.any_of import Conjunction, Mask, any_of
 from dolmen.predicate.evaluate import matches
+from dolmen.predicate.parse import parse
 from support.random_predicates import random_predicate
 from support.random_tables import FLAT, random_table
 

@@ -11,10 +11,10 @@ import pytest
 
 from dolmen.errors import SchemaError
 from dolmen.format.schema import Schema
-from dolmen.predicate import evaluate, parse
 from dolmen.predicate.ast import Predicate
 from dolmen.predicate.bind import rebind
-from dolmen.predicate.evaluate import matches
+from dolmen.predicate.evaluate import evaluate, matches
+from dolmen.predicate.parse import parse
 
 NAN, INF = math.nan, math.inf
 

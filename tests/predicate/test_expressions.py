@@ -16,10 +16,10 @@ from dolmen.commit.context import context_of
 from dolmen.errors import PredicateError, UnsupportedFormatError
 from dolmen.format import manifest
 from dolmen.format.schema import Schema
-from dolmen.predicate import evaluate, parse
 from dolmen.predicate.ast import as_keys, columns, from_json, to_builtins, to_json
 from dolmen.predicate.bind import rebind
-from dolmen.predicate.evaluate import check_evaluates
+from dolmen.predicate.evaluate import check_evaluates, evaluate
+from dolmen.predicate.parse import parse
 from dolmen.predicate.text import to_sql
 
 MOMENTS = [0, -1, 1_700_000_000_123_456, -62_135_596_800_000_001, 253_402_300_800_000_000, None]

@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 
 from dolmen.errors import InputError
 from dolmen.format.schema import Schema
-from dolmen.predicate import evaluate, parse
 from dolmen.predicate.ast import as_keys, columns, from_json, to_json
 from dolmen.predicate.bind import rebind
-from dolmen.predicate.evaluate import check_evaluates
-from dolmen.predicate.parse import OPERATORS
+from dolmen.predicate.evaluate import check_evaluates, evaluate
+from dolmen.predicate.parse import OPERATORS, parse
 from dolmen.predicate.prune import judge
 from dolmen.predicate.text import to_sql
 

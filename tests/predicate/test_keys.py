@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from dolmen.format.schema import Schema
-from dolmen.predicate import parse
 from dolmen.predicate.ast import as_keys
+from dolmen.predicate.parse import parse
 
 SCHEMA = Schema.from_arrow(
     pa.schema(

@@ -15,8 +15,9 @@ import pytest
 import dolmen
 from dolmen.errors import InputError, LimitError, PredicateError
 from dolmen.format.schema import Schema
-from dolmen.predicate import evaluate, parse
 from dolmen.predicate.ast import MAX_DEPTH, MAX_PATTERN, Column, Like, Not, from_json
+from dolmen.predicate.evaluate import evaluate
+from dolmen.predicate.parse import parse
 
 SCHEMA = Schema.from_arrow(
     pa.schema(

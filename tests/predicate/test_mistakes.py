@@ -7,7 +7,7 @@ import pytest
 
 from dolmen.errors import PredicateError
 from dolmen.format.schema import Schema
-from dolmen.predicate import parse
+from dolmen.predicate.parse import parse
 
 SCHEMA = Schema.from_arrow(
     pa.schema(

@@ -15,8 +15,8 @@ import pytest
 
 from dolmen.errors import PredicateError
 from dolmen.format.schema import Schema
-from dolmen.predicate import parse
 from dolmen.predicate.ast import Compare, Constant, In, IsNull, Literal
+from dolmen.predicate.parse import parse
 from dolmen.predicate.text import to_sql
 
 NOW_US = 1_750_000_000_000_000  # 2025-06-15 15:06:40 UTC
@@ -383,5 +383,5 @@ def test_true_means_every_row() -> None:
 
 
 def test_sqlglot_is_loaded_only_when_text_is_parsed() -> None:
-    code = "import sys, dolmen.predicate; sys.exit('sqlglot' in sys.modules)"
+    code = "import sys, dolmen.predicate.parse; sys.exit('sqlglot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -11,7 +11,7 @@ import pytest
 
 from dolmen.format.entries import UNKNOWN, Bounds, bounds, column_stats
 from dolmen.format.schema import Schema
-from dolmen.predicate import parse
+from dolmen.predicate.parse import parse
 from dolmen.predicate.prune import StatsVerdict, judge
 
 NEVER, MAYBE, ALWAYS = StatsVerdict.NEVER, StatsVerdict.MAYBE, StatsVerdict.ALWAYS

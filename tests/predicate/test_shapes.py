@@ -13,8 +13,8 @@ import pytest
 
 from dolmen.errors import Error, PredicateError
 from dolmen.format.schema import Schema
-from dolmen.predicate import parse
 from dolmen.predicate.ast import Predicate
+from dolmen.predicate.parse import parse
 from dolmen.predicate.sql_parser import _parse, parse_shape
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "20262"))

@@ -11,8 +11,8 @@ import pytest
 
 from dolmen.errors import PredicateError
 from dolmen.format.schema import Schema
-from dolmen.predicate import parse
 from dolmen.predicate.ast import columns, from_builtins, from_json, to_builtins, to_json
+from dolmen.predicate.parse import parse
 
 SCHEMA = Schema.from_arrow(
     pa.schema(

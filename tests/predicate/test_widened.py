@@ -17,11 +17,11 @@ from dolmen.format.column_history import LAST_DAY, widen, widen_keys, widen_stat
 from dolmen.format.entries import Bounds, bounds, column_stats
 from dolmen.format.schema import Schema
 from dolmen.format.types import to_array, to_plain
-from dolmen.predicate import evaluate
 from dolmen.predicate.ast import Predicate
 from dolmen.predicate.bind import compare, days_to_timestamps
 from dolmen.predicate.constants import Value
 from dolmen.predicate.domains import domain_of
+from dolmen.predicate.evaluate import evaluate
 from dolmen.predicate.prune import StatsVerdict, judge
 
 SEED = int(os.environ["DOLMEN_TEST_SEED"])

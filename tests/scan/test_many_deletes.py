@@ -27,8 +27,8 @@ from dolmen.entries.segments.tombstone_judge import KeyRanges, TombstoneJudge
 from dolmen.format.entries import Blob, Bounds, KeysTombstone, Tombstone
 from dolmen.format.schema import Schema
 from dolmen.format.types import to_json
-from dolmen.predicate import parse
 from dolmen.predicate.evaluate import matches
+from dolmen.predicate.parse import parse
 from dolmen.store.cache import ObjectCache
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore

@@ -17,7 +17,7 @@ from dolmen.format.layout import segment_key
 from dolmen.format.manifest import SegmentKind, TableEntry
 from dolmen.format.schema import Schema
 from dolmen.format.segments import encode
-from dolmen.predicate import parse
+from dolmen.predicate.parse import parse
 from dolmen.store.cache import ObjectCache
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore

@@ -18,9 +18,9 @@ from dolmen.format.entries import DataFile, bounds
 from dolmen.format.schema import Schema, type_from_json
 from dolmen.format.segments import encode
 from dolmen.format.types import to_array, to_json
-from dolmen.predicate import parse
 from dolmen.predicate.ast import Column, Compare, In, Literal, Not, Predicate, children, columns, computes, terms_of
 from dolmen.predicate.domains import Domain, domain_of
+from dolmen.predicate.parse import parse
 from dolmen.predicate.prune import StatsVerdict, judge
 from support.random_entries import random_file
 from support.random_predicates import random_predicate

@@ -16,7 +16,7 @@ from dolmen.format.entries import Overlay, Vector
 from dolmen.format.layout import POINTER, Pointer
 from dolmen.format.manifest import Manifest
 from dolmen.maintenance.health.file_figures import FilesSurvey
-from dolmen.predicate import parse
+from dolmen.predicate.parse import parse
 from dolmen.rows.scan.plan import ScanPlan, plan
 from dolmen.rows.scan.scan import Scan, plan_of
 from dolmen.store.cache import ObjectCache

@@ -27,7 +27,7 @@ from dolmen.format.manifest import (
 )
 from dolmen.format.schema import Schema
 from dolmen.format.segments import check, check_bloom, decode, encode
-from dolmen.predicate import parse
+from dolmen.predicate.parse import parse
 from dolmen.predicate.prune import StatsVerdict, judge
 from support.random_entries import random_file, random_vector, uuid
 from support.random_tables import random_table

@@ -211,7 +211,8 @@ def test_two_roots_over_one_file_exclude_each_other(tmp_path: Path) -> None:
     put(inner, "n", b"0")
     code = """if 1:
         import sys
-        from dolmen.store import LocalStore, Stored
+        from dolmen.store import LocalStore
+        from dolmen.store.base import Stored
         root, key = sys.argv[1:]
         store = LocalStore(root)
         for _ in range(100):
@@ -231,7 +232,8 @@ def test_two_roots_over_one_file_exclude_each_other(tmp_path: Path) -> None:
 
 WRITER = """if 1:
     import hashlib, os, random, sys
-    from dolmen.store import LocalStore, Stored
+    from dolmen.store import LocalStore
+    from dolmen.store.base import Stored
     store, dice = LocalStore(sys.argv[1]), random.Random(int(sys.argv[2]))
     etag = store.get("pointer").etag
     for number in range(1_000_000):

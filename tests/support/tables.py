@@ -15,8 +15,8 @@ from dolmen.commit.statements.row_changes import Write
 from dolmen.format.entries import DataFile
 from dolmen.format.layout import data_key
 from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.predicate import parse
 from dolmen.predicate.ast import Predicate
+from dolmen.predicate.parse import parse
 from dolmen.rows.scan.plan import View
 from dolmen.rows.scan.scan import Scan
 from dolmen.rows.write.conform import conform

@@ -15,8 +15,7 @@ from dolmen.commit.statements.catalog import PutCursor
 from dolmen.errors import ConflictError, InputError, TagNotFoundError, VersionExpiredError
 from dolmen.format.layout import Cursor, check_tag_name
 from dolmen.format.manifest import Manifest
-from dolmen.predicate import parse
-from dolmen.predicate.parse import Parameters, Where, with_parameters
+from dolmen.predicate.parse import Parameters, Where, parse, with_parameters
 from dolmen.rows.changes.feed import ChangeFeed
 from dolmen.transactions.snapshot import Time, manifest_at
 from dolmen.transactions.unit_of_work import Commit, UnitOfWork

@@ -20,8 +20,8 @@ from dolmen.cli.output import Stop, check_interval, destination, send_rows, stop
 from dolmen.errors import InputError, SchemaError, TableNotFoundError
 from dolmen.ingest.formats.export import check_target, export_stream
 from dolmen.ingest.formats.formats import Format
-from dolmen.predicate import parse
 from dolmen.predicate.ast import columns as columns_of
+from dolmen.predicate.parse import parse
 from dolmen.rows.scan.plan import stored_schema_of
 
 _BUFFER_BYTES = 32 * MIB

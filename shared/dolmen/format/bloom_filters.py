@@ -31,7 +31,6 @@ Hashes = npt.NDArray[np.uint64]
 
 
 def build(ids: Sequence[str]) -> bytes:
-    """The filter of these ids."""
     blocks = max(1, -(-len(ids) * _BITS_PER_ID // (8 * _BLOCK_BYTES)))
     words = np.zeros((blocks, 8), np.uint32)
     block, bits = _bits(_hashes(ids), blocks)
@@ -51,7 +50,6 @@ def _blocks_of(body: bytes | memoryview) -> Blocks:
 
 
 def maybe_mask(blocks: Blocks, hashes: Hashes) -> npt.NDArray[np.bool_]:
-    """A mask of the hashes that may be in the filter."""
     block, bits = _bits(hashes, len(blocks))
     mask: npt.NDArray[np.bool_] = ((blocks[block] & bits) == bits).all(axis=1)
     return mask
@@ -95,12 +93,9 @@ def has_hashes(arrow_type: pa.DataType) -> bool:
 
 
 def hashes_in_file(values: pa.Array, arrow_type: pa.DataType) -> tuple[Hashes, np.typing.NDArray[np.bool_]] | None:
-    """The hashes of values in a file whose column has this type, and a mask of those that the type has.
+    """The hashes of values without NULL in a file whose column has this type, and a mask of those that the type has.
 
     It is None if the file's filter says nothing of such values.
-
-    Args:
-        values: without NULL; of the column's type, or of another integer type if that is one.
     """
     every = np.ones(len(values), np.bool_)
     if pa.types.is_integer(values.type) and pa.types.is_integer(arrow_type):
@@ -139,7 +134,6 @@ def _numbers(values: pa.Array) -> np.typing.NDArray[np.generic]:
 
 
 def _plain_hashes(values: pa.Array) -> Hashes:
-    """The hashes of values of a type for which ``has_hashes`` is True."""
     if _has_bytes(values.type):
         return _text_hashes(values.cast(pa.binary()) if not pa.types.is_binary(values.type) else values)
     width = max(values.type.bit_width, 32)  # Parquet's narrowest integer
@@ -195,7 +189,6 @@ def xxhash64(texts: npt.NDArray[np.uint8]) -> Words:
 
 
 def _stripes(texts: npt.NDArray[np.uint8]) -> Words:
-    """The state after all complete stripes."""
     count, length = texts.shape
     lanes = [np.full(count, start) for start in (_P1 + _P2, _P2, np.uint64(0), np.uint64(0) - _P1)]
     for at in range(0, length, _STRIPE_BYTES):
@@ -208,7 +201,6 @@ def _stripes(texts: npt.NDArray[np.uint8]) -> Words:
 
 
 def _words(texts: npt.NDArray[np.uint8], at: int, kind: str) -> Words:
-    """The little-endian number at one offset of each row."""
     width = np.dtype(kind).itemsize
     return np.ascontiguousarray(texts[:, at : at + width]).view(kind)[:, 0].astype(np.uint64)
 

@@ -62,7 +62,6 @@ class PlacedGroups:
     Args:
         metadata: a footer that has them alone, without statistics.
         firsts: position of the first row of each.
-        states: of their column chunks.
     """
 
     metadata: pq.FileMetaData
@@ -112,10 +111,7 @@ class ChunkLocations:
         return cls(schema, np.array(rows, np.int64), lengths, repeated, ends)
 
     def encode(self) -> bytes:
-        """The number of row groups, their rows, and the lengths, repeated values and states of all column chunks.
-
-        Row groups are in order; in each, the leaf columns are in order.
-        """
+        """The number of row groups, their rows, and the lengths, repeated values and states of all column chunks."""
         count = np.array([len(self.rows)], np.int64)
         return to_planes([count, self.rows, self.lengths.ravel(), self.repeated.ravel(), self.states.ravel()])
 
@@ -251,11 +247,7 @@ def shift_states(states: Numbers, distances: Numbers, differences: Numbers) -> N
 
 
 def shift_difference(difference: int, distance: int) -> int:
-    """The difference of two states, by exclusive or, after both continue over the same bytes.
-
-    Args:
-        distance: the number of bytes.
-    """
+    """The difference of two states, by exclusive or, after both continue over ``distance`` equal bytes."""
     for bit in range(distance.bit_length()):
         if distance >> bit & 1:
             difference = _times_one(_power(bit + _BYTE_BITS), difference)
@@ -272,7 +264,6 @@ def _power(bit: int) -> int:
 
 
 def _times(factor: int, values: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-    """The products of a polynomial and others."""
     product = np.zeros_like(values)
     mask = _ONE_BIT
     while True:
@@ -301,7 +292,6 @@ class GroupSums:
     Args:
         states: of each column chunk, at its start and at its end.
         distances: of each of these, the bytes of the row groups before it.
-        pages: as in ``PageLocations``.
         page_distances: of each page, the bytes of the row groups before its end.
     """
 
@@ -316,11 +306,7 @@ class GroupSums:
         return int(self.states[0])
 
     def end(self, difference: int) -> int:
-        """CRC-32 up to their end, behind other bytes.
-
-        Args:
-            difference: of CRC-32 of these bytes and ``start``, by exclusive or.
-        """
+        """CRC-32 up to their end, behind bytes whose CRC-32 has this difference (by exclusive or) to ``start``."""
         return int(self.states[-1]) ^ shift_difference(difference, int(self.distances[-1]))
 
 
@@ -360,11 +346,7 @@ class SpliceSource:
     """A file whose row groups may become part of another one.
 
     Args:
-        key: of the object.
-        metadata: its footer, as pyarrow reads it.
-        footer: the same, in parts.
-        sums: of its column chunks.
-        pages: of its column chunks.
+        footer: the parts of ``metadata``.
         start: the first byte behind its column chunks.
         behind: from there to the footer: Bloom filters and page index, as they were written.
     """
@@ -380,13 +362,10 @@ class SpliceSource:
 
     @classmethod
     def parse(cls, key: str, etag: str, body: bytes, start: int, footer_start: int) -> Self | None:
-        """Reads the bytes behind the column chunks; None if row groups cannot be moved from the file.
-
-        That is so if a part is damaged, missing, or not where dolmen writes it.
+        """Reads the bytes behind the column chunks; None if a part is damaged, missing, or not where dolmen writes it.
 
         Args:
             body: from ``start`` to the end of the file; the footer in it has been compared with the entry.
-            start: the first byte behind the last column chunk.
             footer_start: first byte of the entry's ``footer``.
         """
         end = body[footer_start - start :]

@@ -64,7 +64,7 @@ def is_date_to_timestamp(narrow: pa.DataType, wide: pa.DataType) -> bool:
 
 
 def widen(value: Any, narrow: pa.DataType, wide: pa.DataType) -> Any:
-    """A plain value of the older type, or its JSON form, as that of the newer type; None stays None.
+    """A plain value of the older type, or its JSON form, as that of the newer type.
 
     Days beyond all timestamps become the first or last midnight.
     """
@@ -100,11 +100,7 @@ def widen_keys(keys: pa.Table, wide: pa.Schema) -> pa.Table:
 def widen_stats(
     stats: Mapping[int, ColumnStats], changes: Mapping[int, tuple[pa.DataType, pa.DataType]]
 ) -> dict[int, ColumnStats]:
-    """Statistics in the JSON forms of the older types as those of the newer types.
-
-    Args:
-        changes: the older and the newer type of columns, by id.
-    """
+    """Statistics of columns in the JSON forms of the newer types; ``changes`` has the older and newer ones by id."""
     found = dict(stats)
     for id_ in stats.keys() & changes.keys():
         own, (narrow, wide) = stats[id_], changes[id_]
@@ -122,11 +118,7 @@ def changed_forms(before: Schema, now: Schema) -> dict[int, tuple[pa.DataType, p
 
 
 def widen_files(files: tuple[DataFile, ...], before: Schema | None, now: Schema) -> tuple[DataFile, ...]:
-    """Entries of files that were written under other columns, with their statistics in the form of these.
-
-    Args:
-        before: the columns at that time; None if they are the present ones.
-    """
+    """Entries of files with statistics in the form of these columns; ``before`` are the files', None if the same."""
     changes = changed_forms(before, now) if before is not None else {}
     if not changes:
         return files
@@ -165,11 +157,7 @@ class NestedPath:
         return cls(column, *_split_path(column.type, name[len(column.name) + 1 :]))
 
     def change(self, change: Callable[[tuple[Field, ...]], tuple[Field, ...]]) -> Field:
-        """The column with other fields in the type that the path leads to.
-
-        Raises:
-            SchemaError: there is no such type, or its fields can't be changed so.
-        """
+        """The column with other fields in the type that the path leads to. Raises SchemaError."""
         return self._change(self.column, self.path, change)
 
     def replace(self, change: Callable[[Field], Field]) -> Field:
@@ -239,11 +227,7 @@ def _split_path(json: TypeJson, path: str) -> tuple[tuple[str, ...], str]:
 
 
 def is_successor(json: TypeJson, now: TypeJson, base_ts: int) -> bool:
-    """Whether values of one type fit another that it may have become: all of its fields are there, as wide or wider.
-
-    Args:
-        base_ts: see ``dolmen.format.evolution.same_column``.
-    """
+    """Whether values fit the type ``now``: all fields are there, as wide or wider. ``base_ts``: see ``same_column``."""
     if isinstance(json, str) or isinstance(now, str):
         return isinstance(json, str) and isinstance(now, str) and _widens(json, now)
     there = {field.id: field for field in child_fields(now)}
@@ -282,8 +266,8 @@ def nested_values(array: pa.Array, own: pa.DataType, target: pa.DataType) -> pa.
     """The values with the fields of another version, by id: fields that it lacks are left out, new ones are NULL.
 
     Args:
-        own: the array's type, whose fields have ids.
-        target: the present type, whose fields have ids; fields in both are as wide or wider there.
+        own: the array's type.
+        target: the present type; fields in both are as wide or wider there.
     """
     if pa.types.is_struct(target):
         return _struct_values(array, own, target)
@@ -313,10 +297,7 @@ def _struct_values(array: pa.Array, own: pa.DataType, target: pa.DataType) -> pa
 
 
 def has_same_fields(own: pa.DataType, target: pa.DataType) -> bool:
-    """Whether two nested types have fields of the same ids, names and types in the same order.
-
-    Fields of a file that have no ids go by their names.
-    """
+    """Whether two nested types have the same fields in the same order; fields without ids go by their names."""
     if not pa.types.is_nested(own) or own.num_fields != target.num_fields:
         return bool(own == target)
     pairs = ((own.field(index), target.field(index)) for index in range(own.num_fields))
@@ -333,12 +314,9 @@ Names: TypeAlias = Mapping[int, str]
 
 
 def record_names(before: Schema, after: Schema, ts: int) -> Schema:
-    """The later one of two schemas of a table, with the names and positions that columns lost between them.
+    """The later one of two schemas, with the names and positions that columns lost in the statement of ``ts``.
 
     A file that was dropped before a rename has the names of its time: ``Schema.former`` keeps them.
-
-    Args:
-        ts: timestamp of the statement that made it.
     """
     names = {field.id: field.name for field in after.fields}
     lost = (FormerName(field.id, field.name, ts) for field in before.fields if names.get(field.id) != field.name)
@@ -387,18 +365,13 @@ def names_at(schema: Schema, ts: int) -> Names:
 
 
 def names_around(schema: Schema, at_us: int | None) -> tuple[Names, ...]:
-    """The different names that columns had at a time by the server's clock, which tells whole seconds.
-
-    Args:
-        at_us: None = the time is not known, so it may be any.
-    """
+    """The different names that columns had at a time by the server's clock; None = the time may be any."""
     first, last = (0, 2**63 - 1) if at_us is None else (at_us - CLOCK_STEP_US, at_us + CLOCK_STEP_US)
     between = (name.until_ts for name in schema.former if first < name.until_ts <= last)
     return distinct_names(names_at(schema, ts) for ts in (first, *between, last))
 
 
 def distinct_names(several: Iterable[Names]) -> tuple[Names, ...]:
-    """Leaves out repetitions."""
     distinct: list[Names] = []
     for names in several:
         if names not in distinct:

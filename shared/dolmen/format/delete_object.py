@@ -68,12 +68,7 @@ class TombstoneFooter(msgspec.Struct, frozen=True):
 
 
 class TombstoneObject:
-    """A ``.del`` object being built.
-
-    Args:
-        key: where it will be stored.
-        table: uuid of the table.
-    """
+    """A ``.del`` object being built; ``table`` is a uuid."""
 
     def __init__(self, key: str, table: str) -> None:
         self.key, self.table = key, table
@@ -81,11 +76,9 @@ class TombstoneObject:
         self._blobs: list[BlobInfo] = []
 
     def add_where(self, predicate: bytes, columns: tuple[int, ...]) -> Blob:
-        """Adds a predicate's JSON."""
         return self._add("where", predicate, columns=columns)
 
     def add_keys(self, parquet: bytes, columns: tuple[int, ...]) -> Blob:
-        """Adds a list of keys."""
         return self._add("keys", parquet, columns=columns)
 
     def add_vector(self, file: str, positions: BitMap) -> Vector:
@@ -103,7 +96,6 @@ class TombstoneObject:
         return blob
 
     def encode(self) -> bytes:
-        """The whole object."""
         footer = seal(msgspec.json.encode(TombstoneFooter(FORMAT_VERSION, self.table, tuple(self._blobs))))
         return b"".join((self._body, footer, len(footer).to_bytes(4, "little"), MAGIC))
 
@@ -133,14 +125,7 @@ def encode_vector(positions: BitMap) -> bytes:
 
 
 def decode_vector(body: bytes, vector: Vector, rows: int) -> BitMap:
-    """Reads a vector. Checks its CRC, its cardinality, and that it points into its file.
-
-    Args:
-        rows: physical rows of the data file.
-
-    Raises:
-        CorruptionError: names the ``.del`` object.
-    """
+    """Reads the vector of a file with this number of physical rows. Raises CorruptionError."""
     try:
         if len(body) != vector.length or crc32(body) != vector.crc32:
             raise ValueError("checksum differs")
@@ -174,7 +159,6 @@ def keys_from_arrow(data: pa.Table, columns: tuple[Field, ...]) -> Keys:
 
     Args:
         data: rows with (at least) the columns by NAME, in their stored types.
-        columns: the tuple.
 
     Raises:
         InputError: a float or nested column, which nothing can be deleted by.
@@ -247,11 +231,7 @@ def all_inline_keys(tombstones: Sequence[KeysTombstone]) -> pa.Table:
 
 
 def plain_values(values: list[Json], arrow_type: pa.DataType) -> list[Plain]:
-    """The plain values of many JSON forms of one type, without a call for each value where both forms are the same.
-
-    Raises:
-        SchemaError: one does not fit the type.
-    """
+    """The plain values of JSON forms, without a call for each where both forms are the same. Raises SchemaError."""
     column_type = type_of(arrow_type)
     plain = column_type.plain if column_type else None
     if plain in (int, str) and set(map(type, values)) <= {plain}:

@@ -1,8 +1,7 @@
 """Entries of a manifest: data files, deletion vectors and tombstones, with statistics of columns.
 
-All timestamps (``row_ts``, ``applied_through``, ``ts``) are commit timestamps: int64 microseconds, strictly
-increasing per database. Entries made by a writer before its commit have ``UNSTAMPED``; applying the change stamps
-them, so that uploaded objects never contain a timestamp and a rebase changes none of them.
+All timestamps (``row_ts``, ``applied_through``, ``ts``) are commit timestamps. Entries made by a writer before its
+commit have ``UNSTAMPED``; applying the change stamps them, so uploaded objects never contain a timestamp.
 """
 
 from __future__ import annotations
@@ -37,10 +36,7 @@ class ColumnStats(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tr
 
 
 class Blob(msgspec.Struct, frozen=True, gc=False):
-    """A byte range of a ``.del`` object, with the CRC-32 of these bytes.
-
-    The cycle collector does not track it, nor ``KeysTombstone``: there may be tens of thousands, and no cycles.
-    """
+    """A byte range of a ``.del`` object, with the CRC-32 of these bytes. The cycle collector does not track it."""
 
     object: str
     offset: int
@@ -49,10 +45,7 @@ class Blob(msgspec.Struct, frozen=True, gc=False):
 
 
 class Vector(msgspec.Struct, frozen=True):
-    """A data file's deletion vector: portable Roaring bytes in a ``.del`` object.
-
-    ``cardinality`` = how many positions it holds; checked beside the CRC, because a damaged bitmap often parses.
-    """
+    """A data file's deletion vector: portable Roaring bytes in a ``.del`` object, with its number of positions."""
 
     object: str
     offset: int
@@ -91,7 +84,6 @@ class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def uuid(self) -> str:
-        """See ``uuid_of``."""
         return uuid_of(self.path)
 
     @property
@@ -150,7 +142,6 @@ class WhereTombstone(msgspec.Struct, frozen=True, omit_defaults=True, tag_field=
     needs: tuple[str, ...] = ()
 
     def stamped(self, ts: int) -> WhereTombstone:
-        """This tombstone with its statement's timestamp."""
         return msgspec.structs.replace(self, ts=ts)
 
 
@@ -174,7 +165,6 @@ class KeysTombstone(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, t
     ts: int = UNSTAMPED
 
     def stamped(self, ts: int) -> KeysTombstone:
-        """This tombstone with its statement's timestamp."""
         return msgspec.structs.replace(self, ts=ts)
 
 
@@ -200,11 +190,10 @@ UNKNOWN = Bounds()
 
 
 def column_stats(least: Plain, greatest: Plain, nulls: int | None, nans: int | None = 0) -> ColumnStats:
-    """The stored form of exact bounds; long ones are cut outwards, those that can't be are left out.
+    """The stored form of exact bounds, without NULL and NaN; long ones are cut outwards or left out.
 
     Args:
-        least, greatest: exact minimum and maximum without NULL and NaN; None = no value or unknown.
-        nulls, nans: exact counts; None = unknown.
+        least, greatest: None = no value or unknown.
     """
     if isinstance(least, float) and (math.isnan(least) or math.isnan(float(greatest or 0))):
         raise AssertionError("NaN is in neither minimum nor maximum")

@@ -300,7 +300,6 @@ def quoted_name(name: str) -> str | None:
 
 
 def check_comment(comment: str) -> None:
-    """Raises InputError for a comment that is too long."""
     if len(comment) > MAX_COMMENT:
         raise InputError(f"a comment of {len(comment):,} characters: at most {MAX_COMMENT:,} are allowed")
 
@@ -371,7 +370,6 @@ def _check_default(field: Field, default: Json) -> None:
 
 
 def _with_fields(entry: TableEntry, fields: Sequence[Field], **changes: Any) -> TableEntry:
-    """The entry with these columns, and other changes of its schema."""
     schema = msgspec.structs.replace(entry.schema, fields=tuple(fields), **changes)
     return msgspec.structs.replace(entry, schema=schema)
 
@@ -401,7 +399,6 @@ def _widen_sequences(sequences: Sequences, narrow: pa.DataType, wide: pa.DataTyp
 
 
 def _identifies_changes(entry: TableEntry, field: Field) -> bool:
-    """Whether a column identifies or orders the changes (CDC) of a table."""
     if entry.sequences is None:
         return False
     return field.id in entry.primary_key or field.name == sequence_column(entry.properties)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Literal, TypeVar
 from urllib.parse import quote, unquote
@@ -16,7 +16,6 @@ from zlib import crc32
 import msgspec
 
 from dolmen.base import arguments
-from dolmen.base.units import SECOND_US
 from dolmen.errors import CorruptionError, InvalidNameError, UnsupportedFormatError
 
 T = TypeVar("T")
@@ -30,6 +29,7 @@ SEGMENTS = "segment/"
 """The beginning of all keys of segments."""
 RESERVED_TAGS = "iceberg."
 """The beginning of tags of published versions (``dolmen.iceberg.publication_directory``)."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TABLE_NAME = re.compile(r"[a-z0-9_]{1,64}")
 _TAG_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 _MANIFEST = re.compile(r"manifest/v(\d{20})-([0-9a-f]{8})\.json")
@@ -58,11 +58,7 @@ def memory_name(table: str) -> str:
 
 
 def check_reference(path: str, holder: str) -> str:
-    """Returns ``path`` if it can be an object of a database; guards against a forged or damaged manifest.
-
-    Args:
-        holder: the object that names it, for the error.
-    """
+    """Returns ``path`` if it can be an object of a database. Raises CorruptionError for ``holder``, which names it."""
     if is_adopted(path):
         is_valid = AdoptedPath.parse(path) is not None
     else:
@@ -112,7 +108,7 @@ def uuid_of(path: str) -> str:
 
 
 def _hour(now_us: int) -> str:
-    return datetime.fromtimestamp(now_us // SECOND_US, UTC).strftime("%Y/%m/%d/%H")
+    return (_EPOCH + timedelta(microseconds=now_us)).strftime("%Y/%m/%d/%H")
 
 
 ADOPTED_PREFIX = "adopted/"
@@ -146,46 +142,39 @@ class AdoptedPath:
     key: str
     uuid: str
 
-    @classmethod
-    def parse(cls, path: str) -> AdoptedPath | None:
+    @staticmethod
+    @lru_cache(maxsize=4096)
+    def parse(path: str) -> AdoptedPath | None:
         """Reads a path. Returns None if it is not that of an adopted file, or could be written in another way."""
-        return _parse_path(path)
+        head, _, name = path.rpartition("/")
+        parts = head.split("/", 3)
+        if len(path) > _LONGEST_PATH or len(parts) < 4 or not is_adopted(path) or not _ADOPTED_NAME.fullmatch(name):
+            return None
+        _, columns_by, scheme, key = parts
+        root, _, key = key.partition("/") if scheme in _WITH_ROOT else ("", "", key)
+        if columns_by not in ("ids", "names") or scheme not in (OWN_SCHEME, "file", *_WITH_ROOT):
+            return None
+        if not _QUOTED_KEY.fullmatch(key) or (scheme == "s3" and not _BUCKET.fullmatch(root)):
+            return None
+        if scheme == "memory" and not _QUOTED_KEY.fullmatch(root):
+            return None
+        try:
+            root, key = (unquote(each, errors="strict") for each in (root, key))
+        except UnicodeDecodeError:
+            return None
+        parsed = AdoptedPath("ids" if columns_by == "ids" else "names", scheme, root, key, name[:32])
+        return parsed if not key_problem(key) and parsed.encode() == path else None
 
     def encode(self) -> str:
-        """The path."""
         root = f"{self.scheme}/{quote(self.root, safe='')}" if self.scheme in _WITH_ROOT else self.scheme
         return f"{ADOPTED_PREFIX}{self.columns_by}/{root}/{quote(self.key, safe=_UNQUOTED)}/{self.uuid}.parquet"
 
     @property
     def label(self) -> str:
-        """The file as messages name it: its URL, or its key in the database."""
         return self.key if self.scheme == OWN_SCHEME else f"{self.scheme}://{self.root}/{self.key}"
 
 
-@lru_cache(maxsize=4096)
-def _parse_path(path: str) -> AdoptedPath | None:
-    head, _, name = path.rpartition("/")
-    parts = head.split("/", 3)
-    if len(path) > _LONGEST_PATH or len(parts) < 4 or not is_adopted(path) or not _ADOPTED_NAME.fullmatch(name):
-        return None
-    _, columns_by, scheme, key = parts
-    root, _, key = key.partition("/") if scheme in _WITH_ROOT else ("", "", key)
-    if columns_by not in ("ids", "names") or scheme not in (OWN_SCHEME, "file", *_WITH_ROOT):
-        return None
-    if not _QUOTED_KEY.fullmatch(key) or (scheme == "s3" and not _BUCKET.fullmatch(root)):
-        return None
-    if scheme == "memory" and not _QUOTED_KEY.fullmatch(root):
-        return None
-    try:
-        root, key = (unquote(each, errors="strict") for each in (root, key))
-    except UnicodeDecodeError:
-        return None
-    parsed = AdoptedPath("ids" if columns_by == "ids" else "names", scheme, root, key, name[:32])
-    return parsed if not key_problem(key) and parsed.encode() == path else None
-
-
 def is_adopted(path: str) -> bool:
-    """Whether a data file's path is that of an adopted one."""
     return path.startswith(ADOPTED_PREFIX)
 
 
@@ -216,14 +205,7 @@ def seal(document: bytes) -> bytes:
 
 
 def unseal(sealed: bytes, key: str) -> bytes:
-    """The document inside a sealed JSON object.
-
-    Args:
-        key: the object's key, for the error.
-
-    Raises:
-        CorruptionError: no checksum, or one that differs.
-    """
+    """The document inside a sealed JSON object. Raises CorruptionError: no checksum, or one that differs."""
     head, seal_member, tail = sealed.rpartition(_SEAL)
     digits = tail[:-1]
     if not seal_member or tail[-1:] != b"}" or not digits.isdigit() or len(digits) > _MOST_DIGITS:
@@ -240,12 +222,7 @@ class _Versioned(msgspec.Struct):
 
 
 def check_format_version(document: bytes, key: str, features: frozenset[str] = frozenset()) -> None:
-    """Refuses what this code could misread: a newer format, or a feature it does not know.
-
-    Raises:
-        UnsupportedFormatError: names what is needed.
-        CorruptionError: the document states no format version.
-    """
+    """Raises UnsupportedFormatError for a newer format or feature, and CorruptionError without a format version."""
     try:
         stated = msgspec.json.decode(document, type=_Versioned)
     except msgspec.DecodeError as error:
@@ -263,7 +240,6 @@ def decode_sealed(body: bytes, key: str, kind: type[T], problem: str, features: 
 
     Args:
         problem: what the error says of a document that is not of this kind.
-        features: those that this code understands.
 
     Raises:
         UnsupportedFormatError: a newer dolmen wrote it.
@@ -280,8 +256,7 @@ def decode_sealed(body: bytes, key: str, kind: type[T], problem: str, features: 
 def prepare(*types: Any) -> None:
     """Builds msgspec's decoders of these types while their module is imported, when only one thread runs.
 
-    Otherwise msgspec makes it when a type is first read, and another thread that reads the same type finds it half
-    made: the process dies of a segmentation fault (msgspec 0.22, ``json_decode_struct_map_inner``).
+    Otherwise, two threads that read a type for the first time may crash the process (msgspec 0.22).
     """
     for each in types:
         msgspec.json.Decoder(each)
@@ -315,7 +290,6 @@ class Pointer(msgspec.Struct, frozen=True):
     turn: Turn | msgspec.UnsetType = msgspec.UNSET
 
     def encode(self) -> bytes:
-        """The object's bytes: sealed JSON."""
         return seal(msgspec.json.encode(self))
 
     @classmethod

@@ -52,10 +52,9 @@ FEATURES = frozenset({PREDICATE_EXPRESSIONS, COLUMN_DEFAULTS, WIDENED_COLUMNS, T
 
 
 class Counts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The numbers of one commit. ``rows_deleted`` counts only deletes by position, which are exact.
+    """The numbers of one commit. ``rows_deleted`` counts only deletes by position.
 
-    ``groups_dropped`` = groups of a compaction that others changed; ``files_resolved`` = files whose pair a
-    resolution replaced.
+    ``groups_dropped`` = groups of a compaction that others changed; ``files_resolved`` = files with a new pair.
     """
 
     rows_added: int = 0
@@ -112,7 +111,6 @@ class HistoryEntry(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def manifest(self) -> str:
-        """Key of that version's manifest."""
         return manifest_key(self.version, self.attempt)
 
 
@@ -124,9 +122,7 @@ SegmentKind: TypeAlias = Literal[
 class Segment(msgspec.Struct, frozen=True, omit_defaults=True):
     """Entries that have left the manifest's inline tail, in an object of their own: see "Segments" in docs/format.md.
 
-    Kinds ``files``, ``overlays``, ``removed``, ``tombstones`` and ``index`` belong to a table, ``table`` has the whole
-    entries of idle tables, the others belong to the database. ``index`` is a part of a table's index
-    (dolmen/entries/index), whose entries were never in a manifest. Bounds and sums of files count removed files too.
+    Bounds and sums of files count removed files too.
     """
 
     kind: SegmentKind
@@ -256,10 +252,7 @@ class TableEntry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ErasedTable(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The delete of an erasure in one table, and in all tables that were cloned from it.
-
-    ``columns`` are those that the tombstone names, as the table had them.
-    """
+    """The delete of an erasure in a table, and in tables cloned from it, with the columns that the tombstone names."""
 
     uuid: str
     tombstone: Tombstone
@@ -291,11 +284,7 @@ class Erasure(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     hurried_at: int = 0
 
     def memory_us(self, most_us: int) -> int:
-        """How long it applies to late drops, in microseconds. A deadline of its own ends that in time.
-
-        Args:
-            most_us: what the database's settings say.
-        """
+        """How long it applies to late drops: ``most_us`` by the settings, or less for a deadline of its own."""
         if self.hurried_at:
             return 0
         return min(most_us, (self.due_at - self.requested_at) // 2) if self.has_own_deadline else most_us
@@ -387,7 +376,6 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """The object's own key."""
         return manifest_key(self.version, self.attempt)
 
     def table(self, name: str) -> TableEntry:

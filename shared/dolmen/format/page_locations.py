@@ -108,8 +108,7 @@ class ChunkSums:
         """The checksums of a file being written; None if its writer does not begin column chunks with a write.
 
         Args:
-            states: at each byte with which a write began.
-            size: bytes before the footer.
+            states: by the offset at which a write began.
         """
         ends = [(start, start + length) for start, length in chunk_ranges(metadata)]
         if any(end not in states for pair in ends for end in pair):
@@ -117,20 +116,15 @@ class ChunkSums:
         return cls(tuple(States(states[start], states[end]) for start, end in ends), states[size], size)
 
     def encode(self) -> bytes:
-        """The block."""
         return np.array(self.states, "<u4").tobytes() + _END.pack(self.end, SUMS_MAGIC)
 
     @classmethod
     def decode(cls, footer: bytes, offset: int, metadata: pq.FileMetaData, key: str) -> ChunkSums | None:
-        """The block in front of a footer; None if the file was written without.
+        """The block in front of a footer; None if the file was written without. Raises CorruptionError.
 
         Args:
             footer: the entry's ``footer``: the block, the Thrift metadata, its length, and the magic.
             offset: of its first byte in the file.
-            key: the file's, for the error.
-
-        Raises:
-            CorruptionError: there is something else.
         """
         length, _ = _END.unpack_from(footer, len(footer) - _END.size)
         size = len(footer) - _END.size - length
@@ -247,21 +241,13 @@ class PageLocations:
         return cls(np.array(counts, np.int64), lengths, rows, ends)
 
     def encode(self) -> bytes:
-        """The block."""
         planes = to_planes([self.counts, self.lengths, self.rows, self.states])
         frame: bytes = pa.Codec("zstd").compress(planes, asbytes=True)
         return _PAIR.pack(len(planes), len(frame)) + frame + PAGES_MAGIC
 
     @classmethod
     def decode(cls, block: bytes, chunks: int) -> PageLocations | None:
-        """Reads a block; None if there is none, or something else, which a newer dolmen may have written.
-
-        Only the checksum of the footer tells damage.
-
-        Args:
-            block: the bytes from the beginning of ``footer`` to the checksums of column chunks.
-            chunks: how many the file has.
-        """
+        """Reads the bytes before the checksums of column chunks; None if there is no block, or a newer dolmen's."""
         if not block:
             return None
         try:

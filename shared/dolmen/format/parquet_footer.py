@@ -36,12 +36,10 @@ def integer(value: int) -> bytes:
 
 
 def binary(value: bytes) -> bytes:
-    """Bytes with their length."""
     return varint(len(value)) + value
 
 
 def array(kind: int, items: Iterable[bytes]) -> bytes:
-    """A list of encoded items."""
     encoded = list(items)
     count = len(encoded)
     head = bytes([count << 4 | kind]) if count < 15 else bytes([0xF0 | kind]) + varint(count)
@@ -73,7 +71,6 @@ class ThriftCursor:
         self._body, self.at = body, at
 
     def byte(self) -> int:
-        """The next byte."""
         if self.at >= len(self._body):
             raise ValueError("the bytes end inside of a value")
         self.at += 1
@@ -93,11 +90,7 @@ class ThriftCursor:
         return value >> 1 ^ -(value & 1)
 
     def field(self, last: int) -> tuple[int, int] | None:
-        """Number and kind of the next field of a struct; None at its end.
-
-        Args:
-            last: the number of the field before; 0 for the first.
-        """
+        """Number and kind of the field of a struct after field ``last`` (0 before the first); None at its end."""
         byte = self.byte()
         if not byte:
             return None
@@ -153,7 +146,6 @@ def _end(body: bytes, at: int, kind: int) -> int:
 
 
 def _varint(body: bytes, at: int) -> tuple[int, int]:
-    """A number of at least 0, and its end."""
     value = shift = 0
     while (byte := body[at]) > 0x7F:
         value |= (byte & 0x7F) << shift
@@ -163,12 +155,7 @@ def _varint(body: bytes, at: int) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class EmptyFooter:
-    """The metadata of a Parquet file without row groups, into which some can be put.
-
-    Args:
-        before: the version and the schema.
-        after: the bytes after the row groups.
-    """
+    """The metadata of a Parquet file without row groups: the bytes before these, and those after."""
 
     before: bytes
     after: bytes
@@ -250,15 +237,11 @@ class ThriftStruct:
         return items
 
     def encode(self) -> bytes:
-        """The struct with its present fields."""
         return struct((number, kind, value) for number, (kind, value) in self.fields.items())
 
 
 def page_rows(header: bytes) -> int | None:
-    """The rows of a data page of a column with one value for each row, by its header; 0 for a dictionary.
-
-    It is None if the bytes are not the header of such a page.
-    """
+    """The rows of a data page of a column with one value for each row, by its header; 0 for a dictionary, else None."""
     cursor = ThriftCursor(header)
     try:
         last, page = 0, -1
@@ -308,12 +291,7 @@ class FooterParts:
         return cls(found.encode(), groups)
 
     def encode(self, groups: Sequence[bytes], rows: int) -> bytes:
-        """The Thrift metadata of a file of the same columns.
-
-        Args:
-            groups: its row groups, encoded.
-            rows: of all of them.
-        """
+        """The Thrift metadata of a file of the same columns with these row groups."""
         frame = ThriftStruct(self.frame)
         frame.fields[_FILE_ROWS] = I64, integer(rows)
         frame.fields[_FILE_GROUPS] = LIST, array(STRUCT, groups)
@@ -364,19 +342,12 @@ def move_groups(groups: Sequence[MovedGroup], start: int) -> tuple[bytes, list[b
 
 
 class _Group:
-    """A row group being moved."""
-
     def __init__(self, moved: MovedGroup) -> None:
         self._own = ThriftStruct(moved.encoded)
         _move(self._own, (_GROUP_OFFSET,), moved.by)
         self.chunks = [_Chunk(body, moved) for body in self._own.structs(_GROUP_CHUNKS)]
 
     def encode(self, ordinal: int) -> bytes:
-        """The row group.
-
-        Args:
-            ordinal: its number in the file.
-        """
         self._own.fields[_GROUP_CHUNKS] = LIST, array(STRUCT, (chunk.encode() for chunk in self.chunks))
         if _GROUP_ORDINAL in self._own.fields:
             self._own.set_number(_GROUP_ORDINAL, ordinal if ordinal <= _MOST_ORDINAL else None)
@@ -384,8 +355,6 @@ class _Group:
 
 
 class _Chunk:
-    """A column chunk being moved."""
-
     def __init__(self, body: bytes, moved: MovedGroup) -> None:
         self._own = ThriftStruct(body)
         self._meta = ThriftStruct(self._own.fields[_CHUNK_META][1])
@@ -400,7 +369,6 @@ class _Chunk:
         _move(self._meta, (_DATA_PAGE, _INDEX_PAGE, _DICTIONARY_PAGE), moved.by)
 
     def encode(self) -> bytes:
-        """The column chunk."""
         self._own.fields[_CHUNK_META] = STRUCT, self._meta.encode()
         return self._own.encode()
 

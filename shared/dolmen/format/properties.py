@@ -63,7 +63,6 @@ def size_between(least: int, most: int) -> Callable[[Any], int]:
 
 
 def parse_count(value: Any) -> int:
-    """Reads a number from 1 to 999,999,999."""
     text = str(value).strip()
     if not re.fullmatch(r"[1-9]\d{0,8}", text, re.ASCII):
         raise InputError(f"{short_repr(value)} is not a number from 1 to 999,999,999")
@@ -71,8 +70,6 @@ def parse_count(value: Any) -> int:
 
 
 def parse_choice(*choices: str) -> Callable[[Any], str]:
-    """Reads one of these words."""
-
     def parse(value: Any) -> str:
         if value not in choices:
             raise InputError(f"{short_repr(value)} is not one of {', '.join(choices)}")
@@ -82,7 +79,6 @@ def parse_choice(*choices: str) -> Callable[[Any], str]:
 
 
 def parse_flag(value: Any) -> bool:
-    """Reads ``true`` or ``false``."""
     if value in (True, "true"):
         return True
     if value in (False, "false"):
@@ -91,7 +87,6 @@ def parse_flag(value: Any) -> bool:
 
 
 def parse_words(value: Any) -> tuple[str, ...]:
-    """Reads a list of texts, or one text with commas between them."""
     words = value.split(",") if isinstance(value, str) else value
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         raise InputError(f"{short_repr(value)} is not a list of texts")
@@ -127,7 +122,6 @@ def read_settings(known: Mapping[str, Property], properties: Mapping[str, Any]) 
 
 
 def by_name(*properties: Property) -> dict[str, Property]:
-    """Properties by name."""
     return {each.name: each for each in properties}
 
 
@@ -378,11 +372,7 @@ def columns_named(properties: Mapping[str, Any]) -> dict[str, str]:
 
 
 def with_renamed_column(properties: dict[str, Any], column: str, to: str) -> dict[str, Any]:
-    """The settings of a table whose column is called ``to`` from now on.
-
-    Raises:
-        SchemaError: a setting names the column, and can't name it so.
-    """
+    """The settings of a table whose column is called ``to`` from now on. Raises SchemaError if one can't name it so."""
     used = columns_named(properties).get(column)
     if used is not None and to != to.strip():
         raise SchemaError(

@@ -109,11 +109,9 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def state(self) -> State:
-        """The last state that it records."""
         return "gone" if self.gone_at else "rewritten" if self.rewritten_at else "hidden"
 
     def encode(self) -> bytes:
-        """The object's bytes: sealed JSON."""
         return seal(msgspec.json.encode(self))
 
     @classmethod
@@ -126,7 +124,6 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 def receipt_key(id_: str) -> str:
-    """``receipt/<id>.json``."""
     return f"{RECEIPT_PREFIX}{id_}.json"
 
 

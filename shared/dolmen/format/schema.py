@@ -218,11 +218,7 @@ def check_field_names(names: list[str]) -> None:
 
 @contextmanager
 def readable_names() -> Iterator[None]:
-    """Guards code that looks at a foreign Arrow schema, whose column names may be any bytes.
-
-    Raises:
-        SchemaError: a name is not UTF-8.
-    """
+    """Raises SchemaError where a name in a foreign Arrow schema is not UTF-8."""
     try:
         yield
     except UnicodeDecodeError as error:
@@ -285,11 +281,7 @@ def storable(arrow_type: pa.DataType) -> pa.DataType:
 
 
 def check_nesting(arrow_type: pa.DataType) -> None:
-    """Checks the types inside a type without recursion, for code that recurses into them.
-
-    Raises:
-        SchemaError: they nest more deeply than any type that can be stored, or are too many.
-    """
+    """Raises SchemaError if the types inside a type nest too deeply, or are too many, for code that recurses."""
     seen, level = 0, [arrow_type]
     for _ in range(MAX_LEVELS + 1):
         inner: list[pa.DataType] = []
@@ -351,10 +343,6 @@ def _storable_fixed_binary(arrow_type: pa.DataType, depth: int) -> pa.DataType:
     return arrow_type
 
 
-def _storable_list(arrow_type: pa.DataType, depth: int) -> pa.DataType:
-    return pa.list_(_storable_field(arrow_type.value_field, depth))
-
-
 def _storable_struct(arrow_type: pa.DataType, depth: int) -> pa.DataType:
     names = [field.name for field in arrow_type]
     if not names:
@@ -364,22 +352,17 @@ def _storable_struct(arrow_type: pa.DataType, depth: int) -> pa.DataType:
     return pa.struct([_storable_field(field, depth) for field in arrow_type])
 
 
-def _storable_map(arrow_type: pa.DataType, depth: int) -> pa.DataType:
-    return pa.map_(_storable(arrow_type.key_type, depth - 1), _storable_field(arrow_type.item_field, depth))
-
-
 STORABLE: dict[ColumnType, Callable[[pa.DataType, int], pa.DataType]] = {
     DECIMAL: _storable_decimal,
     FIXED_BINARY: _storable_fixed_binary,
-    LIST: _storable_list,
+    LIST: lambda kind, depth: pa.list_(_storable_field(kind.value_field, depth)),
     STRUCT: _storable_struct,
-    MAP: _storable_map,
+    MAP: lambda kind, depth: pa.map_(_storable(kind.key_type, depth - 1), _storable_field(kind.item_field, depth)),
 }
 """How a type with parameters becomes the stored one, given how deeply it may still nest."""
 
 
 def _instead(arrow_type: pa.DataType) -> str:
-    """Advice for a type that cannot be stored."""
     if pa.types.is_duration(arrow_type):
         return f"cast it to int64, a number of {_UNITS[arrow_type.unit]}, and say so in the column's name"
     return next((advice for is_kind, advice in _ADVICE if is_kind(arrow_type)), "cast it first")
@@ -443,7 +426,6 @@ def field_id(field: pa.Field) -> int | None:
 
 
 def constant(json: Json, arrow_type: pa.DataType, rows: int) -> pa.Array:
-    """A value in JSON form, repeated."""
     if json is None:
         return pa.nulls(rows, arrow_type)
     return pa.repeat(to_scalar(from_json(json, arrow_type), arrow_type), rows)

@@ -50,7 +50,6 @@ _Odd = dict[int, ColumnStats]
 
 
 def stats_columns(id_: int) -> tuple[str, ...]:
-    """Names of the columns that hold a column's statistics."""
     return tuple(f"{what}_{id_}" for what in STATS)
 
 
@@ -278,12 +277,7 @@ _DOCUMENTS: dict[str, Any] = {
 
 
 def encode(kind: SegmentKind, entries: Sequence[Any], key: str, schema: Schema | None = None) -> tuple[Segment, bytes]:
-    """A segment of entries, oldest first, and the object's bytes.
-
-    Args:
-        key: of the object.
-        schema: the table's, which types the statistics of ``files``.
-    """
+    """A segment of entries, oldest first, and the object's bytes; ``schema`` types the statistics of ``files``."""
     assert entries, "a segment has entries"
     if kind == "files":
         body = write_files(entries, schema)
@@ -336,9 +330,7 @@ def check_bloom(segment: Segment, body: bytes) -> None:
 def decode(segment: Segment, body: bytes) -> tuple[Any, ...]:
     """The entries of a segment of any kind but ``files``; ``body`` has passed ``check``.
 
-    Raises:
-        CorruptionError: the object differs from its reference.
-        UnsupportedFormatError: written by a newer dolmen.
+    Raises CorruptionError and UnsupportedFormatError.
     """
     key, kind = segment.object, segment.kind
     try:

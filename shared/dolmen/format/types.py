@@ -274,7 +274,6 @@ def in_unit(column_type: ColumnType, unit: str) -> pa.DataType:
 
 
 def is_text(arrow_type: pa.DataType) -> bool:
-    """Whether values are strings, in any of Arrow's layouts."""
     return type_of(arrow_type) is STRING
 
 
@@ -310,12 +309,10 @@ def to_array(values: list[Plain], arrow_type: pa.DataType) -> pa.Array:
 
 
 def to_scalar(value: Plain, arrow_type: pa.DataType) -> pa.Scalar:
-    """The Arrow scalar of one plain value."""
     return to_array([value], arrow_type)[0]
 
 
 def to_json(value: Plain) -> Json:
-    """The JSON form of one plain value."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, bytes):

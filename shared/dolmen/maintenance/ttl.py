@@ -25,8 +25,8 @@ from dolmen.format.entries import DataFile
 from dolmen.format.layout import prepare
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import TableSettings, TimeToLive, check_ttl_column
-from dolmen.predicate import parse
 from dolmen.predicate.constants import format_date, format_timestamp
+from dolmen.predicate.parse import parse
 from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.unit_of_work import Commit
 

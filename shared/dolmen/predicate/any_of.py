@@ -1,8 +1,7 @@
 """Finds the rows for which any of many predicates is TRUE, without evaluating each predicate on each row.
 
 One lookup finds the predicates whose equality a row satisfies, such as ``user = 7 AND kind LIKE 'x%'`` of a hundred
-deletes, and only these are evaluated on it. Each conjunct narrows the rows for the next, so an expensive one is
-evaluated on few rows. NULL needs no special care: if one conjunct is not TRUE for a row, the predicate is not either.
+deletes, and only these are evaluated on it. Each conjunct narrows the rows for the next.
 """
 
 from __future__ import annotations
@@ -19,15 +18,11 @@ import pyarrow.compute as pc
 from dolmen.base.runtime import cached_property
 from dolmen.format.types import to_mask
 from dolmen.predicate import ast
-from dolmen.predicate.ast import (
-    Predicate,
-    Term,
-)
+from dolmen.predicate.ast import Predicate, Term
 from dolmen.predicate.evaluate import equal_values, matches, values_of
 
 _COMPARE_NS, _CALL_NS = 5, 20
-"""Measured: a comparison of numbers or text, and a function call, for a row."""
-
+"""A comparison of numbers or text, and a function call, for a row."""
 LOOK_UP_NS = 30
 """About the time to look up one row among all equalities."""
 
@@ -36,13 +31,10 @@ _Rows: TypeAlias = npt.NDArray[np.int64]
 
 _FEW_EQUALITIES = 3
 """With fewer equalities of a term, comparing with each is faster than a lookup."""
-
 _SHARED = 2
 """A conjunct of this number of predicates is evaluated once, on all rows."""
-
 _MAX_CACHED = 256
 """The most conjuncts whose masks are cached, a byte for each row."""
-
 _SPARSE = 4
 """Conjuncts are evaluated on the rows that are left once these are fewer than 1 / _SPARSE of all."""
 
@@ -83,7 +75,7 @@ class Conjunction:
 def row_cost_ns(predicate: Predicate | None) -> int:
     """About the nanoseconds that one more predicate (None if unknown) adds to ``any_of`` per row.
 
-    A predicate with an equality adds none: a row is looked up once for all predicates.
+    A row is looked up once for all predicates with an equality.
     """
     if predicate is None:
         return _COMPARE_NS
@@ -101,7 +93,6 @@ def any_of(
 
     Args:
         arrays: by id, the columns that the predicates name.
-        length: number of rows.
         limits: for each predicate, a mask of the rows it applies to; None for all rows.
     """
     each = [(one, limit) for whole, limit in zip(predicates, limits, strict=True) for one in whole.alternatives]
@@ -160,7 +151,6 @@ class _AnyOf:
         return others
 
     def _scan(self, at: int) -> None:
-        """Finds the rows of a predicate among all rows."""
         mask = self._limits[at]
         conjuncts = self._predicates[at].conjuncts
         for done, conjunct in enumerate(conjuncts):

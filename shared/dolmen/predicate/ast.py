@@ -35,12 +35,12 @@ def as_keys(p: Predicate) -> KeyTuples | None:
     """The tuples of values that a predicate lists, if it has no other conditions.
 
     Such a predicate consists of ``=`` and IN over columns that are not floats, joined by AND, or of several such
-    conditions over the same columns, joined by OR. IS NOT NULL of these columns is allowed and has no effect. NULL
-    members, and values that the column's type lacks, equal nothing and are dropped.
+    conditions over the same columns, joined by OR. IS NOT NULL of these columns has no effect. NULL members, and values
+    that the column's type lacks, equal nothing and are dropped.
 
     Returns:
-        the ids of the columns, ascending, and the distinct tuples of plain values in the columns' bound types; None if
-        the predicate has other conditions, or too many tuples.
+        the ids of the columns, ascending, and the distinct tuples of plain values in the columns' bound types; None for
+        other conditions, or too many tuples.
     """
     match p:
         case Compare(op="=", right=Literal() as literal):
@@ -115,14 +115,11 @@ def _any_of(p: Or) -> KeyTuples | None:
 
 
 class _Typed:
-    """A node with a stored type."""
-
     __slots__ = ()
     type: str
 
     @property
     def arrow_type(self) -> pa.DataType:
-        """The type as an Arrow type."""
         return type_from_json(self.type)
 
 
@@ -300,7 +297,6 @@ def all_columns(p: Predicate) -> frozenset[Column]:
 
 
 def columns(p: Predicate) -> frozenset[int]:
-    """Ids of all columns that the predicate reads."""
     return frozenset(column.id for column in all_columns(p))
 
 
@@ -311,11 +307,7 @@ def to_builtins(p: Predicate) -> dict[str, Any]:
 
 
 def from_builtins(document: Any) -> Predicate:
-    """The inverse of ``to_builtins``.
-
-    Raises:
-        PredicateError: not a predicate, or of a kind that this version of dolmen does not know.
-    """
+    """The inverse of ``to_builtins``. Raises PredicateError, also for kinds of nodes that this dolmen does not know."""
     try:
         p: Predicate = msgspec.convert(document, Predicate)
         _check(p)
@@ -393,26 +385,15 @@ prepare(Predicate)
 
 MAX_CONDITIONS = 10_000
 """Conditions joined by AND and OR. An IN is one condition, whatever its number of members."""
-
-
 MAX_MEMBERS = 1_000_000
 """Members of an IN, and keys of a delete."""
-
-
 MAX_PATTERN = 10_000
 """Characters of a LIKE pattern."""
-
-
 MAX_DEPTH = 200
 """Levels of a stored predicate's tree. Text cannot make more than half of them."""
 
 
 def check_count(count: int, most: int, what: str, instead: str) -> None:
-    """Raises LimitError if ``count`` is more than ``most``.
-
-    Args:
-        what: what is counted, in the plural, for the message.
-        instead: what the caller can do instead.
-    """
+    """Raises LimitError if ``count`` of ``what``, a plural, is more than ``most``; ``instead`` is the advice."""
     if count > most:
         raise LimitError(f"{count:,} {what} in a predicate: at most {most:,} are allowed; {instead}")

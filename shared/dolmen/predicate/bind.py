@@ -1,8 +1,7 @@
 """Builds predicates of columns and constants, bound to column ids and types, and rebinds them to changed columns.
 
 A literal keeps its own type, so nothing wraps: ``tiny < 300`` is TRUE for every int8, and still is after the column has
-become an int16. A predicate on a date column stays TRUE for the same rows after the column has become a timestamp,
-because dates compare as midnights; ``days_to_timestamps`` adapts it to the column's bounds, which are timestamps then.
+become an int16. A date column may become a timestamp: dates compare as midnights.
 """
 
 from __future__ import annotations
@@ -67,13 +66,10 @@ _HINTS = {
 
 
 def find_column(name: str, schema: Schema, *, quoted: bool = True) -> Field:
-    """The column of this name, ignoring case.
+    """The column of this name, ignoring case. Raises PredicateError if there is not one, or it is nested.
 
     Args:
         quoted: whether a column with exactly this name wins over columns whose names differ only in case.
-
-    Raises:
-        PredicateError: no column has this name, several have it, or the column is nested.
     """
     found = [field for field in schema.fields if field.name.lower() == name.lower()]
     if quoted and len(found) > 1:
@@ -257,11 +253,7 @@ def negation(p: Predicate) -> Predicate:
 
 
 def rebind(p: Predicate, schema: Schema) -> Predicate:
-    """The predicate bound to the columns' types in ``schema``, with the same literals.
-
-    Raises:
-        SchemaError: a column was dropped, or its new type cannot be compared with the literals.
-    """
+    """The predicate bound to the types in ``schema``. Raises SchemaError if a column was dropped or cannot compare."""
     return ast.map_leaves(p, lambda leaf: _rebind_leaf(leaf, schema))
 
 
@@ -464,7 +456,6 @@ class ConditionReader(ABC, Generic[Node]):
         return conjunction(predicates) if connective == "and" else disjunction(predicates)
 
     def find(self, node: Node) -> Predicate | None:
-        """``predicate``; None if there is none."""
         misfits: tuple[type[Exception], ...] = (UnsupportedConditionError, *self.misfits)
         try:
             return self.predicate(node)

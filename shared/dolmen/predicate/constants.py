@@ -4,9 +4,8 @@ As in DuckDB, a number with a point is a decimal, and one with an exponent is a 
 exactly (up to 38 digits), ``/`` gives a double, and ``//`` and ``%`` truncate towards zero. Arithmetic that would
 silently lose digits is refused.
 
-Dates and times are integers over the whole stored range (Python's datetime ends at year 9999). The calendar is the
-proleptic Gregorian one with a year 0, as in ISO 8601 and DuckDB; its arithmetic is Howard Hinnant's,
-https://howardhinnant.github.io/date_algorithms.html.
+Dates and times are integers over the whole stored range. The calendar is the proleptic Gregorian one with a year 0, as
+in ISO 8601 and DuckDB; its arithmetic is Howard Hinnant's, https://howardhinnant.github.io/date_algorithms.html.
 """
 
 from __future__ import annotations
@@ -133,10 +132,7 @@ def parse_time(text: str) -> int:
 
 
 def parse_timestamp(text: str) -> tuple[int, bool]:
-    """Microseconds since the epoch of ``YYYY-MM-DD[ HH:MM[:SS[.ffffff]][zone]]``, and whether there was a zone.
-
-    Raises PredicateError, also for digits beyond microseconds.
-    """
+    """Microseconds since the epoch of ``YYYY-MM-DD[ HH:MM[:SS[.ffffff]][zone]]``, and whether there was a zone."""
     text = check_number(text)
     match = _TIMESTAMP_TEXT.fullmatch(text)
     if match is None:
@@ -260,7 +256,6 @@ NULL = Value(None, None)
 
 
 def number(text: str) -> Value:
-    """The number that a SQL literal means. Raises PredicateError."""
     text = check_number(text)
     try:
         if "e" in text.lower():
@@ -290,8 +285,8 @@ def _digits(value: int | Decimal) -> int:
 def from_text(text: str, arrow_type: pa.DataType) -> Value:
     """The value of a text literal where a value of ``arrow_type`` is expected.
 
-    For a type with a zone, a timestamp without an offset is UTC. For a type without a zone, an offset is refused. So is
-    a number that an exact type cannot store exactly; floats take the nearest one. Raises PredicateError.
+    For a type with a zone, a timestamp without an offset is UTC. Raises PredicateError, also for an offset without a
+    zone in the type, and for a number that an exact type cannot store.
     """
     domain = domain_of(arrow_type)
     if domain is Domain.TEXT:
@@ -480,7 +475,6 @@ LISTS = (list, tuple, set, frozenset, range)
 
 
 def from_python(value: Any) -> Value:
-    """The constant that a Python value means."""
     if isinstance(value, np.generic):
         value = _from_numpy(value)
     if getattr(value, "nanosecond", 0):

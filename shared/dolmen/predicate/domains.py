@@ -1,13 +1,8 @@
 """Domains, which say how values of types compare, and functions of columns with the types of their results.
 
-Exact numbers (integers and decimals of any width) compare as in mathematics. If one side is a float, both sides are
-rounded to the nearest float of that width, as in DuckDB and Spark. A date compares with timestamps without zone as its
-midnight. The domain of a comparison is the widest domain of its sides, and never narrower than any type involved: the
-column's when the predicate was bound, the file's, and the literal's.
-
-All functions are total, so no row stops a reader. Integers and decimals compute as in mathematics, in types wide enough
-for all values of the arguments' types: a result that could need more than 38 digits is refused when the predicate is
-parsed. Floats compute by IEEE 754. A cast to a type that lacks the value gives NULL.
+docs/predicates.md has the rules. The domain of a comparison is the widest domain of its sides, and never narrower than
+any type involved: the column's when the predicate was bound, the file's, and the literal's. All functions are total, so
+no row stops a reader.
 """
 
 from __future__ import annotations
@@ -187,11 +182,8 @@ HOLDS: dict[Op, tuple[int, ...]] = {
     "=": (0,), "<>": (-1, 1), "<": (-1,), "<=": (-1, 0), ">": (1,), ">=": (0, 1)
 }  # fmt: skip
 """The outcomes of ``order`` for which an operator is TRUE."""
-
-
 MAX_DIGITS = 38
 """Exact numbers with more digits become doubles, as in DuckDB."""
-
 
 Function: TypeAlias = Literal[
     "+", "-", "*", "/", "%", "negate", "lower", "upper", "cast", "year", "month", "day", "hour", "minute"
@@ -199,14 +191,10 @@ Function: TypeAlias = Literal[
 
 
 _TIMES = (Domain.NAIVE, Domain.ZONED)
-
-
 PARTS: dict[str, tuple[Domain, ...]] = {
     "year": (Domain.DATE, *_TIMES), "month": (Domain.DATE, *_TIMES), "day": (Domain.DATE, *_TIMES),
     "hour": _TIMES, "minute": _TIMES,
 }  # fmt: skip
-
-
 NAMES = ("lower", "upper", *PARTS)
 """Functions of columns that predicates call by name."""
 

@@ -2,9 +2,7 @@
 
 Columns have the types of their file, which may be narrower than the types the predicate was bound to. If possible, the
 literal is converted to the file's type: it converts exactly, or the comparison is decided without reading values.
-Otherwise the column is cast, always to the wider type.
-
-``check_evaluates`` tries a predicate before a commit: a predicate that no reader can evaluate must never hide rows.
+Otherwise the column is cast to the wider type.
 """
 
 from __future__ import annotations
@@ -21,10 +19,7 @@ from dolmen.base.units import DAY_US, HOUR_US, MINUTE_US
 from dolmen.errors import Error, PredicateError, SchemaError
 from dolmen.format.types import one_array, to_array, to_mask, to_scalar
 from dolmen.predicate import ast, domains, like
-from dolmen.predicate.ast import (
-    Predicate,
-    Term,
-)
+from dolmen.predicate.ast import Predicate, Term
 from dolmen.predicate.constants import civil_from_days
 from dolmen.predicate.domains import Domain, Function, Op, domain_of
 from dolmen.predicate.prune import judge
@@ -35,12 +30,7 @@ _ARROWS_DAYS = (-719_162, 2_932_897)
 
 
 def compute(function: Function, args: Sequence[Any], target: pa.DataType) -> Any:
-    """The values of a function of columns; NULL for NULL.
-
-    Args:
-        args: arrays, and scalars for literals, at least one an array.
-        target: ``result_of`` their types.
-    """
+    """The values of a function of arrays, and scalars for literals; ``target`` is ``result_of`` their types."""
     if function in ("lower", "upper"):
         return like.lower(args[0]) if function == "lower" else pc.utf8_upper(like.repair_utf8(args[0]))
     if function in domains.PARTS:
@@ -163,7 +153,6 @@ def evaluate(p: Predicate, columns: Columns, length: int) -> pa.BooleanArray:
     Args:
         columns: by id, the columns that the predicate names, in any type that widens to the bound one. Dictionaries and
             arrays of type null are allowed.
-        length: number of rows.
 
     Raises:
         SchemaError: a column's type does not support the predicate's comparison.
@@ -205,7 +194,6 @@ def _evaluate(p: Predicate, columns: Columns) -> Any:
 
 
 def _fold(kernel: Any, final: pa.Scalar, args: tuple[Predicate, ...], columns: Columns) -> Any:
-    """AND or OR; stops once a constant decides the result."""
     result = _evaluate(args[0], columns)
     for arg in args[1:]:
         if isinstance(result, pa.Scalar) and result == final:
@@ -366,7 +354,6 @@ def _common(array: Any, other: Any, domain: Domain) -> Any:
 
 
 def _exact_common(a: pa.DataType, b: pa.DataType) -> pa.DataType:
-    """The narrowest type for the values of two integer or decimal types."""
     if pa.types.is_integer(a) and pa.types.is_integer(b) and not {a, b} & {pa.uint64()}:
         return pa.int64()
     scale = max(domains.scale_of(a), domains.scale_of(b))
@@ -385,7 +372,6 @@ def _plain_bytes(array: Any) -> Any:
 
 
 def _constant_where_known(array: Any, value: bool) -> Any:
-    """``value`` where the column is not NULL."""
     if array.null_count == 0:
         return _TRUE if value else _FALSE
     return pc.or_kleene(pc.is_valid(array), _NULL) if value else pc.and_kleene(pc.is_null(array), _NULL)

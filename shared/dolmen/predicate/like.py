@@ -141,11 +141,7 @@ def _match_long(array: Any, parts: Pattern) -> Any:
 
 
 def _matches(text: str, runs: Sequence[re.Pattern[str]], last: int) -> bool:
-    """Whether one text matches: each run between two ``%`` matches at its first position, the last run at the end.
-
-    Args:
-        last: number of characters of the last run.
-    """
+    """Whether each run between two ``%`` matches at its first position, and the last, of this length, at the end."""
     first, *others = runs
     if not others:
         return first.fullmatch(text) is not None

@@ -298,7 +298,6 @@ class TreeReader:
         return bind.negation(p) if negated else p
 
     def side(self, node: exp.Expression) -> Side:
-        """A side of a comparison: a column, a function of columns, or a constant."""
         while node.key == "paren":
             _only(node, "this")
             node = node.this
@@ -311,7 +310,6 @@ class TreeReader:
             return find_column(node.name, self.schema, quoted=bool(node.this.args.get("quoted")))
 
     def _call(self, node: exp.Expression) -> Side:
-        """A constant, or a function of columns."""
         if node.key in _ARITHMETIC:
             _only(node, "this", "expression", "safe", "typed")
             operator = _ARITHMETIC[node.key]
@@ -350,7 +348,6 @@ class TreeReader:
         return bind.compute(name, (side,))  # type: ignore[arg-type]
 
     def constant(self, node: exp.Expression) -> Value:
-        """A constant expression, folded."""
         side = self.side(node)
         if not isinstance(side, Value):
             with adding_position(node):
@@ -469,7 +466,7 @@ def refusal(node: exp.Expression) -> PredicateError:
 
 
 def position_of(node: exp.Expression) -> int | None:
-    """The position at which a node begins: the least position of the node and all nodes in it."""
+    """The least position of the node and all nodes in it."""
     return min((part.meta["start"] for part in node.walk() if "start" in part.meta), default=None)
 
 
@@ -516,7 +513,6 @@ def _equal(field: Field, value: Any) -> Predicate:
 
 
 def _by_operators(field: Field, conditions: Mapping[Any, Any]) -> Predicate:
-    """The conjunction of operators and values such as ``{">=": 3, "<": 9}``."""
     if not conditions:
         raise PredicateError('an empty mapping says nothing; write {"column": {">=": 3}}')
     found = []

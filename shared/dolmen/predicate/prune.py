@@ -1,12 +1,8 @@
 """Judges a predicate by statistics alone, for one file or for many at once, without reading a row.
 
 It computes which outcomes (TRUE, FALSE, NULL) each node may have for some row. An outcome is excluded only if it is
-proven impossible, so "no row is TRUE" and "every row is TRUE" are proofs. NULL and NaN need no special care: each is
-one more outcome that is possible or not.
-
-A ``Fact`` says what is possible: a bool for one file, or a mask for many. ``&`` and ``|`` work on both, and NOT only
-exchanges TRUE and FALSE. ``Statistics`` gives the spread of a column: for one file in this module, and for a table of
-many files in ``dolmen.entries.segments.row_bounds``.
+proven impossible, so "no row is TRUE" and "every row is TRUE" are proofs. A ``Fact`` says what is possible: a bool for
+one file, or a mask for many; ``dolmen.entries.segments.row_bounds`` has the statistics of many files.
 """
 
 from __future__ import annotations
@@ -76,12 +72,10 @@ class Statistics(Protocol):
 
 
 def judge(p: Predicate, stats: Mapping[int, Bounds], rows: int) -> StatsVerdict:
-    """Judges whether the predicate is TRUE for none, some or all rows of a file.
+    """Judges whether the predicate is TRUE for none, some or all rows of a file; NEVER for a file without rows.
 
     Args:
         stats: bounds by column id, as plain values of the column's bound type or of a narrower type of the same domain.
-            A column without an entry is unknown.
-        rows: number of rows; for 0 rows the verdict is NEVER.
     """
     if rows == 0:
         return StatsVerdict.NEVER

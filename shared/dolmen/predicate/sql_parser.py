@@ -34,9 +34,7 @@ MAX_NESTING = 20
 """Levels of nested parentheses, which sqlglot can parse within Python's stack from any caller."""
 
 _TOKEN = re.compile(r"\d+\.\d*|\w+|[^\w\s]")
-
 _TOKEN_OR_LITERAL = re.compile(rf"""'[^']*'|"[^"]*"|{_TOKEN.pattern}""")
-
 _ADVICE = "give many values as a mapping, {'id': [...]}, or delete by keys=[...]"
 
 
@@ -103,15 +101,11 @@ def _token_bound(text: str) -> int:
 
 MAX_CHARACTERS = 1_000
 """Longer texts are parsed each time."""
-
 _FIRST = 1_000
 _OPERATOR = r"(?:=|<>|!=|<=|>=|<|>)"
 _LITERAL = r"(?:[0-9]{1,18}(?:\.[0-9]{1,18})?|'[^'\\]*')"
-
 _CONDITION = rf"[A-Za-z_][A-Za-z0-9_]*\s*{_OPERATOR}\s*{_LITERAL}"
-
 _SIMPLE = re.compile(rf"\s*{_CONDITION}(?:\s+(?i:AND|OR)\s+{_CONDITION})*\s*")
-
 _COMPARED = re.compile(rf"({_OPERATOR}\s*)({_LITERAL})")
 """In a simple text, operators occur only before literals and inside quoted texts."""
 

@@ -37,11 +37,7 @@ _SQL_TYPES = {
 
 
 def to_sql(p: Predicate, schema: Schema) -> str:
-    """DuckDB's SQL for a predicate. Parsing it with the same schema returns the same predicate.
-
-    Args:
-        schema: has all columns of the predicate, dropped ones too.
-    """
+    """DuckDB's SQL for a predicate, which parses to the same predicate. Dropped columns keep their names."""
     match p:
         case ast.Compare():
             right = p.right

@@ -16,47 +16,11 @@ from urllib.parse import unquote
 from dolmen.base import arguments
 from dolmen.base.runtime import Runtime, shared_runtime
 from dolmen.errors import InputError
-from dolmen.store.base import (
-    FILE,
-    MEMORY,
-    S3,
-    SCHEMES,
-    Buffer,
-    Deleted,
-    Object,
-    ObjectInfo,
-    ObjectOutput,
-    ObjectStore,
-    PreconditionFailed,
-    PutOutcome,
-    ServerClock,
-    Stored,
-    Unknown,
-    create,
-    own_name,
-    scheme_of,
-)
+from dolmen.store.base import FILE, MEMORY, S3, SCHEMES, ObjectStore, own_name, scheme_of
 from dolmen.store.local_store import LocalStore
 from dolmen.store.memory import MemoryBucket, MemoryStore, shared_bucket
 
-__all__ = [
-    "Buffer",
-    "Deleted",
-    "LocalStore",
-    "MemoryBucket",
-    "MemoryStore",
-    "Object",
-    "ObjectInfo",
-    "ObjectOutput",
-    "ObjectStore",
-    "PreconditionFailed",
-    "PutOutcome",
-    "ServerClock",
-    "Stored",
-    "Unknown",
-    "create",
-    "open_store",
-]
+__all__ = ["LocalStore", "MemoryBucket", "MemoryStore", "ObjectStore", "open_store"]
 
 _FORMS = f"use {S3.form}, {FILE.form}, a plain path, or {MEMORY.form}"
 
@@ -91,11 +55,7 @@ def open_store(url: str | os.PathLike[str], runtime: Runtime | None = None) -> O
 
 
 def portable_url(store: ObjectStore) -> str:
-    """The URL by which other processes open the same store: what a handle becomes when it is pickled.
-
-    Raises:
-        InputError: the store is in this process's memory.
-    """
+    """The URL by which other processes open the same store. Raises InputError for one in this process's memory."""
     scheme = scheme_of(store.url)
     if scheme is not None and not scheme.is_shared:
         raise InputError(f"{store.url} is in the memory of this process: others need a directory or {S3.form}")

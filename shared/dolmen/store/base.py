@@ -80,8 +80,7 @@ class DatedResponse(NamedTuple):
     """The server's time by one response.
 
     Args:
-        date_us: its ``Date``, microseconds since the epoch.
-        arrived: when it arrived; None if that is not known.
+        arrived: None if that is not known.
         vague_us: how much later than ``date_us`` the server's clock may have been at the arrival.
     """
 
@@ -94,8 +93,7 @@ class DatedResponse(NamedTuple):
 class ServerClock:
     """The store's own clock, as last seen in a response.
 
-    Every store feeds it with the ``Date`` of each response, errors included. Threads may feed and read it at once: a
-    reading and its age always belong together when taken by ``reading``.
+    Every store feeds it with the ``Date`` of each response, errors included. Threads may feed and read it at once.
     """
 
     runtime: Runtime
@@ -103,14 +101,12 @@ class ServerClock:
 
     @property
     def last(self) -> DatedResponse:
-        """The last response."""
         return self._last
 
     def observe(self, date_us: int, *, vague_us: int = 0, sent: Instant | None = None) -> None:
-        """Takes the ``Date`` of a response that has just arrived.
+        """Records the ``Date`` of a response that has just arrived.
 
         Args:
-            date_us: the time that it shows, microseconds since the epoch.
             vague_us: what it leaves out, as ``Date`` leaves out parts of a second.
             sent: when the request was sent; None if the response came at once.
         """
@@ -122,18 +118,12 @@ class ServerClock:
         self._last = DatedResponse(date_us, arrived, vague_us)
 
     def reading(self) -> tuple[int, float]:
-        """The last ``Date`` in microseconds, and how many seconds ago it arrived.
-
-        These are infinite before the first one, and if they are not known: see ``Runtime.elapsed``.
-        """
+        """The last ``Date`` in microseconds, and how many seconds ago it arrived; infinite if that is not known."""
         last = self.last
         return last.date_us, float("inf") if last.arrived is None else self.runtime.elapsed(last.arrived)
 
     def estimate(self) -> int | None:
-        """The server's time now, in microseconds; None if the age of the last ``Date`` is not known.
-
-        It is that of this machine's clock, if the last response allows it, or the possible time next to it.
-        """
+        """This machine's time, or the nearest that the last ``Date`` allows; None if the age of that is not known."""
         last = self.last
         least_us = self._least_us(last)
         if least_us is None:
@@ -158,7 +148,6 @@ class ServerClock:
 
     @property
     def age_seconds(self) -> float:
-        """How long ago the last ``Date`` arrived; infinite if that is not known."""
         return self.reading()[1]
 
     def _least_us(self, last: DatedResponse) -> int | None:
@@ -201,8 +190,7 @@ class ObjectOutput(StreamedOutput, Protocol):
     def copy(self, key: str, byte_range: ByteRange, etag: str) -> int:
         """Appends ``byte_range`` = (first, end) of another object of this store, end exclusive.
 
-        The server copies the bytes where it can, so that they do not pass through this process; else they are read
-        and written. They are not checked: their checksums must be known.
+        The server copies the bytes where it can; else they are read and written. They are not checked.
 
         Args:
             etag: copy only as long as the object has this ETag.
@@ -255,9 +243,9 @@ class ObjectStore(Protocol):
     def put(self, key: str, body: Buffer, *, if_match: str | None = None) -> PutOutcome:
         """Creates the object if the key is free (If-None-Match: *), or replaces exactly the one with ETag ``if_match``.
 
-        There is no unconditional put. A response that proves that nothing landed (409, refused connection) is retried
-        inside and in the end raised as StoreUnavailableError; a put with an unknown outcome is never sent twice.
-        ``if_match`` on an absent key is PreconditionFailed.
+        A response that proves that nothing landed (409, refused connection) is retried inside and in the end raised as
+        StoreUnavailableError; a put with an unknown outcome is never sent twice. ``if_match`` on an absent key is
+        PreconditionFailed.
         """
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
@@ -370,8 +358,8 @@ def check_key(key: str) -> str:
 def create(store: ObjectStore, key: str, body: Buffer, runtime: Runtime) -> None:
     """Creates an object under a name that no other writer uses (a fresh uuid), even if responses are lost.
 
-    For such a name an unknown outcome is harmless: the same bytes may be sent again, a refusal means that an earlier
-    attempt landed after all (it is read back to be sure), and giving up leaves an orphan at worst.
+    For such a name an unknown outcome is harmless: the same bytes are sent again, a refusal means that an earlier
+    attempt landed (it is read back to be sure), and giving up leaves an orphan at worst.
 
     Raises:
         StoreUnavailableError: no attempt is known to have landed.
@@ -457,7 +445,6 @@ class Scheme:
     instead_of: tuple[str, ...] = ()
 
     def bucket_url(self, bucket: str) -> str:
-        """The URL of a whole bucket."""
         return f"{self.name}://{bucket}"
 
     def is_bucket(self, name: str) -> bool:

@@ -45,10 +45,9 @@ class _File(NamedTuple):
 class DiskCache:
     """Bytes by key, bounded; the least recently used go first. Safe to use from several threads and processes.
 
-    Entries are files, named by a hash of the store's URL, the object's key and the offset, so that no name can leave
-    the directory and databases never mix. A file appears whole, by rename, and is only ever removed. Its checksum is
-    compared; a damaged entry does not count. A disk that is full, read-only or another user's disables the cache, and
-    nothing else.
+    Entries are files, named by a hash of the store's URL, the object's key and the offset, so databases never mix. A
+    file appears whole, by rename. Its checksum is compared; a damaged entry does not count. A disk that is full,
+    read-only or another user's disables the cache, and nothing else.
 
     Args:
         directory: where ``dolmen-cache`` is or will be.
@@ -92,7 +91,6 @@ class DiskCache:
         return body
 
     def write(self, key: CacheKey, body: bytes) -> None:
-        """Caches ``body``, if possible."""
         if self._off or len(body) > self.max_bytes // _LARGEST_PART:
             return
         packed = self._head(key, body) + body
@@ -109,7 +107,6 @@ class DiskCache:
             _log.warning("the cache in %s is not used any more: %s", self.root, error)
 
     def drop(self, key: CacheKey) -> None:
-        """Removes the entry."""
         with suppress(OSError):
             os.unlink(self._path(key))
 
@@ -201,7 +198,6 @@ class ObjectCache:
         self._lock = threading.Lock()
 
     def get(self, key: CacheKey) -> Any:
-        """The value in memory, or None."""
         with self._lock:
             found = self._entries.get(key)
             if found is None:
@@ -258,7 +254,6 @@ class ObjectCache:
             self.disk.drop(key)
 
     def __contains__(self, key: CacheKey) -> bool:
-        """Whether an entry is in memory or on the disk."""
         with self._lock:
             if key in self._entries:
                 return True

@@ -23,11 +23,8 @@ from dolmen.store.base import (
 class CountingStore:
     """Passes all calls on to another store and counts them. Reads are always requests: it shows no local paths.
 
-    A streamed upload counts as one PUT, which it is on S3 up to 16 MB, without the bytes that were copied into it; of a
-    larger one, further requests to S3 are not counted. ``delete`` and ``open_input`` are not counted.
-
-    Args:
-        store: the store that does the work.
+    A streamed upload counts as one PUT, without the bytes that were copied into it; on S3, large ones take more
+    requests. ``delete`` and ``open_input`` are not counted.
     """
 
     def __init__(self, store: ObjectStore) -> None:
@@ -37,12 +34,10 @@ class CountingStore:
         self.reset()
 
     def reset(self) -> None:
-        """Counts from zero again."""
         self.puts = self.gets = self.heads = self.lists = self.bytes_up = self.bytes_down = 0
         self.copies = self.bytes_copied = 0
 
     def count(self, **amounts: int) -> None:
-        """Adds to the counts of these names."""
         with self._lock:
             for name, amount in amounts.items():
                 setattr(self._counts, name, getattr(self._counts, name) + amount)
@@ -93,7 +88,6 @@ class CountingStore:
         return None
 
     def sibling(self, root: str) -> CountingStore:
-        """The other store's sibling, with the same counts."""
         other = copy(self)
         other._store, other._counts = self._store.sibling(root), self._counts
         return other

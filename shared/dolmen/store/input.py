@@ -22,8 +22,6 @@ class ObjectInput(io.RawIOBase):
 
     Args:
         etag: the ETag the object must have; None takes the one it has now.
-        version: the version's id, on stores that keep versions.
-        read_ahead_bytes: size of a window.
     """
 
     def __init__(

@@ -125,11 +125,7 @@ def sweep(directory: str, now_us: int) -> None:
 
 
 class _PinnedFile(io.FileIO):
-    """A file whose reads raise ObjectChangedError once something else has written to it.
-
-    Args:
-        stamp: the (mtime_ns, size) that the file must keep.
-    """
+    """A file whose reads raise ObjectChangedError once its (mtime_ns, size) is another."""
 
     def __init__(self, fd: int, key: str, stamp: tuple[int, int]) -> None:
         super().__init__(fd, "rb")
@@ -371,10 +367,9 @@ class LocalStore:
 def etag_of(fd: int, stat: os.stat_result) -> str:
     """The ETag of an open file.
 
-    A small file's is the MD5 of its content: two pointers never have equal bodies, so theirs never share one, whatever
-    the file system does with inode numbers and time stamps. Larger files would be slow to hash, and dolmen never
-    replaces them; (inode, mtime, size) tells when something else did. ``put`` makes the mtime of a replaced object grow
-    strictly.
+    A small file's is the MD5 of its content, whatever the file system does with inode numbers and time stamps: no two
+    pointers are equal. Larger files would be slow to hash, and dolmen never replaces them; (inode, mtime, size) tells
+    when something else did. ``put`` makes the mtime of a replaced object grow strictly.
     """
     if stat.st_size <= CONTENT_ETAG_BYTES:
         return hashlib.md5(_read(fd, 0, stat.st_size), usedforsecurity=False).hexdigest()

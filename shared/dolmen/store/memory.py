@@ -38,11 +38,10 @@ class MemoryObject:
 
 
 class MemoryBucket:
-    """The "server": objects by key, shared by any number of MemoryStores, with a clock of its own.
+    """The "server": objects by key, shared by any number of MemoryStores.
 
     Args:
         clock_us: the server's clock, in microseconds since the epoch; None is this machine's.
-        name: its name in URLs.
     """
 
     def __init__(self, clock_us: Callable[[], int] | None = None, name: str = "") -> None:
@@ -65,8 +64,7 @@ def shared_bucket(name: str) -> MemoryBucket:
 class MemoryStore:
     """One client of a MemoryBucket. Each verb is atomic.
 
-    ETags are the MD5 of the content, as S3's mostly are: two equal bodies share one, so that a protocol that suffers
-    from ABA shows it here. There are no older versions.
+    ETags are the MD5 of the content: two equal bodies share one, so a protocol that suffers from ABA shows it here.
 
     Args:
         bucket: None makes a new, private one.

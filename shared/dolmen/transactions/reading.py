@@ -21,9 +21,8 @@ from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import has_index
 from dolmen.format.schema import COMMIT_TS, Field, Schema, is_nested
 from dolmen.format.types import can_be_key, short_type
-from dolmen.predicate import parse
 from dolmen.predicate.ast import Predicate, from_builtins
-from dolmen.predicate.parse import Parameters, Where, with_parameters
+from dolmen.predicate.parse import Parameters, Where, parse, with_parameters
 from dolmen.predicate.text import to_sql
 from dolmen.rows.scan.engines.dataframes import optional, to_dicts
 from dolmen.rows.scan.lookup import Lookup, where_key_in

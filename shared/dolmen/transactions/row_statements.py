@@ -29,9 +29,8 @@ from dolmen.format.entries import DataFile, Tombstone
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
 from dolmen.format.types import to_plain
-from dolmen.predicate import parse
 from dolmen.predicate.ast import Predicate, columns, to_json
-from dolmen.predicate.parse import Parameters, Where, with_parameters
+from dolmen.predicate.parse import Parameters, Where, parse, with_parameters
 from dolmen.predicate.text import plain_text
 from dolmen.rows.scan.lookup import existing_keys
 from dolmen.rows.scan.plan import View

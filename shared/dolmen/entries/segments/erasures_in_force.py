@@ -23,8 +23,8 @@ from dolmen.format.evolution import WidenColumn
 from dolmen.format.manifest import ErasedTable, Erasure, Manifest, Segment, TableEntry
 from dolmen.format.schema import Field, is_nested
 from dolmen.format.types import Json, to_json, to_plain
-from dolmen.predicate import parse
 from dolmen.predicate.ast import Predicate, columns, from_builtins, from_json, to_builtins
+from dolmen.predicate.parse import parse
 
 SUBJECT = "subject"
 """The property of a table that names its subject: the column that identifies the person a row is about."""

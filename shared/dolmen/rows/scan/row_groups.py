@@ -33,7 +33,6 @@ from dolmen.predicate.prune import StatsVerdict
 from dolmen.rows.scan.data_objects import DataFileFooter, Range
 from dolmen.rows.scan.file_bytes import FileBytes, Rows, picked_pages
 from dolmen.rows.scan.keys_lookup import KeysLookup, Tuples
-from dolmen.rows.scan.row_groups import FilePlan
 
 MOST_KEYS = 65_536
 """More values than this are not looked up in filters."""

@@ -27,11 +27,12 @@ from dolmen.errors import CorruptionError, InputError, ObjectNotFoundError
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import COMMIT_TS, Field, Schema, is_nested
-from dolmen.predicate import bind, parse
+from dolmen.predicate import bind
 from dolmen.predicate.ast import Predicate
 from dolmen.predicate.bind import ConditionReader, Connective, UnsupportedConditionError
 from dolmen.predicate.constants import NULL, Value, from_python
 from dolmen.predicate.domains import Domain, Op, domain_of
+from dolmen.predicate.parse import parse
 from dolmen.rows.changes.feed import FEED_FIELDS, ChangeFeed, FeedPart, PartReader, VersionKey, check_names, parts_of
 from dolmen.rows.scan.scan import Scan, plan_of, scan_files
 from dolmen.spark.source.source import (

@@ -14,7 +14,7 @@ class AwsService:
     """A client of one service. Credentials come from the ordinary AWS configuration.
 
     Args:
-        name: what boto3 calls the service.
+        name: that of boto3.
         about: the name of the resource in errors.
         config: time-outs and attempts, as botocore's ``Config`` takes them.
         region: None = that of the AWS configuration, else ``default_region``.

@@ -86,13 +86,11 @@ class S3Store:
     ``connect``. ETags stay exactly as the server writes them, quotes included.
 
     Args:
-        bucket: its name.
         prefix: what all keys start with, without the ``/`` at either end; empty for the whole bucket.
-        runtime: clock, jitter, sleep and threads.
         session: a ``boto3.Session`` to use instead of the process's ordinary configuration.
         threshold_bytes: uploads up to this size are one PutObject; by default, ``runtime`` decides.
         part_bytes: size of the parts above it, at least 5 MB on S3; by default, ``runtime`` decides.
-        least_part_bytes: size of a part that the server copies, at least; other servers may take smaller ones.
+        least_part_bytes: the least size of a part that the server copies; other servers may take smaller ones.
     """
 
     def __init__(
@@ -236,8 +234,7 @@ class S3Store:
     def newest_versions(self, prefix: str, start_after: str = "") -> Iterator[tuple[ObjectInfo, str | None]]:
         """See ``VersionedStore``. Takes the right s3:ListBucketVersions, also for a bucket that keeps no versions.
 
-        Whether a bucket keeps versions decides by which id its events name objects, so it is not guessed. A server that
-        knows of no versions at all is listed as it is.
+        A server that knows of no versions at all is listed as it is.
         """
         try:
             for page in self._version_pages(prefix, start_after):
@@ -265,7 +262,6 @@ class S3Store:
                 yield info, found["IsLatest"]
 
     def _version_pages(self, prefix: str, start_after: str = "") -> Iterator[dict[str, Any]]:
-        """The responses to ListObjectVersions."""
         request: dict[str, Any] = {"Bucket": self.bucket, "Prefix": self._root + prefix, "MaxKeys": LIST_PAGE}
         if start_after:
             request["KeyMarker"] = self._root + start_after
@@ -335,8 +331,7 @@ class S3Store:
 
 
 def _microseconds(moment: Any) -> int:
-    """A ``datetime`` as S3 gives it, in whole seconds."""
-    return int(moment.timestamp()) * SECOND_US
+    return int(moment.timestamp()) * SECOND_US  # S3 gives whole seconds
 
 
 class S3Output(ObjectOutput):
@@ -369,9 +364,9 @@ class S3Output(ObjectOutput):
         return len(view)
 
     def copy(self, key: str, byte_range: ByteRange, etag: str) -> int:
-        """Appends a range of another object: by UploadPartCopy, if it is long enough to be a part of its own.
+        """Appends a range of another object, by UploadPartCopy where the parts are long enough.
 
-        A part has 5 MB, so what was written before is made as long with the first bytes of the range.
+        What was written before becomes long enough with the first bytes of the range.
         """
         self._check_open()
         first, end = check_range(key, byte_range)
@@ -464,7 +459,6 @@ class S3Output(ObjectOutput):
         return _completed_part(number, response)
 
     def _read_in(self, key: str, first: int, end: int, etag: str) -> None:
-        """Appends a range by reading it."""
         for body in read_range(self._store, key, (first, end), etag):
             self.write(body)
 

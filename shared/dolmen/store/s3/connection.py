@@ -61,7 +61,6 @@ class Signer:
         """The value of the header ``Authorization`` of a GET.
 
         Args:
-            path: of the URL.
             headers: the signed ones by lower-case name, ``host``, ``x-amz-date`` and ``x-amz-content-sha256`` included.
         """
         moment = headers["x-amz-date"]
@@ -100,7 +99,6 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 def quote_key(key: str) -> str:
-    """A key in a URL."""
     return quote(key, safe="/~")
 
 
@@ -122,13 +120,9 @@ class RequestPattern:
 
     @classmethod
     def of(cls, request: Any, key: str, credentials: Credentials) -> RequestPattern | None:
-        """The pattern of a request; None if its signature is not that of ``Signer`` with these credentials.
+        """The pattern of a GET that botocore has sent; None if its signature is not ``Signer``'s.
 
         So botocore sends all requests with other kinds of signatures.
-
-        Args:
-            request: a GET of an object that botocore has sent.
-            key: the object's.
         """
         common = {name: _text(value) for name, value in request.headers.items()}
         headers = {name.lower(): value for name, value in common.items()}
@@ -194,7 +188,6 @@ class ObjectReader:
     credentials sign them, and handlers of ``before-send`` see them.
 
     Args:
-        client: botocore's, of S3.
         credentials: returns the session's, refreshed when that is due.
         runtime: its clock is the time for signatures.
         observe: is called with the header ``Date`` of each response that the client does not see, and the time at which
@@ -272,7 +265,6 @@ class ObjectReader:
 
 @lru_cache(maxsize=4)
 def _moment(seconds: int) -> str:
-    """A time since the epoch, as in signatures."""
     return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(seconds))
 
 

@@ -121,9 +121,7 @@ def translate(
     """The exception to raise for a final error.
 
     Args:
-        key: without the store's prefix.
         conditional: whether the request has an ETag as its condition.
-        version: the version in the request, if any.
     """
     text = describe(error)
     if not isinstance(error, ClientError):
@@ -164,11 +162,7 @@ def translate(
 
 
 def service_error(error: BotoCoreError | ClientError, about: str) -> Error:
-    """The exception to raise for an error of another AWS service than S3.
-
-    Args:
-        about: the name of the resource in the message.
-    """
+    """The exception to raise for an error of another AWS service than S3; ``about`` names the resource."""
     text = describe(error)
     if not isinstance(error, ClientError):
         if isinstance(error, _NO_CREDENTIALS):

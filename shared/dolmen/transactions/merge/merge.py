@@ -21,9 +21,8 @@ from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import COMMIT_TS, Field, own_names
 from dolmen.format.types import to_mask
-from dolmen.predicate import parse
 from dolmen.predicate.ast import Predicate, columns
-from dolmen.predicate.parse import Where
+from dolmen.predicate.parse import Where, parse
 from dolmen.rows.scan.engines.expressions import Evaluator, Sides
 from dolmen.rows.write.casts import lossless_cast
 from dolmen.rows.write.conform import conform
