@@ -1,7 +1,6 @@
 """Indexing: makes and merges the parts of a table's index, for tables with the property ``index``.
 
-New files get a part of their own, and parts of similar size are merged (log-structured), so that an entry is written a
-logarithmic number of times. Each part is one commit. Readers see no change, and nothing waits for an index.
+New files get a part of their own, and parts of similar size are merged (log-structured). Each part is one commit.
 """
 
 from __future__ import annotations
@@ -56,10 +55,8 @@ class Indexed:
     """The result of a run.
 
     Args:
-        table: its name.
         files: data files that were read.
         entries: entries that were written, those of merged parts included.
-        commits: number of versions made.
         finished: False when it stopped early: call it again.
     """
 

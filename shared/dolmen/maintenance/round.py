@@ -1,15 +1,12 @@
 """One round of maintenance, as the compact function runs it at each call and ``make up`` every minute.
 
-The order is expire, resolve, compact, index, merge, publish, because each step leaves less work for the next. Tables
-take turns: the one with most work goes first, each gets a share of the time, and time that a table does not need goes
-to others.
+Tables take turns: the one with most work goes first, each gets a share of the time, and unused time goes to others.
 
-The event of a scheduled function is the payload (``Input``) of an EventBridge Scheduler schedule::
+The event of a scheduled function is the payload (``Input``) of an EventBridge Scheduler schedule, or the envelope that
+EventBridge makes, whose ``detail`` is the payload::
 
     {"tables": ["events"], "steps": ["resolve", "compact"]}         to compact; both may be left out
     {"dry_run": true}                                                to gc; may be left out
-
-or, without ``Input``, the envelope that EventBridge makes, whose ``detail`` is the payload.
 """
 
 from __future__ import annotations
@@ -47,13 +44,7 @@ STEPS: tuple[Step, ...] = ("expire", "resolve", "compact", "index", "merge", "pu
 
 @dataclass(frozen=True)
 class Done:
-    """A step that ended without error, whether or not there was work to do.
-
-    Args:
-        table: the table's name; None for steps of the whole database.
-        result: what the step's function returned.
-        seconds: its duration.
-    """
+    """A step that ended without error, whether or not there was work to do; ``table`` is None for all."""
 
     step: Step
     table: str | None
@@ -310,10 +301,7 @@ class Deadline:
 
 
 class DeadlineShare:
-    """A share of a deadline.
-
-    At least one step fits into any share: it says stop at its second call at the earliest, unless the whole is over.
-    """
+    """A share of a deadline, into which at least one step fits, unless the whole is over."""
 
     def __init__(self, whole: Deadline, left_at_end: float) -> None:
         self._whole, self._left_at_end = whole, left_at_end

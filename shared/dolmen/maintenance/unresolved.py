@@ -58,10 +58,7 @@ def _load(context: Context, entry: TableEntry, tombstones: Sequence[Tombstone]) 
 
 
 class ErasureMatches:
-    """Matches rows with the deletes of a table's erasures, each by itself, hidden rows included.
-
-    Hidden rows are still on the disk, so a file in which an erasure matches any row has to be rewritten in time.
-    """
+    """Matches rows, hidden ones included, with the deletes of a table's erasures, each by itself."""
 
     def __init__(self, context: Context, entry: TableEntry, tombstones: Sequence[Tombstone]) -> None:
         self._context, self._entry = context, entry

@@ -1,12 +1,8 @@
 """Change data capture: files of inserts, updates and deletes, each applied once, in whatever order they arrive.
 
-Changes are ordered by a sequence, a column of the table. Of each key the change with the greatest sequence wins; of
-equal ones in a file the later, of equal ones in two files the one that was applied first.
-
-A file whose sequences are all above those of the table is applied without a look at the rows, as an upsert is. Any
-other one is compared with the rows of its keys and with the memory of deleted ones (``cdc_memory``); a change that is
-not newer has no effect. A row that is older than that memory, and whose key is unknown, may have been deleted since: it
-is a bad row. Large files are taken in portions, which see those before them.
+docs/cdc.md says which change wins. A file whose sequences are all above those of the table is applied without a look at
+the rows, as an upsert is. Any other one is compared with the rows of its keys and with the memory of deleted ones.
+Large files are taken in portions, which see those before them.
 """
 
 from __future__ import annotations

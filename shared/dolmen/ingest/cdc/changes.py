@@ -1,8 +1,8 @@
 """Turns the changes in a file into tables of one shape, whatever the envelope; rows without a change are bad rows.
 
-A table of changes has the columns of the table they are for, named by their ids, and two more: ``delete``, and ``row``,
-the number of the row in the file. If the source left values out, it has ``unavailable`` too, the ids of the columns
-concerned, and ``created``, whether the change created its row.
+A table of changes has the columns of its table, named by their ids, and ``delete`` and ``row``, the number of the row
+in the file. If the source left values out, it has ``unavailable`` too, the ids of the columns concerned, and
+``created``, whether the change created its row.
 """
 
 from __future__ import annotations

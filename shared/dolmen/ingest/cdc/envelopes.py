@@ -1,10 +1,4 @@
-"""Takes changes out of their envelopes, and composes their sequences: docs/cdc.md says how each envelope is read.
-
-Of Debezium's ``before`` only the key is read. Lines that are ``null``, objects with neither image nor operation
-(Kafka's tombstones, heartbeats, borders of transactions), operation ``m`` and messages about the source's columns,
-which have a ``databaseName``, are skipped; the last are counted. A value that the source left out (``unavailable``) is
-marked as such, and never taken for a value.
-"""
+"""Takes changes out of their envelopes, and composes their sequences: docs/cdc.md says how each envelope is read."""
 
 from __future__ import annotations
 
@@ -87,9 +81,7 @@ class ChangeBatch:
 class ColumnEnvelope:
     """Rows with a column that has the operation; a file of a full load has no such column.
 
-    Args:
-        has_operation: whether the file's rows have an operation. The first one decides: where only some have, a delete
-            may have lost its own, and must not become an insert.
+    The first row decides ``has_operation``: where only some have one, a delete must not become an insert.
     """
 
     fields: tuple[Field, ...]
@@ -250,7 +242,7 @@ def choose_envelope(
     unused: Sequence[str] = (),
     marked: Sequence[Field] = (),
 ) -> Envelope:
-    """The envelope of a table's files.
+    """Chooses the envelope of a table's files.
 
     Args:
         reject_extra: whether a row with a column that the table does not have is bad.

@@ -1,16 +1,12 @@
 """Gives changes the values that the source left out: each is what its row had before the change.
 
-The changes of a key are in the order of their sequences, and of their rows in the file. What is known of the key comes
-after the changes that are not newer. A change that gives a row another key goes on from the row of the old key. The old
-key is deleted by the same row of the file, or by the row before it, if the file says so in two (Debezium: ``d``, then
-``c``, at one position in the source's log).
+The changes of a key are in the order of their sequences, and of their rows in the file, followed by what is known of
+the key. A change that gives a row another key goes on from the row of the old key, which the same row of the file
+deletes, or the row before it (Debezium: ``d``, then ``c``, at one position in the source's log).
 
 A value comes from the last change before it that has the value, in the same portion of the file, or from the row in the
-table. Stored rows are read one batch after the other, as they may hold more than fits into memory.
-
-The memory of deletes (``deleted_keys``) records which values are older than their rows, because a change that comes
-late may be between the two: it has the value that should have been kept. Then it is put into the row, whose sequence
-stays.
+table. The memory (``deleted_keys``) records which values are older than their rows, because a late change may be
+between the two: then its value is put into the row, whose sequence stays.
 """
 
 from __future__ import annotations
@@ -206,7 +202,7 @@ class PreviousValues:
         kept: which values are older than their changes: ``index``, ``kept_column``, ``kept_since``.
         every: all changes, and then a row for each known key.
         known_keys: the keys, in the order in which sources count them.
-        sources: of each column with values that come from elsewhere, by id (see ``ChangeOrder.find_sources``).
+        sources: by column id, see ``ChangeOrder.find_sources``.
     """
 
     changes: pa.Table

@@ -96,7 +96,6 @@ class DropIngestion:
         max_bytes: the most bytes of the unpacked file; None: the default of ``ReadOptions``.
         time_left: seconds left for it, and for all that comes after it.
         may_wait: whether it will be delivered again if its table does not exist.
-        auto_create: whether it creates its table, in the commit of its rows, if that does not exist.
         settings: the settings of its table, once the file was read by them.
         expected: binds a commit to these settings, to the columns by which it was read, and to this table.
         error: why it is rejected, if its rejection is to be committed.
@@ -157,8 +156,7 @@ class DropIngestion:
     def _sees_uncommitted_columns(self, transaction: Transaction) -> bool:
         """Whether the table has columns only because of other files of the batch: then no file may be rejected.
 
-        If another file creates the table, the file may be rejected in that commit: the commit expects this table. But
-        a report without a commit must wait until the table exists.
+        If another file creates the table, the file may be rejected in that commit, but not by a report without one.
         """
         name, whole = self.path.path.partition("/")[0], unit_of(transaction).uploads.segments.whole
         now, before = unit_of(transaction).manifest.tables.get(name), unit_of(transaction).base.tables.get(name)
@@ -169,8 +167,7 @@ class DropIngestion:
     def _try_to_add(self, transaction: Transaction) -> Error | None:
         """Adds the file's rows to the transaction, or adds nothing and returns what is wrong with the file.
 
-        An unforeseen error (of a library, about the content of the file) is the file's own if it occurs again when the
-        file is read again: otherwise the file would be delivered again and again. Transient errors are raised.
+        An unforeseen error is the file's own if it occurs again on the second reading. Transient errors are raised.
         """
         if too_large := self.size_error:
             return too_large
@@ -243,10 +240,7 @@ class DropIngestion:
         return DropOutcome(self.drop, "failed", error=outcome.error)
 
     def _report_rejection(self, version: int) -> DropOutcome:
-        """Writes the report of a committed rejection, unless an earlier delivery has.
-
-        A process that dies before this leaves the event unacknowledged: delivered again, it comes here.
-        """
+        """Writes the report of a committed rejection, unless an earlier delivery has."""
         try:
             if before := find_reject(self.landing, self.drop, self.path):
                 return DropOutcome(self.drop, "rejected", reject=before, error=self.error, column=self.error_column)

@@ -1,8 +1,7 @@
 """Arrow IPC: streams, and files (Feather version 2 too), which their first bytes tell apart; read batch by batch.
 
-A file is read by its footer, as it must be: so a compressed one is unpacked into a temporary file first. A stream must
-have its end mark: one that stops without it, as a writer leaves it that was never closed, may lack rows. Nothing may
-follow it. A record batch of more than 256 MiB is refused: smaller ones are read in bounded memory.
+A file is read by its footer, so a compressed one is unpacked into a temporary file first. A stream must end with its
+mark: without it, rows may be missing. A record batch of more than 256 MiB is refused.
 """
 
 from __future__ import annotations
@@ -107,8 +106,7 @@ def _check(batches: Iterator[pa.RecordBatch], source: SourceFile) -> Iterator[pa
 class _ArrowFile:
     """A file as pyarrow reads it, in pieces that fit into memory.
 
-    The footer says where the record batches are, and pyarrow reads no others: what was read is noted, so that a batch
-    that the footer does not list is found.
+    pyarrow reads only the record batches in the footer; the ranges that were read show whether there are others.
     """
 
     def __init__(self, file: BinaryIO, name: str) -> None:

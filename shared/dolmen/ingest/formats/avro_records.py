@@ -1,12 +1,10 @@
 """Reads the records of Avro object container files: unpacks blocks within limits, and decodes them by fastavro.
 
-All codecs of the specification are read: null, deflate, bzip2, snappy, xz and zstandard. A block of more than 64 MiB,
-packed or unpacked, is refused: it would have to be held in memory as a whole.
+A block of more than 64 MiB, packed or unpacked, is refused: it would have to be held in memory as a whole.
 
-fastavro takes a negative number of a symbol, or of a branch of a union, for an index from the end, as Python does. The
-lists in its schema are therefore replaced by mappings (``_guard``). It takes the lowest 64 bits of a longer number, and
-finds no items where it cannot negate their number. Bytes that may be such a number are rare: records with some are
-walked through again. So are those that it cannot decode, to say why.
+fastavro takes a negative number of a symbol, or of a branch of a union, for an index from the end, so the lists in its
+schema are replaced by mappings (``_guard``). It takes the lowest 64 bits of a longer number, and finds no items where
+it cannot negate their number: records with bytes that may be such a number are walked through again.
 """
 
 from __future__ import annotations

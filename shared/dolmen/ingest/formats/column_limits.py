@@ -1,8 +1,4 @@
-"""Limits on the columns of a file, so that a few bytes of it do not take all memory.
-
-They are checked before the columns exist: a schema of a kilobyte can have a million columns, and a file of a megabyte
-NULLs that take gigabytes. Nesting has other limits: ``dolmen.format.schema.MAX_DEPTH``, and those of each format.
-"""
+"""Limits on the columns of a file, checked before they exist, so that a few bytes of it do not take all memory."""
 
 from __future__ import annotations
 
@@ -80,8 +76,7 @@ def check_lists(size: int, stored: int, rows: int, what: str) -> None:
     """Checks values in lists before they are made: a NULL, or a value again, takes a byte of the file or none.
 
     Args:
-        size: the bytes of memory that they take.
-        stored: those that they take in the file.
+        size, stored: the bytes that they take in memory, and in the file.
         rows: how many rows these lists are in.
         what: the file, the position in it, and the column.
     """

@@ -117,9 +117,7 @@ class DelimitedFile:
     ) -> DelimitedFile | None:
         """Reads as far as the columns are known; returns None for a file without a record, if it needs none.
 
-        Args:
-            table: the table's columns; None to infer them.
-            go_on: whether broken records are blocks of their own (see ``blocks``).
+        ``table`` has the table's columns; None infers them. ``go_on``: broken records are blocks of their own.
         """
         name, options, delimiter = source.name, source.options, source.delimiter
         ignore_others = options.ignore_extra and table is not None

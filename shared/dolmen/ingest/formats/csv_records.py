@@ -1,9 +1,7 @@
 """Finds the records of delimited text, and the columns that its header names.
 
-RFC 4180, and what common writers do beyond it: a field that BEGINS with a quote is quoted up to its closing quote (a
-doubled one stands for itself), and may hold delimiters and line ends; a quote further inside an unquoted field
-stands for itself. Text between a closing quote and the next delimiter has no agreed meaning and is refused.
-Lines end in LF, CR LF, or CR alone.
+RFC 4180, but a quote inside an unquoted field stands for itself, and lines may end in LF, CR LF, or CR alone. Text
+between a closing quote and the next delimiter has no agreed meaning and is refused.
 """
 
 from __future__ import annotations
@@ -177,9 +175,7 @@ def columns_by_name(
 ) -> list[str | None]:
     """The columns that a header names; None for one that is ignored. Raises LimitError, RowError, SchemaError.
 
-    Args:
-        name: of the file, for errors.
-        table: the table's columns, which are found in any case; None to infer them.
+    ``table`` has the table's columns, which are found in any case; None infers them.
     """
     where = f"file {name!r}, line {header.line}"
     try:

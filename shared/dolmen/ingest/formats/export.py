@@ -1,9 +1,6 @@
 """Writes rows as files and streams that ``formats.read`` reads back equal, or refuses what a format does not hold.
 
-A column that a format cannot hold (maps in text; anything in Avro, which is read only) is refused before anything is
-written; a value that it cannot (a time outside of the years 1 to 9999 in text) when it comes, and then no file is left
-behind: a file gets its name when it is whole. docs/cli.md has the forms of values in text. Rows stream through in
-bounded memory.
+Columns are checked before anything is written, values when they come. A file gets its name when it is whole.
 """
 
 from __future__ import annotations
@@ -212,10 +209,7 @@ JSON_WRITERS: dict[JsonKind, Callable[[pa.Array], pa.Array]] = {
 def export_file(rows: pa.RecordBatchReader, file: Path, format: Format) -> int:
     """Writes rows to a file, which gets its name when it is whole and replaces an existing one; returns their number.
 
-    Raises:
-        SchemaError: the format does not hold a column; nothing was written.
-        InputError: it does not hold a value; no file is left behind.
-        OSError: the file cannot be written.
+    Raises SchemaError if the format does not hold a column, InputError if it does not hold a value; OSError.
     """
     rows = to_exportable(rows, format)
     with open_whole(file) as target:

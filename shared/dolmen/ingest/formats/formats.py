@@ -66,13 +66,9 @@ READERS: dict[FileKind, FormatReader] = {
 
 
 def detect(name: str, kind: FileKind | None = None) -> Format:
-    """The format of a file of this name; folders before it do not matter.
+    """The format of a file of this name. Raises InputError if there is none.
 
-    Args:
-        kind: what the content is, whatever the name says; the name still says how it is compressed.
-
-    Raises:
-        InputError: the name has the ending of no supported format.
+    ``kind`` says what the content is, whatever the name says; the name still says how it is compressed.
     """
     stem, compression = name.lower(), None
     for ending, codec in COMPRESSIONS.items():
@@ -94,10 +90,7 @@ def detect(name: str, kind: FileKind | None = None) -> Format:
 def infer(source: SourceFile) -> pa.Schema:
     """The schema of stored types that holds every row of the file without loss, found by reading ALL of it.
 
-    Nothing counts as extra where there is no table yet. The result does not depend on ``source.block_bytes``.
-
-    Raises:
-        InputError: as for ``read``; also for a file without a single column.
+    Raises InputError as ``read`` does; also for a file without a single column.
     """
     return READERS[source.format.kind].infer(source)
 
@@ -106,12 +99,7 @@ def survey(source: SourceFile, *, skip_bad_rows: bool = False) -> pa.Schema:
     """The columns of a file for a table that may get them, with the types that ``infer`` finds.
 
     A column of text without a single value has type null. A file of CSV without a header has no names, so no columns.
-
-    Args:
-        skip_bad_rows: leave out malformed rows, which are errors otherwise.
-
-    Raises:
-        InputError: as for ``read``.
+    Raises InputError as ``read`` does, but not for malformed rows if ``skip_bad_rows``.
     """
     return READERS[source.format.kind].survey(source, skip_bad_rows)
 

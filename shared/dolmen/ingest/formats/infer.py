@@ -1,11 +1,7 @@
 """Infers the type that holds every value of a column, from all of them. docs/ingest.md has the rules (Inferred types).
 
-What is remembered of a column is its *shape*: the narrowest kind of text seen in all its cells, and between which
-bounds its integers lie. Shapes join, in any order and grouping, to the shape of all their cells: so the type does
-not depend on how a file is cut into blocks, and a surprise in the last line counts like one in the first.
-
-Text that is a number is never a time, whatever unit or pattern is given for times. A pattern counts beside ISO 8601.
-Times of day, durations and binary stay string unless a schema says otherwise.
+Of a column only its *shape* is remembered: the narrowest kind of text in its cells, and the bounds of its integers.
+Shapes join in any order and grouping, so the type does not depend on how a file is cut into blocks.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Infers the types that hold every value of a file of JSON lines.
 
-Types are known as shapes (see ``infer``), and lists and objects of them. Like shapes, they join in any order and
-grouping. Strings, numbers, bools, lists and objects are kinds apart: a column in which they meet, at whatever depth, is
-``MIXED`` and ends as string, each value as its JSON text.
+Types are shapes (see ``infer``), and lists and objects of them, which join in any order and grouping. A column in which
+strings, numbers, bools, lists or objects meet, at whatever depth, is ``MIXED`` and ends as string: each value's JSON.
 """
 
 from __future__ import annotations

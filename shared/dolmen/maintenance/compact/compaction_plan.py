@@ -1,12 +1,10 @@
 """Plans compactions: which files to rewrite, and why, from the entries of a table's files alone.
 
-Three things make scans slow: small files (a request each), deleted rows that are still in files (useless bytes), and
-files whose ranges of the sort key overlap (none of them can be skipped). A file is rewritten only where that pays:
+A file is rewritten only where that pays:
 
-- when more than half of its rows are deleted: each row that is rewritten is paid for by one that goes;
-- together with others of similar size, so that the output is at least ``growth`` times as large as the largest input.
-  So a row is rewritten a logarithmic number of times on its way into a full file, and a large file is never rewritten
-  for the sake of a small one;
+- when more than half of its rows are deleted;
+- together with others of similar size, so that the output is at least ``growth`` times as large as the largest input,
+  and a row is rewritten a logarithmic number of times;
 - by the same rule, for tables with a sort key: files that do not overlap form a run, and runs of similar size are
   merged into one.
 
@@ -77,12 +75,10 @@ class PlannedGroup:
     """Files that are rewritten together.
 
     Args:
-        reason: the reason, in words.
         inputs: the files, in the order in which they are read.
         bytes_out: estimated size of the output; 0 when no row is left, so that nothing has to be read.
-        files_out: estimated number of output files.
         deleted_bytes: estimated size of deleted rows that go.
-        overlap: the most files that share a place in the range of the sort key; 1 if none overlap.
+        overlap: the most files that share a point in the range of the sort key; 1 if none overlap.
     """
 
     reason: str
@@ -126,10 +122,7 @@ class CompactionPlan(FactSheet):
     """The groups worth compacting, best first, and the reasons for leaving other files alone.
 
     Args:
-        table: the table's name.
-        files: number of live files.
-        bytes: size of live files.
-        groups: the groups to rewrite.
+        files, bytes: number and size of live files.
         left: number of files that are left alone, by reason.
     """
 
@@ -167,7 +160,7 @@ def plan_compaction(
     Args:
         files: live files with their newest pairs, oldest first; iterated once.
         dead: uuids of files whose rows are certainly all hidden by tombstones.
-        erase_through: timestamp of the youngest erasure whose rows have to leave their files now; 0 = none has to.
+        erase_through: timestamp of the youngest erasure whose rows have to leave their files now; 0 if there is none.
     """
     return _Planner(table, entry, target_file_bytes, options).plan(files, dead, erase_through)
 

@@ -1,9 +1,7 @@
-"""Which row groups compaction copies as they are, without decoding them: those that re-encoding would not change.
+"""Chooses the row groups that compaction copies without decoding them: those that re-encoding would not change.
 
-A row group is copied where all of its rows are live, it is no smaller than one that would be written, the file has
-exactly the columns of the output, no key of other files lies within its range of the sort key, and so many bytes of
-such row groups follow upon each other in one file that copying costs less than reading, decoding, encoding and writing
-them. All of this is decided from entries and footers. Uncertain row groups are encoded again.
+docs/maintenance.md has the conditions (Row groups that are copied). They are checked by entries and footers alone, and
+row groups that are uncertain are encoded again.
 """
 
 from __future__ import annotations
@@ -180,9 +178,7 @@ def _extent(group: RowGroup, field: Field) -> Extent | None:
 class Unit:
     """A unit of reading: a whole file, which is opened when its turn comes, or one row group of an open one.
 
-    Args:
-        rank: orders units by their least key; units with unknown keys come first.
-        bound: the least key, or a lower bound of it; None if it is unknown.
+    ``rank`` orders units by their least key, unknown ones first. ``bound`` is that key or less; None if it is unknown.
     """
 
     rank: tuple[Any, ...]
@@ -225,11 +221,7 @@ class _Piece:
 
 
 class Splicing:
-    """Divides the units of one group of files into row groups that are copied, and others.
-
-    Args:
-        splice_bytes: row groups are copied where so many bytes of them follow upon each other; 0: none is.
-    """
+    """Divides the units of one group of files into row groups that are copied, and others."""
 
     def __init__(
         self, context: Context, name: str, entry: TableEntry, options: WriteOptions, splice_bytes: int

@@ -1,6 +1,6 @@
-"""The next work of collection for erasures, by the newest manifest and the receipts.
+"""Finds the next work of collection for erasures, by the newest manifest and the receipts.
 
-An erasure passes these steps, each by a commit of collection:
+Each step of an erasure is a commit of collection:
 
 1. No file of the newest version contains its rows any more. ``Manifest.rewritten`` records that version.
 2. Versions before that one expire: by their age, or at ``expire_at`` at the latest.
@@ -75,7 +75,7 @@ class ErasureWork:
     Args:
         listed: the listed erasures, oldest first.
         notes: whether files hold rows of fewer erasures than the last note says.
-        forced: the version before which all versions expire, whatever other settings say; 0 = none has to.
+        forced: the version before which all versions expire, whatever other settings say; 0 if there is none.
         tags: names of tags of these versions.
         forgets: the erasures that leave the list; their receipts are written first.
         stale: keys of sections that keep an old entry of a table alive.
@@ -214,10 +214,7 @@ def note_held_files(
 
 
 def describe_erasures(context: Context, manifest: Manifest, work: ErasureWork) -> None:
-    """Writes the receipts of erasures that leave the manifest's list, and of those that lose tags.
-
-    The next commit does this work, and is tried until it lands, so all that is noted here becomes true.
-    """
+    """Writes the receipts of erasures that leave the list or lose tags, which the next commit does once it lands."""
     notes = sorted(manifest.rewritten, key=lambda note: note.version)
     forgets = {erasure.id for erasure in work.forgets}
 

@@ -96,11 +96,9 @@ def list_statuses(context: Context, *, gone: bool = False) -> list[ErasureStatus
 
 
 def status_of(context: Context, id_: str) -> ErasureStatus:
-    """The status of one erasure.
+    """Looks up the status of one erasure.
 
-    Raises:
-        NotFoundError: there is neither an erasure nor a receipt of this id.
-        CorruptionError: its receipt is damaged.
+    Raises NotFoundError if there is neither an erasure nor a receipt; CorruptionError.
     """
     if not isinstance(id_, str) or parse_receipt_key(f"{RECEIPT_PREFIX}{id_}.json") is None:
         raise InputError("the id of an erasure is 32 hexadecimal digits")
@@ -194,12 +192,7 @@ def _time(at_us: int) -> str:
 
 @dataclass(frozen=True, repr=False)
 class ReceiptCheck(FactSheet):
-    """Whether the database still is as a receipt says.
-
-    Args:
-        status: the erasure's status.
-        findings: what contradicts the receipt; empty if nothing does.
-    """
+    """The status of an erasure, and what contradicts its receipt, if the database is not as the receipt says."""
 
     status: ErasureStatus
     findings: tuple[str, ...] = ()
@@ -220,9 +213,7 @@ class ReceiptCheck(FactSheet):
 def check_receipt(context: Context, id_: str) -> ReceiptCheck:
     """Compares an erasure's receipt with the database: a HEAD for each file that held rows, and a LIST of manifests.
 
-    Raises:
-        NotFoundError: there is neither an erasure nor a receipt of this id.
-        CorruptionError: the receipt, or what has to be read of the database, is damaged.
+    Raises NotFoundError if there is neither an erasure nor a receipt; CorruptionError.
     """
     status = status_of(context, id_)
     manifest = context.head.refresh().manifest
@@ -279,9 +270,9 @@ class ErasureFigures:
 
     Args:
         pending: number of erasures of which objects may still hold rows.
-        oldest_age_us: microseconds since the oldest of them was asked for; 0 if there is none.
+        oldest_age_us: microseconds since the oldest of them was requested; 0 if there is none.
         deadline_us: microseconds until the first of them is due, below 0 if that is past; None if there is none.
-        in_danger: number of those of which hardly any time is left.
+        in_danger: number of those that have hardly any time left.
     """
 
     pending: int = 0

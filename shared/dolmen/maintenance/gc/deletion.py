@@ -166,8 +166,7 @@ def hour_prefix(directory: str, time_us: int) -> str:
 
 
 def directories(store: ObjectStore, kind: str) -> Iterator[str]:
-    """``<kind>/<table>/`` of every table with objects, dropped tables included: one request each, whatever they
-    hold."""
+    """Yields ``<kind>/<table>/`` of every table with objects, dropped tables included: one request each."""
     last = ""
     while True:
         first = next(iter(store.list(f"{kind}/", last)), None)
@@ -324,8 +323,7 @@ class Swept:
 class Sweep:
     """Deletes orphans last modified before ``before_us``, by the manifest that moved the fence, or a later one.
 
-    Args:
-        full: look at all objects, not only at those younger than the last sweep.
+    If ``full``, it looks at all objects, not only at those younger than the last sweep.
     """
 
     head: Head

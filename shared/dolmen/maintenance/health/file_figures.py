@@ -249,8 +249,7 @@ MOST_ERASURES = 20
 
 
 def pending_erasures(context: Context, manifest: Manifest, now_us: int) -> tuple[tuple[PendingErasure, ...], int, int]:
-    """The erasures of which some object may still hold rows: the first that are due, the number of the others, and of
-    all with hardly any time left. Costs no request for a database without erasures."""
+    """Returns the pending erasures that are due first, the number of the others, and of all that are in danger."""
     spans = {each.id: (each.due_at, each.requested_at) for each in erasures_of(manifest, context.segments)}
     spans |= {id_: (each.due_at, each.requested_at) for each in manifest.leaving for id_ in each.ids}
     if not spans:

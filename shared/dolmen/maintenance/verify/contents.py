@@ -315,11 +315,9 @@ WHOLE_BYTES = 32 * MIB
 
 @dataclass
 class DeleteObject:
-    """The parts of one ``.del`` object that a version needs.
+    """The parts of one ``.del`` object that a version needs; vectors with (uuid, physical rows) of their data files.
 
-    Args:
-        uuid: the table's uuid; "" for a clone, whose objects may be of any table that it comes from.
-        vectors: vectors with (uuid, physical rows) of their data files.
+    ``uuid`` is "" for a clone, whose objects may be of any table that it comes from.
     """
 
     key: str

@@ -68,12 +68,7 @@ def check_dated(segment: Segment, stamps: Sequence[int], log: FindingLog, table:
 
 
 class TableContents:
-    """One table of one version with all its entries, inline or in segments.
-
-    Args:
-        root: the table's entry in the manifest.
-        log: receives what cannot be read, and, from ``checked_files``, what is wrong.
-    """
+    """One table of one version with all its entries, inline or in segments; ``log`` receives what is wrong."""
 
     def __init__(self, context: Context, name: str, root: TableEntry, manifest: Manifest, log: FindingLog) -> None:
         self._context, self.name, self._root, self.manifest, self._log = context, name, root, manifest, log

@@ -21,7 +21,6 @@ class Kind:
         name: stable, because scripts and tests use it.
         severity: "error" if something cannot be read, or is read wrong; "warning" if it only costs money or trust.
         meaning: the promise that is broken.
-        repair: what to do.
     """
 
     name: str
@@ -369,10 +368,7 @@ class VerifyReport:
 
 @dataclass
 class FindingLog:
-    """Collects findings and counts while checks run. Used only in the thread that runs ``verify``.
-
-    Findings affect the version ``newest`` unless they say otherwise.
-    """
+    """Collects findings and counts while checks run, for ``newest`` by default. Used by one thread only."""
 
     progress: Progress | None = None
     newest: int = 0
