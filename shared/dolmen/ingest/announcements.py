@@ -69,12 +69,10 @@ class Drop:
 
     @property
     def bucket_url(self) -> str:
-        """The URL of its bucket."""
         return DROP_SCHEME.bucket_url(self.bucket)
 
     @property
     def source(self) -> str:
-        """Its URL."""
         return f"{self.bucket_url}/{self.key}"
 
     @property
@@ -100,7 +98,6 @@ class Drop:
 
     @property
     def digest(self) -> str:
-        """The digest of its content that is stored with its applied id."""
         return self.etag or self.id
 
 

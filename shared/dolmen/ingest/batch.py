@@ -77,7 +77,6 @@ class Message:
 
     @property
     def answer_id(self) -> str | None:
-        """The id by which the response to Lambda names it."""
         return self.id if self.delivery is None else self.delivery
 
 
@@ -332,7 +331,6 @@ def _applied_before(request: BatchRequest, digest: str, version: int) -> Request
 
 
 def _outcome(request: BatchRequest, leader: BatchRequest, outcome: RequestOutcome) -> RequestOutcome:
-    """The outcome of a request, given the outcome of the first request with its id."""
     if request is leader or outcome.status in ("failed", "postponed"):
         return outcome
     if request.digest != leader.digest:

@@ -310,7 +310,6 @@ def request_values(request: DeleteRequest) -> list[Any]:
 
 
 def request_names(transaction: Transaction | None, request: DeleteRequest) -> frozenset[str]:
-    """The names of a request's tables, and of the columns of those that exist."""
     tables = {*(delete.table for delete in request.deletes), *request_tables(transaction, request)}
     if transaction is None:
         return frozenset(tables)
@@ -327,7 +326,6 @@ def request_tables(transaction: Transaction | None, request: DeleteRequest) -> l
 
 
 def add_request(transaction: Transaction, request: DeleteRequest) -> None:
-    """Adds the statements of a request to a transaction. Raises InputError and NotFoundError as these do."""
     if request.subjects:
         transaction.forget(request.subjects, dropped=request.dropped, request=request.id)
     for delete in request.deletes:

@@ -88,7 +88,6 @@ class TableDebt:
 
     @property
     def live_rows(self) -> int:
-        """Rows that deletion vectors do not delete."""
         return self.rows - self.dead_rows
 
     @property
@@ -98,11 +97,9 @@ class TableDebt:
 
     @property
     def files_saved(self) -> int:
-        """The number of files that compaction of the small ones would save."""
         return max(0, self.small_files - -(-self.small_bytes // self.target_file_bytes)) if self.small_files else 0
 
     def to_dict(self) -> dict[str, Any]:
-        """These figures for JSON."""
         derived = {"live_rows": self.live_rows, "files_saved": self.files_saved, "index_lag_rows": self.index_lag_rows}
         return asdict(self) | derived
 
@@ -152,7 +149,6 @@ class Debts:
 
     @property
     def publication_lag_us(self) -> int:
-        """The greatest lag of a publication; 0 if none is behind."""
         return max((table.publication_lag_us or 0 for table in self.tables.values()), default=0)
 
     def __repr__(self) -> str:
@@ -167,7 +163,6 @@ class Debts:
         return f"<Debts of version {self.version}, {count_text(len(self.tables), 'table')}: {work}; {size}>"
 
     def to_dict(self) -> dict[str, Any]:
-        """These figures for JSON."""
         tables = {name: table.to_dict() for name, table in self.tables.items()}
         return asdict(self) | {"tables": tables, "oldest_unresolved_age_us": self.oldest_unresolved_age_us}
 

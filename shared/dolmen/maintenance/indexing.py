@@ -93,8 +93,6 @@ def index_table(context: Context, name: str, *, deadline: Callable[[], bool] = n
 
 @dataclass
 class _Indexing:
-    """One call of ``index_table``."""
-
     context: Context
     name: str
     files: int = 0
@@ -283,7 +281,6 @@ class IndexVersion:
 
 
 def index_reader(context: Context) -> IndexReader:
-    """A reader with a cache of its own: building parts reads each page once."""
     return IndexReader(context.store, context.runtime, ObjectCache(_CACHE_BYTES))
 
 

@@ -217,7 +217,6 @@ class _Resolution:
         self._commit()
 
     def _read(self, plans: list[FilePlan]) -> int:
-        """Finds the hidden rows of files. Returns the number of files finished."""
         erasing = {plan.file.path: self.matches.tombstones_for(plan.file) for plan in plans}
         plain = [plan for plan in plans if not erasing[plan.file.path]]
         # The index first: it reads no data file. It cannot count the hidden rows that erasures match.

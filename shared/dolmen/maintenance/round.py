@@ -95,7 +95,6 @@ class Round:
         return f"<Round{ending}:{f'{lines}{rest}' or ' there was nothing to do'}>"
 
     def results(self, step: Step) -> list[Any]:
-        """The results of all runs of one step."""
         return [done.result for done in self.done if done.step == step]
 
 
@@ -323,7 +322,6 @@ class CompactRequest:
 
     @classmethod
     def of(cls, event: Any) -> CompactRequest:
-        """Reads an event. Raises InputError for wrong or unknown members."""
         payload = _payload(event, ("tables", "steps"))
         tables, steps = _names(payload, "tables"), _names(payload, "steps")
         for name in tables or ():
@@ -335,13 +333,10 @@ class CompactRequest:
 
 @dataclass(frozen=True)
 class GcRequest:
-    """A request for a collection."""
-
     dry_run: bool = False
 
     @classmethod
     def of(cls, event: Any) -> GcRequest:
-        """Reads an event. Raises InputError for wrong or unknown members."""
         dry_run = _payload(event, ("dry_run",)).get("dry_run", False)
         if not isinstance(dry_run, bool):
             raise InputError(f"dry_run is {dry_run!r}: give true or false")
@@ -403,7 +398,6 @@ def facts_of(result: Any) -> dict[str, Any]:
 
 
 def changed_anything(result: Any) -> bool:
-    """Whether a step or collection made a version or deleted an object."""
     if isinstance(result, Collected):
         return bool(result.objects or result.versions_expired or result.revoked)
     return bool(result.commits > 0)

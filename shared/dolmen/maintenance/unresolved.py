@@ -69,7 +69,6 @@ class ErasureMatches:
         self._alone: dict[Blob, tuple[KeysLookup, ...]] = {}
 
     def tombstones_for(self, file: DataFile) -> FileTombstones:
-        """The tombstones that may match rows of a file, by its statistics."""
         return self._judge.that_may_hide(RowBounds.of(file, self._entry.schema, self.ids))
 
     def row_groups(self, file: OpenFile, to_read: Sequence[RowGroup]) -> list[RowGroup]:

@@ -160,8 +160,6 @@ def _images(upserts: pa.Table, fields: Iterable[Field]) -> tuple[dict[int, pa.Ar
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """The table that changes are applied to."""
-
     transaction: Transaction
     name: str
     fields: tuple[Field, ...]
@@ -197,7 +195,6 @@ class _Target:
 
     @property
     def key_names(self) -> list[str]:
-        """The names of the key's columns in tables of changes."""
         return [str(field.id) for field in self.keys]
 
     def apply(self, changes: pa.Table, first_ts: int) -> ChangeCounts:
@@ -228,7 +225,6 @@ class _Target:
         return ChangeCounts(last.num_rows - deleted, deleted, changes.num_rows - last.num_rows - bad)
 
     def _least_and_greatest(self, changes: pa.Table) -> list[Plain]:
-        """Least and greatest sequence."""
         ends = pc.min_max(changes[str(self.sequence.id)])
         return to_plain(pa.array([ends["min"], ends["max"]], self.sequence.arrow_type))
 
@@ -317,5 +313,4 @@ class _Target:
 
 
 def _with_names(changes: pa.Table, fields: tuple[Field, ...]) -> pa.Table:
-    """Columns of the table, under their names."""
     return pa.table([changes[str(field.id)] for field in fields], [field.name for field in fields])

@@ -85,7 +85,6 @@ def image_columns(source: SourceFile, settings: CdcSettings, *, skip_bad_rows: b
 
 
 def _type_at(kind: pa.DataType, path: Iterable[str]) -> pa.DataType | None:
-    """The type of the field at a path; None if there is no such field."""
     for name in path:
         index = kind.get_field_index(name) if t.is_struct(kind) else -1
         if index < 0:

@@ -43,7 +43,6 @@ class BadChanges:
         self._numbers = RowNumbers(self.report)
 
     def add_unread(self, bad: BadRow) -> None:
-        """Adds a row that could not be parsed."""
         self._numbers.add(bad)
 
     def add(self, reason: str, row: int, column: str | None = None) -> None:

@@ -124,7 +124,6 @@ class ColumnEnvelope:
         return options
 
     def open(self, batch: pa.RecordBatch) -> ChangeBatch:
-        """The changes of a batch."""
         paths = self._paths
         words = pc.ascii_lower(pc.utf8_trim_whitespace(batch[self.settings.operation]))
         if self.settings.envelope == "dms":
@@ -164,7 +163,6 @@ class DebeziumEnvelope:
 
     @property
     def schema(self) -> pa.Schema:
-        """The schema to read the file with."""
         own: _Tree = {"op": pa.field("op", pa.string()), "databaseName": pa.field("databaseName", pa.string())}
         for path in self.settings.sequence_from:
             names = path.split(".")
@@ -186,7 +184,6 @@ class DebeziumEnvelope:
         return [field for field in self.fields if field != self.sequence]
 
     def _sequence_part_type(self, path: str) -> pa.DataType:
-        """The type to read a part of the sequence as: as the file has it, whatever the column is."""
         kind = self.sequence.arrow_type
         if not (t.is_string(kind) or t.is_integer(kind)):
             return kind
@@ -198,7 +195,6 @@ class DebeziumEnvelope:
         return replace(options, extra="ignore", null_lines="skip")
 
     def open(self, batch: pa.RecordBatch) -> ChangeBatch:
-        """The changes of a batch."""
         wrapped = pc.is_valid(batch["payload"])
 
         def at(*path: str) -> pa.Array:

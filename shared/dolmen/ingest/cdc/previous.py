@@ -90,7 +90,6 @@ class ChangeOrder:
         )
 
     def select_newer(self) -> Mask:
-        """Selects the changes that are newer than what is known of their keys."""
         changes, known_keys = self.keys[: len(self.rows)], self.keys[len(self.rows) :]
         latest, may_equal = np.full(len(self.keys), -2), np.zeros(len(self.keys), bool)
         latest[known_keys], may_equal[known_keys] = self.ranks[len(self.rows) :], self.same_file
@@ -170,7 +169,6 @@ def _joined(*columns: pa.ChunkedArray) -> pa.Array:
 
 
 def _key_numbers(columns: Sequence[pa.Array]) -> Indices:
-    """A number for each key: equal ones for equal keys."""
     numbers = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         own = column.dictionary_encode().indices.to_numpy().astype(np.int64)

@@ -84,7 +84,6 @@ class DropSource:
 
     @property
     def is_directory(self) -> bool:
-        """Whether it is one of this machine."""
         return self.landing.url is not None
 
     def drops(self, start_after: str = "") -> Iterator[Drop | None]:
@@ -106,8 +105,6 @@ class DropSource:
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """A message, and the drops that it announces."""
-
     body: str
     drops: tuple[Drop, ...]
 

@@ -204,18 +204,15 @@ class DropIngestion:
         return self.size_error is None and self.drop.size / COPIED_A_SECOND + KEPT_SECONDS <= self.time_left()
 
     def open(self) -> BinaryIO:
-        """The dropped file, from its beginning."""
         return self.landing.open(self.drop)
 
     def limit_options(self, options: ReadOptions) -> ReadOptions:
-        """Options to read it with, within its limits."""
         if self.max_bytes is None:
             return options
         most, temporary = self.max_bytes, min(self.max_bytes, options.max_temporary_bytes)
         return replace(options, max_bytes=most, max_temporary_bytes=temporary)
 
     def outcome(self, outcome: RequestOutcome) -> DropOutcome:
-        """The outcome of the drop, given the outcome of its request."""
         match outcome.status:
             case "applied":
                 return DropOutcome(
@@ -263,7 +260,6 @@ class DropIngestion:
         )
 
     def _add_to_table(self, transaction: Transaction) -> None:
-        """Adds the rows to the file's table, which may have to be created, or to get columns."""
         # A missing table is not recorded as a read: the ids of the rejection and of the file exclude each other.
         try:
             entry = unit_of(transaction).entry(self.path.table)
@@ -363,13 +359,11 @@ class DropIngestion:
         return _CountedRows(rows, context_of(self.database).runtime)
 
     def _column_of_error(self, transaction: Transaction, error: Exception) -> str | None:
-        """The table's column that an error is about."""
         name = getattr(error, "column", None)
         table = unit_of(transaction).manifest.tables.get(self.path.path.partition("/")[0]) if name else None
         return name if table and name in unit_of(transaction).uploads.segments.whole(table).schema.arrow.names else None
 
     def _database_attributes(self) -> dict[str, Any]:
-        """The attributes of the database, for a report."""
         return {"url": self.database.url, "version": self.database.version}
 
 

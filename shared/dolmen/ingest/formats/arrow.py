@@ -29,13 +29,11 @@ _MOST_PADDING = 72
 
 
 def own_schema(source: SourceFile) -> pa.Schema:
-    """The columns as the file has them, without reading the rows."""
     with _open(source) as (schema, _):
         return schema
 
 
 def read(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None = None) -> Iterator[pa.RecordBatch]:
-    """The rows as batches of ``schema``. Raises as ``formats.read`` does."""
     with _open(source) as (own, batches):
         yield from conform_file(_check(batches, source), own, source, schema, on_bad_row)
 
@@ -116,7 +114,6 @@ class _ArrowFile:
         self.seek, self.tell = file.seek, file.tell
 
     def read(self, size: int, /) -> bytes:
-        """The next bytes, as many as asked for unless the file ends."""
         _check_size(size, self._name)
         start = self._file.tell()
         data = _exactly(self._file, size)
@@ -152,7 +149,6 @@ class _Stream:
         self._ended = self.closed = False
 
     def read(self, size: int, /) -> bytes:
-        """The next bytes, as many as asked for unless the stream ends."""
         _check_size(size, self._name)
         ahead, self._ahead = self._ahead[:size], self._ahead[size:]
         data = ahead + _exactly(self._stream, size - len(ahead))

@@ -199,7 +199,6 @@ class _Walk:
         self.path: tuple[str, ...] = ()
 
     def read(self, plain: Any, path: tuple[str, ...]) -> None:
-        """Passes over a value."""
         self.path = path
         self._left -= 1
         if self._left < 0:
@@ -368,7 +367,6 @@ class _WatchedBytes(io.BytesIO):
     _has_doubt = False
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """The next bytes."""
         data = super().read(size)
         if size != 1:
             self._high = 0
@@ -407,7 +405,6 @@ class _Reframed:
         return data
 
     def tell(self) -> int:
-        """The number of bytes that have been read."""
         return self._position
 
 

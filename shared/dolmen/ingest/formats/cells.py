@@ -296,7 +296,6 @@ class TimeFormat:
 
     @property
     def has_zone(self) -> bool:
-        """Whether values have their UTC offset."""
         return "z" in self.directives
 
     def parser(self, target: pa.DataType) -> Parse | None:
@@ -379,7 +378,6 @@ def _parse_numbers(text: pa.Array, digits: int, target: pa.DataType) -> pa.Array
 
 
 def _cast_numbers(numbers: pa.Array, digits: int, target: pa.DataType) -> pa.Array:
-    """Numbers since the epoch as times."""
     if t.is_date(target):
         digits, low, high = 0, FIRST_DAY, LAST_DAY
     elif t.is_time(target):

@@ -33,7 +33,6 @@ def too_many_columns(most: int, where: str = "it") -> LimitError:
 
 
 def check_columns(count: int, max_columns: int, name: str) -> None:
-    """Raises LimitError for a file of more columns than it may have."""
     if count > max_columns:
         raise LimitError(f"file {name!r}: {too_many_columns(max_columns)}")
 

@@ -33,7 +33,6 @@ class _QuotedRanges:
     problem: Broken | None = None
 
     def outside(self, offsets: Offsets) -> Offsets:
-        """Selects the offsets that lie outside quotes."""
         stretch = np.searchsorted(self.opens, offsets) - 1
         inside = (stretch >= 0) & (offsets < self.closes[stretch]) if len(self.opens) else np.zeros(len(offsets), bool)
         result: Offsets = offsets[~inside]
@@ -95,7 +94,6 @@ class Records:
 
     @property
     def fields(self) -> Offsets:
-        """The number of fields of each record."""
         count: Offsets = np.searchsorted(self.delimiters, self.ends) - np.searchsorted(self.delimiters, self.starts) + 1
         return count
 

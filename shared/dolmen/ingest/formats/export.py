@@ -84,7 +84,6 @@ def _by_column(name: str, say: Callable[[pa.Array], pa.Array], column: pa.Array)
 
 
 def _cells(array: pa.Array) -> pa.Array:
-    """Fields of delimited text."""
     text = _text(array)
     if t.is_string(array.type) or t.is_nested(array.type):
         text = _around('"', pc.replace_substring(text, '"', '""'), '"')
@@ -94,7 +93,6 @@ def _cells(array: pa.Array) -> pa.Array:
 
 
 def _text(array: pa.Array) -> pa.Array:
-    """Values without children as text; NULL stays NULL."""
     found = type_of(array.type)
     assert found is not None, array.type
     assert found.text is not None, array.type
@@ -160,7 +158,6 @@ def _json_float(array: pa.Array) -> pa.Array:
 
 
 def _escape(strings: pa.Array) -> pa.Array:
-    """Strings as between the quotes of JSON."""
     if not pc.any(pc.match_substring_regex(strings, r'[\x00-\x1f\\"]')).as_py():
         return strings
     strings = pc.replace_substring(pc.replace_substring(strings, "\\", "\\\\"), '"', '\\"')

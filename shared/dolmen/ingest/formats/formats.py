@@ -45,7 +45,6 @@ def _typed_reader(
     own_schema: Callable[[SourceFile], pa.Schema],
     read: Callable[[SourceFile, pa.Schema, OnBadRow | None], Iterator[pa.RecordBatch]],
 ) -> FormatReader:
-    """The reader of files that know the types of their columns."""
     return FormatReader(
         lambda source: stored_schema(own_schema(source), source.name),
         lambda source, skip_bad_rows: surveyed_schema(own_schema(source), source.name),

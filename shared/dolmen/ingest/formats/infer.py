@@ -46,7 +46,6 @@ class TextShape:
     padded: bool = False
 
     def join(self, other: TextShape) -> TextShape:
-        """The shape of the cells of both."""
         kinds = {self.kind, other.kind} - {"nothing"}
         kind: Kind
         if len(kinds) <= 1:
@@ -68,7 +67,6 @@ class TextShape:
 
     @property
     def arrow_type(self) -> pa.DataType:
-        """The type that holds all cells of this shape."""
         if self.kind == "integer":
             if self.low >= -(2**63) and self.high < 2**63:
                 return pa.int64()
@@ -117,7 +115,6 @@ def shape_of_strings(cells: pa.Array, times: TimeFormat | None = None) -> TextSh
 
 
 def shape_of_integers(low: int, high: int) -> TextShape:
-    """The shape of integers between these bounds."""
     return TextShape("integer", min(low, 0), max(high, 0))
 
 

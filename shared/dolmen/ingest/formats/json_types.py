@@ -78,7 +78,6 @@ class Unsure(Exception):  # noqa: N818 - a question, not a failure
 
 
 def join(one: Node, other: Node) -> Node:
-    """The shape of the values of both."""
     if NOTHING in (one, other):
         return other if one == NOTHING else one
     if isinstance(one, TextShape) and isinstance(other, TextShape):
@@ -110,7 +109,6 @@ def _json_kind(shape: TextShape) -> str:
 
 
 def type_of(node: Node) -> pa.DataType:
-    """The type of a column in which ``node`` was seen."""
     return _type_of(node) or pa.string()
 
 

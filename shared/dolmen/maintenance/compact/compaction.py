@@ -102,7 +102,6 @@ class Compacted(FactSheet):
             self.rows_deleted += sum(file.rows for file in group.inputs) - rows
 
     def facts(self) -> list[tuple[str, str]]:
-        """The lines that ``repr`` shows, as pairs of name and value: the plan and the result."""
         dropped = f"; {self.dropped:,} changed by others meanwhile" if self.dropped else ""
         return [
             *self.plan.facts(),
@@ -158,8 +157,6 @@ def target_file_bytes(entry: TableEntry, options: CompactionOptions) -> int:
 
 @dataclass
 class _Compaction:
-    """One call of ``compact``."""
-
     context: Context
     name: str
     entry: TableEntry

@@ -90,7 +90,6 @@ class PlannedGroup:
 
     @property
     def bytes_in(self) -> int:
-        """Size of the input files together."""
         return sum(file.size for file in self.inputs)
 
     @property
@@ -134,7 +133,6 @@ class CompactionPlan(FactSheet):
 
     @property
     def bytes_in(self) -> int:
-        """Size of all files to rewrite."""
         return sum(group.bytes_in for group in self.groups)
 
     def facts(self) -> list[tuple[str, str]]:

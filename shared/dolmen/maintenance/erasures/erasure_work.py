@@ -95,13 +95,11 @@ class ErasureWork:
         return self.notes or self.forced > horizon or bool(self.tags or self.forgets or self.stale)
 
     def before_fence(self) -> list[Statement]:
-        """The statements before the one that moves the fence."""
         if self.stale:
             return [WakeTables(self.stale), NoteRewritten()]
         return [NoteRewritten()] if self.notes else []
 
     def after_fence(self) -> list[Statement]:
-        """The statements after the one that moves the fence."""
         if not self.forgets:
             return []
         return [ForgetErasures(self.forgets[-1].ts, self.now_us, self.listed_us, self.now_us + HOUR_US)]

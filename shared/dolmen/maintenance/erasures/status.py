@@ -42,7 +42,6 @@ class ErasureStatus(FactSheet):
 
     @property
     def id(self) -> str:
-        """The erasure's id."""
         return self.receipt.id
 
     def facts(self) -> list[tuple[str, str]]:
@@ -77,7 +76,6 @@ class ErasureStatus(FactSheet):
         return f"{count_text(kept.objects, 'older version')} of objects, {kept.bytes:,} bytes, when it was gone"
 
     def to_dict(self) -> dict[str, Any]:
-        """These facts for JSON."""
         members: dict[str, Any] = msgspec.to_builtins(self.receipt)
         return members | {"state": self.state, "next_step": self.next_step, "next_at": self.next_at}
 
@@ -199,14 +197,12 @@ class ReceiptCheck(FactSheet):
 
     @property
     def ok(self) -> bool:
-        """Whether nothing contradicts the receipt."""
         return not self.findings
 
     def facts(self) -> list[tuple[str, str]]:
         return [*self.status.facts(), ("verified", "yes" if self.ok else "; ".join(self.findings))]
 
     def to_dict(self) -> dict[str, Any]:
-        """These facts for JSON."""
         return {**self.status.to_dict(), "ok": self.ok, "findings": list(self.findings)}
 
 

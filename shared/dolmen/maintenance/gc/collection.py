@@ -88,17 +88,14 @@ class Collected:
 
     @property
     def objects(self) -> int:
-        """Number of objects deleted, for all reasons."""
         return sum(amount.objects for amount in self.deleted.values())
 
     @property
     def bytes(self) -> int:
-        """Bytes deleted, as far as they are known."""
         return sum(amount.bytes for amount in self.deleted.values())
 
     @property
     def facts(self) -> list[tuple[str, str]]:
-        """The lines that ``repr`` shows, as pairs of name and value."""
         waiting, first_error = self.waiting, min(self.errors, default="")
         deleted = [(words, self.deleted.get(reason)) for reason, words in REASONS.items()]
         lines = [

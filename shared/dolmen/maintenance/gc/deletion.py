@@ -64,7 +64,6 @@ class KeySet:
 
     @classmethod
     def of_codes(cls, parts: Sequence[Codes]) -> KeySet:
-        """The union of parts that other processes found with ``stable_codes``."""
         found = cls(())
         found._code = stable_code
         for part in parts:
@@ -142,7 +141,6 @@ _AFTER_DATES = "~"  # sorts after every digit
 
 
 def hour_floor(time_us: int) -> int:
-    """The beginning of the hour, in microseconds."""
     return time_us - time_us % HOUR_US
 
 

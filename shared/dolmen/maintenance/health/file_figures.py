@@ -228,7 +228,6 @@ class FilesSurvey:
         return self.bounds.overlap() if self.bounds else None
 
     def delete_cost(self, tombstones: tuple[Tombstone, ...], now_us: int) -> DeleteCost | None:
-        """The cost of unresolved deletes for a scan; None if there are none."""
         if not tombstones:
             return None
         # Of the others the entry has all that a scan needs.

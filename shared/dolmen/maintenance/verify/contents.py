@@ -83,7 +83,6 @@ class DataCheck:
         self._types = {id_: column.arrow_type for id_, column in entry.schema.by_id.items()}
 
     def check_footers(self, files: Iterator[DataFile], total: int) -> None:
-        """Opens the files: one request each."""
         for _ in self._open_all(files, total):
             pass
 

@@ -224,17 +224,14 @@ class Finding:
 
     @property
     def what(self) -> Kind:
-        """Its kind, with severity and meaning."""
         return KINDS[self.kind]
 
     @property
     def repair(self) -> str:
-        """The way to repair it, in words."""
         return self.what.repair
 
     @property
     def cost(self) -> str:
-        """The rows, table and versions affected, in words."""
         oldest, newest = self.versions or (0, 0)
         parts = [
             count_text(self.rows, "row") if self.rows else "",
@@ -248,7 +245,6 @@ class Finding:
         return ", ".join(filter(None, parts)) or "the database"
 
     def to_dict(self) -> dict[str, Any]:
-        """The finding for JSON."""
         return {
             "kind": self.kind,
             "severity": self.what.severity,
@@ -312,16 +308,13 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether there are no errors."""
         return not self.errors
 
     @property
     def orphaned(self) -> Unreferenced:
-        """All orphans together."""
         return sum(self.orphans.values(), Unreferenced())
 
     def facts(self) -> list[tuple[str, str]]:
-        """The lines that ``repr`` shows, as pairs of name and value."""
         looked_at = ", ".join(f"{count:,} {name}" for name, count in self.checked.items() if count)
         lost = self.orphaned
         counts = [f"{count:,} x {name} ({KINDS[name].severity})" for name, count in self.counts.items()]
@@ -334,7 +327,6 @@ class VerifyReport:
         return [(name, value) for name, value in facts if value]
 
     def to_dict(self) -> dict[str, Any]:
-        """The report for JSON."""
         return {
             "url": self.url,
             "version": self.version,
