@@ -61,7 +61,7 @@ class UnforeseenError(InputError):
 
 @dataclass(frozen=True)
 class RequestContent:
-    """The parsed JSON of a request, by which quotations of it are found in a message.
+    """The parsed JSON of a request, to find quotations of it in a message.
 
     Any text or number in it may be a value, unless it is among the ``names`` of tables and columns.
     """

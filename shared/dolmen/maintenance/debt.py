@@ -1,6 +1,6 @@
 """Debts: the background work that remains, computed from metadata alone.
 
-Nothing is listed. Segments are counted by their entries in the manifest, unless exact figures are asked for. The entry
+Nothing is listed. Segments are counted by their entries in the manifest, unless exact figures are requested. The entry
 of an idle table is fetched once and cached, since the manifest does not contain it.
 """
 
@@ -57,8 +57,7 @@ class TableDebt:
         published_version: the version that Iceberg's readers see; 0 if there is none yet, None if the table is not
             published.
         publication_lag_us: age of the oldest change that they do not see, at the newest commit, in microseconds.
-        index_entries: number of entries in the index, those of rows that are gone included; None if there is none, and
-            none is to be made.
+        index_entries: number of entries in the index, including those of rows that are gone; None without an index.
     """
 
     name: str

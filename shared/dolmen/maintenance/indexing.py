@@ -42,10 +42,10 @@ MOST_ENTRIES = 1 << 26
 """Parts are not merged into a larger one."""
 
 MOST_LOST = 3
-"""After so many commits that had no effect, since others have changed the index, a run stops."""
+"""A run stops after this many commits without effect, because others have changed the index."""
 
 _ROWS_AT_ONCE = 1 << 24
-"""A new part is of files with about so many rows."""
+"""The approximate number of rows of the files in a new part."""
 
 _CACHE_BYTES = 16 * MIB
 
@@ -140,7 +140,7 @@ class _Indexing:
 
 @dataclass(frozen=True)
 class PartBuilding:
-    """A new part that is to be built: from data files, or in place of other parts."""
+    """A part to build: from data files, or in place of other parts."""
 
     files: tuple[DataFile, ...] = ()
     parts: tuple[Segment, ...] = ()

@@ -231,7 +231,7 @@ class _Target:
     def _select_newer(
         self, last: pa.Table, known_keys: pa.Table, memory: DeleteMemory, first_ts: int
     ) -> tuple[pa.Table, pa.Table]:
-        """The changes that are newer than what is known of their keys; and of these, those whose keys are live."""
+        """Selects the changes that are newer than the rows and deletes of their keys; and those of live keys."""
         names = self.key_names
         indices = last.select(names).append_column("index", pa.array(range(last.num_rows), pa.int64()))
         beside = indices.join(known_keys, names, join_type="left outer", use_threads=False).sort_by("index")

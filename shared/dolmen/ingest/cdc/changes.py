@@ -25,7 +25,7 @@ from dolmen.ingest.formats.source_file import BadRow, OnBadRow, RowNumbers
 DELETED, ROW, UNAVAILABLE, CREATED = "delete", "row", "unavailable", "created"
 PORTION_ROWS = 500_000
 PORTION_BYTES = 128 * MIB
-"""The most bytes that are applied at once; they are held in memory, twice for a moment."""
+"""The most bytes that are applied at once; they are in memory, twice for a moment."""
 
 _NOT_NAMED = "the placeholder of an unavailable value (cdc_unavailable_value) names no row"
 

@@ -43,7 +43,7 @@ def _plain_position(text: pa.Array) -> pa.Array:
 
 DIGITS = 20
 _NUMBERS = frozenset({"lsn", "pos", "row", "ts_ms", "ts_us", "ts_ns", "txId", "total_order", "data_collection_order"})
-"""Fields of Debezium's ``source`` and ``transaction`` that are numbers: asked for as such, they are parsed fast."""
+"""Fields of Debezium's ``source`` and ``transaction`` that are numbers: requested as such, they are parsed fast."""
 _OWN = frozenset({"op", "databaseName", "before", "after", "payload", "schema"})
 DELETED_FIELD = "__deleted"
 """The field that Debezium adds to rows without an envelope, if deletes are kept among them."""

@@ -248,7 +248,7 @@ class DropIngestion:
             return DropOutcome(self.drop, "failed", error=error)
 
     def _find_error(self, version: int) -> Error:
-        """Reads the file once more, by the version that rejected it, to find the reason again."""
+        """Reads the file again, by the version that rejected it, to find the reason."""
         try:
             transaction = Transaction(context_of(self.database), base=self.database.at(version).manifest)
             error = self._try_to_add(transaction)

@@ -1,6 +1,6 @@
 """Reads the records of Avro object container files: unpacks blocks within limits, and decodes them by fastavro.
 
-A block of more than 64 MiB, packed or unpacked, is refused: it would have to be held in memory as a whole.
+A block of more than 64 MiB, packed or unpacked, is refused: it would have to fit into memory as a whole.
 
 fastavro takes a negative number of a symbol, or of a branch of a union, for an index from the end, so the lists in its
 schema are replaced by mappings (``_guard``). It takes the lowest 64 bits of a longer number, and finds no items where

@@ -50,7 +50,7 @@ def count_columns(schema: pa.Schema, most: int) -> int:
 
 
 def rows_at_once(schema: pa.Schema, name: str, most: int = BATCH_ROWS) -> int:
-    """How many rows of a file are held at once, if all may be NULL: fewer if there are many columns."""
+    """The number of rows of a file in memory at once, if all may be NULL: fewer if there are many columns."""
     widths = [width(field.type) for field in schema]
     if sum(widths) > BYTES_AT_ONCE:
         widest = schema.field(widths.index(max(widths)))

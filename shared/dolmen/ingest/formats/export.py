@@ -114,7 +114,7 @@ def _timestamp_text(array: pa.Array) -> pa.Array:
 
 
 def _check_years(numbers: pa.Array, first: int, last: int) -> None:
-    """Raises TextError for a time of a year that has not four digits: readers of text know no others."""
+    """Raises TextError for a time in a year without four digits, which readers of text do not know."""
     outside = pc.fill_null(pc.or_(pc.less(numbers, first), pc.greater(numbers, last)), False)
     if pc.any(outside).as_py():
         raise TextError("a time outside of the years 1 to 9999", pc.index(outside, True).as_py())
@@ -241,7 +241,7 @@ def open_whole(file: Path) -> Iterator[BinaryIO]:
 
 
 def check_target(file: Path) -> None:
-    """Raises InputError if a file that is to be written is a directory, or if there is none to write it into."""
+    """Raises InputError if the file is a directory, or if its directory does not exist."""
     if file.is_dir():
         raise InputError(f"{str(file)!r} is a directory: name a file in it")
     file = file if file.exists() else Path(os.path.realpath(file))

@@ -106,7 +106,7 @@ def survey(source: SourceFile, *, skip_bad_rows: bool = False) -> pa.Schema:
 def read(source: SourceFile, schema: pa.Schema | None, *, on_bad_row: OnBadRow | None = None) -> pa.RecordBatchReader:
     """The rows of a file as a stream of batches of exactly ``schema``, in bounded memory, in the file's order.
 
-    Nothing is opened before the first batch is asked for, unless there is no ``schema``: then the file is read twice,
+    Nothing is opened before the first batch is requested, unless there is no ``schema``: then the file is read twice,
     the first time now, to infer the types from all of it.
 
     Args:

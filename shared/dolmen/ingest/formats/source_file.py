@@ -213,7 +213,7 @@ class _TextStream:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How a file's content is to be understood. ``compression`` is None for a plain file."""
+    """The format of a file's content. ``compression`` is None for a plain file."""
 
     kind: FileKind
     compression: Compression | None = None

@@ -111,7 +111,7 @@ def _check(field: pa.Field) -> None:
 
 
 def common_schema(source: pa.Schema, schema: pa.Schema, name: str) -> pa.Schema:
-    """The columns of a file, and the fields in them, that the table has. Raises SchemaError if there are none."""
+    """The columns of a file, and the fields in them, that the table has. Raises SchemaError if it has none of them."""
     kept = _common_fields(source, schema)
     if not kept:
         raise SchemaError(f"file {name!r}: no column is one of the table's; there are: {', '.join(schema.names)}")

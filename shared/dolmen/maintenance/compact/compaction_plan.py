@@ -55,8 +55,8 @@ class CompactionOptions:
         directory: for rows that do not fit into memory; the system's temporary directory by default.
         run_bytes: see ``WriteOptions``; less than there, because much else is in memory, and rows come sorted.
         row_group_bytes: see ``WriteOptions``.
-        splice_bytes: row groups without deleted rows are copied as they are, where so many bytes of them follow upon
-            each other in one file; 0: none is, all rows are decoded and encoded again.
+        splice_bytes: row groups without deleted rows are copied as they are, where at least this many bytes of them
+            are adjacent in one file; 0: all rows are decoded and encoded again.
     """
 
     target_file_bytes: int | None = None

@@ -45,7 +45,7 @@ _SHARE = 2
 """A row group of a full one's size, divided by this, is large enough."""
 
 _RUN_SHARE = 4
-"""The same for a run, whose size in memory is only known to be at least what is reckoned here."""
+"""The same for a run, whose size in memory is estimated from below."""
 
 _OFFSET_BYTES = 4
 
@@ -234,7 +234,7 @@ class Splicing:
     def candidates(self, files: Sequence[DataFile]) -> set[str]:
         """Paths of files of which some row groups may be copied, as far as their entries show.
 
-        There are none in tables with an index, whose row groups are small, and many.
+        Tables with an index have none, because their row groups are small.
         """
         least = 0 if has_index(self._entry) else self._splice_bytes
         stored = COMMIT_TS_ID in self._entry.schema.by_id
@@ -332,7 +332,7 @@ class Splicing:
         except ObjectNotFoundError as error:
             raise missing_file_error(self._context.store, entry, self._name) from error
         if len(found.body) != entry.size - start:
-            return file, None  # reading its rows tells what is wrong
+            return file, None  # reading its rows reports the damage
         try:
             check_footer(found.body[entry.footer[0] - start :], entry)
         except CorruptionError:
@@ -343,7 +343,7 @@ class Splicing:
 
 
 def _runs(pieces: Sequence[_Piece]) -> Iterator[list[_Piece]]:
-    """Pieces that follow upon each other: copied ones of one file, or ones that are not copied."""
+    """Groups adjacent pieces: copied ones of one file, or ones that are not copied."""
     run: list[_Piece] = []
     for piece in pieces:
         if run and not piece.follows(run[-1]):

@@ -108,7 +108,7 @@ class ErasureWork:
 def erasure_work(
     manifest: Manifest, reader: SegmentReader, settings: DatabaseSettings, now_us: int, horizon: int
 ) -> ErasureWork:
-    """Finds what is to be done if the horizon moves to this version. Costs no request without erasures."""
+    """Finds the work that is due if the horizon moves to this version. Costs no request without erasures."""
     listed = erasures_of(manifest, reader)
     if not listed and not manifest.leaving:
         return ErasureWork()
@@ -134,7 +134,7 @@ def rewritten_through(manifest: Manifest, reader: SegmentReader, listed: tuple[E
 
 
 def _least_version(manifest: Manifest, listed: tuple[Erasure, ...], settings: DatabaseSettings, now_us: int) -> int:
-    """The version before which all must expire, so that none holds rows of an erasure whose time has come."""
+    """Finds the version before which all must expire, so that none holds rows of an erasure that is due."""
     due = [each.ts for each in listed if expire_at(each, settings) <= now_us]
     versions = [min((note.version for note in manifest.rewritten if note.through >= ts), default=0) for ts in due]
     return max(versions, default=0)

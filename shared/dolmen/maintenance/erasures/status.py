@@ -292,5 +292,5 @@ def figures_of(manifest: Manifest, reader: SegmentReader, now_us: int) -> Erasur
 
 
 def is_in_danger(requested_at: int, due_at: int, now_us: int) -> bool:
-    """Whether hardly any time is left of an erasure at a time, or none."""
+    """Whether an erasure has hardly any time left, or none."""
     return now_us > due_at - (due_at - requested_at) // _DANGER_PART

@@ -166,7 +166,7 @@ class MarkPart(msgspec.Struct, frozen=True, omit_defaults=True):
     """Some segments that are read to find objects to keep.
 
     Args:
-        kind: what is read: a table's live ``files``, its ``tombstones``, the database's ``erasures``, entries that
+        kind: the source: a table's live ``files``, its ``tombstones``, the database's ``erasures``, entries that
             commits have ``released``, everything that released ``trees`` reach, or that ``manifests`` of lost tags
             need, or those of the present tags (``tagged``), which must be there.
         table: the table's name; "" for the database.

@@ -46,7 +46,7 @@ def ago_text(at_us: int, now_us: int) -> str:
 
 
 def share_text(part: float, whole: float) -> str:
-    """A share in percent: ``12 %``; "<1 %" for what is not nothing."""
+    """A share in percent: ``12 %``; "<1 %" for a small one."""
     share = 100 * part / whole if whole else 0.0
     return "<1 %" if 0 < share < 1 else f"{share:.0f} %"
 

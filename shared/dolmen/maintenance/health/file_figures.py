@@ -210,7 +210,7 @@ class FilesSurvey:
         self.exponents += np.bincount(exponents, minlength=_EXPONENTS)[:_EXPONENTS]
 
     def _add_predicate(self, predicate: Predicate | None, files: int, rows: int) -> None:
-        """Adds what a delete by predicate costs a scan that tests so many rows of so many files."""
+        """Adds the cost of a delete by predicate for a scan that tests these numbers of files and rows."""
         self.deletes_ns += files * _TEST_NS + rows * row_cost_ns(predicate)
 
     @property
