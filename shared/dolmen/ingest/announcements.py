@@ -7,10 +7,7 @@ These are read, each directly or as the body of an SQS record (and there also in
 * EventBridge's "Object Created" events of ``aws.s3``. Their keys are NOT encoded
   (docs.aws.amazon.com/AmazonS3/latest/userguide/ev-events.html).
 
-``s3:TestEvent``, which S3 sends once when notifications are switched on, and other events announce nothing.
-
-Events are not trusted. A bucket's name must be a valid one, a key must be Unicode text that S3 would take, and ETag,
-version and sequencer must be short printable ASCII, because the drop's id is made of them, with ``#`` between.
+``s3:TestEvent`` and other events announce nothing. Events are not trusted: docs/security.md has the checks.
 """
 
 from __future__ import annotations
@@ -55,10 +52,9 @@ class Drop:
     """An object that was created in a landing bucket.
 
     Args:
-        bucket, key: where it is; the key as S3 knows it, not encoded.
+        key: as S3 knows it, not encoded.
         size: in bytes, from the event; 0 if the event lacks it.
         etag: without quotes; empty only where there is a version.
-        version: the id of the object's version; None in a bucket that keeps none.
         sequencer: orders the events of one key.
         created_us: when it was created, microseconds since the epoch, if the event says so.
     """
@@ -73,20 +69,15 @@ class Drop:
 
     @property
     def bucket_url(self) -> str:
-        """The URL of its bucket."""
         return DROP_SCHEME.bucket_url(self.bucket)
 
     @property
     def source(self) -> str:
-        """Its URL."""
         return f"{self.bucket_url}/{self.key}"
 
     @property
     def id(self) -> str:
-        """The id under which it is applied exactly once.
-
-        The same content dropped again is another drop in a bucket with versions, and the same one in a bucket without.
-        """
+        """The id under which it is applied once. With versions, the same content dropped again is another drop."""
         return f"{self.source}#{self.version or self.etag}"
 
     @property
@@ -107,14 +98,13 @@ class Drop:
 
     @property
     def digest(self) -> str:
-        """The digest of its content that is stored with its applied id."""
         return self.etag or self.id
 
 
 def read_drops(body: str | Mapping[str, Any] | None) -> tuple[list[Drop], MessageError | None]:
     """Reads the drops that a message's body announces; also returns the error of the first record that cannot be read.
 
-    Good records beside a bad one are used. The message is then delivered again, and they are still applied once.
+    Good records beside a bad one are used.
     """
     drops: list[Drop] = []
     try:

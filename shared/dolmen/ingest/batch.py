@@ -1,7 +1,4 @@
-"""A batch of messages of a queue: reads them, and applies their requests in one commit.
-
-Each request is applied once, and one that fails does not stop the others.
-"""
+"""A batch of messages of a queue: reads them, and applies their requests in one commit."""
 
 from __future__ import annotations
 
@@ -61,7 +58,6 @@ class Message:
         waits: how often it was sent again because the table of one of its drops did not exist.
         crashes: how often it was delivered without a response, because the function died.
         sent_us: when it was sent first, microseconds since the epoch, if that is known.
-        receipt: identifies this delivery at the queue.
     """
 
     id: str | None
@@ -81,15 +77,13 @@ class Message:
 
     @property
     def answer_id(self) -> str | None:
-        """The id by which the response to Lambda names it."""
         return self.id if self.delivery is None else self.delivery
 
 
 def read_messages(event: Any) -> list[Message]:
     """Reads the messages of an invocation: the records of an SQS event, else the event itself as the only one.
 
-    A malformed record becomes a message without a body, which fails when its drops are read.
-    Raises InputError if the event is not a JSON object.
+    A malformed record becomes a message without a body. Raises InputError if the event is not a JSON object.
     """
     if not isinstance(event, Mapping):
         raise MessageError(f"an event is a JSON object, not {type(event).__name__}")
@@ -102,8 +96,7 @@ def read_messages(event: Any) -> list[Message]:
 def isolate(batch: list[Message]) -> Iterator[list[Message]]:
     """Splits a batch into groups that are handled one after the other.
 
-    A message that kills the process (by its size, say) fails its whole batch. So messages that were delivered several
-    times before are handled after the others, each in a group of its own.
+    Messages that were delivered several times, perhaps because they kill the process, come last, each by itself.
     """
     if fresh := [message for message in batch if message.tries <= MAX_TRIES_TOGETHER]:
         yield fresh
@@ -159,8 +152,7 @@ class BatchRequest:
         digest: of its content.
         add_to: adds its statements to a transaction, bound to ``id``, and returns the decision. An exception fails
             this request alone. Called again if the batch is built again.
-        rejection_id: the id under which a rejection is committed; None if it is never rejected. Of ``id`` and
-            ``rejection_id`` only one is ever applied, however often the request is delivered.
+        rejection_id: the id under which a rejection is committed, instead of ``id``; None if it is never rejected.
     """
 
     id: str
@@ -208,9 +200,8 @@ def apply_together(
 ) -> BatchResult:
     """Applies requests in ONE commit.
 
-    Duplicates in the batch are merged first. A request that fails, or that was applied before (even while this runs),
-    does not affect the others. If the commit itself fails, all its requests fail; delivered again, in any batches, each
-    is still applied once.
+    Duplicates in the batch are merged first. A request that fails, or that was applied before, does not affect the
+    others. If the commit itself fails, all its requests fail; delivered again, each is still applied once.
 
     Args:
         deadline: once it is true, requests not begun yet are postponed, so that the others are committed in time.
@@ -340,7 +331,6 @@ def _applied_before(request: BatchRequest, digest: str, version: int) -> Request
 
 
 def _outcome(request: BatchRequest, leader: BatchRequest, outcome: RequestOutcome) -> RequestOutcome:
-    """The outcome of a request, given the outcome of the first request with its id."""
     if request is leader or outcome.status in ("failed", "postponed"):
         return outcome
     if request.digest != leader.digest:

@@ -1,7 +1,6 @@
 """Delete requests: parses their messages (docs/ingest.md), and applies a batch of them in one commit.
 
-An unknown member is refused, and so is one that is there twice. Numbers mean their digits: one that a double does not
-hold is kept as a decimal, never rounded to a neighbour.
+Numbers mean their digits: one that a double does not hold becomes a decimal, and is never rounded.
 """
 
 from __future__ import annotations
@@ -75,10 +74,7 @@ class DeleteRequest:
 
 
 def parse_request(body: str | Mapping[str, Any] | None, message_id: str | None) -> DeleteRequest:
-    """Reads a message, JSON text or parsed. Raises InputError, which says what to correct.
-
-    ``message_id`` is the request's id where there is no ``request_id``.
-    """
+    """Reads a message, JSON text or parsed; ``message_id`` is its id if it has none. Raises InputError."""
     document = _json(body) if isinstance(body, str) else body
     if not isinstance(document, Mapping):
         raise MessageError(f"a delete request is a JSON object, not {_kind(document)}")
@@ -297,8 +293,7 @@ def apply_deletes(
 ) -> BatchResult:
     """Applies delete requests in ONE commit, each over all of its tables or not at all.
 
-    A request that cannot be applied (no such table or column, a predicate that cannot be read) is refused, alone. Once
-    ``deadline`` is true, requests not begun yet are postponed.
+    A request that cannot be applied is refused alone. Once ``deadline`` is true, requests not begun yet are postponed.
     """
 
     def add_to(transaction: Transaction, request: DeleteRequest) -> Decision:
@@ -315,7 +310,6 @@ def request_values(request: DeleteRequest) -> list[Any]:
 
 
 def request_names(transaction: Transaction | None, request: DeleteRequest) -> frozenset[str]:
-    """The names of a request's tables, and of the columns of those that exist."""
     tables = {*(delete.table for delete in request.deletes), *request_tables(transaction, request)}
     if transaction is None:
         return frozenset(tables)
@@ -332,7 +326,6 @@ def request_tables(transaction: Transaction | None, request: DeleteRequest) -> l
 
 
 def add_request(transaction: Transaction, request: DeleteRequest) -> None:
-    """Adds the statements of a request to a transaction. Raises InputError and NotFoundError as these do."""
     if request.subjects:
         transaction.forget(request.subjects, dropped=request.dropped, request=request.id)
     for delete in request.deletes:

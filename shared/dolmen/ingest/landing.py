@@ -1,9 +1,6 @@
 """The landing buckets: maps objects to tables, opens them, and tags or removes them once their rows are committed.
 
-By its table's ``ingest_landing`` an object in a bucket gets a tag, ``dolmen-landing=ingested``, or
-``dolmen-landing=expire``, by which a lifecycle rule of the bucket removes it. So the ingest function needs no right to
-delete anything. In a plain directory, which has neither tags nor a lifecycle, ``tag`` changes nothing, and ``expire``
-removes the file.
+docs/ingest.md has the rules of ``ingest_landing`` (Afterwards). The ingest function needs no right to delete anything.
 """
 
 from __future__ import annotations
@@ -50,7 +47,6 @@ class Landing:
     """The buckets that files are dropped into.
 
     Args:
-        database_url: objects of the database itself are never taken for drops.
         prefix: what the keys of drops start with; empty for the whole bucket.
         url: a store that replaces every bucket (a directory on one machine); None opens the drop's own bucket.
         rejected_url: where rejects go; None is ``rejected/`` in the bucket of the drop.
@@ -68,9 +64,8 @@ class Landing:
     def path_of(self, drop: Drop) -> LandingPath | None:
         """The path of a drop below the landing prefix; None if the object is not to be ingested.
 
-        Not ingested are objects outside the prefix, those of the database, rejects, records of a hand-over, temporary
-        names, the "folders" of a console, and in a directory files that a symbolic link brings in from outside: else a
-        user who may drop files could make dolmen read files that this user may not read.
+        Files that a symbolic link brings into a directory are left out: else a user who may drop files could make
+        dolmen read files that this user may not read.
         """
         path = drop.key.removeprefix(self.prefix)
         if not drop.key.startswith(self.prefix) or not path or path.endswith("/"):

@@ -1,9 +1,7 @@
 """Late drops: files that were dropped before an erasure, and that are ingested after it, bring no erased row back.
 
-A late row was erased if it matches under the names that the columns had when its file was dropped: it would have
-matched if it had been ingested then. It may match otherwise: under the present names, by which it lands, or under
-another name that a column once had and that the file has instead. Then it may be an erased row or another one, and it
-is rejected.
+A late row was erased if it matches under the names that the columns had when its file was dropped. If it matches only
+under the present names, or under another name that a column once had, it may be another row, and it is rejected.
 """
 
 from __future__ import annotations
@@ -38,7 +36,6 @@ class LateNames:
     """The names under which a file may have the columns by which rows were erased, by id.
 
     Args:
-        ids: these columns.
         at_drop: their names when the file was dropped; several if that time is not known exactly.
         now: their names now, by which the file is read.
         others: with a name that a column had at another time, and that no other column had when the file was dropped.
@@ -135,9 +132,7 @@ class ErasedRows:
     ) -> ErasedRows | None:
         """The rows of one table that were erased after a file was dropped; None if there are none.
 
-        Args:
-            dropped_us: when the file was dropped, by the server's clock; None if that is not known: then all count.
-            every: whether rows that were erased before the drop count, too.
+        ``dropped_us`` is by the server's clock; if it is None, or with ``every``, all erased rows count.
         """
         unit = unit_of(transaction)
         context, base = unit.context, unit.base
@@ -160,12 +155,7 @@ class ErasedRows:
     ) -> None:
         """Reads the file once for each other set of names that it may have; if no column was renamed or dropped, never.
 
-        Args:
-            find_columns: finds the columns of the file's rows.
-            read_columns: reads a file of changes; by default, rows are those of the file.
-
-        Raises:
-            SchemaError: the names at the time of the drop are not known, or the file can't be read by them.
+        Raises SchemaError if the names at the time of the drop are not known, or the file can't be read by them.
         """
         if not (source.format.known.delimiter is None or source.options.header):
             self._check_order(source)

@@ -1,11 +1,7 @@
-"""Gives a table the columns of a dropped file that it lacks (``ingest_new_columns: add``).
+"""Gives a table the columns of a dropped file that it lacks (``ingest_new_columns: add``; docs/ingest.md, New columns).
 
-A file that fits is read once. Any other is surveyed, whole: if it has columns that the table lacks, they are added in
-the file's own commit, before its rows, and the file is read again. Two processes that add columns to
-one table at once conflict: the second builds its batch again, on the columns that the first has committed.
-
-A column that holds nothing says no type, so it is not added; it is read, and left out. A column of the table whose type
-is too narrow for a value of the file gets the file's type, if it may change to that.
+Two processes that add columns to one table at once conflict: the second builds its batch again, on the columns that the
+first has committed.
 """
 
 from __future__ import annotations
@@ -69,9 +65,7 @@ def ingest_with_new_columns(
 ) -> NewColumns:
     """Ingests a file, adding the columns that the table lacks, and widening those that are too narrow; returns these.
 
-    Args:
-        request: the file's id.
-        ingest: adds the file's rows to the transaction by these settings. May be called several times.
+    ``ingest`` adds the file's rows to the transaction by these settings. It may be called several times.
     """
     strict = replace(settings, on_bad_row="reject_file")
 

@@ -1,14 +1,13 @@
 """Queues of messages: of SQS, or a directory on one machine in which each message is a file.
 
-A queue of SQS takes messages of up to a megabyte, ten at a time and a megabyte together
-(docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_SendMessageBatch.html). A directory has::
+SQS limits messages: docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_SendMessageBatch.html. A
+directory has::
 
     queue/<name>.json           messages that wait, those of users among them
     queue/.claimed/<id>.<name>  messages that were delivered, until they are done
     dead-letters/*.json         beside the queue: messages that the local pipeline gave up
 
-A message may arrive twice, and one whose sending seemed to fail may arrive all the same: readers apply each once, by an
-id inside.
+A message may arrive twice: readers apply each once, by an id inside.
 """
 
 from __future__ import annotations
@@ -67,12 +66,9 @@ class Queue(Protocol):
     """The most bytes of one message, in UTF-8."""
 
     def send(self, bodies: Sequence[str]) -> None:
-        """Sends messages.
+        """Sends messages. Raises LimitError if one is too large; none was sent.
 
-        Raises:
-            LimitError: a message is too large; none was sent.
-            NotFoundError, AccessDeniedError, StoreUnavailableError: some may have been sent. Sent again, they do no
-                harm.
+        Raises NotFoundError, AccessDeniedError, StoreUnavailableError; some may have been sent, and may be sent again.
         """
 
     def depth(self) -> QueueDepth:
@@ -160,8 +156,7 @@ _MAX_SHOWN_BYTES = 200
 class DirectoryQueue:
     """A queue whose messages are the ``*.json`` files of a directory. Anyone may put one there, by any name.
 
-    A file is claimed when it is delivered: it is renamed into ``.claimed``, so another file of its name is another
-    message. Raises NotFoundError if there is no such directory.
+    A file that is delivered is renamed into ``.claimed``. Raises NotFoundError if there is no such directory.
     """
 
     max_bytes = MAX_FILE_BYTES
@@ -382,8 +377,7 @@ def open_queue(url: str | os.PathLike[str], runtime: Runtime | None = None, *, e
     """The queue that a URL names; asks nothing of the network. Raises InputError, NotFoundError.
 
     Args:
-        url: of an SQS queue (``https://sqs.<region>.amazonaws.com/<account>/<name>``, or at any other endpoint), or a
-            directory.
+        url: ``https://sqs.<region>.amazonaws.com/<account>/<name>``, or at any other endpoint, or a directory.
         expedited: give up on a request after ``EXPEDITED_SECONDS``, without another attempt.
     """
     text, runtime = os.fspath(url), runtime or shared_runtime()

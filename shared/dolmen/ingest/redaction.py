@@ -1,7 +1,6 @@
 """Describes errors for logs: kinds, names and numbers, never a value of the data or of a request.
 
-An error is written for the sender of the data, and quotes it; a reject's report, which is beside the data, may do so.
-A log is read by other people, and stored elsewhere and longer. The name of an erased person must not stay in it.
+A log is read by other people than the data, and stored longer: the name of an erased person must not stay in it.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ class UnforeseenError(InputError):
 
 @dataclass(frozen=True)
 class RequestContent:
-    """The parsed JSON of a request, by which quotations of it are found in a message.
+    """The parsed JSON of a request, to find quotations of it in a message.
 
     Any text or number in it may be a value, unless it is among the ``names`` of tables and columns.
     """

@@ -1,7 +1,6 @@
 """Lists rejects, reads their reports, opens them, and puts them back into the landing place under a new name.
 
-Beside the copy and the report of a reject (see ``rejects``) ``<copy>.retried.json`` says when it was put back, and
-under which name. The ordinary pipeline then ingests it.
+Beside the copy and the report of a reject ``<copy>.retried.json`` says when it was put back, and under which name.
 """
 
 from __future__ import annotations
@@ -33,12 +32,9 @@ _DIGEST = re.compile(r"[0-9a-f]{8}")
 
 @dataclass(frozen=True, slots=True)
 class RejectEntry:
-    """A reject as a listing shows it.
+    """A reject as a listing shows it; ``rejected_us`` is by the store's clock.
 
-    Args:
-        key: key of the copy, or of the report without its ending if the drop was not copied; then ``size`` is None.
-        rejected_us: when its report was written, by the store's clock.
-        retried: whether it was put back into the landing place.
+    ``key`` is the copy's, or the report's without its ending if the drop was not copied; then ``size`` is None.
     """
 
     key: str

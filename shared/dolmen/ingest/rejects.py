@@ -9,13 +9,10 @@ good rows are ingested the other two; reports are written last::
     <table>/<path>/<name>-<digest8>.rows.jsonl               a JSON object for each row: row, line, column, reason, text
     <table>/<path>/<name>-<digest8>.rows.jsonl.error.json    how many they are, the first positions
 
-The digest is of the drop, and of the bad rows, so that the same event delivered again meets its own reject, and another
-file of the same name does not. If the table changes between two deliveries of one event, other rows may be bad, and
-then there are two copies. Rows are written BEFORE the commit of the good ones, so that nothing is lost in between.
-
-A file that is too large to be copied in the time that is left stays where it was dropped: its report has
-``"copy": null``. ``text`` is a row's bytes in the file (``text_base64`` where they are not UTF-8), or a JSON object if
-the file is not text. If rows have no text, the whole file is copied too, to ``<name>-<digest8>.rows.csv``.
+The digest is of the drop, and of the bad rows: the same event delivered again meets its own reject. Rows are written
+BEFORE the commit of the good ones, so that nothing is lost in between. ``text`` is a row's bytes in the file
+(``text_base64`` where they are not UTF-8), or a JSON object if the file is not text. If rows have no text, the whole
+file is copied too, to ``<name>-<digest8>.rows.csv``.
 """
 
 from __future__ import annotations
@@ -52,8 +49,7 @@ _ENDING = re.compile(r"(\.[A-Za-z0-9]{1,10})?(\.(gz|zst|bz2|xz|lz4|zip))?$", re.
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """A rejected drop, or the rejected rows of one. ``key`` is the copy's, in the store for rejects; of a drop that was
-    not copied it is the report's, without its ending."""
+    """A rejected drop or rows of one. ``key`` is that of the copy; without one, of the report without its ending."""
 
     key: str
     url: str
@@ -103,12 +99,7 @@ def reject_drop(
     *,
     copy: bool = True,
 ) -> Reject:
-    """Copies a drop to where rejects go, then writes the reason beside it. Repeated, it changes nothing.
-
-    Args:
-        database: details of the database at that time, for the report.
-        copy: False leaves the drop where it is, and the report says so.
-    """
+    """Copies a drop, if ``copy``, to where rejects go, then writes the reason beside it. May be repeated."""
     store, key = landing.rejects_store(drop), reject_key(drop, path)
     try:
         if copy:

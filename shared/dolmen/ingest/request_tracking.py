@@ -29,10 +29,7 @@ def compose(
 ) -> str:
     """The message that asks for a delete, checked as the function will check it. Raises InputError.
 
-    Args:
-        tables: one, or several for one atomic delete of the same from each.
-        keys: values, or lists of them for a key of several columns; or a table of the key's columns, which ``on``
-            names in their order.
+    ``keys`` are values, or lists of them for a key of several columns, or a table of the columns that ``on`` names.
     """
     members: dict[str, Any] = {"table": tables[0]} if len(tables) == 1 else {"tables": list(tables)}
     if where is not None:
@@ -91,10 +88,7 @@ class RequestStatus:
 
 
 def status_of(database: Database, ids: Sequence[str], queue: Queue | None = None) -> list[RequestStatus]:
-    """Looks up the states of requests, in their order: two requests for all of them, more only for old ids.
-
-    A ``queue`` that is a directory is looked through.
-    """
+    """Looks up the states of requests, in their order: two requests for all of them, more only for old ids."""
     letters = dict(_letters(queue, frozenset(ids))) if isinstance(queue, DirectoryQueue) else {}
     # After the queue: a request on its way between them is in both.
     applied = unit_of(database.transaction()).find_applied(ids)

@@ -1,6 +1,6 @@
 """Debts: the background work that remains, computed from metadata alone.
 
-Nothing is listed. Segments are counted by their entries in the manifest, unless exact figures are asked for. The entry
+Nothing is listed. Segments are counted by their entries in the manifest, unless exact figures are requested. The entry
 of an idle table is fetched once and cached, since the manifest does not contain it.
 """
 
@@ -38,13 +38,10 @@ class TableDebt:
     """The maintenance work that one table needs.
 
     Args:
-        name: the table's name.
         exact: whether all figures are exact. Otherwise figures of spilled files are as of their spill, and
             ``small_files`` is estimated from the mean file size in each segment.
-        files: number of data files.
         rows: physical rows in the files.
         dead_rows: rows that deletion vectors delete. Rows hidden only by tombstones are not known.
-        bytes: size of all data files.
         tombstones: number of unresolved deletes, including spilled ones.
         where_tombstones, keys_tombstones: tombstones by kind; without ``exact`` only those in the manifest.
         tombstone_bytes: size of the tombstones' records; without ``exact`` only of those in the manifest.
@@ -53,7 +50,6 @@ class TableDebt:
         oldest_unresolved_ts: timestamp of the oldest unresolved delete; None if there is none.
         oldest_unresolved_age_us: its age at the newest commit, in microseconds; None if there is none.
         small_files, small_bytes: number and size of files below half the target size.
-        target_file_bytes: target size of a data file.
         vector_objects: number of ``.del`` objects that hold vectors of entries in the manifest.
         segments: the table's segments, by kind.
         inline_bytes: size of each tail in the manifest, by kind.
@@ -61,8 +57,7 @@ class TableDebt:
         published_version: the version that Iceberg's readers see; 0 if there is none yet, None if the table is not
             published.
         publication_lag_us: age of the oldest change that they do not see, at the newest commit, in microseconds.
-        index_entries: number of entries in the index, those of rows that are gone included; None if there is none, and
-            none is to be made.
+        index_entries: number of entries in the index, including those of rows that are gone; None without an index.
     """
 
     name: str
@@ -92,7 +87,6 @@ class TableDebt:
 
     @property
     def live_rows(self) -> int:
-        """Rows that deletion vectors do not delete."""
         return self.rows - self.dead_rows
 
     @property
@@ -102,11 +96,9 @@ class TableDebt:
 
     @property
     def files_saved(self) -> int:
-        """The number of files that compaction of the small ones would save."""
         return max(0, self.small_files - -(-self.small_bytes // self.target_file_bytes)) if self.small_files else 0
 
     def to_dict(self) -> dict[str, Any]:
-        """These figures for JSON."""
         derived = {"live_rows": self.live_rows, "files_saved": self.files_saved, "index_lag_rows": self.index_lag_rows}
         return asdict(self) | derived
 
@@ -116,21 +108,17 @@ class Debts:
     """The background work that a database needs.
 
     Args:
-        version: the version that was looked at.
-        created_at: its time by the store's clock, in microseconds; ages are measured at this time.
-        tables: debts of tables, by name.
-        manifest_bytes: size of the manifest, which every commit uploads.
+        version, created_at: the version and its time by the store's clock, in microseconds, at which ages are measured.
         manifest_budget: size beyond which entries are moved into segments.
         inline_bytes: size of the database's own tails in the manifest, by kind.
         segments: the database's own segments, by kind.
-        versions: number of kept versions.
         applied_ids: number of remembered request ids.
         released_objects: objects in ``released`` that wait to be deleted, without those listed in segments.
         released_trees: segments among them that are released with everything that they name.
         released_bytes: known size of released segments and of the data files that these name.
         horizon_age_us: microseconds since the horizon moved; None if it never did.
         orphan_cutoff_age_us: least age of orphans that collection could delete; None if it never ran.
-        revoked_intents: number of jobs taken for dead that might still try to commit.
+        revoked_intents: number of jobs that count as dead and might still try to commit.
     """
 
     version: int
@@ -160,7 +148,6 @@ class Debts:
 
     @property
     def publication_lag_us(self) -> int:
-        """The greatest lag of a publication; 0 if none is behind."""
         return max((table.publication_lag_us or 0 for table in self.tables.values()), default=0)
 
     def __repr__(self) -> str:
@@ -175,7 +162,6 @@ class Debts:
         return f"<Debts of version {self.version}, {count_text(len(self.tables), 'table')}: {work}; {size}>"
 
     def to_dict(self) -> dict[str, Any]:
-        """These figures for JSON."""
         tables = {name: table.to_dict() for name, table in self.tables.items()}
         return asdict(self) | {"tables": tables, "oldest_unresolved_age_us": self.oldest_unresolved_age_us}
 

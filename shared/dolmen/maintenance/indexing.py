@@ -1,7 +1,6 @@
 """Indexing: makes and merges the parts of a table's index, for tables with the property ``index``.
 
-New files get a part of their own, and parts of similar size are merged (log-structured), so that an entry is written a
-logarithmic number of times. Each part is one commit. Readers see no change, and nothing waits for an index.
+New files get a part of their own, and parts of similar size are merged (log-structured). Each part is one commit.
 """
 
 from __future__ import annotations
@@ -42,10 +41,10 @@ MOST_ENTRIES = 1 << 26
 """Parts are not merged into a larger one."""
 
 MOST_LOST = 3
-"""After so many commits that had no effect, since others have changed the index, a run stops."""
+"""A run stops after this many commits without effect, because others have changed the index."""
 
 _ROWS_AT_ONCE = 1 << 24
-"""A new part is of files with about so many rows."""
+"""The approximate number of rows of the files in a new part."""
 
 _CACHE_BYTES = 16 * MIB
 
@@ -55,10 +54,8 @@ class Indexed:
     """The result of a run.
 
     Args:
-        table: its name.
         files: data files that were read.
         entries: entries that were written, those of merged parts included.
-        commits: number of versions made.
         finished: False when it stopped early: call it again.
     """
 
@@ -95,8 +92,6 @@ def index_table(context: Context, name: str, *, deadline: Callable[[], bool] = n
 
 @dataclass
 class _Indexing:
-    """One call of ``index_table``."""
-
     context: Context
     name: str
     files: int = 0
@@ -144,7 +139,7 @@ class _Indexing:
 
 @dataclass(frozen=True)
 class PartBuilding:
-    """A new part that is to be built: from data files, or in place of other parts."""
+    """A part to build: from data files, or in place of other parts."""
 
     files: tuple[DataFile, ...] = ()
     parts: tuple[Segment, ...] = ()
@@ -285,7 +280,6 @@ class IndexVersion:
 
 
 def index_reader(context: Context) -> IndexReader:
-    """A reader with a cache of its own: building parts reads each page once."""
     return IndexReader(context.store, context.runtime, ObjectCache(_CACHE_BYTES))
 
 

@@ -1,12 +1,10 @@
 """Resolution: turns tombstones into deletion vectors, file by file, so that scans need not evaluate deletes.
 
-Every scan of a file must check each tombstone that is younger than the file. Resolution checks them once: it reads the
-columns that the tombstones name, and records the positions of the rows they match. It begins with the oldest files,
-to which most tombstones apply. A tombstone is dropped when the last file that it may match is done, so the oldest
-deletes are dropped first.
+It reads the columns that the tombstones name, from the oldest files on, and records the positions of the rows that
+match. A tombstone is dropped when the last file that it may match is done.
 
-For the tombstones of erasures it also tests the rows that are hidden already: they are still in the file. The receipt
-of an erasure, and the entries, record the files in which it matches a row. Compaction rewrites these in time.
+For tombstones of erasures it also tests hidden rows, which are still in the file. Entries and receipts record the files
+with matches; compaction rewrites these in time.
 """
 
 from __future__ import annotations
@@ -53,7 +51,6 @@ class Resolved(FactSheet):
     """The result of a resolution.
 
     Args:
-        table: the table's name.
         tombstones: number of unresolved deletes when it began.
         dropped: tombstones that its commits removed.
         looked_at: files that were older than a tombstone.
@@ -61,7 +58,6 @@ class Resolved(FactSheet):
         changed: files in which rows were deleted.
         rows: rows that are now hidden by position.
         bytes_read: bytes read from data files, Bloom filters included.
-        commits: number of versions made.
         finished: False when it stopped early: call it again.
         gathered: vectors that were moved into few objects.
         excluded: files that have none of the keys, by their Bloom filters; they count as read, too.
@@ -221,7 +217,6 @@ class _Resolution:
         self._commit()
 
     def _read(self, plans: list[FilePlan]) -> int:
-        """Finds the hidden rows of files. Returns the number of files finished."""
         erasing = {plan.file.path: self.matches.tombstones_for(plan.file) for plan in plans}
         plain = [plan for plan in plans if not erasing[plan.file.path]]
         # The index first: it reads no data file. It cannot count the hidden rows that erasures match.
@@ -348,9 +343,8 @@ _BATCH_BYTES = 16 * MIB
 def gather_vectors(context: Context, name: str, *, deadline: Callable[[], bool] = never) -> int:
     """Moves a table's small vectors into few objects, if they are in many. Returns the number of vectors moved.
 
-    Every delete by position leaves a ``.del`` object of its own, and a scan fetches vectors that are side by side in
-    one request. Nothing must be left to resolve: a moved vector needs a greater pair, so its file's
-    ``applied_through`` becomes that of the snapshot.
+    Nothing must be left to resolve: a moved vector needs a greater pair, so its file's ``applied_through`` becomes that
+    of the snapshot.
     """
     manifest = (context.head.cached or context.head.refresh()).manifest  # it need not be the newest
     entry = context.segments.whole(manifest.table(name))

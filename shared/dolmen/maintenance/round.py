@@ -1,15 +1,12 @@
 """One round of maintenance, as the compact function runs it at each call and ``make up`` every minute.
 
-The order is expire, resolve, compact, index, merge, publish, because each step leaves less work for the next. Tables
-take turns: the one with most work goes first, each gets a share of the time, and time that a table does not need goes
-to others.
+Tables take turns: the one with most work goes first, each gets a share of the time, and unused time goes to others.
 
-The event of a scheduled function is the payload (``Input``) of an EventBridge Scheduler schedule::
+The event of a scheduled function is the payload (``Input``) of an EventBridge Scheduler schedule, or the envelope that
+EventBridge makes, whose ``detail`` is the payload::
 
     {"tables": ["events"], "steps": ["resolve", "compact"]}         to compact; both may be left out
     {"dry_run": true}                                                to gc; may be left out
-
-or, without ``Input``, the envelope that EventBridge makes, whose ``detail`` is the payload.
 """
 
 from __future__ import annotations
@@ -47,13 +44,7 @@ STEPS: tuple[Step, ...] = ("expire", "resolve", "compact", "index", "merge", "pu
 
 @dataclass(frozen=True)
 class Done:
-    """A step that ended without error, whether or not there was work to do.
-
-    Args:
-        table: the table's name; None for steps of the whole database.
-        result: what the step's function returned.
-        seconds: its duration.
-    """
+    """A step that ended without error, whether or not there was work to do; ``table`` is None for all."""
 
     step: Step
     table: str | None
@@ -104,7 +95,6 @@ class Round:
         return f"<Round{ending}:{f'{lines}{rest}' or ' there was nothing to do'}>"
 
     def results(self, step: Step) -> list[Any]:
-        """The results of all runs of one step."""
         return [done.result for done in self.done if done.step == step]
 
 
@@ -310,10 +300,7 @@ class Deadline:
 
 
 class DeadlineShare:
-    """A share of a deadline.
-
-    At least one step fits into any share: it says stop at its second call at the earliest, unless the whole is over.
-    """
+    """A share of a deadline, into which at least one step fits, unless the whole is over."""
 
     def __init__(self, whole: Deadline, left_at_end: float) -> None:
         self._whole, self._left_at_end = whole, left_at_end
@@ -335,7 +322,6 @@ class CompactRequest:
 
     @classmethod
     def of(cls, event: Any) -> CompactRequest:
-        """Reads an event. Raises InputError for wrong or unknown members."""
         payload = _payload(event, ("tables", "steps"))
         tables, steps = _names(payload, "tables"), _names(payload, "steps")
         for name in tables or ():
@@ -347,13 +333,10 @@ class CompactRequest:
 
 @dataclass(frozen=True)
 class GcRequest:
-    """A request for a collection."""
-
     dry_run: bool = False
 
     @classmethod
     def of(cls, event: Any) -> GcRequest:
-        """Reads an event. Raises InputError for wrong or unknown members."""
         dry_run = _payload(event, ("dry_run",)).get("dry_run", False)
         if not isinstance(dry_run, bool):
             raise InputError(f"dry_run is {dry_run!r}: give true or false")
@@ -415,7 +398,6 @@ def facts_of(result: Any) -> dict[str, Any]:
 
 
 def changed_anything(result: Any) -> bool:
-    """Whether a step or collection made a version or deleted an object."""
     if isinstance(result, Collected):
         return bool(result.objects or result.versions_expired or result.revoked)
     return bool(result.commits > 0)

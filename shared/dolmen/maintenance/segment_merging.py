@@ -1,7 +1,6 @@
 """Merges segments: few stay, whatever the number of commits, and none consists mostly of removed entries.
 
-Segments of similar size are merged (log-structured), so that an entry is rewritten a logarithmic number of times. A
-merge of segments of files folds overlays and removals into the entries, which takes them out of the root.
+A merge of segments of files folds overlays and removals into the entries, which takes them out of the root.
 """
 
 from __future__ import annotations
@@ -46,7 +45,6 @@ class Merged:
     """The result of a run.
 
     Args:
-        commits: number of merges committed.
         inputs, outputs: numbers of segments that were merged, and that replaced them.
         finished: False when it stopped at its deadline with work left.
     """

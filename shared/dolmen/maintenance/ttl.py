@@ -1,8 +1,7 @@
 """Expiry: deletes rows of tables with the property ``ttl`` by tombstones, once the rows are old enough.
 
-A run adds at most one tombstone per table, in one commit for all tables. It adds none where statistics prove that no
-live file holds a row that has expired since the last tombstone. The last expiry is remembered in the table's
-properties. So an idle table gets no tombstones, however often this runs.
+A run adds at most one tombstone per table, in one commit for all tables, and none where statistics and the last expiry,
+which is in the table's properties, prove that no live row has expired.
 """
 
 from __future__ import annotations

@@ -58,10 +58,7 @@ def _load(context: Context, entry: TableEntry, tombstones: Sequence[Tombstone]) 
 
 
 class ErasureMatches:
-    """Matches rows with the deletes of a table's erasures, each by itself, hidden rows included.
-
-    Hidden rows are still on the disk, so a file in which an erasure matches any row has to be rewritten in time.
-    """
+    """Matches rows, hidden ones included, with the deletes of a table's erasures, each by itself."""
 
     def __init__(self, context: Context, entry: TableEntry, tombstones: Sequence[Tombstone]) -> None:
         self._context, self._entry = context, entry
@@ -72,7 +69,6 @@ class ErasureMatches:
         self._alone: dict[Blob, tuple[KeysLookup, ...]] = {}
 
     def tombstones_for(self, file: DataFile) -> FileTombstones:
-        """The tombstones that may match rows of a file, by its statistics."""
         return self._judge.that_may_hide(RowBounds.of(file, self._entry.schema, self.ids))
 
     def row_groups(self, file: OpenFile, to_read: Sequence[RowGroup]) -> list[RowGroup]:

@@ -1,12 +1,8 @@
 """Change data capture: files of inserts, updates and deletes, each applied once, in whatever order they arrive.
 
-Changes are ordered by a sequence, a column of the table. Of each key the change with the greatest sequence wins; of
-equal ones in a file the later, of equal ones in two files the one that was applied first.
-
-A file whose sequences are all above those of the table is applied without a look at the rows, as an upsert is. Any
-other one is compared with the rows of its keys and with the memory of deleted ones (``cdc_memory``); a change that is
-not newer has no effect. A row that is older than that memory, and whose key is unknown, may have been deleted since: it
-is a bad row. Large files are taken in portions, which see those before them.
+docs/cdc.md says which change wins. A file whose sequences are all above those of the table is applied without a look at
+the rows, as an upsert is. Any other one is compared with the rows of its keys and with the memory of deleted ones.
+Large files are taken in portions, which see those before them.
 """
 
 from __future__ import annotations
@@ -164,8 +160,6 @@ def _images(upserts: pa.Table, fields: Iterable[Field]) -> tuple[dict[int, pa.Ar
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """The table that changes are applied to."""
-
     transaction: Transaction
     name: str
     fields: tuple[Field, ...]
@@ -201,7 +195,6 @@ class _Target:
 
     @property
     def key_names(self) -> list[str]:
-        """The names of the key's columns in tables of changes."""
         return [str(field.id) for field in self.keys]
 
     def apply(self, changes: pa.Table, first_ts: int) -> ChangeCounts:
@@ -232,14 +225,13 @@ class _Target:
         return ChangeCounts(last.num_rows - deleted, deleted, changes.num_rows - last.num_rows - bad)
 
     def _least_and_greatest(self, changes: pa.Table) -> list[Plain]:
-        """Least and greatest sequence."""
         ends = pc.min_max(changes[str(self.sequence.id)])
         return to_plain(pa.array([ends["min"], ends["max"]], self.sequence.arrow_type))
 
     def _select_newer(
         self, last: pa.Table, known_keys: pa.Table, memory: DeleteMemory, first_ts: int
     ) -> tuple[pa.Table, pa.Table]:
-        """The changes that are newer than what is known of their keys; and of these, those whose keys are live."""
+        """Selects the changes that are newer than the rows and deletes of their keys; and those of live keys."""
         names = self.key_names
         indices = last.select(names).append_column("index", pa.array(range(last.num_rows), pa.int64()))
         beside = indices.join(known_keys, names, join_type="left outer", use_threads=False).sort_by("index")
@@ -321,5 +313,4 @@ class _Target:
 
 
 def _with_names(changes: pa.Table, fields: tuple[Field, ...]) -> pa.Table:
-    """Columns of the table, under their names."""
     return pa.table([changes[str(field.id)] for field in fields], [field.name for field in fields])

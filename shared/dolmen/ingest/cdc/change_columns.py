@@ -85,7 +85,6 @@ def image_columns(source: SourceFile, settings: CdcSettings, *, skip_bad_rows: b
 
 
 def _type_at(kind: pa.DataType, path: Iterable[str]) -> pa.DataType | None:
-    """The type of the field at a path; None if there is no such field."""
     for name in path:
         index = kind.get_field_index(name) if t.is_struct(kind) else -1
         if index < 0:
@@ -184,8 +183,7 @@ def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:
 def find_text_positions(source: SourceFile, settings: CdcSettings) -> dict[str, bool]:
     """Finds whether a file of events has text, not numbers, at the paths of the sequence: by its first event or schema.
 
-    A path that does not occur in the first megabyte of the file is left out. So is a file that cannot be read: the
-    reader reports why.
+    A path that is not in the first megabyte is left out. So is a file that cannot be read: the reader reports why.
     """
     if settings.envelope != "debezium":
         return {}

@@ -1,8 +1,8 @@
 """Turns the changes in a file into tables of one shape, whatever the envelope; rows without a change are bad rows.
 
-A table of changes has the columns of the table they are for, named by their ids, and two more: ``delete``, and ``row``,
-the number of the row in the file. If the source left values out, it has ``unavailable`` too, the ids of the columns
-concerned, and ``created``, whether the change created its row.
+A table of changes has the columns of its table, named by their ids, and ``delete`` and ``row``, the number of the row
+in the file. If the source left values out, it has ``unavailable`` too, the ids of the columns concerned, and
+``created``, whether the change created its row.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dolmen.ingest.formats.source_file import BadRow, OnBadRow, RowNumbers
 DELETED, ROW, UNAVAILABLE, CREATED = "delete", "row", "unavailable", "created"
 PORTION_ROWS = 500_000
 PORTION_BYTES = 128 * MIB
-"""The most bytes that are applied at once; they are held in memory, twice for a moment."""
+"""The most bytes that are applied at once; they are in memory, twice for a moment."""
 
 _NOT_NAMED = "the placeholder of an unavailable value (cdc_unavailable_value) names no row"
 
@@ -43,7 +43,6 @@ class BadChanges:
         self._numbers = RowNumbers(self.report)
 
     def add_unread(self, bad: BadRow) -> None:
-        """Adds a row that could not be parsed."""
         self._numbers.add(bad)
 
     def add(self, reason: str, row: int, column: str | None = None) -> None:

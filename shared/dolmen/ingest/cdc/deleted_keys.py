@@ -1,8 +1,7 @@
-"""The memory of a table of changes: which keys were deleted at which sequence, in a table beside it.
+"""The memory of a table of changes: the keys that were deleted at each sequence, in ``<table>__deleted`` (docs/cdc.md).
 
-``<table>__deleted`` has the key's columns and the sequence column; each delete that is applied adds a row. It holds
-every delete after ``forgotten_through`` of the table's ``sequences``; a row that is there again since has a greater
-sequence, which counts. Older deletes are removed from it, at most sixteen times within ``cdc_memory``.
+It has the key's columns and the sequence column, and holds every delete after ``forgotten_through`` of the table's
+``sequences``; a row that exists again since has a greater sequence, which counts.
 
 It also records which values are older than their rows, because the source left them out of later changes: a row with
 the sequence of the row, the id of the column (``kept_column``) and the sequence of the change that the value is from
@@ -49,8 +48,7 @@ class LatestSequences:
     Args:
         rows: the columns of keys that are live or remembered, ``live`` (whether there are rows of it), the greatest
             ``sequence`` (NULL for rows without one) and ``ts`` (when it came to it).
-        kept: values of live rows that are older than their sequences: ``index`` among ``rows``, ``kept_column``,
-            ``kept_since``.
+        kept: values of live rows that are older: ``index`` among ``rows``, ``kept_column``, ``kept_since``.
     """
 
     rows: pa.Table
@@ -169,10 +167,9 @@ def _condition_on(field: Field, values: pa.ChunkedArray, most: int) -> Predicate
 
 @dataclass(frozen=True, slots=True)
 class DeleteMemory:
-    """The memory of one table, as a transaction sees it.
+    """The memory of one table, as a transaction sees it; ``table`` is None until the first changes create it.
 
     Args:
-        table: None until it is created, by the first changes.
         forgotten_through: deletes up to this sequence (plain) may be missing in it; None: all are there.
         forget: the sequence in JSON form up to which it is to be emptied now; None: it is not.
     """

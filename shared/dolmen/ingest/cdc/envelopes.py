@@ -1,10 +1,4 @@
-"""Takes changes out of their envelopes, and composes their sequences: docs/cdc.md says how each envelope is read.
-
-Of Debezium's ``before`` only the key is read. Lines that are ``null``, objects with neither image nor operation
-(Kafka's tombstones, heartbeats, borders of transactions), operation ``m`` and messages about the source's columns,
-which have a ``databaseName``, are skipped; the last are counted. A value that the source left out (``unavailable``) is
-marked as such, and never taken for a value.
-"""
+"""Takes changes out of their envelopes, and composes their sequences: docs/cdc.md says how each envelope is read."""
 
 from __future__ import annotations
 
@@ -49,7 +43,7 @@ def _plain_position(text: pa.Array) -> pa.Array:
 
 DIGITS = 20
 _NUMBERS = frozenset({"lsn", "pos", "row", "ts_ms", "ts_us", "ts_ns", "txId", "total_order", "data_collection_order"})
-"""Fields of Debezium's ``source`` and ``transaction`` that are numbers: asked for as such, they are parsed fast."""
+"""Fields of Debezium's ``source`` and ``transaction`` that are numbers: requested as such, they are parsed fast."""
 _OWN = frozenset({"op", "databaseName", "before", "after", "payload", "schema"})
 DELETED_FIELD = "__deleted"
 """The field that Debezium adds to rows without an envelope, if deletes are kept among them."""
@@ -87,9 +81,7 @@ class ChangeBatch:
 class ColumnEnvelope:
     """Rows with a column that has the operation; a file of a full load has no such column.
 
-    Args:
-        has_operation: whether the file's rows have an operation. The first one decides: where only some have, a delete
-            may have lost its own, and must not become an insert.
+    The first row decides ``has_operation``: where only some have one, a delete must not become an insert.
     """
 
     fields: tuple[Field, ...]
@@ -132,7 +124,6 @@ class ColumnEnvelope:
         return options
 
     def open(self, batch: pa.RecordBatch) -> ChangeBatch:
-        """The changes of a batch."""
         paths = self._paths
         words = pc.ascii_lower(pc.utf8_trim_whitespace(batch[self.settings.operation]))
         if self.settings.envelope == "dms":
@@ -172,7 +163,6 @@ class DebeziumEnvelope:
 
     @property
     def schema(self) -> pa.Schema:
-        """The schema to read the file with."""
         own: _Tree = {"op": pa.field("op", pa.string()), "databaseName": pa.field("databaseName", pa.string())}
         for path in self.settings.sequence_from:
             names = path.split(".")
@@ -194,7 +184,6 @@ class DebeziumEnvelope:
         return [field for field in self.fields if field != self.sequence]
 
     def _sequence_part_type(self, path: str) -> pa.DataType:
-        """The type to read a part of the sequence as: as the file has it, whatever the column is."""
         kind = self.sequence.arrow_type
         if not (t.is_string(kind) or t.is_integer(kind)):
             return kind
@@ -206,7 +195,6 @@ class DebeziumEnvelope:
         return replace(options, extra="ignore", null_lines="skip")
 
     def open(self, batch: pa.RecordBatch) -> ChangeBatch:
-        """The changes of a batch."""
         wrapped = pc.is_valid(batch["payload"])
 
         def at(*path: str) -> pa.Array:
@@ -250,7 +238,7 @@ def choose_envelope(
     unused: Sequence[str] = (),
     marked: Sequence[Field] = (),
 ) -> Envelope:
-    """The envelope of a table's files.
+    """Chooses the envelope of a table's files.
 
     Args:
         reject_extra: whether a row with a column that the table does not have is bad.

@@ -153,8 +153,6 @@ class MarkedText:
         self._placed = re.compile(rb"((?i:%b))(\s*:\s*)(?:%b)(?=\s*[,}])" % (names, forms))
 
     def source(self, source: SourceFile) -> SourceFile:
-        """The file with marks."""
-
         @contextmanager
         def opened() -> Iterator[Any]:
             with source.stream() as stream:
@@ -163,7 +161,6 @@ class MarkedText:
         return replace(source, open=cast(Any, opened), format=replace(source.format, compression=None))
 
     def mark(self, lines: bytes) -> bytes:
-        """Whole lines with marks."""
         if not any(word in lines for word in self._words):
             return lines
         return self._placed.sub(self._replacement, lines)
@@ -189,7 +186,6 @@ class _MarkedStream:
         self._ahead = self._rest = b""
 
     def read(self, size: int, /) -> bytes:
-        """The next bytes, up to ``size``; empty only at the end."""
         while not self._ahead:
             data = self._stream.read(size)
             lines, feed, self._rest = (self._rest + data).rpartition(b"\n")

@@ -1,16 +1,12 @@
 """Gives changes the values that the source left out: each is what its row had before the change.
 
-The changes of a key are in the order of their sequences, and of their rows in the file. What is known of the key comes
-after the changes that are not newer. A change that gives a row another key goes on from the row of the old key. The old
-key is deleted by the same row of the file, or by the row before it, if the file says so in two (Debezium: ``d``, then
-``c``, at one position in the source's log).
+The changes of a key are in the order of their sequences, and of their rows in the file, followed by what is known of
+the key. A change that gives a row another key goes on from the row of the old key, which the same row of the file
+deletes, or the row before it (Debezium: ``d``, then ``c``, at one position in the source's log).
 
 A value comes from the last change before it that has the value, in the same portion of the file, or from the row in the
-table. Stored rows are read one batch after the other, as they may hold more than fits into memory.
-
-The memory of deletes (``deleted_keys``) records which values are older than their rows, because a change that comes
-late may be between the two: it has the value that should have been kept. Then it is put into the row, whose sequence
-stays.
+table. The memory (``deleted_keys``) records which values are older than their rows, because a late change may be
+between the two: then its value is put into the row, whose sequence stays.
 """
 
 from __future__ import annotations
@@ -94,7 +90,6 @@ class ChangeOrder:
         )
 
     def select_newer(self) -> Mask:
-        """Selects the changes that are newer than what is known of their keys."""
         changes, known_keys = self.keys[: len(self.rows)], self.keys[len(self.rows) :]
         latest, may_equal = np.full(len(self.keys), -2), np.zeros(len(self.keys), bool)
         latest[known_keys], may_equal[known_keys] = self.ranks[len(self.rows) :], self.same_file
@@ -174,7 +169,6 @@ def _joined(*columns: pa.ChunkedArray) -> pa.Array:
 
 
 def _key_numbers(columns: Sequence[pa.Array]) -> Indices:
-    """A number for each key: equal ones for equal keys."""
     numbers = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         own = column.dictionary_encode().indices.to_numpy().astype(np.int64)
@@ -206,7 +200,7 @@ class PreviousValues:
         kept: which values are older than their changes: ``index``, ``kept_column``, ``kept_since``.
         every: all changes, and then a row for each known key.
         known_keys: the keys, in the order in which sources count them.
-        sources: of each column with values that come from elsewhere, by id (see ``ChangeOrder.find_sources``).
+        sources: by column id, see ``ChangeOrder.find_sources``.
     """
 
     changes: pa.Table

@@ -1,8 +1,7 @@
 """Finds files that were there before notifications were on, and announces them as their events would have.
 
-A drop found by listing has the id that the object's own event has or had: its newest version's in a bucket that keeps
-versions, else its ETag. So a backfill may be repeated, and overlap with live events: each file is ingested once. What
-it lacks is the event's sequencer, which makes it a new try for a file that was rejected before.
+A drop found by listing has the id that the object's own event has or had, so each file is ingested once. It lacks the
+event's sequencer, which makes it a new try for a file that was rejected before.
 """
 
 from __future__ import annotations
@@ -55,7 +54,6 @@ class DropSource:
                 directory for each table.
             database: its URL: its own objects are never taken for drops, and neither are those below ``rejected_url``.
             tables: look for files of these alone.
-            landing_prefix: what the keys of drops start with in a bucket.
         """
         runtime = runtime or shared_runtime()
         database = open_store(database, runtime).url if database else ""
@@ -86,7 +84,6 @@ class DropSource:
 
     @property
     def is_directory(self) -> bool:
-        """Whether it is one of this machine."""
         return self.landing.url is not None
 
     def drops(self, start_after: str = "") -> Iterator[Drop | None]:
@@ -108,8 +105,6 @@ class DropSource:
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """A message, and the drops that it announces."""
-
     body: str
     drops: tuple[Drop, ...]
 

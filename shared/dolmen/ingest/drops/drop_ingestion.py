@@ -96,7 +96,6 @@ class DropIngestion:
         max_bytes: the most bytes of the unpacked file; None: the default of ``ReadOptions``.
         time_left: seconds left for it, and for all that comes after it.
         may_wait: whether it will be delivered again if its table does not exist.
-        auto_create: whether it creates its table, in the commit of its rows, if that does not exist.
         settings: the settings of its table, once the file was read by them.
         expected: binds a commit to these settings, to the columns by which it was read, and to this table.
         error: why it is rejected, if its rejection is to be committed.
@@ -157,8 +156,7 @@ class DropIngestion:
     def _sees_uncommitted_columns(self, transaction: Transaction) -> bool:
         """Whether the table has columns only because of other files of the batch: then no file may be rejected.
 
-        If another file creates the table, the file may be rejected in that commit: the commit expects this table. But
-        a report without a commit must wait until the table exists.
+        If another file creates the table, the file may be rejected in that commit, but not by a report without one.
         """
         name, whole = self.path.path.partition("/")[0], unit_of(transaction).uploads.segments.whole
         now, before = unit_of(transaction).manifest.tables.get(name), unit_of(transaction).base.tables.get(name)
@@ -169,8 +167,7 @@ class DropIngestion:
     def _try_to_add(self, transaction: Transaction) -> Error | None:
         """Adds the file's rows to the transaction, or adds nothing and returns what is wrong with the file.
 
-        An unforeseen error (of a library, about the content of the file) is the file's own if it occurs again when the
-        file is read again: otherwise the file would be delivered again and again. Transient errors are raised.
+        An unforeseen error is the file's own if it occurs again on the second reading. Transient errors are raised.
         """
         if too_large := self.size_error:
             return too_large
@@ -207,18 +204,15 @@ class DropIngestion:
         return self.size_error is None and self.drop.size / COPIED_A_SECOND + KEPT_SECONDS <= self.time_left()
 
     def open(self) -> BinaryIO:
-        """The dropped file, from its beginning."""
         return self.landing.open(self.drop)
 
     def limit_options(self, options: ReadOptions) -> ReadOptions:
-        """Options to read it with, within its limits."""
         if self.max_bytes is None:
             return options
         most, temporary = self.max_bytes, min(self.max_bytes, options.max_temporary_bytes)
         return replace(options, max_bytes=most, max_temporary_bytes=temporary)
 
     def outcome(self, outcome: RequestOutcome) -> DropOutcome:
-        """The outcome of the drop, given the outcome of its request."""
         match outcome.status:
             case "applied":
                 return DropOutcome(
@@ -243,10 +237,7 @@ class DropIngestion:
         return DropOutcome(self.drop, "failed", error=outcome.error)
 
     def _report_rejection(self, version: int) -> DropOutcome:
-        """Writes the report of a committed rejection, unless an earlier delivery has.
-
-        A process that dies before this leaves the event unacknowledged: delivered again, it comes here.
-        """
+        """Writes the report of a committed rejection, unless an earlier delivery has."""
         try:
             if before := find_reject(self.landing, self.drop, self.path):
                 return DropOutcome(self.drop, "rejected", reject=before, error=self.error, column=self.error_column)
@@ -257,7 +248,7 @@ class DropIngestion:
             return DropOutcome(self.drop, "failed", error=error)
 
     def _find_error(self, version: int) -> Error:
-        """Reads the file once more, by the version that rejected it, to find the reason again."""
+        """Reads the file again, by the version that rejected it, to find the reason."""
         try:
             transaction = Transaction(context_of(self.database), base=self.database.at(version).manifest)
             error = self._try_to_add(transaction)
@@ -269,7 +260,6 @@ class DropIngestion:
         )
 
     def _add_to_table(self, transaction: Transaction) -> None:
-        """Adds the rows to the file's table, which may have to be created, or to get columns."""
         # A missing table is not recorded as a read: the ids of the rejection and of the file exclude each other.
         try:
             entry = unit_of(transaction).entry(self.path.table)
@@ -369,13 +359,11 @@ class DropIngestion:
         return _CountedRows(rows, context_of(self.database).runtime)
 
     def _column_of_error(self, transaction: Transaction, error: Exception) -> str | None:
-        """The table's column that an error is about."""
         name = getattr(error, "column", None)
         table = unit_of(transaction).manifest.tables.get(self.path.path.partition("/")[0]) if name else None
         return name if table and name in unit_of(transaction).uploads.segments.whole(table).schema.arrow.names else None
 
     def _database_attributes(self) -> dict[str, Any]:
-        """The attributes of the database, for a report."""
         return {"url": self.database.url, "version": self.database.version}
 
 

@@ -1,11 +1,7 @@
 """Ingests a batch of dropped files in one commit. Each file is in it once and whole, or not at all.
 
-A file for a table that does not exist waits: its event is delivered again, and the last delivery rejects the file.
-
-A rejection is a commit too, under an id of its own, which excludes the file's id. While several deliveries of one
-event are handled, the table may be created, or its settings may change. Still they agree: the first commit ingests the
-file or rejects it, and all others follow it. The report is written after the commit, by the first process that misses
-it. A file that was found by listing has no event: its report is written without a commit.
+A rejection is a commit too, under an id of its own, which excludes the file's id (docs/ingest.md, Rejects). A file that
+was found by listing has no event: its report is written without a commit.
 """
 
 from __future__ import annotations
@@ -43,14 +39,12 @@ def ingest_drops(
 ) -> IngestResult:
     """Ingests files into the tables that their keys name, in ONE commit, as the tables' properties say.
 
-    A file that cannot be read (damaged, malformed, not of the table's schema) goes to the rejects, with the reason, and
-    so does one for a table that does not exist, unless it may wait. A temporary failure is reported as failed: the file
-    is to be delivered again.
+    A file that cannot be read goes to the rejects, with the reason, and so does one for a table that does not exist,
+    unless it may wait. A temporary failure is reported as failed: the file is to be delivered again.
 
     Args:
         auto_create: create a table that does not exist, with the schema of its first readable file of the batch, in the
-            commit of its rows. When two processes do that at once, one of them reads its files again by the other's
-            table.
+            commit of its rows.
         may_wait: drops that will be delivered again, and that wait if their table does not exist.
         max_bytes: the most bytes of one unpacked file; a larger one is rejected.
         deadline: once it is true, files not begun yet are postponed.
@@ -88,10 +82,7 @@ def ingest_drops(
 def ingest_with_retries(
     database: Database, landing: Landing, drops: Sequence[Drop], *, tries: int = 3, **options: Any
 ) -> Iterator[IngestResult]:
-    """Ingests drops that no queue delivers again: temporary failures are tried again after a pause.
-
-    Yields the result of each try, without the failures that are tried again.
-    """
+    """Ingests drops that no queue delivers again. Yields each try's result, without failures that are tried again."""
     left = list(drops)
     for attempt in attempts(context_of(database).runtime, RetryPolicy(tries, cap_seconds=10.0)):
         ingested = ingest_drops(database, landing, left, **options)
@@ -109,10 +100,7 @@ ReadAll = Callable[[Transaction, Sequence[DropIngestion]], Collection[str]]
 
 
 def _apply_policies(transaction: Transaction, ingestions: list[DropIngestion], outcomes: list[DropOutcome]) -> None:
-    """Tags or removes each file whose rows are committed, as its table asks; a failure goes into the outcome.
-
-    This includes files that were ingested before: the process that did it may have died before this step.
-    """
+    """Tags or removes each file whose rows are committed, now or before; a failure goes into the outcome."""
 
     def apply_policy(index: int) -> None:
         ingestion, outcome = ingestions[index], outcomes[index]

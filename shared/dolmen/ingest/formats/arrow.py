@@ -1,8 +1,7 @@
 """Arrow IPC: streams, and files (Feather version 2 too), which their first bytes tell apart; read batch by batch.
 
-A file is read by its footer, as it must be: so a compressed one is unpacked into a temporary file first. A stream must
-have its end mark: one that stops without it, as a writer leaves it that was never closed, may lack rows. Nothing may
-follow it. A record batch of more than 256 MiB is refused: smaller ones are read in bounded memory.
+A file is read by its footer, so a compressed one is unpacked into a temporary file first. A stream must end with its
+mark: without it, rows may be missing. A record batch of more than 256 MiB is refused.
 """
 
 from __future__ import annotations
@@ -30,13 +29,11 @@ _MOST_PADDING = 72
 
 
 def own_schema(source: SourceFile) -> pa.Schema:
-    """The columns as the file has them, without reading the rows."""
     with _open(source) as (schema, _):
         return schema
 
 
 def read(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None = None) -> Iterator[pa.RecordBatch]:
-    """The rows as batches of ``schema``. Raises as ``formats.read`` does."""
     with _open(source) as (own, batches):
         yield from conform_file(_check(batches, source), own, source, schema, on_bad_row)
 
@@ -107,8 +104,7 @@ def _check(batches: Iterator[pa.RecordBatch], source: SourceFile) -> Iterator[pa
 class _ArrowFile:
     """A file as pyarrow reads it, in pieces that fit into memory.
 
-    The footer says where the record batches are, and pyarrow reads no others: what was read is noted, so that a batch
-    that the footer does not list is found.
+    pyarrow reads only the record batches in the footer; the ranges that were read show whether there are others.
     """
 
     def __init__(self, file: BinaryIO, name: str) -> None:
@@ -118,7 +114,6 @@ class _ArrowFile:
         self.seek, self.tell = file.seek, file.tell
 
     def read(self, size: int, /) -> bytes:
-        """The next bytes, as many as asked for unless the file ends."""
         _check_size(size, self._name)
         start = self._file.tell()
         data = _exactly(self._file, size)
@@ -154,7 +149,6 @@ class _Stream:
         self._ended = self.closed = False
 
     def read(self, size: int, /) -> bytes:
-        """The next bytes, as many as asked for unless the stream ends."""
         _check_size(size, self._name)
         ahead, self._ahead = self._ahead[:size], self._ahead[size:]
         data = ahead + _exactly(self._stream, size - len(ahead))

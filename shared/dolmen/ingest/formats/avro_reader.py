@@ -36,7 +36,6 @@ _BATCH_BYTES = 8 * MIB
 
 
 def own_schema(source: SourceFile) -> pa.Schema:
-    """The columns as the file's schema has them."""
     with _open(source) as (_, types):
         return types.arrow
 
@@ -49,7 +48,6 @@ def survey_with_times(source: SourceFile, find: FindTime) -> pa.Schema:
 
 
 def read(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None = None) -> Iterator[pa.RecordBatch]:
-    """The rows as batches of ``schema``. Raises as ``formats.read`` does."""
     with _open(source) as (container, types):
         connect = _connect_types(container, source)
         own = with_named_times(types.arrow, connect, _time_of_column, schema)
@@ -158,7 +156,6 @@ def widest_item(kind: pa.DataType) -> int:
 
 
 def item_bytes(values: Sequence[Any], kind: pa.DataType) -> int:
-    """The bytes that all items in values of this type take."""
     if widest_item(kind) == 0:
         return 0
     there = [value for value in values if value is not None]

@@ -1,12 +1,10 @@
 """Reads the records of Avro object container files: unpacks blocks within limits, and decodes them by fastavro.
 
-All codecs of the specification are read: null, deflate, bzip2, snappy, xz and zstandard. A block of more than 64 MiB,
-packed or unpacked, is refused: it would have to be held in memory as a whole.
+A block of more than 64 MiB, packed or unpacked, is refused: it would have to fit into memory as a whole.
 
-fastavro takes a negative number of a symbol, or of a branch of a union, for an index from the end, as Python does. The
-lists in its schema are therefore replaced by mappings (``_guard``). It takes the lowest 64 bits of a longer number, and
-finds no items where it cannot negate their number. Bytes that may be such a number are rare: records with some are
-walked through again. So are those that it cannot decode, to say why.
+fastavro takes a negative number of a symbol, or of a branch of a union, for an index from the end, so the lists in its
+schema are replaced by mappings (``_guard``). It takes the lowest 64 bits of a longer number, and finds no items where
+it cannot negate their number: records with bytes that may be such a number are walked through again.
 """
 
 from __future__ import annotations
@@ -201,7 +199,6 @@ class _Walk:
         self.path: tuple[str, ...] = ()
 
     def read(self, plain: Any, path: tuple[str, ...]) -> None:
-        """Passes over a value."""
         self.path = path
         self._left -= 1
         if self._left < 0:
@@ -370,7 +367,6 @@ class _WatchedBytes(io.BytesIO):
     _has_doubt = False
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """The next bytes."""
         data = super().read(size)
         if size != 1:
             self._high = 0
@@ -409,7 +405,6 @@ class _Reframed:
         return data
 
     def tell(self) -> int:
-        """The number of bytes that have been read."""
         return self._position
 
 

@@ -66,10 +66,7 @@ class _AvroType(NamedTuple):
 
 
 class AvroTypes:
-    """The types in a file's parsed schema.
-
-    A record may be named any number of times, so a short schema can have more columns than memory holds: they are
-    counted before they are made.
+    """The types in a file's parsed schema. Columns are counted before they are made: a short schema can have too many.
 
     Args:
         connect: whether times that ``connect.name`` says have their type, and not that of a number or text.
@@ -241,12 +238,7 @@ def _logical(schema: Any, kind: str, where: str) -> pa.DataType | None:
 
 
 def with_named_times(own: pa.Schema, connect: pa.Schema, find: FindTime, target: pa.Schema | None = None) -> pa.Schema:
-    """A file's columns with the types of times that ``connect.name`` says, where ``find`` finds them.
-
-    Args:
-        connect: the columns with all of these types.
-        target: the columns that values go to.
-    """
+    """A file's columns with the types of times in ``connect``, where ``find`` finds them; values go to ``target``."""
     if own == connect:
         return own
     row = None if target is None else pa.struct(list(target))

@@ -1,9 +1,7 @@
 """Parses cells: text of CSV and JSON strings as values of a declared type (docs/ingest.md, Values in text).
 
-Spaces around anything but a string do not count. Arrow's parsers take more than the rules in places: ``nan(1)``, an
-hour without minutes, the year 0; that is refused here. Its casts and parsers of decimals wrap around where rescaling a
-number takes more than 128 bits, and give zero for one with too small an exponent, without an error: so they only get
-text for which that cannot happen.
+Arrow's parsers take more than the rules in places: ``nan(1)``, an hour without minutes, the year 0; that is refused
+here. Its casts and parsers of decimals overflow without an error, so they only get text for which that cannot happen.
 
 Where times have another format (``TimeFormat``), text that is no such number, or does not match the pattern, is read as
 ISO 8601. With a unit, timestamps may have decimal places as far as microseconds reach. A pattern with date and time of
@@ -46,10 +44,7 @@ _SURE_DIGITS = 15
 
 
 def native_decimal(target: pa.DataType) -> pa.DataType | None:
-    """The type to ask a parser for instead of a decimal one; None: there is none, ask for text.
-
-    It has so few digits that numbers cannot overflow when they are brought to the scale.
-    """
+    """The type to ask a parser for instead of a decimal one, which cannot overflow; None: ask for text."""
     digits = min(target.precision, _DIGITS - target.scale)
     return pa.decimal128(digits, target.scale) if digits > 0 else None
 
@@ -281,12 +276,7 @@ NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 
 @dataclass(frozen=True, slots=True)
 class TimeFormat:
-    """A time format beside ISO 8601.
-
-    Args:
-        digits: of numbers since the epoch, see ``UNIT_DIGITS``; None for a pattern.
-        pattern: as a regular expression, a group for each directive.
-    """
+    """A time format beside ISO 8601: ``digits`` since the epoch (``UNIT_DIGITS``), or a ``pattern``."""
 
     name: str
     digits: int | None = None
@@ -306,7 +296,6 @@ class TimeFormat:
 
     @property
     def has_zone(self) -> bool:
-        """Whether values have their UTC offset."""
         return "z" in self.directives
 
     def parser(self, target: pa.DataType) -> Parse | None:
@@ -389,7 +378,6 @@ def _parse_numbers(text: pa.Array, digits: int, target: pa.DataType) -> pa.Array
 
 
 def _cast_numbers(numbers: pa.Array, digits: int, target: pa.DataType) -> pa.Array:
-    """Numbers since the epoch as times."""
     if t.is_date(target):
         digits, low, high = 0, FIRST_DAY, LAST_DAY
     elif t.is_time(target):

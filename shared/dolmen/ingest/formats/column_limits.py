@@ -1,8 +1,4 @@
-"""Limits on the columns of a file, so that a few bytes of it do not take all memory.
-
-They are checked before the columns exist: a schema of a kilobyte can have a million columns, and a file of a megabyte
-NULLs that take gigabytes. Nesting has other limits: ``dolmen.format.schema.MAX_DEPTH``, and those of each format.
-"""
+"""Limits on the columns of a file, checked before they exist, so that a few bytes of it do not take all memory."""
 
 from __future__ import annotations
 
@@ -37,7 +33,6 @@ def too_many_columns(most: int, where: str = "it") -> LimitError:
 
 
 def check_columns(count: int, max_columns: int, name: str) -> None:
-    """Raises LimitError for a file of more columns than it may have."""
     if count > max_columns:
         raise LimitError(f"file {name!r}: {too_many_columns(max_columns)}")
 
@@ -55,7 +50,7 @@ def count_columns(schema: pa.Schema, most: int) -> int:
 
 
 def rows_at_once(schema: pa.Schema, name: str, most: int = BATCH_ROWS) -> int:
-    """How many rows of a file are held at once, if all may be NULL: fewer if there are many columns."""
+    """The number of rows of a file in memory at once, if all may be NULL: fewer if there are many columns."""
     widths = [width(field.type) for field in schema]
     if sum(widths) > BYTES_AT_ONCE:
         widest = schema.field(widths.index(max(widths)))
@@ -80,8 +75,7 @@ def check_lists(size: int, stored: int, rows: int, what: str) -> None:
     """Checks values in lists before they are made: a NULL, or a value again, takes a byte of the file or none.
 
     Args:
-        size: the bytes of memory that they take.
-        stored: those that they take in the file.
+        size, stored: the bytes that they take in memory, and in the file.
         rows: how many rows these lists are in.
         what: the file, the position in it, and the column.
     """

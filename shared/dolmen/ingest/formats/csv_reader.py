@@ -117,9 +117,7 @@ class DelimitedFile:
     ) -> DelimitedFile | None:
         """Reads as far as the columns are known; returns None for a file without a record, if it needs none.
 
-        Args:
-            table: the table's columns; None to infer them.
-            go_on: whether broken records are blocks of their own (see ``blocks``).
+        ``table`` has the table's columns; None infers them. ``go_on``: broken records are blocks of their own.
         """
         name, options, delimiter = source.name, source.options, source.delimiter
         ignore_others = options.ignore_extra and table is not None
@@ -156,7 +154,6 @@ class DelimitedFile:
 
     @property
     def columns(self) -> list[str]:
-        """The columns that are read."""
         return [column for column in self.names if column is not None]
 
     def batches(self, convert: Callable[[Block, int], tuple[pa.RecordBatch, int]]) -> Iterator[pa.RecordBatch]:
@@ -204,14 +201,12 @@ class DelimitedFile:
         return batch.slice(1) if marked and not several else batch
 
     def strings(self, block: Block, row: int) -> pa.RecordBatch:
-        """The rows of a block as text. Raises RowError for its first malformed record."""
         try:
             return self.parse(block.data, dict.fromkeys(self.columns, pa.string()))
         except (pa.ArrowInvalid, UnicodeDecodeError) as error:
             raise self._malformed(block, row, error) from None
 
     def records(self, block: Block) -> Records:
-        """Finds the block's rows."""
         return Records.of(block.data, self.delimiter, blank_lines_count=len(self.names) == 1)
 
     def _malformed(self, block: Block, row: int, error: ValueError) -> RowError:
@@ -344,7 +339,6 @@ class _DelimitedConverter:
         return pa.RecordBatch.from_pydict(columns) if self._marked else strings
 
     def _start(self, block: Block, error: RowError, row: int) -> int:
-        """The offset of the bad row in the block."""
         return int(self._file.records(block).starts[(error.row or row) - row])
 
 

@@ -1,9 +1,7 @@
 """Finds the records of delimited text, and the columns that its header names.
 
-RFC 4180, and what common writers do beyond it: a field that BEGINS with a quote is quoted up to its closing quote (a
-doubled one stands for itself), and may hold delimiters and line ends; a quote further inside an unquoted field
-stands for itself. Text between a closing quote and the next delimiter has no agreed meaning and is refused.
-Lines end in LF, CR LF, or CR alone.
+RFC 4180, but a quote inside an unquoted field stands for itself, and lines may end in LF, CR LF, or CR alone. Text
+between a closing quote and the next delimiter has no agreed meaning and is refused.
 """
 
 from __future__ import annotations
@@ -35,7 +33,6 @@ class _QuotedRanges:
     problem: Broken | None = None
 
     def outside(self, offsets: Offsets) -> Offsets:
-        """Selects the offsets that lie outside quotes."""
         stretch = np.searchsorted(self.opens, offsets) - 1
         inside = (stretch >= 0) & (offsets < self.closes[stretch]) if len(self.opens) else np.zeros(len(offsets), bool)
         result: Offsets = offsets[~inside]
@@ -97,7 +94,6 @@ class Records:
 
     @property
     def fields(self) -> Offsets:
-        """The number of fields of each record."""
         count: Offsets = np.searchsorted(self.delimiters, self.ends) - np.searchsorted(self.delimiters, self.starts) + 1
         return count
 
@@ -177,9 +173,7 @@ def columns_by_name(
 ) -> list[str | None]:
     """The columns that a header names; None for one that is ignored. Raises LimitError, RowError, SchemaError.
 
-    Args:
-        name: of the file, for errors.
-        table: the table's columns, which are found in any case; None to infer them.
+    ``table`` has the table's columns, which are found in any case; None infers them.
     """
     where = f"file {name!r}, line {header.line}"
     try:

@@ -1,9 +1,6 @@
 """Writes rows as files and streams that ``formats.read`` reads back equal, or refuses what a format does not hold.
 
-A column that a format cannot hold (maps in text; anything in Avro, which is read only) is refused before anything is
-written; a value that it cannot (a time outside of the years 1 to 9999 in text) when it comes, and then no file is left
-behind: a file gets its name when it is whole. docs/cli.md has the forms of values in text. Rows stream through in
-bounded memory.
+Columns are checked before anything is written, values when they come. A file gets its name when it is whole.
 """
 
 from __future__ import annotations
@@ -87,7 +84,6 @@ def _by_column(name: str, say: Callable[[pa.Array], pa.Array], column: pa.Array)
 
 
 def _cells(array: pa.Array) -> pa.Array:
-    """Fields of delimited text."""
     text = _text(array)
     if t.is_string(array.type) or t.is_nested(array.type):
         text = _around('"', pc.replace_substring(text, '"', '""'), '"')
@@ -97,7 +93,6 @@ def _cells(array: pa.Array) -> pa.Array:
 
 
 def _text(array: pa.Array) -> pa.Array:
-    """Values without children as text; NULL stays NULL."""
     found = type_of(array.type)
     assert found is not None, array.type
     assert found.text is not None, array.type
@@ -119,7 +114,7 @@ def _timestamp_text(array: pa.Array) -> pa.Array:
 
 
 def _check_years(numbers: pa.Array, first: int, last: int) -> None:
-    """Raises TextError for a time of a year that has not four digits: readers of text know no others."""
+    """Raises TextError for a time in a year without four digits, which readers of text do not know."""
     outside = pc.fill_null(pc.or_(pc.less(numbers, first), pc.greater(numbers, last)), False)
     if pc.any(outside).as_py():
         raise TextError("a time outside of the years 1 to 9999", pc.index(outside, True).as_py())
@@ -163,7 +158,6 @@ def _json_float(array: pa.Array) -> pa.Array:
 
 
 def _escape(strings: pa.Array) -> pa.Array:
-    """Strings as between the quotes of JSON."""
     if not pc.any(pc.match_substring_regex(strings, r'[\x00-\x1f\\"]')).as_py():
         return strings
     strings = pc.replace_substring(pc.replace_substring(strings, "\\", "\\\\"), '"', '\\"')
@@ -212,10 +206,7 @@ JSON_WRITERS: dict[JsonKind, Callable[[pa.Array], pa.Array]] = {
 def export_file(rows: pa.RecordBatchReader, file: Path, format: Format) -> int:
     """Writes rows to a file, which gets its name when it is whole and replaces an existing one; returns their number.
 
-    Raises:
-        SchemaError: the format does not hold a column; nothing was written.
-        InputError: it does not hold a value; no file is left behind.
-        OSError: the file cannot be written.
+    Raises SchemaError if the format does not hold a column, InputError if it does not hold a value; OSError.
     """
     rows = to_exportable(rows, format)
     with open_whole(file) as target:
@@ -250,7 +241,7 @@ def open_whole(file: Path) -> Iterator[BinaryIO]:
 
 
 def check_target(file: Path) -> None:
-    """Raises InputError if a file that is to be written is a directory, or if there is none to write it into."""
+    """Raises InputError if the file is a directory, or if its directory does not exist."""
     if file.is_dir():
         raise InputError(f"{str(file)!r} is a directory: name a file in it")
     file = file if file.exists() else Path(os.path.realpath(file))

@@ -45,7 +45,6 @@ def _typed_reader(
     own_schema: Callable[[SourceFile], pa.Schema],
     read: Callable[[SourceFile, pa.Schema, OnBadRow | None], Iterator[pa.RecordBatch]],
 ) -> FormatReader:
-    """The reader of files that know the types of their columns."""
     return FormatReader(
         lambda source: stored_schema(own_schema(source), source.name),
         lambda source, skip_bad_rows: surveyed_schema(own_schema(source), source.name),
@@ -66,13 +65,9 @@ READERS: dict[FileKind, FormatReader] = {
 
 
 def detect(name: str, kind: FileKind | None = None) -> Format:
-    """The format of a file of this name; folders before it do not matter.
+    """The format of a file of this name. Raises InputError if there is none.
 
-    Args:
-        kind: what the content is, whatever the name says; the name still says how it is compressed.
-
-    Raises:
-        InputError: the name has the ending of no supported format.
+    ``kind`` says what the content is, whatever the name says; the name still says how it is compressed.
     """
     stem, compression = name.lower(), None
     for ending, codec in COMPRESSIONS.items():
@@ -94,10 +89,7 @@ def detect(name: str, kind: FileKind | None = None) -> Format:
 def infer(source: SourceFile) -> pa.Schema:
     """The schema of stored types that holds every row of the file without loss, found by reading ALL of it.
 
-    Nothing counts as extra where there is no table yet. The result does not depend on ``source.block_bytes``.
-
-    Raises:
-        InputError: as for ``read``; also for a file without a single column.
+    Raises InputError as ``read`` does; also for a file without a single column.
     """
     return READERS[source.format.kind].infer(source)
 
@@ -106,12 +98,7 @@ def survey(source: SourceFile, *, skip_bad_rows: bool = False) -> pa.Schema:
     """The columns of a file for a table that may get them, with the types that ``infer`` finds.
 
     A column of text without a single value has type null. A file of CSV without a header has no names, so no columns.
-
-    Args:
-        skip_bad_rows: leave out malformed rows, which are errors otherwise.
-
-    Raises:
-        InputError: as for ``read``.
+    Raises InputError as ``read`` does, but not for malformed rows if ``skip_bad_rows``.
     """
     return READERS[source.format.kind].survey(source, skip_bad_rows)
 
@@ -119,7 +106,7 @@ def survey(source: SourceFile, *, skip_bad_rows: bool = False) -> pa.Schema:
 def read(source: SourceFile, schema: pa.Schema | None, *, on_bad_row: OnBadRow | None = None) -> pa.RecordBatchReader:
     """The rows of a file as a stream of batches of exactly ``schema``, in bounded memory, in the file's order.
 
-    Nothing is opened before the first batch is asked for, unless there is no ``schema``: then the file is read twice,
+    Nothing is opened before the first batch is requested, unless there is no ``schema``: then the file is read twice,
     the first time now, to infer the types from all of it.
 
     Args:

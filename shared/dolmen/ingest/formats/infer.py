@@ -1,11 +1,7 @@
 """Infers the type that holds every value of a column, from all of them. docs/ingest.md has the rules (Inferred types).
 
-What is remembered of a column is its *shape*: the narrowest kind of text seen in all its cells, and between which
-bounds its integers lie. Shapes join, in any order and grouping, to the shape of all their cells: so the type does
-not depend on how a file is cut into blocks, and a surprise in the last line counts like one in the first.
-
-Text that is a number is never a time, whatever unit or pattern is given for times. A pattern counts beside ISO 8601.
-Times of day, durations and binary stay string unless a schema says otherwise.
+Of a column only its *shape* is remembered: the narrowest kind of text in its cells, and the bounds of its integers.
+Shapes join in any order and grouping, so the type does not depend on how a file is cut into blocks.
 """
 
 from __future__ import annotations
@@ -50,7 +46,6 @@ class TextShape:
     padded: bool = False
 
     def join(self, other: TextShape) -> TextShape:
-        """The shape of the cells of both."""
         kinds = {self.kind, other.kind} - {"nothing"}
         kind: Kind
         if len(kinds) <= 1:
@@ -72,7 +67,6 @@ class TextShape:
 
     @property
     def arrow_type(self) -> pa.DataType:
-        """The type that holds all cells of this shape."""
         if self.kind == "integer":
             if self.low >= -(2**63) and self.high < 2**63:
                 return pa.int64()
@@ -121,7 +115,6 @@ def shape_of_strings(cells: pa.Array, times: TimeFormat | None = None) -> TextSh
 
 
 def shape_of_integers(low: int, high: int) -> TextShape:
-    """The shape of integers between these bounds."""
     return TextShape("integer", min(low, 0), max(high, 0))
 
 

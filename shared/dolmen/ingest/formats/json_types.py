@@ -1,8 +1,7 @@
 """Infers the types that hold every value of a file of JSON lines.
 
-Types are known as shapes (see ``infer``), and lists and objects of them. Like shapes, they join in any order and
-grouping. Strings, numbers, bools, lists and objects are kinds apart: a column in which they meet, at whatever depth, is
-``MIXED`` and ends as string, each value as its JSON text.
+Types are shapes (see ``infer``), and lists and objects of them, which join in any order and grouping. A column in which
+strings, numbers, bools, lists or objects meet, at whatever depth, is ``MIXED`` and ends as string: each value's JSON.
 """
 
 from __future__ import annotations
@@ -79,7 +78,6 @@ class Unsure(Exception):  # noqa: N818 - a question, not a failure
 
 
 def join(one: Node, other: Node) -> Node:
-    """The shape of the values of both."""
     if NOTHING in (one, other):
         return other if one == NOTHING else one
     if isinstance(one, TextShape) and isinstance(other, TextShape):
@@ -111,7 +109,6 @@ def _json_kind(shape: TextShape) -> str:
 
 
 def type_of(node: Node) -> pa.DataType:
-    """The type of a column in which ``node`` was seen."""
     return _type_of(node) or pa.string()
 
 

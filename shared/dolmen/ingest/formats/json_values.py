@@ -1,8 +1,7 @@
 """Parses JSON values: all of a block at once by pyarrow's parser, or one line after the other.
 
-What pyarrow's parser takes though it is not JSON (NaN, Infinity), or gives another type than dolmen does (times), is
-asked of it as text or checked after it. It matches keys exactly: so a file's own spelling of the columns' names is
-asked of it, and the columns are renamed after it.
+What that parser takes though it is not JSON (NaN, Infinity), or gives another type than dolmen does (times), is
+requested as text or checked afterwards. It matches keys exactly, so it gets the file's own spelling of the columns.
 
 Lines are parsed one by one, slowly and strictly, to say which one is wrong, and to read what differs in kind by row.
 """
@@ -72,8 +71,7 @@ class JsonSelection:
     Args:
         row: the table's columns, as a struct.
         ignore_extra: leave out what it has no field for, and do not look at it.
-        numeric_times: times may be numbers: they become their text, like all other times.
-        decimals: so do decimals, of which parsers take less than there are.
+        numeric_times, decimals: these become their text, because parsers take less than there is.
         floats: so do floats, so that the strings ``"NaN"`` and ``"Infinity"`` may be among them.
     """
 
@@ -89,11 +87,7 @@ class JsonSelection:
         return cls(row, ignore_extra, times is not None and times.digits is not None, holds(row, t.is_decimal))
 
     def select(self, value: Any, kind: pa.DataType | None, closed: bool = False) -> Any:
-        """Selects from a value of this type; ``kind`` is None for another kind of value.
-
-        Args:
-            closed: nothing extra in it is left out (see ``source_file.CLOSED``).
-        """
+        """Selects from a value of this type; ``kind`` is None for another kind, and ``closed`` leaves nothing out."""
         if isinstance(value, dict):
             return self._select_object(value, kind, closed)
         if isinstance(value, list):
@@ -360,11 +354,7 @@ def _check_finite(values: pa.Array) -> pa.Array:
 
 
 def nested_parse(target: pa.DataType, times: TimeFormat | None, ignore_extra: bool) -> Parse:
-    """How JSON text becomes lists or structs. Raises SchemaError if JSON cannot hold them.
-
-    All is parsed at once; where the parser accepts too little, again with doubtful numbers as strings and keys spelled
-    as in the table.
-    """
+    """How JSON text becomes lists or structs. Raises SchemaError if JSON cannot hold them."""
     schema = pa.schema([("value", target)])
     find = partial(json_cast, times=times, ignore_extra=ignore_extra)
     at_once = pa.schema([("value", parser_type(target, times))])

@@ -1,8 +1,7 @@
 """Parquet files: types as they are, or cast without loss to the declared ones; read a few pages at a time.
 
-INT96 timestamps (Impala, old Spark) are read as microseconds. A compressed file (which Parquet needs not be: its pages
-are) is unpacked into a temporary file first, since its footer comes last. A file with days of the Julian calendar is
-refused.
+INT96 timestamps are read as microseconds. A compressed file is unpacked into a temporary file first, because its footer
+comes last. A file with days of the Julian calendar is refused.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""A file that rows are read from: how it is opened and read, what it may hold, and how its bad rows are reported.
-
-The reader of a compressed file limits the bytes that it unpacks to: a megabyte of gzip can hold a gigabyte, and of
-bzip2 a terabyte.
-"""
+"""A file that rows are read from: how it is opened and read, what it may hold, and how its bad rows are reported."""
 
 from __future__ import annotations
 
@@ -217,7 +213,7 @@ class _TextStream:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How a file's content is to be understood. ``compression`` is None for a plain file."""
+    """The format of a file's content. ``compression`` is None for a plain file."""
 
     kind: FileKind
     compression: Compression | None = None
@@ -234,9 +230,7 @@ class SourceFile:
 
     Args:
         open: opens the file from its beginning, each time it is called; the caller closes the result.
-        format: what its content is, and how it is compressed.
         name: what errors call the file.
-        options: how to read it, and the limits of what it may unpack to.
         block_bytes: how much text is parsed at once; rows and errors do not depend on it.
     """
 
@@ -324,10 +318,7 @@ def good_rows(
     text: Callable[[int], bytes | None],
     on_bad_row: OnBadRow,
 ) -> list[pa.RecordBatch]:
-    """Returns the good rows of a block in order, and reports the bad ones.
-
-    After a bad row a few rows are tried, then more and more: so a row is converted a few times at most, however many of
-    its neighbours are bad.
+    """Returns the good rows of a block in order, and reports the bad ones. Each row is converted a few times at most.
 
     Args:
         count: the number of rows in the block.

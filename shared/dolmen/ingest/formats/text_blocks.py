@@ -96,8 +96,7 @@ def blocks(
         lines_in: how many line ends some bytes have, as this format understands them.
         go_on: whether a broken record that can be taken to end with its line is a block of its own.
 
-    Raises:
-        RowError: a record that never ends, or is longer than ``MAX_RECORD_BYTES``: names file and line.
+    Raises RowError for a record that never ends, or is longer than ``MAX_RECORD_BYTES``.
     """
     pending, line, first = b"", 1, True
     while True:

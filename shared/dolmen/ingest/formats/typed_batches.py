@@ -65,12 +65,7 @@ def conform_file(
     on_bad_row: OnBadRow | None,
     find: FindCast = lossless_cast,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a file as batches of ``schema``. Raises as ``formats.read`` does.
-
-    Args:
-        batches: of the schema ``own``.
-        find: how values without children are cast.
-    """
+    """Yields a file's rows as batches of ``schema``; ``find`` casts values. Raises as ``formats.read`` does."""
     name = source.name
     batches = _slices(_check_size(batches, name, source.options.max_bytes), rows_at_once(own, name))
     if source.options.ignore_extra:
@@ -116,7 +111,7 @@ def _check(field: pa.Field) -> None:
 
 
 def common_schema(source: pa.Schema, schema: pa.Schema, name: str) -> pa.Schema:
-    """The columns of a file, and the fields in them, that the table has. Raises SchemaError if there are none."""
+    """The columns of a file, and the fields in them, that the table has. Raises SchemaError if it has none of them."""
     kept = _common_fields(source, schema)
     if not kept:
         raise SchemaError(f"file {name!r}: no column is one of the table's; there are: {', '.join(schema.names)}")

@@ -1,6 +1,5 @@
 """Compaction: rewrites files that make scans slow: small ones, and ones with many deleted rows.
 
-The plan, the rewriting and the queue of groups also serve ``dolmen.spark.spark_compaction``.
 It imports what ``dolmen.maintenance`` may import, and ``dolmen.maintenance.unresolved``.
 Begin with ``dolmen.maintenance.compact.compaction``, then ``dolmen.maintenance.compact.compaction_plan``.
 """

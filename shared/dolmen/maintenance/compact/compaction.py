@@ -1,10 +1,8 @@
 """Compaction: rewrites files that make scans slow, while others write, delete and read.
 
-Each planned group is read in the version that is the newest when its turn comes, and committed by itself, so a stop
-loses one group at most. The commit judges the changes of others. A tombstone that was committed concurrently still
-hides rows of the new files, because their ``applied_through`` is the snapshot's. If a file got another deletion vector
-or is gone, the group is dropped, and tried again in two halves. So a file that others change again and again costs the
-rewriting of ever fewer others, and files that are left alone get compacted, however often others commit.
+Each planned group is read in the newest version, and committed by itself. Tombstones that are committed meanwhile still
+hide rows of the new files, because their ``applied_through`` is the snapshot's. If a file got another deletion vector
+or is gone, the group is dropped, and tried again in two halves.
 """
 
 from __future__ import annotations
@@ -72,13 +70,9 @@ class Compacted(FactSheet):
         plan: the plan when it began.
         groups: groups of the plan, or parts of them, that were committed.
         dropped: groups that were not, because others changed their files; parts of them may be in ``groups``.
-        files_in, files_out: files that were replaced, and files that replaced them.
-        bytes_in, bytes_out: their sizes.
-        rows: rows in the new files.
         rows_deleted: deleted rows that the new files no longer contain.
         spilled_bytes: bytes that were sorted in the temporary directory.
         bytes_copied: bytes of row groups without deleted rows that were copied as they are, not encoded again.
-        commits: number of versions made.
         finished: False when it stopped early: call it again.
     """
 
@@ -108,7 +102,6 @@ class Compacted(FactSheet):
             self.rows_deleted += sum(file.rows for file in group.inputs) - rows
 
     def facts(self) -> list[tuple[str, str]]:
-        """The lines that ``repr`` shows, as pairs of name and value: the plan and the result."""
         dropped = f"; {self.dropped:,} changed by others meanwhile" if self.dropped else ""
         return [
             *self.plan.facts(),
@@ -164,8 +157,6 @@ def target_file_bytes(entry: TableEntry, options: CompactionOptions) -> int:
 
 @dataclass
 class _Compaction:
-    """One call of ``compact``."""
-
     context: Context
     name: str
     entry: TableEntry

@@ -1,12 +1,10 @@
 """Plans compactions: which files to rewrite, and why, from the entries of a table's files alone.
 
-Three things make scans slow: small files (a request each), deleted rows that are still in files (useless bytes), and
-files whose ranges of the sort key overlap (none of them can be skipped). A file is rewritten only where that pays:
+A file is rewritten only where that pays:
 
-- when more than half of its rows are deleted: each row that is rewritten is paid for by one that goes;
-- together with others of similar size, so that the output is at least ``growth`` times as large as the largest input.
-  So a row is rewritten a logarithmic number of times on its way into a full file, and a large file is never rewritten
-  for the sake of a small one;
+- when more than half of its rows are deleted;
+- together with others of similar size, so that the output is at least ``growth`` times as large as the largest input,
+  and a row is rewritten a logarithmic number of times;
 - by the same rule, for tables with a sort key: files that do not overlap form a run, and runs of similar size are
   merged into one.
 
@@ -57,8 +55,8 @@ class CompactionOptions:
         directory: for rows that do not fit into memory; the system's temporary directory by default.
         run_bytes: see ``WriteOptions``; less than there, because much else is in memory, and rows come sorted.
         row_group_bytes: see ``WriteOptions``.
-        splice_bytes: row groups without deleted rows are copied as they are, where so many bytes of them follow upon
-            each other in one file; 0: none is, all rows are decoded and encoded again.
+        splice_bytes: row groups without deleted rows are copied as they are, where at least this many bytes of them
+            are adjacent in one file; 0: all rows are decoded and encoded again.
     """
 
     target_file_bytes: int | None = None
@@ -77,12 +75,10 @@ class PlannedGroup:
     """Files that are rewritten together.
 
     Args:
-        reason: the reason, in words.
         inputs: the files, in the order in which they are read.
         bytes_out: estimated size of the output; 0 when no row is left, so that nothing has to be read.
-        files_out: estimated number of output files.
         deleted_bytes: estimated size of deleted rows that go.
-        overlap: the most files that share a place in the range of the sort key; 1 if none overlap.
+        overlap: the most files that share a point in the range of the sort key; 1 if none overlap.
     """
 
     reason: str
@@ -94,7 +90,6 @@ class PlannedGroup:
 
     @property
     def bytes_in(self) -> int:
-        """Size of the input files together."""
         return sum(file.size for file in self.inputs)
 
     @property
@@ -126,10 +121,7 @@ class CompactionPlan(FactSheet):
     """The groups worth compacting, best first, and the reasons for leaving other files alone.
 
     Args:
-        table: the table's name.
-        files: number of live files.
-        bytes: size of live files.
-        groups: the groups to rewrite.
+        files, bytes: number and size of live files.
         left: number of files that are left alone, by reason.
     """
 
@@ -141,7 +133,6 @@ class CompactionPlan(FactSheet):
 
     @property
     def bytes_in(self) -> int:
-        """Size of all files to rewrite."""
         return sum(group.bytes_in for group in self.groups)
 
     def facts(self) -> list[tuple[str, str]]:
@@ -167,7 +158,7 @@ def plan_compaction(
     Args:
         files: live files with their newest pairs, oldest first; iterated once.
         dead: uuids of files whose rows are certainly all hidden by tombstones.
-        erase_through: timestamp of the youngest erasure whose rows have to leave their files now; 0 = none has to.
+        erase_through: timestamp of the youngest erasure whose rows have to leave their files now; 0 if there is none.
     """
     return _Planner(table, entry, target_file_bytes, options).plan(files, dead, erase_through)
 

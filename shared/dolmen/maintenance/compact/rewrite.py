@@ -1,9 +1,8 @@
 """Rewrites one group of files, in this process or in Spark's tasks: streams live rows, sorts and writes them.
 
-The sorter takes more rows than fit into memory. Batches come with a lower bound of their own keys and all later keys.
-Rows below that bound can be written at once, so rows that are nearly in order only pass through memory. When the
-buffered rows outgrow the memory and cannot go, they are sorted and written to a temporary directory as a run. In the
-end the runs' batches are merged in the same way, with exact bounds, so that at most one batch of each run is in memory.
+Batches come with a lower bound of their own keys and all later keys. Rows below that bound are written at once. When
+the other rows outgrow the memory, they are sorted and written to a temporary directory as a run. In the end the runs'
+batches are merged in the same way, so that at most one batch of each run is in memory.
 """
 
 from __future__ import annotations
@@ -112,9 +111,7 @@ class Rewritten:
 class GroupRewriter:
     """Writes the live rows of groups of files into new ones, in bounded memory.
 
-    Args:
-        object_name: gives each new object a name.
-        beat: called from time to time, to show that the job is alive.
+    ``beat`` is called from time to time, to show that the job is alive.
     """
 
     context: Context

@@ -1,9 +1,7 @@
-"""Which row groups compaction copies as they are, without decoding them: those that re-encoding would not change.
+"""Chooses the row groups that compaction copies without decoding them: those that re-encoding would not change.
 
-A row group is copied where all of its rows are live, it is no smaller than one that would be written, the file has
-exactly the columns of the output, no key of other files lies within its range of the sort key, and so many bytes of
-such row groups follow upon each other in one file that copying costs less than reading, decoding, encoding and writing
-them. All of this is decided from entries and footers. Uncertain row groups are encoded again.
+docs/maintenance.md has the conditions (Row groups that are copied). They are checked by entries and footers alone, and
+row groups that are uncertain are encoded again.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ _SHARE = 2
 """A row group of a full one's size, divided by this, is large enough."""
 
 _RUN_SHARE = 4
-"""The same for a run, whose size in memory is only known to be at least what is reckoned here."""
+"""The same for a run, whose size in memory is estimated from below."""
 
 _OFFSET_BYTES = 4
 
@@ -179,9 +177,7 @@ def _extent(group: RowGroup, field: Field) -> Extent | None:
 class Unit:
     """A unit of reading: a whole file, which is opened when its turn comes, or one row group of an open one.
 
-    Args:
-        rank: orders units by their least key; units with unknown keys come first.
-        bound: the least key, or a lower bound of it; None if it is unknown.
+    ``rank`` orders units by their least key, unknown ones first. ``bound`` is that key or less; None if it is unknown.
     """
 
     rank: tuple[Any, ...]
@@ -224,11 +220,7 @@ class _Piece:
 
 
 class Splicing:
-    """Divides the units of one group of files into row groups that are copied, and others.
-
-    Args:
-        splice_bytes: row groups are copied where so many bytes of them follow upon each other; 0: none is.
-    """
+    """Divides the units of one group of files into row groups that are copied, and others."""
 
     def __init__(
         self, context: Context, name: str, entry: TableEntry, options: WriteOptions, splice_bytes: int
@@ -241,7 +233,7 @@ class Splicing:
     def candidates(self, files: Sequence[DataFile]) -> set[str]:
         """Paths of files of which some row groups may be copied, as far as their entries show.
 
-        There are none in tables with an index, whose row groups are small, and many.
+        Tables with an index have none, because their row groups are small.
         """
         least = 0 if has_index(self._entry) else self._splice_bytes
         stored = COMMIT_TS_ID in self._entry.schema.by_id
@@ -339,7 +331,7 @@ class Splicing:
         except ObjectNotFoundError as error:
             raise missing_file_error(self._context.store, entry, self._name) from error
         if len(found.body) != entry.size - start:
-            return file, None  # reading its rows tells what is wrong
+            return file, None  # reading its rows reports the damage
         try:
             check_footer(found.body[entry.footer[0] - start :], entry)
         except CorruptionError:
@@ -350,7 +342,7 @@ class Splicing:
 
 
 def _runs(pieces: Sequence[_Piece]) -> Iterator[list[_Piece]]:
-    """Pieces that follow upon each other: copied ones of one file, or ones that are not copied."""
+    """Groups adjacent pieces: copied ones of one file, or ones that are not copied."""
     run: list[_Piece] = []
     for piece in pieces:
         if run and not piece.follows(run[-1]):

@@ -1,6 +1,6 @@
-"""The next work of collection for erasures, by the newest manifest and the receipts.
+"""Finds the next work of collection for erasures, by the newest manifest and the receipts.
 
-An erasure passes these steps, each by a commit of collection:
+Each step of an erasure is a commit of collection:
 
 1. No file of the newest version contains its rows any more. ``Manifest.rewritten`` records that version.
 2. Versions before that one expire: by their age, or at ``expire_at`` at the latest.
@@ -75,7 +75,7 @@ class ErasureWork:
     Args:
         listed: the listed erasures, oldest first.
         notes: whether files hold rows of fewer erasures than the last note says.
-        forced: the version before which all versions expire, whatever other settings say; 0 = none has to.
+        forced: the version before which all versions expire, whatever other settings say; 0 if there is none.
         tags: names of tags of these versions.
         forgets: the erasures that leave the list; their receipts are written first.
         stale: keys of sections that keep an old entry of a table alive.
@@ -95,13 +95,11 @@ class ErasureWork:
         return self.notes or self.forced > horizon or bool(self.tags or self.forgets or self.stale)
 
     def before_fence(self) -> list[Statement]:
-        """The statements before the one that moves the fence."""
         if self.stale:
             return [WakeTables(self.stale), NoteRewritten()]
         return [NoteRewritten()] if self.notes else []
 
     def after_fence(self) -> list[Statement]:
-        """The statements after the one that moves the fence."""
         if not self.forgets:
             return []
         return [ForgetErasures(self.forgets[-1].ts, self.now_us, self.listed_us, self.now_us + HOUR_US)]
@@ -110,7 +108,7 @@ class ErasureWork:
 def erasure_work(
     manifest: Manifest, reader: SegmentReader, settings: DatabaseSettings, now_us: int, horizon: int
 ) -> ErasureWork:
-    """Finds what is to be done if the horizon moves to this version. Costs no request without erasures."""
+    """Finds the work that is due if the horizon moves to this version. Costs no request without erasures."""
     listed = erasures_of(manifest, reader)
     if not listed and not manifest.leaving:
         return ErasureWork()
@@ -136,7 +134,7 @@ def rewritten_through(manifest: Manifest, reader: SegmentReader, listed: tuple[E
 
 
 def _least_version(manifest: Manifest, listed: tuple[Erasure, ...], settings: DatabaseSettings, now_us: int) -> int:
-    """The version before which all must expire, so that none holds rows of an erasure whose time has come."""
+    """Finds the version before which all must expire, so that none holds rows of an erasure that is due."""
     due = [each.ts for each in listed if expire_at(each, settings) <= now_us]
     versions = [min((note.version for note in manifest.rewritten if note.through >= ts), default=0) for ts in due]
     return max(versions, default=0)
@@ -214,10 +212,7 @@ def note_held_files(
 
 
 def describe_erasures(context: Context, manifest: Manifest, work: ErasureWork) -> None:
-    """Writes the receipts of erasures that leave the manifest's list, and of those that lose tags.
-
-    The next commit does this work, and is tried until it lands, so all that is noted here becomes true.
-    """
+    """Writes the receipts of erasures that leave the list or lose tags, which the next commit does once it lands."""
     notes = sorted(manifest.rewritten, key=lambda note: note.version)
     forgets = {erasure.id for erasure in work.forgets}
 

@@ -1,8 +1,7 @@
 """The last step of an erasure, which writes its receipt, and the checks that erasures and receipts are true.
 
-The receipt is written after the objects were deleted, and before the manifest forgets the erasure. So after a crash at
-any point no receipt says "gone" too early, and none is missing. It also counts objects that collection does not reach:
-older versions that the bucket keeps of deleted objects, and objects outside the database, such as rejected files.
+The receipt is written after the objects were deleted, and before the manifest forgets the erasure, so a crash leaves
+no receipt that says "gone" too early. It also counts objects that collection does not reach.
 """
 
 from __future__ import annotations
@@ -101,7 +100,7 @@ class ReceiptFinisher:
     """Writes the receipts that may say "gone" now.
 
     Args:
-        freed: all that was released up to this version is deleted.
+        freed: everything that was released up to this version is deleted.
         swept: orphans last modified before this time are deleted.
         kept: finds the objects that versions which can be read need.
         outside: URLs outside the database, whose objects the receipts count.

@@ -42,7 +42,6 @@ class ErasureStatus(FactSheet):
 
     @property
     def id(self) -> str:
-        """The erasure's id."""
         return self.receipt.id
 
     def facts(self) -> list[tuple[str, str]]:
@@ -77,7 +76,6 @@ class ErasureStatus(FactSheet):
         return f"{count_text(kept.objects, 'older version')} of objects, {kept.bytes:,} bytes, when it was gone"
 
     def to_dict(self) -> dict[str, Any]:
-        """These facts for JSON."""
         members: dict[str, Any] = msgspec.to_builtins(self.receipt)
         return members | {"state": self.state, "next_step": self.next_step, "next_at": self.next_at}
 
@@ -96,11 +94,9 @@ def list_statuses(context: Context, *, gone: bool = False) -> list[ErasureStatus
 
 
 def status_of(context: Context, id_: str) -> ErasureStatus:
-    """The status of one erasure.
+    """Looks up the status of one erasure.
 
-    Raises:
-        NotFoundError: there is neither an erasure nor a receipt of this id.
-        CorruptionError: its receipt is damaged.
+    Raises NotFoundError if there is neither an erasure nor a receipt; CorruptionError.
     """
     if not isinstance(id_, str) or parse_receipt_key(f"{RECEIPT_PREFIX}{id_}.json") is None:
         raise InputError("the id of an erasure is 32 hexadecimal digits")
@@ -194,35 +190,26 @@ def _time(at_us: int) -> str:
 
 @dataclass(frozen=True, repr=False)
 class ReceiptCheck(FactSheet):
-    """Whether the database still is as a receipt says.
-
-    Args:
-        status: the erasure's status.
-        findings: what contradicts the receipt; empty if nothing does.
-    """
+    """The status of an erasure, and what contradicts its receipt, if the database is not as the receipt says."""
 
     status: ErasureStatus
     findings: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
-        """Whether nothing contradicts the receipt."""
         return not self.findings
 
     def facts(self) -> list[tuple[str, str]]:
         return [*self.status.facts(), ("verified", "yes" if self.ok else "; ".join(self.findings))]
 
     def to_dict(self) -> dict[str, Any]:
-        """These facts for JSON."""
         return {**self.status.to_dict(), "ok": self.ok, "findings": list(self.findings)}
 
 
 def check_receipt(context: Context, id_: str) -> ReceiptCheck:
     """Compares an erasure's receipt with the database: a HEAD for each file that held rows, and a LIST of manifests.
 
-    Raises:
-        NotFoundError: there is neither an erasure nor a receipt of this id.
-        CorruptionError: the receipt, or what has to be read of the database, is damaged.
+    Raises NotFoundError if there is neither an erasure nor a receipt; CorruptionError.
     """
     status = status_of(context, id_)
     manifest = context.head.refresh().manifest
@@ -279,9 +266,9 @@ class ErasureFigures:
 
     Args:
         pending: number of erasures of which objects may still hold rows.
-        oldest_age_us: microseconds since the oldest of them was asked for; 0 if there is none.
+        oldest_age_us: microseconds since the oldest of them was requested; 0 if there is none.
         deadline_us: microseconds until the first of them is due, below 0 if that is past; None if there is none.
-        in_danger: number of those of which hardly any time is left.
+        in_danger: number of those that have hardly any time left.
     """
 
     pending: int = 0
@@ -305,5 +292,5 @@ def figures_of(manifest: Manifest, reader: SegmentReader, now_us: int) -> Erasur
 
 
 def is_in_danger(requested_at: int, due_at: int, now_us: int) -> bool:
-    """Whether hardly any time is left of an erasure at a time, or none."""
+    """Whether an erasure has hardly any time left, or none."""
     return now_us > due_at - (due_at - requested_at) // _DANGER_PART

@@ -1,6 +1,5 @@
 """Garbage collection: deletes objects that no kept version needs. Nothing else deletes data.
 
-It marks the objects to keep, moves the fence by a commit, and only then deletes.
 It imports what ``dolmen.maintenance`` may import.
 Begin with ``dolmen.maintenance.gc.collection``, then ``dolmen.maintenance.gc.mark``.
 """

@@ -1,9 +1,7 @@
 """Collection (GC): deletes objects that no kept version needs, only after a commit has said so.
 
-One commit moves the horizon and the fence. Then everything is judged by that commit's own manifest, or a later one.
-An object that this manifest does not name, and that was uploaded before the fence, can no longer be committed. So
-whatever lands afterwards needs no deleted object. Every step may be repeated: after a crash at any point the next run
-goes on.
+One commit moves the horizon and the fence (docs/protocol.md). Everything else goes by that commit's own manifest, or a
+later one. Every step may be repeated: after a crash at any point the next run goes on.
 """
 
 from __future__ import annotations
@@ -71,7 +69,6 @@ class Collected:
         waiting: orphans that are too young to delete, including those of commits under way; None if none were listed.
         errors: reasons by key of objects that could not be deleted, or of receipts that could not be written; the next
             run tries them again.
-        erasures: figures of erasures that are not gone yet.
         erasures_gone: number of erasures whose receipts say since this run that no object holds their rows.
         finished: True if nothing was left for lack of time.
         dry_run: True if nothing was deleted: the figures say what would be.
@@ -91,17 +88,14 @@ class Collected:
 
     @property
     def objects(self) -> int:
-        """Number of objects deleted, for all reasons."""
         return sum(amount.objects for amount in self.deleted.values())
 
     @property
     def bytes(self) -> int:
-        """Bytes deleted, as far as they are known."""
         return sum(amount.bytes for amount in self.deleted.values())
 
     @property
     def facts(self) -> list[tuple[str, str]]:
-        """The lines that ``repr`` shows, as pairs of name and value."""
         waiting, first_error = self.waiting, min(self.errors, default="")
         deleted = [(words, self.deleted.get(reason)) for reason, words in REASONS.items()]
         lines = [

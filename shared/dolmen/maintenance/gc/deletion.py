@@ -64,7 +64,6 @@ class KeySet:
 
     @classmethod
     def of_codes(cls, parts: Sequence[Codes]) -> KeySet:
-        """The union of parts that other processes found with ``stable_codes``."""
         found = cls(())
         found._code = stable_code
         for part in parts:
@@ -142,7 +141,6 @@ _AFTER_DATES = "~"  # sorts after every digit
 
 
 def hour_floor(time_us: int) -> int:
-    """The beginning of the hour, in microseconds."""
     return time_us - time_us % HOUR_US
 
 
@@ -166,8 +164,7 @@ def hour_prefix(directory: str, time_us: int) -> str:
 
 
 def directories(store: ObjectStore, kind: str) -> Iterator[str]:
-    """``<kind>/<table>/`` of every table with objects, dropped tables included: one request each, whatever they
-    hold."""
+    """Yields ``<kind>/<table>/`` of every table with objects, dropped tables included: one request each."""
     last = ""
     while True:
         first = next(iter(store.list(f"{kind}/", last)), None)
@@ -324,8 +321,7 @@ class Swept:
 class Sweep:
     """Deletes orphans last modified before ``before_us``, by the manifest that moved the fence, or a later one.
 
-    Args:
-        full: look at all objects, not only at those younger than the last sweep.
+    If ``full``, it looks at all objects, not only at those younger than the last sweep.
     """
 
     head: Head

@@ -1,7 +1,6 @@
-"""The mark finds the objects that any version needs which may still be read; ``Release`` deletes what it left out.
+"""The mark finds the objects that any version needs which may still be read; ``Release`` deletes the others.
 
-A mark can be divided into parts that other processes compute: keys in the manifest are found where the manifest is, and
-all others are in segments, which are immutable, so a part always yields the same keys for the same manifest.
+Other processes may compute parts of it: a part always yields the same keys for the same manifest.
 """
 
 from __future__ import annotations
@@ -112,9 +111,7 @@ def _ignoring_missing() -> Iterator[None]:
 def tagged_keys(key: str, reader: SegmentReader) -> Iterator[str]:
     """Keys of the manifest of an expired version that a tag keeps, and of all that the version needs.
 
-    Raises:
-        CorruptionError: the manifest is missing or damaged, so it is unknown what the tag keeps; or the tag was dropped
-            meanwhile, and another collection has deleted the manifest.
+    Raises CorruptionError if the manifest is missing or damaged; or deleted, because the tag was dropped meanwhile.
     """
     yield key
     yield from needed_keys(reader.manifest(key), reader)
@@ -138,9 +135,7 @@ def tagged_manifests(manifest: Manifest) -> list[str]:
 def mark(manifest: Manifest, reader: SegmentReader, after: int) -> KeySet:
     """Keys of all objects to keep: those the newest version needs, and those released after version ``after``.
 
-    An older version needs only what the newest one needs, and what was released since. An expired version that a tag
-    keeps is read for what it needs. ``manifest`` must be of a commit that moved the fence, or a later one: an object
-    that it does not name, and that was uploaded before the fence, can no longer be committed.
+    ``manifest`` must be of a commit that moved the fence, or a later one. Tagged versions that expired are read.
     """
 
     def keys() -> Iterator[str]:
@@ -171,7 +166,7 @@ class MarkPart(msgspec.Struct, frozen=True, omit_defaults=True):
     """Some segments that are read to find objects to keep.
 
     Args:
-        kind: what is read: a table's live ``files``, its ``tombstones``, the database's ``erasures``, entries that
+        kind: the source: a table's live ``files``, its ``tombstones``, the database's ``erasures``, entries that
             commits have ``released``, everything that released ``trees`` reach, or that ``manifests`` of lost tags
             need, or those of the present tags (``tagged``), which must be there.
         table: the table's name; "" for the database.
@@ -252,10 +247,7 @@ def _together(kind: PartKind, segments: Sequence[Segment], table: str = "") -> I
 
 @dataclass
 class Release:
-    """Deletes objects that commits up to version ``through`` released, and then the manifests before it.
-
-    Everything may be repeated: after a crash at any point, or beside another collection.
-    """
+    """Deletes objects that commits up to version ``through`` released, and then the manifests before it."""
 
     store: ObjectStore
     reader: SegmentReader

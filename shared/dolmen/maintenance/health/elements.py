@@ -22,13 +22,11 @@ def size_text(size_bytes: int) -> str:
 
 
 def power_text(exponent: int) -> str:
-    """2**exponent bytes: ``64 KB``."""
     unit = min(exponent // 10, len(_UNITS) - 1)
     return f"{2 ** (exponent - 10 * unit):,} {_UNITS[unit]}"
 
 
 def range_text(first: int, end: int) -> str:
-    """From 2**first to 2**end bytes: ``16 – 32 KB``."""
     least, greatest = power_text(first), power_text(end)
     return f"{least.partition(' ')[0] if least.partition(' ')[2] == greatest.partition(' ')[2] else least} – {greatest}"
 
@@ -48,7 +46,7 @@ def ago_text(at_us: int, now_us: int) -> str:
 
 
 def share_text(part: float, whole: float) -> str:
-    """A share in percent: ``12 %``; "<1 %" for what is not nothing."""
+    """A share in percent: ``12 %``; "<1 %" for a small one."""
     share = 100 * part / whole if whole else 0.0
     return "<1 %" if 0 < share < 1 else f"{share:.0f} %"
 

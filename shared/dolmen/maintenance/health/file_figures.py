@@ -210,7 +210,7 @@ class FilesSurvey:
         self.exponents += np.bincount(exponents, minlength=_EXPONENTS)[:_EXPONENTS]
 
     def _add_predicate(self, predicate: Predicate | None, files: int, rows: int) -> None:
-        """Adds what a delete by predicate costs a scan that tests so many rows of so many files."""
+        """Adds the cost of a delete by predicate for a scan that tests these numbers of files and rows."""
         self.deletes_ns += files * _TEST_NS + rows * row_cost_ns(predicate)
 
     @property
@@ -228,7 +228,6 @@ class FilesSurvey:
         return self.bounds.overlap() if self.bounds else None
 
     def delete_cost(self, tombstones: tuple[Tombstone, ...], now_us: int) -> DeleteCost | None:
-        """The cost of unresolved deletes for a scan; None if there are none."""
         if not tombstones:
             return None
         # Of the others the entry has all that a scan needs.
@@ -249,8 +248,7 @@ MOST_ERASURES = 20
 
 
 def pending_erasures(context: Context, manifest: Manifest, now_us: int) -> tuple[tuple[PendingErasure, ...], int, int]:
-    """The erasures of which some object may still hold rows: the first that are due, the number of the others, and of
-    all with hardly any time left. Costs no request for a database without erasures."""
+    """Returns the pending erasures that are due first, the number of the others, and of all that are in danger."""
     spans = {each.id: (each.due_at, each.requested_at) for each in erasures_of(manifest, context.segments)}
     spans |= {id_: (each.due_at, each.requested_at) for each in manifest.leaving for id_ in each.ids}
     if not spans:

@@ -1,8 +1,6 @@
 """Looks at a database, and judges what needs attention and what the next round of maintenance finds to do.
 
-It reads the pointer, the manifest and the segments that this names: 2 requests, 1 for each segment of the tables that
-it looks at and of erasures, and 1 for the receipt of each erasure that it lists. Memory does not grow with the number
-of files, but for 16 bytes a file in tables with a sort key (more where it is text), while their overlap is computed.
+It reads the pointer, the manifest, segments and receipts (docs/health.md).
 """
 
 from __future__ import annotations

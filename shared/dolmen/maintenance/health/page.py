@@ -193,11 +193,7 @@ _SIGNS: dict[Level, tuple[str, str]] = {
 
 
 def draw_page(health: Health, *, link_to_itself: bool = False) -> str:
-    """The page of a health: one HTML document that needs nothing else, and holds names and numbers only.
-
-    Args:
-        link_to_itself: whether it has a link that reloads the page, because a server serves it.
-    """
+    """Draws a health as one HTML document that needs nothing else; with ``link_to_itself`` it can be reloaded."""
     head = element(
         "head",
         element("meta", charset="utf-8"),

@@ -103,8 +103,7 @@ def check_chain(
 ) -> dict[int, HistoryEntry]:
     """Checks the versions from the newest back to the horizon. Returns their history entries.
 
-    Args:
-        each: called with every manifest but the newest; None: only a sample of the manifests is read.
+    ``each`` is called with every manifest but the newest; if it is None, only a sample of the manifests is read.
     """
     _check_fences(newest, newest, log)
     oldest = max(newest.horizon, 1)

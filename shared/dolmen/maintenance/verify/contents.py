@@ -83,7 +83,6 @@ class DataCheck:
         self._types = {id_: column.arrow_type for id_, column in entry.schema.by_id.items()}
 
     def check_footers(self, files: Iterator[DataFile], total: int) -> None:
-        """Opens the files: one request each."""
         for _ in self._open_all(files, total):
             pass
 
@@ -315,11 +314,9 @@ WHOLE_BYTES = 32 * MIB
 
 @dataclass
 class DeleteObject:
-    """The parts of one ``.del`` object that a version needs.
+    """The parts of one ``.del`` object that a version needs; vectors with (uuid, physical rows) of their data files.
 
-    Args:
-        uuid: the table's uuid; "" for a clone, whose objects may be of any table that it comes from.
-        vectors: vectors with (uuid, physical rows) of their data files.
+    ``uuid`` is "" for a clone, whose objects may be of any table that it comes from.
     """
 
     key: str

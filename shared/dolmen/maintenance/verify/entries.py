@@ -68,12 +68,7 @@ def check_dated(segment: Segment, stamps: Sequence[int], log: FindingLog, table:
 
 
 class TableContents:
-    """One table of one version with all its entries, inline or in segments.
-
-    Args:
-        root: the table's entry in the manifest.
-        log: receives what cannot be read, and, from ``checked_files``, what is wrong.
-    """
+    """One table of one version with all its entries, inline or in segments; ``log`` receives what is wrong."""
 
     def __init__(self, context: Context, name: str, root: TableEntry, manifest: Manifest, log: FindingLog) -> None:
         self._context, self.name, self._root, self.manifest, self._log = context, name, root, manifest, log
@@ -81,12 +76,10 @@ class TableContents:
 
     @property
     def versions(self) -> tuple[int, int]:
-        """Its version, as the oldest and newest that need an object."""
         return self.manifest.version, self.manifest.version
 
     @property
     def holder(self) -> str:
-        """The key of the object that holds the table's entry."""
         return self._root.section.object if self._root.section else self.manifest.key
 
     @cached_property
@@ -109,7 +102,6 @@ class TableContents:
 
     @cached_property
     def overlays(self) -> dict[str, Overlay]:
-        """The newest overlay of each spilled file."""
         newest: dict[str, Overlay] = {}
         for overlay in (*self._spilled_entries("overlays"), *self._inline.overlays):
             known = newest.get(overlay.file)
@@ -138,7 +130,6 @@ class TableContents:
                 yield uuid, overlay.vector
 
     def count(self) -> int:
-        """Number of data files, including those in ``removed``."""
         return len(self._inline.files) + sum(segment.count for segment in self._inline.segments_of("files"))
 
     def checked_files(self) -> Iterator[DataFile]:

@@ -21,7 +21,6 @@ class Kind:
         name: stable, because scripts and tests use it.
         severity: "error" if something cannot be read, or is read wrong; "warning" if it only costs money or trust.
         meaning: the promise that is broken.
-        repair: what to do.
     """
 
     name: str
@@ -225,17 +224,14 @@ class Finding:
 
     @property
     def what(self) -> Kind:
-        """Its kind, with severity and meaning."""
         return KINDS[self.kind]
 
     @property
     def repair(self) -> str:
-        """The way to repair it, in words."""
         return self.what.repair
 
     @property
     def cost(self) -> str:
-        """The rows, table and versions affected, in words."""
         oldest, newest = self.versions or (0, 0)
         parts = [
             count_text(self.rows, "row") if self.rows else "",
@@ -249,7 +245,6 @@ class Finding:
         return ", ".join(filter(None, parts)) or "the database"
 
     def to_dict(self) -> dict[str, Any]:
-        """The finding for JSON."""
         return {
             "kind": self.kind,
             "severity": self.what.severity,
@@ -313,16 +308,13 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether there are no errors."""
         return not self.errors
 
     @property
     def orphaned(self) -> Unreferenced:
-        """All orphans together."""
         return sum(self.orphans.values(), Unreferenced())
 
     def facts(self) -> list[tuple[str, str]]:
-        """The lines that ``repr`` shows, as pairs of name and value."""
         looked_at = ", ".join(f"{count:,} {name}" for name, count in self.checked.items() if count)
         lost = self.orphaned
         counts = [f"{count:,} x {name} ({KINDS[name].severity})" for name, count in self.counts.items()]
@@ -335,7 +327,6 @@ class VerifyReport:
         return [(name, value) for name, value in facts if value]
 
     def to_dict(self) -> dict[str, Any]:
-        """The report for JSON."""
         return {
             "url": self.url,
             "version": self.version,
@@ -369,10 +360,7 @@ class VerifyReport:
 
 @dataclass
 class FindingLog:
-    """Collects findings and counts while checks run. Used only in the thread that runs ``verify``.
-
-    Findings affect the version ``newest`` unless they say otherwise.
-    """
+    """Collects findings and counts while checks run, for ``newest`` by default. Used by one thread only."""
 
     progress: Progress | None = None
     newest: int = 0

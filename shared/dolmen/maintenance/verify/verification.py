@@ -1,4 +1,4 @@
-"""``verify``: a complete check of a database, from the pointer to the last byte of data.
+"""``verify``: a complete check of a database, from the pointer to the last byte of data, while others go on using it.
 
 It checks, in this order:
 
@@ -8,8 +8,6 @@ It checks, in this order:
 4. tombstones and deletion vectors: each ``.del`` object is read once;
 5. footers of a sample of the data files; with ``deep`` all bytes of all data files;
 6. erasures and their receipts, and publications.
-
-Others may go on using the database.
 """
 
 from __future__ import annotations
