@@ -107,7 +107,7 @@ def test_a_page_is_whole_or_as_it_was(events: Cli, tmp_path: Path, monkeypatch: 
     def fail(health: object) -> str:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("dolmen.maintenance.health.page.page.draw_page", fail)
+    monkeypatch.setattr("dolmen.maintenance.health.page.draw_page", fail)
     done = events("report", "-o", page)
     assert (done.code, "No space left" in done.err) == (2, True)
     assert page.read_text() == "before"

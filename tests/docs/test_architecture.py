@@ -54,7 +54,8 @@ def exists(name: str) -> bool:
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
         place = folder_of(".".join(parts[:length]))
-        module = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+        package = place / "__init__.py"
+        module = package if package.exists() else place.with_suffix(".py")
         if not module.exists():
             continue
         body: list[ast.stmt] = tree_of(module).body

@@ -98,7 +98,7 @@ def test_a_range_without_end_is_merged_in_bounded_memory(monkeypatch: pytest.Mon
             yield 0, 0, rows
 
     handed = 0
-    for batch in load_tasks._merged(pieces(), entry):
+    for batch in load_tasks._merge_pieces(pieces(), entry):
         assert taken * 1000 - handed <= 11_000
         handed += batch.num_rows
     assert handed == 100_000
