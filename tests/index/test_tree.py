@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 
 from dolmen.entries.index import pages
 from dolmen.entries.index.pages import (
+    Addresses,
     InnerPage,
     KeyEncoding,
     Keys,
     LeafPage,
     PageRef,
-    Places,
     Tree,
     TreeWriter,
     decode_page,
@@ -92,7 +92,7 @@ def sorted_entries(keys: Keys, run_bytes: int = 1 << 20) -> list[LeafPage]:
     return list(sorter.sorted())
 
 
-def by_key(found: Iterator[tuple[Any, Places]], keys: Keys) -> dict[Any, list[int]]:
+def by_key(found: Iterator[tuple[Any, Addresses]], keys: Keys) -> dict[Any, list[int]]:
     result = defaultdict(list)
     for rows, places in found:
         for row, place in zip(rows.tolist(), places.tolist(), strict=True):

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from dolmen.commit.head import CommitQueue, Member
-from dolmen.commit.loop import Leader
+from dolmen.commit.head import CommitQueue
+from dolmen.commit.loop import Leader, Member
 from dolmen_simulator.actors.declaring import Founder
 from dolmen_simulator.actors.teaming import Team
 from dolmen_simulator.actors.writers import Actor

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from dolmen.base.runtime import POINTER_PUT, attempts
 from dolmen.commit.change import Change, Effects, Statement, make_version
 from dolmen.commit.draft import Draft
-from dolmen.commit.head import MOST_CHANGES, STAMP_SECONDS, Base, Committed, Head, Look, Member, Stamp, copy_error
-from dolmen.commit.readback import Readback, read_back
+from dolmen.commit.head import STAMP_SECONDS, Base, Head, Look, Stamp
+from dolmen.commit.loop import MOST_CHANGES, Committed, Member, Readback, copy_error, read_back
 from dolmen.commit.root_budget import RootBudget
 from dolmen.commit.uploads import PendingUploads
 from dolmen.errors import CorruptionError, Error, ObjectNotFoundError, StoreUnavailableError, UnknownOutcomeError

@@ -17,8 +17,8 @@ from pyroaring import BitMap
 from dolmen.base import arguments
 from dolmen.base.units import MIB
 from dolmen.commit.change import ExpectErasures, Statement, is_raw_digest
-from dolmen.commit.context import Context
 from dolmen.commit.draft import Draft
+from dolmen.commit.head import Context
 from dolmen.commit.statements.row_changes import DeletePositions, InsertRows, Overwrite, Write
 from dolmen.commit.uploads import LateIntent, PendingUploads, keys_in, record_keys, record_predicate
 from dolmen.entries.index.sorting import KeyRuns
@@ -41,7 +41,7 @@ from dolmen.rows.write.conform import conform
 from dolmen.rows.write.data_file import write_data_files
 from dolmen.rows.write.row_digest import RowDigest, content_digest
 from dolmen.rows.write.row_input import as_batches, check_not_null, dedupe_last, frame_cast
-from dolmen.transactions.reading import key_fields, take_keys
+from dolmen.transactions.keys import key_fields, take_keys
 from dolmen.transactions.unit_of_work import UnitOfWork, leaves_out_erased
 
 Mode: TypeAlias = Literal["tombstone", "positions"]

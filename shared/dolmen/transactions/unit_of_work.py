@@ -13,10 +13,18 @@ import pyarrow as pa
 
 from dolmen.base import arguments
 from dolmen.base.units import utc
-from dolmen.commit.change import Change, Claim, ColumnsClaim, NamesClaim, Statement, find_applied, is_prepared
-from dolmen.commit.context import Context
+from dolmen.commit.change import (
+    Change,
+    ColumnsDependency,
+    NamesDependency,
+    RowsDependency,
+    Statement,
+    find_applied,
+    is_prepared,
+)
 from dolmen.commit.draft import Draft
-from dolmen.commit.head import STAMP_SECONDS, Committed
+from dolmen.commit.head import STAMP_SECONDS, Context
+from dolmen.commit.loop import Committed
 from dolmen.commit.loop import commit as commit_change
 from dolmen.commit.statements.row_changes import InsertRows
 from dolmen.commit.uploads import Intent, PendingUploads
@@ -185,7 +193,7 @@ class UnitOfWork:
         self.uploads = PendingUploads(context.store, context.runtime, context.segments)
         self._base = base
         self._statements: list[Statement] = []
-        self._claims: list[Claim | ColumnsClaim | NamesClaim] = []
+        self._claims: list[RowsDependency | ColumnsDependency | NamesDependency] = []
         self._looked_up: set[str] = set()
         self._applied: dict[str, str] = {}
         self._excluded: set[str] = set()
@@ -365,22 +373,24 @@ class UnitOfWork:
         def may_match(file: DataFile | Segment) -> bool:
             return predicate is None or may_hold_matches(file, predicate, schema)
 
-        self._claims.append(Claim(base_name, entry.uuid, entry.epoch, self.base.commit_ts, may_match, schema=schema))
+        self._claims.append(
+            RowsDependency(base_name, entry.uuid, entry.epoch, self.base.commit_ts, may_match, schema=schema)
+        )
 
     def depend_on_columns(self, name: str) -> None:
         """Makes the commit valid only while the names of columns of this table name the same columns."""
         entry = self.context.segments.whole(self.base.table(name))
-        self._claims.append(ColumnsClaim(name, entry.uuid, self.base.commit_ts, entry.schema))
+        self._claims.append(ColumnsDependency(name, entry.uuid, self.base.commit_ts, entry.schema))
 
     def depend_on_names(self, name: str | None = None) -> None:
         """Makes the commit valid only while there is a table of this name, or none; or while all names are the same."""
         names = frozenset(self.base.tables)
         among = None if name is None else frozenset({name})
-        claim = NamesClaim(names if among is None else names & among, among)
+        claim = NamesDependency(names if among is None else names & among, among)
         if claim not in self._claims:
             self._claims.append(claim)
 
-    def depend_on(self, claim: Claim) -> None:
+    def depend_on(self, claim: RowsDependency) -> None:
         """Makes the commit valid only while a claim about an older version than the base holds.
 
         Raises:

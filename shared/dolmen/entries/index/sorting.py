@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dolmen.base.units import MIB
-from dolmen.entries.index.pages import KeyEncoding, Keys, LeafPage, Places, key_order, no_keys
+from dolmen.entries.index.pages import Addresses, KeyEncoding, Keys, LeafPage, key_order, no_keys
 
 RUN_BYTES = 64 * MIB
 """Entries that are sorted at once."""
@@ -42,11 +42,11 @@ class EntrySorter:
 
     def __init__(self, run_bytes: int = RUN_BYTES) -> None:
         self._run_bytes, self._bytes = run_bytes, 0
-        self._waiting: list[tuple[Keys, Places]] = []
+        self._waiting: list[tuple[Keys, Addresses]] = []
         self._runs: list[_StoredRun] = []
         self._file: IO[bytes] | None = None
 
-    def add(self, keys: Keys, places: Places) -> None:
+    def add(self, keys: Keys, places: Addresses) -> None:
         self._waiting.append((keys, places))
         self._bytes += keys.nbytes + places.nbytes
         if self._bytes >= self._run_bytes:

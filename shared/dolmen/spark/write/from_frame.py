@@ -16,9 +16,8 @@ from pyspark.sql import DataFrame
 
 from dolmen.api.table import Table
 from dolmen.base import arguments
-from dolmen.commit.change import Claim, Statement, find_applied
-from dolmen.commit.context import context_of
-from dolmen.commit.head import commit_of
+from dolmen.commit.change import RowsDependency, Statement, find_applied
+from dolmen.commit.head import commit_of, context_of
 from dolmen.commit.statements.row_changes import Overwrite, Write
 from dolmen.commit.uploads import MAX_KEYS
 from dolmen.errors import ConflictError, InputError, SchemaError
@@ -42,7 +41,7 @@ from dolmen.spark.write.write_tasks import (
     schema_of,
     tombstones,
 )
-from dolmen.transactions.reading import key_fields, take_keys
+from dolmen.transactions.keys import key_fields, take_keys
 from dolmen.transactions.row_statements import TableChange, keys_content
 from dolmen.transactions.snapshot import pin
 from dolmen.transactions.transaction import Transaction, unit_of
@@ -400,7 +399,7 @@ class UnchangedSince:
         base = unit.base if oldest == unit.base.version else pin(unit.context, oldest, None).manifest
         epoch = entry_in(base, name, uuid).epoch
         advice = f"these rows were made from version {oldest}: make the frame again and repeat, or give force=True"
-        unit.depend_on(Claim(name, uuid, epoch, base.commit_ts, lambda _: True, advice))
+        unit.depend_on(RowsDependency(name, uuid, epoch, base.commit_ts, lambda _: True, advice))
 
 
 def entry_in(manifest: Manifest, name: str, uuid: str) -> TableEntry:

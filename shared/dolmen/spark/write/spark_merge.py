@@ -20,7 +20,7 @@ from pyspark.sql import types as s
 
 from dolmen.api.table import Table
 from dolmen.base.runtime import cached_property
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import COMMIT_TS, Field
@@ -43,6 +43,7 @@ from dolmen.spark.write.row_actions import (
     join_kind,
 )
 from dolmen.spark.write.write_tasks import duplicate_key_error
+from dolmen.transactions.keys import key_fields
 from dolmen.transactions.merge.clauses import (
     Clause,
     Clauses,
@@ -53,7 +54,6 @@ from dolmen.transactions.merge.clauses import (
     WhenNotMatched,
     WhenNotMatchedBySource,
 )
-from dolmen.transactions.reading import key_fields
 from dolmen.transactions.transaction import Transaction, replay, unit_of
 from dolmen.transactions.unit_of_work import Commit
 
