@@ -14,8 +14,8 @@ import dolmen
 from bench.places import Local, Ministack
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
-from dolmen.commit.context import context_of
 from dolmen.commit.draft import Draft
+from dolmen.commit.head import context_of
 from dolmen.commit.loop import submit
 from dolmen.format.entries import ColumnStats, DataFile
 from dolmen.format.layout import segment_key

@@ -18,7 +18,7 @@ from bench.dataset import SCHEMA, events
 from bench.places import Local, Ministack, place
 from dolmen.api.database import Database
 from dolmen.base.runtime import shared_runtime
-from dolmen.commit.context import Context
+from dolmen.commit.head import Context
 from dolmen.maintenance.compact.compaction import CompactionOptions, compact
 from dolmen.store.counting import CountingStore
 

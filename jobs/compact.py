@@ -19,7 +19,7 @@ from dolmen.cli.commands import run_job
 from dolmen.cli.exit_codes import INCOMPLETE
 from dolmen.cli.options import DatabaseUrl, Json
 from dolmen.cli.output import StatusLine, console, errors, print_json, print_rows
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import Error, InputError
 from dolmen.maintenance.compact.compaction import Compacted
 from dolmen.maintenance.indexing import Indexed

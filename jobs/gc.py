@@ -15,7 +15,7 @@ from dolmen.cli.commands import run_job
 from dolmen.cli.exit_codes import INCOMPLETE
 from dolmen.cli.options import DatabaseUrl, Json
 from dolmen.cli.output import StatusLine, console, print_json
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.maintenance.gc.collection import Collected
 from dolmen.maintenance.round import facts_of
 from dolmen.spark.sessions import job_session

@@ -17,7 +17,7 @@ from dolmen.cli.commands import run_job
 from dolmen.cli.exit_codes import INCOMPLETE
 from dolmen.cli.options import DatabaseUrl, Json
 from dolmen.cli.output import StatusLine, console, errors, print_json, print_rows
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import InputError
 from dolmen.ingest.drops.announce_files import DropSource
 from dolmen.service.functions.function_settings import FunctionSettings

@@ -16,7 +16,7 @@ import pytest
 import dolmen
 from dolmen import Database
 from dolmen.base.runtime import Runtime
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import AppliedIdError, TableExistsError
 from dolmen.format.layout import is_adopted
 from dolmen.format.manifest import ADOPTED_FILES

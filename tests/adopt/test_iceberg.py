@@ -19,7 +19,7 @@ import pytest
 
 import dolmen
 from dolmen import Database
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import AdoptionError, InputError
 from support.iceberg_readers import READERS, IcebergReaders
 from support.iceberg_writer import PYTHON, write_iceberg

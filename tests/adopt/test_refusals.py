@@ -15,7 +15,7 @@ from pyarrow.parquet import encryption
 
 import dolmen
 from dolmen import Database
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import AdoptionError, CorruptionError, Error, InputError
 from dolmen.format.layout import AdoptedPath, check_format_version, check_reference
 from dolmen.format.manifest import FEATURES, Manifest

@@ -15,7 +15,7 @@ import pytest
 import dolmen
 from dolmen import Database
 from dolmen.base.runtime import Runtime
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import AppliedIdError, ConflictError, ErasureNotFoundError, InputError, SchemaError
 from dolmen.format.manifest import ERASURES, Manifest
 from dolmen.store.counting import CountingStore

@@ -9,7 +9,7 @@ import pytest
 import dolmen
 from dolmen import Database
 from dolmen.base.runtime import Runtime
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import InputError
 from dolmen.format.layout import Pointer, seal, unseal
 from dolmen.format.manifest import HistoryEntry, Manifest

@@ -11,7 +11,7 @@ import pytest
 
 from dolmen import Database
 from dolmen.base.runtime import Runtime
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import ConflictError, InputError, SchemaError
 from dolmen.format.manifest import INDEXES, Segment
 from dolmen.store import MemoryBucket, MemoryStore

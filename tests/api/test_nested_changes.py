@@ -14,7 +14,7 @@ import pytest
 import dolmen
 from dolmen import Database
 from dolmen.base.runtime import Runtime
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import ConflictError, Error, SchemaError
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore

@@ -12,7 +12,7 @@ import pytest
 
 import dolmen
 from dolmen import Database
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.commit.statements.catalog import PutTag
 from dolmen.errors import (
     AppliedIdError,

@@ -10,7 +10,7 @@ import pytest
 import dolmen
 from dolmen import Database, Transaction
 from dolmen.base.runtime import Runtime
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import (
     ConflictError,
     InputError,

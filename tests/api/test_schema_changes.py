@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 import dolmen
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import AppliedIdError, ConflictError, InputError, SchemaError
 
 COLUMNS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])

@@ -18,7 +18,7 @@ import pytest
 import dolmen
 from dolmen import Database
 from dolmen.base.runtime import Runtime
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import AppliedIdError, ConflictError, CorruptionError, InputError, RowError, SchemaError
 from dolmen.format.evolution import RenameColumn, WidenColumn
 from dolmen.format.manifest import Sequences

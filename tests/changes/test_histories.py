@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import dolmen
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.commit.versions import manifest_at_version
 from dolmen.predicate import parse
 from dolmen.rows.changes.feed import ChangeFeed, PartReader, parts_of

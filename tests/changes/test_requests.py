@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from dolmen import Database, Table
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.commit.statements.row_changes import Write
 from dolmen.commit.versions import manifest_at_version
 from dolmen.rows.changes.feed import ChangeFeed, FeedPart, PartReader, parts_of

@@ -19,7 +19,7 @@ import pyarrow as pa
 from corruption.worlds import World, few_rows, rows_of_many_types
 from dolmen import Database
 from dolmen.base.runtime import Runtime
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.maintenance.compact.compaction import compact
 from dolmen.maintenance.compact.compaction_plan import CompactionOptions
 from dolmen.maintenance.verify.verification import verify

@@ -15,7 +15,7 @@ import dolmen
 from corruption.acts import all_rows
 from corruption.damages import kind_of
 from corruption.worlds import few_rows
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import CorruptionError, Error
 from dolmen.format.layout import POINTER
 from support.ministack import boto3_client

@@ -12,7 +12,7 @@ from corruption.damages import by_kind
 from corruption.worlds import World, kept, kinds, spilled
 from dolmen import Database
 from dolmen.base.runtime import Runtime
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import CorruptionError, DatabaseNotFoundError
 from dolmen.format.layout import POINTER, Pointer, parse_manifest_key
 from dolmen.format.manifest import Manifest

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from dolmen import Database
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import CorruptionError
 from dolmen.iceberg.publication_directory import PREFIX
 from dolmen.maintenance.gc.collection import collect

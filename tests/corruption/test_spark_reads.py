@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import dolmen
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.rows.scan.data_objects import open_file
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from corruption.acts import Healthy, acts, healthy, opened, rows_after, rows_of
 from corruption.damages import Damage
 from corruption.worlds import World
 from dolmen.base.runtime import Runtime
-from dolmen.commit.context import Context
-from dolmen.commit.head import Head
+from dolmen.commit.head import Context, Head
 from dolmen.commit.uploads import Heartbeat, parse_intent_key
 from dolmen.errors import Error
 from dolmen.format.layout import POINTER

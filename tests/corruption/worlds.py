@@ -20,7 +20,7 @@ import msgspec
 import pyarrow as pa
 
 from dolmen import Database
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.commit.statements.row_changes import Write
 from dolmen.commit.uploads import Intent
 from dolmen.format.layout import POINTER

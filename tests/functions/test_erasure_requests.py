@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import InputError
 from dolmen.format.receipts import erasure_id
 from dolmen.ingest.delete_requests import parse_request

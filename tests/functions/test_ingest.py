@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from dolmen import Transaction
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.ingest.batch import MAX_TABLE_TRIES
 from support.event_builders import created, notification, s3_record, sqs_event
 from support.functions import World

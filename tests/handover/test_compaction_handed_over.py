@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.format.entries import DataFile
 from dolmen.maintenance.compact.compaction_plan import MOST_FILES, NEXT_PLAN, CompactionPlan, PlannedGroup
 from dolmen.service.functions.scheduled_functions import FILE_BYTES, bytes_to_compact, tables_larger_than, weight_of

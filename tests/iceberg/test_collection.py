@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from dolmen import Table
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import CorruptionError, InvalidNameError
 from dolmen.format.layout import RESERVED_TAGS
 from dolmen.iceberg.manifests import ManifestBody, decode_manifest_list

@@ -12,7 +12,7 @@ import dolmen
 from dolmen import Database, Table
 from dolmen.base.runtime import Runtime
 from dolmen.cli.commands import command_line
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import CorruptionError, LimitError
 from dolmen.iceberg.publication import IcebergPublication, publish
 from dolmen.store.counting import CountingStore

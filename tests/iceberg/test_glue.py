@@ -11,7 +11,7 @@ import pytest
 
 import dolmen
 from dolmen import Database
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import (
     InputError,
     InvalidNameError,

@@ -12,7 +12,7 @@ import pytest
 
 import dolmen
 from dolmen import Database
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.format.layout import RESERVED_TAGS
 from dolmen.iceberg.publication_directory import PublicationDirectory
 from support.iceberg_readers import IcebergReaders, on_s3

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from dolmen import Database
 from dolmen.base.runtime import Runtime
-from dolmen.commit.context import context_of
 from dolmen.commit.draft import Draft
+from dolmen.commit.head import context_of
 from dolmen.commit.loop import submit
 from dolmen.format.manifest import TableEntry
 from dolmen.store.counting import CountingStore

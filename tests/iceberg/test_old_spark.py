@@ -14,7 +14,7 @@ import pytest
 
 import dolmen
 from dolmen import Table
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import InputError
 from support import spark_iceberg
 from support.spark import SparkProcess

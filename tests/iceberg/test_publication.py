@@ -15,7 +15,7 @@ import pytest
 import dolmen
 from dolmen import Database
 from dolmen.base.runtime import Runtime
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.commit.statements.row_changes import Write
 from dolmen.errors import SchemaError
 from dolmen.format.entries import ColumnStats, DataFile

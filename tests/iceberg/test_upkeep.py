@@ -12,7 +12,7 @@ import dolmen
 from dolmen import Database
 from dolmen.base.runtime import Runtime
 from dolmen.cli.commands import command_line
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import InputError
 from dolmen.maintenance.debt import debts
 from dolmen.maintenance.round import measures_of_debt, measures_of_round

@@ -23,7 +23,7 @@ import pytest
 
 import dolmen
 from dolmen.base.runtime import Runtime
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.commit.statements import catalog as schema_statement
 from dolmen.errors import Error, InputError
 from dolmen.format.column_history import MOST_FORMER_NAMES

@@ -18,7 +18,7 @@ import pytest
 from dolmen import Database
 from dolmen.base.runtime import Runtime
 from dolmen.commit.change import Expect
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import TableNotFoundError
 from dolmen.ingest.announcements import Drop
 from dolmen.ingest.drops.drop_outcomes import IngestResult

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import consumes, precondition, rule
 
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import UnsettledTimestampError, VersionExpiredError, VersionNotFoundError
 from machine.base import HANDLES, Ground, readers
 from machine.conditions import conditions, texts

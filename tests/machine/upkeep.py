@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from dolmen import Database
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from machine.base import HANDLES, SELDOM, Ground
 from machine.model import Row, Statement, TableState
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dolmen import Database
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import PutIndexParts
 from dolmen.entries.index.table_index import IndexReader

@@ -8,7 +8,7 @@ import random
 import pytest
 from pyroaring import BitMap
 
-from dolmen.commit.context import Context
+from dolmen.commit.head import Context
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import Compact, Group, Resolve
 from dolmen.commit.statements.catalog import DropTable

@@ -11,7 +11,7 @@ import pytest
 
 from dolmen import Database, Delete, Insert, Update
 from dolmen.api.database import Table
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import AppliedIdError, DuplicateKeyError, InputError, LimitError, RowError, SchemaError
 from dolmen.transactions.merge import merge as merging
 from dolmen.transactions.merge import merge_source as merge_source

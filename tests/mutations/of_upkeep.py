@@ -232,7 +232,7 @@ UPKEEP: tuple[Mutation, ...] = (
     mutation(
         "an expired version is read",
         "a change that reads a version before the horizon gets VersionExpiredError",
-        "commit/context.py",
+        "commit/head.py",
         "            if error.is_missing:\n                self.head.check_kept(version, last)\n",
         "            if error.is_missing and version < 0:\n                self.head.check_kept(version, last)\n",
     ),

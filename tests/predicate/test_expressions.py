@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import dolmen
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import PredicateError, UnsupportedFormatError
 from dolmen.format import manifest
 from dolmen.format.schema import Schema

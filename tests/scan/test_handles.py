@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import dolmen
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import MoveFence
 from dolmen.errors import InputError, TableNotFoundError, VersionExpiredError

@@ -11,7 +11,7 @@ from bench.round_trips import TimedRuntime, Timeline, TimelineStore
 
 from dolmen import Database
 from dolmen.base.runtime import Runtime
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.rows.scan.data_objects import GAP_BYTES
 from dolmen.rows.scan.scan import plan_of
 from dolmen.store.memory import MemoryBucket, MemoryStore

@@ -12,7 +12,7 @@ import pytest
 
 from dolmen import Snapshot
 from dolmen.base.runtime import Runtime
-from dolmen.commit.context import Context
+from dolmen.commit.head import Context
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.entries.segments.tombstone_judge import TombstoneJudge
 from dolmen.format.entries import Blob, KeysTombstone, Tombstone

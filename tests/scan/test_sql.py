@@ -14,7 +14,7 @@ import pytest
 
 from dolmen import Snapshot
 from dolmen.base.runtime import Runtime
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import CorruptionError, InputError, SchemaError, TableNotFoundError
 from dolmen.predicate import to_sql
 from dolmen.rows.scan.engines.sql import Parameters, SqlResult

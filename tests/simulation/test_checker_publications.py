@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.iceberg import publication
 from dolmen.iceberg.publication import publish
 from dolmen.iceberg.publication_directory import unpin_versions

@@ -8,7 +8,7 @@ import signal
 import time
 
 from dolmen import Snapshot
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import RetryableError, UnknownOutcomeError, VersionExpiredError
 from dolmen.maintenance.gc.mark import needed_keys
 from dolmen.service.local import LocalEvent, run_local

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dolmen import Database
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.format.layout import POINTER
 from dolmen.maintenance.gc.mark import needed_keys
 

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 import dolmen
 from dolmen import Database
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import CorruptionError, InputError, VersionExpiredError
 from dolmen.maintenance.gc.collection import collect
 from dolmen.maintenance.gc.deletion import stable_code, stable_codes

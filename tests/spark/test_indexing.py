@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 import dolmen
 from dolmen import Database
 from dolmen.cli.commands import run_job
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import CorruptionError, InputError, TableNotFoundError
 from dolmen.format.manifest import Segment
 from dolmen.maintenance import indexing

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 
 from dolmen import Database, Delete, Update
 from dolmen.api.database import Table
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import AppliedIdError
 from dolmen.spark.tasks import raising_dolmen_errors
 from dolmen.spark.write import from_frame as writing

@@ -10,7 +10,7 @@ import pytest
 
 import dolmen
 from dolmen import Database
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.rows.scan.scan import plan_of
 from support.spark import SparkProcess
 from support.spark_checks import BY_WORKERS, NATIVE, read, read_without

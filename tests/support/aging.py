@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from dolmen import Database
 from dolmen.base.runtime import Runtime
-from dolmen.commit.context import Context
+from dolmen.commit.head import Context
 from dolmen.errors import Error
 from dolmen.format.manifest import EMPTY, Manifest
 from dolmen.format.properties import DatabaseSettings

@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 
 from dolmen.base.runtime import Runtime
-from dolmen.commit.context import Context
-from dolmen.commit.head import Head
+from dolmen.commit.head import Context, Head
 from dolmen.format.entries import DataFile
 from dolmen.format.layout import POINTER, Pointer
 from dolmen.format.manifest import Manifest, TableEntry

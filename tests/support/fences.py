@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dolmen import Database
 from dolmen.commit.change import Change
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.commit.loop import commit
 from dolmen.commit.statements.background import MoveFence
 from dolmen.commit.uploads import PendingUploads

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 
 import dolmen
 from dolmen import Commit
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.spark import to_spark
 from dolmen.spark.write.from_frame import append, delete, overwrite, upsert
 

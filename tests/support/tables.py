@@ -9,8 +9,7 @@ import pyarrow as pa
 
 from dolmen import Database
 from dolmen.base.runtime import Runtime
-from dolmen.commit.context import Context
-from dolmen.commit.head import Head
+from dolmen.commit.head import Context, Head
 from dolmen.commit.statements.row_changes import Write
 from dolmen.format.entries import DataFile
 from dolmen.format.layout import data_key

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import dolmen
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import RowError
 from dolmen.maintenance.compact.compaction import compact
 from dolmen.maintenance.compact.compaction_plan import CompactionOptions

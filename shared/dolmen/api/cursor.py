@@ -10,7 +10,7 @@ import pyarrow as pa
 from dolmen.base import arguments
 from dolmen.base.runtime import CURSOR_OPENING, attempts
 from dolmen.base.units import duration_text, parse_duration, utc
-from dolmen.commit.context import Context
+from dolmen.commit.head import Context
 from dolmen.commit.statements.catalog import PutCursor
 from dolmen.errors import ConflictError, InputError, TagNotFoundError, VersionExpiredError
 from dolmen.format.layout import Cursor, check_tag_name

@@ -14,8 +14,7 @@ from dolmen.api.upkeep import MaintainableDatabase
 from dolmen.base import arguments
 from dolmen.base.runtime import Runtime, shared_runtime
 from dolmen.commit.change import applied_by
-from dolmen.commit.context import Context
-from dolmen.commit.head import Head
+from dolmen.commit.head import Context, Head
 from dolmen.commit.versions import commits
 from dolmen.errors import InputError
 from dolmen.format.properties import DATABASE_PROPERTIES, effective_values

@@ -15,7 +15,7 @@ from dolmen.api.writer import MAX_BYTES, MAX_ROWS, MAX_SECONDS, BufferedWriter
 from dolmen.base import arguments
 from dolmen.base.runtime import AUTOCOMMIT, attempts
 from dolmen.commit.change import ColumnsMovedError, ErasedMeanwhileError, find_applied
-from dolmen.commit.context import Context
+from dolmen.commit.head import Context
 from dolmen.commit.versions import manifest_at_version
 from dolmen.errors import AppliedIdError, ConflictError, Error, InputError, NotFoundError
 from dolmen.format.ingest_properties import TABLE_PROPERTIES

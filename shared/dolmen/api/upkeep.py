@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from dolmen.base import arguments
-from dolmen.commit.context import Context
+from dolmen.commit.head import Context
 from dolmen.errors import InputError, TableNotFoundError
 from dolmen.store import open_store
 

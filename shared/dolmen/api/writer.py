@@ -16,8 +16,7 @@ from dolmen.base import arguments
 from dolmen.base.runtime import WRITER_BATCH, attempts
 from dolmen.base.units import MIB
 from dolmen.commit.change import ExpectErasures
-from dolmen.commit.context import Context
-from dolmen.commit.head import copy_error
+from dolmen.commit.head import Context, copy_error
 from dolmen.commit.statements.row_changes import Write
 from dolmen.errors import (
     AppliedIdError,

@@ -28,7 +28,7 @@ from dolmen.cli.options import (
     open_existing,
 )
 from dolmen.cli.output import commit_facts, print_commit, print_json, print_rows, say, warn
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import InputError, RetryableError
 from dolmen.ingest.delete_requests import parse_request
 from dolmen.ingest.queues import Queue, open_queue

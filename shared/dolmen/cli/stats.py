@@ -24,7 +24,7 @@ import dolmen
 from dolmen.base.units import DAY_US, count_text, duration_text, named_count_text, utc
 from dolmen.cli.options import DatabaseUrl, Json, app, open_existing
 from dolmen.cli.output import check_interval, console, print_json, print_rows, printable, say, stopping_at_interrupt
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import InputError
 from dolmen.maintenance.debt import Debts, TableDebt, debts_of
 

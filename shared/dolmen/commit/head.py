@@ -1,4 +1,4 @@
-"""The newest version that this process knows, and the queue of its changes that wait to become the next one.
+"""The state that all objects of an open database share: the newest known version, and the queue of waiting changes.
 
 Changes that wait at the same time become one version together. There is no thread for this: the first change that waits
 leads. It commits itself and all that are queued by then; then the next one that still waits leads.
@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 import msgspec
 
 from dolmen.base import arguments
-from dolmen.base.runtime import POINTER_READ, Instant, Runtime, Signal, attempts
+from dolmen.base.runtime import POINTER_READ, Instant, Runtime, Signal, attempts, shared_runtime
 from dolmen.base.units import DAY_US, SECOND_US
 from dolmen.commit.change import Change, Effects, join_messages, summarize
 from dolmen.commit.uploads import PendingUploads
@@ -29,6 +31,7 @@ from dolmen.errors import (
 )
 from dolmen.format.layout import POINTER, Pointer, Turn, manifest_key
 from dolmen.format.manifest import EMPTY, HistoryEntry, Manifest
+from dolmen.store import open_store, portable_url
 from dolmen.store.base import ObjectStore, Stored
 from dolmen.store.cache import DiskCache, ObjectCache
 
@@ -448,3 +451,55 @@ def _check_forward(known: Base | None, named: Pointer) -> None:
             f"it names version {named.version}, commit {named.commit_id}, though version {there.version}, "
             f"{there.commit_id}, was committed; if an older copy was put back on purpose, open the database again",
         )
+
+
+@dataclass(frozen=True)
+class Context:
+    """The store of a database, its newest known version, and the cache of its immutable objects."""
+
+    store: ObjectStore
+    runtime: Runtime
+    head: Head
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Other processes open the store by its URL, with their own clock, threads and caches."""
+        return _reopen, (portable_url(self.store), self.head.trust_clock)
+
+    @property
+    def cache(self) -> ObjectCache:
+        return self.head.cache
+
+    @property
+    def segments(self) -> SegmentReader:
+        return self.head.segments
+
+    @contextmanager
+    def reading(self, version: int, last: int | None = None) -> Iterator[None]:
+        """Wraps work that reads a version's objects: raises VersionExpiredError if one is missing for that reason.
+
+        Args:
+            last: the last version, if the work reads several; those between may expire though a tag keeps the first.
+        """
+        try:
+            yield
+        except CorruptionError as error:
+            if error.is_missing:
+                self.head.check_kept(version, last)
+            raise
+
+
+class Handle(Protocol):
+    """An object of the public API: a database, a table, a snapshot."""
+
+    _context: Context
+
+
+def context_of(handle: Handle) -> Context:
+    """The context of a handle, for code below the public classes."""
+    return handle._context
+
+
+def _reopen(url: str, trust_clock: bool) -> Context:
+    runtime = shared_runtime()
+    store = open_store(url, runtime)
+    return Context(store, runtime, Head(store, runtime, trust_clock=trust_clock))

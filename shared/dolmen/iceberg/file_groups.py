@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from pyroaring import BitMap
 
 from dolmen.base.runtime import cached_property
-from dolmen.commit.context import Context
+from dolmen.commit.head import Context
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.entries.segments.segment_reader import LiveSegment
 from dolmen.entries.segments.tombstone_judge import TombstoneJudge

@@ -15,7 +15,7 @@ import msgspec
 
 from dolmen.base.runtime import PUBLICATION, attempts, never
 from dolmen.base.units import count_text
-from dolmen.commit.context import Context
+from dolmen.commit.head import Context
 from dolmen.commit.statements.background import without_index
 from dolmen.entries.segments.erasures_in_force import reaches
 from dolmen.entries.segments.segment_reader import erasures_of

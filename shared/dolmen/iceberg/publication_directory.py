@@ -18,8 +18,8 @@ from urllib.parse import unquote
 
 from dolmen.base.runtime import Runtime, attempts
 from dolmen.base.units import SECOND_US
-from dolmen.commit.context import Context
 from dolmen.commit.draft import Draft
+from dolmen.commit.head import Context
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.catalog import PutTag
 from dolmen.errors import CorruptionError, ObjectNotFoundError, StoreUnavailableError

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from pyroaring import BitMap
 
 from dolmen.base.runtime import PUBLICATION_CHECK, attempts
-from dolmen.commit.context import Context
+from dolmen.commit.head import Context
 from dolmen.commit.versions import manifest_at_version, newest_at
 from dolmen.errors import CorruptionError, NotFoundError
 from dolmen.format.manifest import Manifest

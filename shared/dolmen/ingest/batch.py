@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from dolmen.api.database import Database
 from dolmen.base.runtime import INGEST_BATCH, attempts
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import (
     AppliedIdError,
     ConflictError,

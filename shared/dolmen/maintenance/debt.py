@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from dolmen.base.units import count_text
-from dolmen.commit.context import Context
+from dolmen.commit.head import Context
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.format.entries import DataFile, Tombstone, WhereTombstone
 from dolmen.format.manifest import Manifest, Segment, SegmentKind, TableEntry

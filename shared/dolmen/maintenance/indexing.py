@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from dolmen.base.runtime import cached_property, never
 from dolmen.base.units import MIB
-from dolmen.commit.context import Context
+from dolmen.commit.head import Context
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import PutIndexParts
 from dolmen.entries.index.pages import KeyEncoding, Keys, LeafPage, Places

@@ -19,7 +19,7 @@ from pyroaring import BitMap
 
 from dolmen.base.runtime import never
 from dolmen.base.units import GIB, KIB, MIB
-from dolmen.commit.context import Context
+from dolmen.commit.head import Context
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import Resolve
 from dolmen.entries.segments.live import LiveFiles, tombstones_of

@@ -23,7 +23,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from dolmen.base.runtime import Runtime
-from dolmen.commit.context import Context
+from dolmen.commit.head import Context
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.erasures import HurryErasure
 from dolmen.errors import InputError, TableNotFoundError

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from dolmen.base.runtime import never
-from dolmen.commit.context import Context
+from dolmen.commit.head import Context
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import MergeSegments
 from dolmen.entries.segments.live import LiveFiles, pair_of

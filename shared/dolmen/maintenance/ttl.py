@@ -16,7 +16,7 @@ import pyarrow as pa
 from dolmen.base.runtime import EXPIRY, attempts, never
 from dolmen.base.units import DAY_US, HOUR_US, MINUTE_US, SECOND_US
 from dolmen.commit.change import Expect
-from dolmen.commit.context import Context
+from dolmen.commit.head import Context
 from dolmen.commit.statements.background import SetProperties
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.entries.segments.row_bounds import may_hold_matches

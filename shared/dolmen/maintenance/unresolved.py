@@ -8,7 +8,7 @@ from itertools import chain
 
 import numpy as np
 
-from dolmen.commit.context import Context
+from dolmen.commit.head import Context
 from dolmen.entries.segments.row_bounds import RowBounds, undecided
 from dolmen.entries.segments.tombstone_judge import FileTombstones, TombstoneJudge
 from dolmen.format.entries import Blob, DataFile, KeysTombstone, Tombstone, WhereTombstone

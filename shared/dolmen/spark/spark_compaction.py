@@ -22,7 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 from dolmen.api.database import Database
 from dolmen.base import arguments
 from dolmen.base.runtime import never
-from dolmen.commit.context import Context, context_of
+from dolmen.commit.head import Context, context_of
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import Compact, Group
 from dolmen.commit.uploads import BEAT_SECONDS, Intent

@@ -17,7 +17,7 @@ from dolmen.api.database import Database
 from dolmen.base import arguments
 from dolmen.base.runtime import never
 from dolmen.base.units import MIB
-from dolmen.commit.context import Context, context_of
+from dolmen.commit.head import Context, context_of
 from dolmen.commit.loop import submit
 from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.format.manifest import Manifest, Segment

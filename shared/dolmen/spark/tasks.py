@@ -25,8 +25,7 @@ from pyspark.sql import types as s
 
 from dolmen import errors
 from dolmen.base.runtime import Runtime, shared_runtime
-from dolmen.commit.context import Context
-from dolmen.commit.head import Head
+from dolmen.commit.head import Context, Head
 from dolmen.commit.versions import manifest_at_version
 from dolmen.errors import Error, RowError
 from dolmen.format.layout import POINTER

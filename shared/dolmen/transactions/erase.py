@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from dolmen.base import arguments
 from dolmen.base.units import parse_duration, utc
-from dolmen.commit.context import Context
+from dolmen.commit.head import Context
 from dolmen.commit.statements.erasures import Erase
 from dolmen.entries.segments.erasures_in_force import reaches
 from dolmen.entries.segments.segment_reader import erasures_of

@@ -12,7 +12,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from dolmen.commit.context import Context
+from dolmen.commit.head import Context
 from dolmen.errors import Error
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import DatabaseSettings

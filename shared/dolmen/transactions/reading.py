@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from dolmen.base import arguments
-from dolmen.commit.context import Context
+from dolmen.commit.head import Context
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.format.delete_object import Keys, keys_from_arrow

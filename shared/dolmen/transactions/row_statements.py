@@ -17,8 +17,8 @@ from pyroaring import BitMap
 from dolmen.base import arguments
 from dolmen.base.units import MIB
 from dolmen.commit.change import ExpectErasures, Statement, is_raw_digest
-from dolmen.commit.context import Context
 from dolmen.commit.draft import Draft
+from dolmen.commit.head import Context
 from dolmen.commit.statements.row_changes import DeletePositions, InsertRows, Overwrite, Write
 from dolmen.commit.uploads import LateIntent, PendingUploads, keys_in, record_keys, record_predicate
 from dolmen.entries.index.sorting import KeyRuns

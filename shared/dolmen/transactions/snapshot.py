@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from dolmen.base import arguments
 from dolmen.base.units import LAST_US, parse_duration, since_epoch, utc
-from dolmen.commit.context import Context
-from dolmen.commit.head import Base
+from dolmen.commit.head import Base, Context
 from dolmen.commit.statements.catalog import CloneTable, DropTag, PutTag, Restore, table_and_memory
 from dolmen.commit.versions import is_settled, manifest_at_tag, manifest_at_time, manifest_at_version
 from dolmen.entries.segments.erasures_in_force import as_read_now

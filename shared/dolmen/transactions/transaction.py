@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from dolmen.base import arguments
 from dolmen.base.runtime import TRANSACTION, attempts
-from dolmen.commit.context import Context
+from dolmen.commit.head import Context
 from dolmen.commit.statements.background import SetProperties
 from dolmen.commit.statements.catalog import CreateTable, DropTable, RenameTable
 from dolmen.errors import ConflictError, Error, InputError, SchemaError, TableNotFoundError, VersionExpiredError

@@ -14,9 +14,8 @@ import pyarrow as pa
 from dolmen.base import arguments
 from dolmen.base.units import utc
 from dolmen.commit.change import Change, Claim, ColumnsClaim, NamesClaim, Statement, find_applied, is_prepared
-from dolmen.commit.context import Context
 from dolmen.commit.draft import Draft
-from dolmen.commit.head import STAMP_SECONDS, Committed
+from dolmen.commit.head import STAMP_SECONDS, Committed, Context
 from dolmen.commit.loop import commit as commit_change
 from dolmen.commit.statements.row_changes import InsertRows
 from dolmen.commit.uploads import Intent, PendingUploads

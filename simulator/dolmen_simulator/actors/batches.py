@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from dolmen.api.database import Database
-from dolmen.commit.context import Context
+from dolmen.commit.head import Context
 from dolmen.errors import InputError
 from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.unit_of_work import Commit

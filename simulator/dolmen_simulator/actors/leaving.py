@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dolmen.api.database import Database
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.maintenance.erasures.status import ErasureStatus
 from dolmen.store.memory import MemoryBucket, MemoryStore

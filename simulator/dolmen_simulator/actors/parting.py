@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from dolmen.api.database import Database
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.store.memory import MemoryBucket, MemoryStore
 from dolmen_simulator.actors.aftermath import runtime_without_faults
 from dolmen_simulator.actors.leaving import SOON, see_erasures_gone

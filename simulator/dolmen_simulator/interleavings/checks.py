@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
-from dolmen.commit.context import Context, context_of
+from dolmen.commit.head import Context, context_of
 from dolmen.errors import CorruptionError, Error, StoreUnavailableError
 from dolmen.format.layout import POINTER, memory_name
 from dolmen.format.receipts import parse_receipt_key

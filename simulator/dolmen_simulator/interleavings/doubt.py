@@ -8,7 +8,7 @@ from typing import Any
 
 from dolmen.api.database import Database
 from dolmen.base.units import utc
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import UnknownOutcomeError, UnsettledTimestampError
 from dolmen.maintenance.gc.collection import collect
 from dolmen.store.memory import MemoryBucket

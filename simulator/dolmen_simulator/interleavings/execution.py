@@ -15,7 +15,7 @@ from typing import Any
 
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
-from dolmen.commit.context import Context, context_of
+from dolmen.commit.head import Context, context_of
 from dolmen.errors import UnknownOutcomeError
 from dolmen.store.base import DatedResponse, ServerClock
 from dolmen.store.memory import MemoryBucket, MemoryObject

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from dolmen.api.database import Database
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import StaleWriterError, TableExistsError, VersionExpiredError
 from dolmen.maintenance.gc.collection import collect
 from dolmen.store.memory import MemoryBucket

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dolmen.api.database import Database
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import DuplicateKeyError
 from dolmen.maintenance.compact.compaction import compact
 from dolmen.maintenance.indexing import index_table

@@ -7,7 +7,7 @@ from dataclasses import replace as altered
 from typing import Any
 
 from dolmen.api.database import Database
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import Error, TableExistsError, TagExistsError, TagNotFoundError, VersionExpiredError
 from dolmen.format.properties import DatabaseSettings
 from dolmen.maintenance.compact.compaction import CompactionOptions, compact

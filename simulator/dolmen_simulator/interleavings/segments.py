@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dolmen.api.database import Database
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.maintenance.resolution import resolve
 from dolmen.maintenance.segment_merging import merge_segments
 from dolmen.transactions.transaction import Transaction

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from dolmen.api.database import Database
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.commit.statements.row_changes import Write
 from dolmen.errors import Error, StaleWriterError, TableNotFoundError, VersionExpiredError
 from dolmen.format.ingest_properties import UNAVAILABLE_VALUE, CdcSettings, IngestSettings

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
-from dolmen.commit.context import Context
+from dolmen.commit.head import Context
 from dolmen.errors import (
     AppliedIdError,
     DuplicateKeyError,

@@ -21,7 +21,7 @@ import pytest
 import dolmen
 from dolmen import Database
 from dolmen.base.runtime import Runtime
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import CorruptionError
 from dolmen.format.entries import DataFile
 from dolmen.format.properties import ROW_GROUP_BYTES

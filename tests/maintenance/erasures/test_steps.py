@@ -12,8 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dolmen.commit.context import Context
-from dolmen.commit.head import Head
+from dolmen.commit.head import Context, Head
 from dolmen.commit.loop import submit
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.errors import CorruptionError, InputError, NotFoundError

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dolmen.commit.context import Context
+from dolmen.commit.head import Context
 from dolmen.errors import RetryableError, StaleWriterError
 from dolmen.maintenance.compact.compaction import compact
 from dolmen.maintenance.gc.collection import collect

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 import dolmen
 from dolmen import Database
 from dolmen.api.database import Table
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import CorruptionError, InputError, TableNotFoundError
 from dolmen.maintenance.compact import compaction as core
 from dolmen.maintenance.compact.compaction import Compacted, CompactionOptions

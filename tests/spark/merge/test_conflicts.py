@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 import dolmen
 from dolmen import Database, Delete, Update
 from dolmen.api.database import Table
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import TableNotFoundError
 from dolmen.spark.write.spark_merge import merge
 

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 import dolmen
 from dolmen import Database
 from dolmen.api.database import Table
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import SchemaError
 from dolmen.spark.read.to_frame import to_spark
 from dolmen.spark.spark_compaction import compact

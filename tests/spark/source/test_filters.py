@@ -20,7 +20,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, Filter
 from pyspark.sql.types import StructType
 
 import dolmen
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.format.schema import Schema
 from dolmen.predicate import Predicate
 from dolmen.predicate.bind import conjunction

@@ -18,7 +18,7 @@ import dolmen
 from dolmen import Database
 from dolmen.api.database import Table
 from dolmen.base.runtime import Runtime
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.commit.uploads import parse_intent_key
 from dolmen.errors import ConflictError, RowError, SchemaError, StaleWriterError
 from dolmen.maintenance.gc.deletion import dead_jobs, intents

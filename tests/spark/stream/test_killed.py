@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import dolmen
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from support.killed_streams import WAYS, Kill, Way, copy, run, stages
 from support.spark import streams_arrow
 

@@ -17,7 +17,7 @@ from pyspark.sql.streaming import DataStreamWriter
 import dolmen
 from dolmen import Database
 from dolmen.api.database import Table
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import ConflictError, InputError, UnsettledTimestampError, VersionExpiredError
 from dolmen.format.schema import COMMIT_TS
 from dolmen.rows.scan.scan import plan_of

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dolmen import Database
 from dolmen.api.database import Table
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import SchemaError
 from dolmen.spark import append, delete, merge, overwrite, upsert
 

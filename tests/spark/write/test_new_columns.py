@@ -13,7 +13,7 @@ from pyspark.sql import types as s
 import dolmen
 from dolmen import Database
 from dolmen.api.database import Table
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import ConflictError, Error, InputError, RowError, SchemaError
 from dolmen.spark import append, batches_into, overwrite, raising_dolmen_errors, upsert
 from dolmen.spark.source.table_writers import writer

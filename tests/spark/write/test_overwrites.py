@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 import dolmen
 from dolmen import Database
 from dolmen.api.database import Table
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import ConflictError, InputError, TableNotFoundError
 from dolmen.spark.read.to_frame import native_frames, to_spark
 from dolmen.spark.spark_types import Origin, origins_in_plan, origins_of

@@ -19,7 +19,7 @@ import dolmen
 from dolmen import Database, Transaction
 from dolmen.api.database import Table
 from dolmen.base.runtime import Runtime
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.commit.statements.row_changes import Write
 from dolmen.commit.uploads import MAX_KEYS, Intent
 from dolmen.errors import StoreUnavailableError

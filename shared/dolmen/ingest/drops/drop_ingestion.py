@@ -14,7 +14,7 @@ from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
 from dolmen.base.units import MIB
 from dolmen.commit.change import Expect
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import (
     ConflictError,
     Error,

@@ -17,7 +17,7 @@ from typing import Any
 
 from dolmen.api.database import Database
 from dolmen.base.runtime import RetryPolicy, attempts
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import Error
 from dolmen.format.ingest_properties import IngestSettings, LandingPolicy
 from dolmen.ingest.announcements import Drop

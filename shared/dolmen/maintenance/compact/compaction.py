@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from dolmen.base.runtime import never
 from dolmen.base.units import count_text
-from dolmen.commit.context import Context
+from dolmen.commit.head import Context
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import Compact, Group
 from dolmen.commit.uploads import Intent

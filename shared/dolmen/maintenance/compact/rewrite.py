@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dolmen.base.runtime import Runtime, cached_property
-from dolmen.commit.context import Context
+from dolmen.commit.head import Context
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.entries.segments.row_bounds import column_bounds
 from dolmen.format.entries import DataFile

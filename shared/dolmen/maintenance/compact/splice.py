@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dolmen.commit.context import Context
+from dolmen.commit.head import Context
 from dolmen.entries.segments.row_bounds import column_bounds
 from dolmen.errors import CorruptionError, ObjectNotFoundError
 from dolmen.format.chunk_locations import SpliceSource

@@ -20,7 +20,7 @@ import msgspec
 from dolmen.base.runtime import RECEIPT, Runtime, attempts
 from dolmen.base.units import DAY_US, HOUR_US
 from dolmen.commit.change import Statement
-from dolmen.commit.context import Context
+from dolmen.commit.head import Context
 from dolmen.commit.statements.erasures import ForgetErasures, NoteRewritten, WakeTables, forgettable
 from dolmen.entries.segments.erasures_in_force import least_held, stale_sections
 from dolmen.entries.segments.segment_reader import SegmentReader, erasures_of

@@ -16,7 +16,7 @@ from itertools import islice
 import msgspec
 
 from dolmen.base.runtime import Runtime
-from dolmen.commit.context import Context
+from dolmen.commit.head import Context
 from dolmen.entries.segments.erasures_in_force import SUBJECT, tables_of
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.entries.segments.segment_reader import erasures_of

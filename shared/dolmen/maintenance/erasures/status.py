@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from dolmen.base.units import count_text, utc
-from dolmen.commit.context import Context
+from dolmen.commit.head import Context
 from dolmen.entries.segments.erasures_in_force import least_held
 from dolmen.entries.segments.segment_reader import SegmentReader, erasures_of
 from dolmen.errors import InputError, NotFoundError, ObjectNotFoundError

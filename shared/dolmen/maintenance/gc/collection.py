@@ -15,8 +15,7 @@ from html import escape
 from dolmen.base.runtime import FENCE, attempts, cached_property, never
 from dolmen.base.units import count_text
 from dolmen.commit.change import Statement
-from dolmen.commit.context import Context
-from dolmen.commit.head import Head
+from dolmen.commit.head import Context, Head
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import CollectionProgress, MoveFence
 from dolmen.commit.statements.erasures import CloseErasures

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dolmen.base.units import MIB
-from dolmen.commit.context import Context
+from dolmen.commit.head import Context
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.entries.segments.row_bounds import column_bounds
 from dolmen.entries.segments.segment_reader import LiveSegment, SegmentReader, erasures_of

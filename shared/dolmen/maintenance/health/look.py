@@ -15,7 +15,7 @@ from itertools import chain, islice
 
 from dolmen.base import arguments
 from dolmen.base.units import DAY_US, HOUR_US, count_text, duration_text
-from dolmen.commit.context import Context
+from dolmen.commit.head import Context
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.errors import InputError
 from dolmen.format.layout import RESERVED_TAGS

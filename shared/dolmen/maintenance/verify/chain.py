@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from dolmen.commit.context import Context
+from dolmen.commit.head import Context
 from dolmen.commit.uploads import INTENT_PREFIX, Heartbeat, parse_intent_key
 from dolmen.errors import (
     AccessDeniedError,

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dolmen.base.units import MIB
-from dolmen.commit.context import Context
+from dolmen.commit.head import Context
 from dolmen.errors import CorruptionError, Error, ObjectNotFoundError, UnsupportedFormatError
 from dolmen.format.column_history import widening_problem
 from dolmen.format.delete_object import (

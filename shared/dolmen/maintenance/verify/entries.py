@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 
 from dolmen.base.runtime import cached_property
-from dolmen.commit.context import Context
+from dolmen.commit.head import Context
 from dolmen.entries.index.table_index import IndexReader
 from dolmen.entries.segments.live import pair_of
 from dolmen.entries.segments.segment_reader import FileTable

@@ -22,8 +22,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from dolmen.base.units import MIB
-from dolmen.commit.context import Context
-from dolmen.commit.head import Head
+from dolmen.commit.head import Context, Head
 from dolmen.entries.index.table_index import OpenPart
 from dolmen.entries.segments.segment_reader import FileTable
 from dolmen.errors import (

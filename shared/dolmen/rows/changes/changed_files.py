@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from dolmen.commit.context import Context
+from dolmen.commit.head import Context
 from dolmen.entries.segments.erasures_in_force import with_erasures
 from dolmen.format.column_history import nested_values
 from dolmen.format.entries import DataFile, KeysTombstone, Tombstone

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from dolmen.commit.context import Context
+from dolmen.commit.head import Context
 from dolmen.entries.segments.erasures_in_force import reaches, with_erasures
 from dolmen.entries.segments.segment_reader import erasures_of
 from dolmen.errors import CorruptionError, ObjectNotFoundError, SchemaError

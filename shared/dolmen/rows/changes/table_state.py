@@ -20,7 +20,7 @@ import msgspec
 import pyarrow as pa
 
 from dolmen.base.runtime import cached_property
-from dolmen.commit.context import Context
+from dolmen.commit.head import Context
 from dolmen.commit.versions import history_between, manifest_of
 from dolmen.entries.segments.erasures_in_force import with_erasures
 from dolmen.entries.segments.live import LiveFiles, tombstones_of

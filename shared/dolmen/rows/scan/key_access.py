@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from dolmen.base.units import KIB
-from dolmen.commit.context import Context
+from dolmen.commit.head import Context
 from dolmen.entries.index.pages import Keys, key_order
 from dolmen.entries.index.table_index import FoundRows, IndexReader, TableIndex, encoding_of, expected_cost
 from dolmen.entries.segments.segment_reader import FetchTally

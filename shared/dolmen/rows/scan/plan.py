@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from dolmen.base.runtime import cached_property
-from dolmen.commit.context import Context
+from dolmen.commit.head import Context
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.entries.segments.row_bounds import RowBounds, always_mask, greatest_ts, may_match_mask
 from dolmen.entries.segments.segment_reader import LiveSegment

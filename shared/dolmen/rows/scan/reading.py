@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from dolmen.base.units import MIB
-from dolmen.commit.context import Context
+from dolmen.commit.head import Context
 from dolmen.errors import CorruptionError, ObjectChangedError, ObjectNotFoundError
 from dolmen.format.delete_object import vector_of_mask
 from dolmen.format.entries import DataFile

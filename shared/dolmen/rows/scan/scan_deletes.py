@@ -19,7 +19,7 @@ from pyroaring import BitMap
 
 from dolmen.base.runtime import Runtime
 from dolmen.base.units import MIB
-from dolmen.commit.context import Context
+from dolmen.commit.head import Context
 from dolmen.entries.segments.erasures_in_force import with_erasures
 from dolmen.entries.segments.row_bounds import inline_predicate
 from dolmen.entries.segments.segment_reader import fetch_deletes

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.format.receipts import erasure_id
 from dolmen.ingest.batch import Message, RequestOutcome
 from dolmen.ingest.delete_requests import (

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import Error
 from dolmen.ingest.batch import (
     CRASHES_ATTRIBUTE,

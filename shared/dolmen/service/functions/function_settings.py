@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 from dolmen.api.database import Database
 from dolmen.api.database import open as open_database
 from dolmen.base.runtime import Runtime, cached_property
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import InputError
 from dolmen.ingest.landing import PREFIX, Landing
 from dolmen.ingest.queues import Queue, open_queue

@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import Error
 from dolmen.ingest.announcements import Drop, read_drops
 from dolmen.ingest.batch import MAX_TABLE_TRIES, Message

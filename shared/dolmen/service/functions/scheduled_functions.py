@@ -27,7 +27,7 @@ from itertools import islice
 from typing import Any
 
 from dolmen.base.units import count_text
-from dolmen.commit.context import Context, context_of
+from dolmen.commit.head import Context, context_of
 from dolmen.errors import Error, StoreUnavailableError
 from dolmen.ingest.redaction import error_fields, reason_for_log
 from dolmen.maintenance.compact.compaction import CompactionPlan, compact

@@ -26,7 +26,7 @@ from dolmen.base import arguments
 from dolmen.base.runtime import cached_property
 from dolmen.base.units import GIB, MIB, megabytes_text
 from dolmen.commit.change import Expect
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.commit.statements.row_changes import Write
 from dolmen.errors import AppliedIdError, ConflictError, Error, InputError
 from dolmen.format.entries import DataFile

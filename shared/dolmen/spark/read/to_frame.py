@@ -27,7 +27,7 @@ from pyspark.sql import types as s
 from dolmen.api.database import open as open_database
 from dolmen.base import arguments
 from dolmen.base.runtime import cached_property
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import SchemaError
 from dolmen.format.layout import is_adopted
 from dolmen.format.schema import COMMIT_TS, COMMIT_TS_ID, Field

@@ -20,8 +20,7 @@ from dolmen.api.database import Database
 from dolmen.api.database import open as open_database
 from dolmen.base.runtime import shared_runtime
 from dolmen.base.units import MIB
-from dolmen.commit.context import Context, context_of
-from dolmen.commit.head import Head
+from dolmen.commit.head import Context, Head, context_of
 from dolmen.entries.segments.erasures_in_force import with_erasures
 from dolmen.errors import CorruptionError, InputError, ObjectNotFoundError
 from dolmen.format.entries import DataFile

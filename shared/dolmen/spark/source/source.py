@@ -15,7 +15,7 @@ from pyspark.sql import types as s
 
 from dolmen.api.database import Database
 from dolmen.api.database import open as open_database
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.commit.versions import manifest_at_tag, manifest_at_time, manifest_at_version
 from dolmen.entries.segments.segment_reader import erasures_of
 from dolmen.errors import DatabaseNotFoundError, InputError, SchemaError

@@ -24,8 +24,7 @@ from dolmen.api.database import Database
 from dolmen.api.database import open as open_database
 from dolmen.base.runtime import cached_property
 from dolmen.base.units import utc
-from dolmen.commit.context import context_of
-from dolmen.commit.head import commit_of
+from dolmen.commit.head import commit_of, context_of
 from dolmen.commit.versions import manifest_at_time, manifest_at_version
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.errors import ConflictError, InputError, SchemaError, VersionExpiredError

@@ -25,7 +25,7 @@ from dolmen.api.table import Table
 from dolmen.base import arguments
 from dolmen.base.runtime import Runtime, shared_runtime
 from dolmen.commit.change import Change, Statement, find_applied
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.commit.loop import commit as commit_change
 from dolmen.commit.statements.row_changes import Overwrite, Write
 from dolmen.commit.uploads import BEAT_SECONDS, Heartbeat, Intent, PendingUploads

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from dolmen.base import arguments
 from dolmen.base.arguments import short_repr
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.schema import Field
 from dolmen.rows.scan.plan import stored_schema_of

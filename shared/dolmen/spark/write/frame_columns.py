@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 from pyspark.sql import types as s
 
 from dolmen.base.runtime import NEW_COLUMNS, attempts
-from dolmen.commit.context import Context
+from dolmen.commit.head import Context
 from dolmen.commit.statements.catalog import AlterTable
 from dolmen.errors import ConflictError, SchemaError
 from dolmen.format.column_history import widening_problem

@@ -17,8 +17,7 @@ from pyspark.sql import DataFrame
 from dolmen.api.table import Table
 from dolmen.base import arguments
 from dolmen.commit.change import Claim, Statement, find_applied
-from dolmen.commit.context import context_of
-from dolmen.commit.head import commit_of
+from dolmen.commit.head import commit_of, context_of
 from dolmen.commit.statements.row_changes import Overwrite, Write
 from dolmen.commit.uploads import MAX_KEYS
 from dolmen.errors import ConflictError, InputError, SchemaError

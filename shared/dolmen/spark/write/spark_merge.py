@@ -20,7 +20,7 @@ from pyspark.sql import types as s
 
 from dolmen.api.table import Table
 from dolmen.base.runtime import cached_property
-from dolmen.commit.context import context_of
+from dolmen.commit.head import context_of
 from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import COMMIT_TS, Field
