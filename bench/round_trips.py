@@ -165,6 +165,7 @@ class TimelineStore(CountingStore):
         self.timeline.pass_request(f"LIST {prefix}", 0)
         return super().list(prefix, start_after)
 
-    def count_put(self, size: int) -> None:
-        super().count_put(size)
-        self.timeline.pass_request("PUT", size)
+    def count(self, **amounts: int) -> None:
+        super().count(**amounts)
+        if amounts.get("puts"):
+            self.timeline.pass_request("PUT", amounts["bytes_up"])
