@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 
 from dolmen import Database, Transaction
-from dolmen.commit.head import Committed, Member
-from dolmen.commit.loop import Leader
+from dolmen.commit.loop import Committed, Leader, Member
 from dolmen.errors import DuplicateKeyError, Error
 from dolmen.transactions.transaction import unit_of
 

@@ -8,8 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from dolmen.base.runtime import POINTER_PUT
-from dolmen.commit.head import MOST_CHANGES, Committed, Member
-from dolmen.commit.loop import Leader, commit
+from dolmen.commit.loop import MOST_CHANGES, Committed, Leader, Member, commit
 from dolmen.commit.statements.background import SetProperties
 from dolmen.commit.statements.catalog import CreateTable, DropTable
 from dolmen.errors import (

@@ -14,8 +14,8 @@ from bench.round_trips import TimedRuntime, Timeline, TimelineStore
 
 from dolmen import Database, Transaction
 from dolmen.base.runtime import Runtime
-from dolmen.commit.head import Committed, Member, context_of
-from dolmen.commit.loop import Leader
+from dolmen.commit.head import context_of
+from dolmen.commit.loop import Committed, Leader, Member
 from dolmen.commit.uploads import MOST_BUFFERED_BYTES, BufferedFiles
 from dolmen.errors import AccessDeniedError, DuplicateKeyError, Error, StoreUnavailableError, TableNotFoundError
 from dolmen.format.layout import POINTER

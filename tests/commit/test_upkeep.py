@@ -7,8 +7,7 @@ import pytest
 from pyroaring import BitMap
 
 from dolmen.commit.change import Statement
-from dolmen.commit.head import Committed
-from dolmen.commit.loop import submit
+from dolmen.commit.loop import Committed, submit
 from dolmen.commit.statements.background import CollectionProgress, Compact, Group, MoveFence, Resolve, SetProperties
 from dolmen.commit.statements.catalog import DropTable
 from dolmen.commit.statements.row_changes import Overwrite

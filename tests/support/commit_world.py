@@ -13,8 +13,8 @@ from pyroaring import BitMap
 
 from dolmen.base.runtime import Runtime
 from dolmen.commit.change import Change, Claim, Statement
-from dolmen.commit.head import Committed, Head
-from dolmen.commit.loop import commit, submit
+from dolmen.commit.head import Head
+from dolmen.commit.loop import Committed, commit, submit
 from dolmen.commit.statements.background import SetProperties
 from dolmen.commit.statements.catalog import CreateTable
 from dolmen.commit.statements.row_changes import DeletePositions, Write

@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 
 from dolmen.commit.change import Change
-from dolmen.commit.head import Committed, Member
-from dolmen.commit.loop import Leader
+from dolmen.commit.loop import Committed, Leader, Member
 from dolmen.errors import Error
 from dolmen.format.manifest import Manifest
 from support.commit_world import Writer

@@ -16,7 +16,8 @@ from dolmen.base import arguments
 from dolmen.base.runtime import WRITER_BATCH, attempts
 from dolmen.base.units import MIB
 from dolmen.commit.change import ExpectErasures
-from dolmen.commit.head import Context, copy_error
+from dolmen.commit.head import Context
+from dolmen.commit.loop import copy_error
 from dolmen.commit.statements.row_changes import Write
 from dolmen.errors import (
     AppliedIdError,

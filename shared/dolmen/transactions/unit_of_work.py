@@ -15,7 +15,8 @@ from dolmen.base import arguments
 from dolmen.base.units import utc
 from dolmen.commit.change import Change, Claim, ColumnsClaim, NamesClaim, Statement, find_applied, is_prepared
 from dolmen.commit.draft import Draft
-from dolmen.commit.head import STAMP_SECONDS, Committed, Context
+from dolmen.commit.head import STAMP_SECONDS, Context
+from dolmen.commit.loop import Committed
 from dolmen.commit.loop import commit as commit_change
 from dolmen.commit.statements.row_changes import InsertRows
 from dolmen.commit.uploads import Intent, PendingUploads

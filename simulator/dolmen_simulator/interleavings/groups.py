@@ -8,8 +8,8 @@ from dataclasses import replace as altered
 from typing import Any, TypeAlias
 
 from dolmen.api.database import Database
-from dolmen.commit.head import Committed, Member, context_of
-from dolmen.commit.loop import Leader
+from dolmen.commit.head import context_of
+from dolmen.commit.loop import Committed, Leader, Member
 from dolmen.errors import AppliedIdError, ConflictError, DuplicateKeyError, Error, UnknownOutcomeError
 from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.unit_of_work import Commit
