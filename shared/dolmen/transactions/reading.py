@@ -382,11 +382,7 @@ def _in_words(tombstone: Tombstone, entry: TableEntry) -> str:
 
 
 def take_keys(entry: TableEntry, keys: Any, on: str | Sequence[str] | None = None) -> Keys:
-    """Reads keys as users give them: see ``ReadableTable.get_many``.
-
-    Args:
-        on: names of the key columns; the primary key by default.
-    """
+    """Reads keys as users give them (``ReadableTable.get_many``), by the columns ``on`` or the primary key."""
     fields = key_fields(entry, on)
     return keys_from_arrow(_key_rows(keys, fields), fields)
 
@@ -424,11 +420,7 @@ def check_sortable(fields: tuple[Field, ...]) -> tuple[Field, ...]:
 
 
 def _key_rows(keys: Any, fields: tuple[Field, ...]) -> pa.Table:
-    """Key columns with their names and stored types. Values are refused as in rows, so that none is cut to another key.
-
-    Raises:
-        InputError: a value does not fit.
-    """
+    """Key columns with their names and stored types. Values are refused as in rows: none is cut to another key."""
     listed = ", ".join(field.name for field in fields)
     if isinstance(keys, (list, tuple, set, frozenset, range)):
         schema = pa.schema([(field.name, field.arrow_type) for field in fields])
@@ -460,11 +452,7 @@ def _key_columns(keys: list[Any], fields: tuple[Field, ...]) -> list[list[Any]]:
 
 
 def _exact(values: list[Any], field: Field) -> list[Any]:
-    """Values of one key column, with floats as the integers or decimals that they equal.
-
-    Raises:
-        ValueError: a float for an integer column is no whole number.
-    """
+    """A key column with floats as the integers or decimals that they equal. Raises ValueError for a fraction."""
     if pa.types.is_decimal(field.arrow_type):
         return [Decimal(repr(float(value))) if isinstance(value, float) else value for value in values]
     if not pa.types.is_integer(field.arrow_type):

@@ -165,10 +165,7 @@ def leaves_out_erased(entry: TableEntry, leave_out: bool | None = None) -> bool:
 class UnitOfWork:
     """Collects statements on one version, its base; ``commit`` makes a version of them.
 
-    Args:
-        operation, message: for ``history``.
-        base: by default the newest version known at first use.
-        newest: read the newest version now, as the base.
+    ``base`` is by default the newest version known at first use; with ``newest``, it is read now.
     """
 
     def __init__(
@@ -305,11 +302,7 @@ class UnitOfWork:
         self._draft, self._manifest = draft, None
 
     def erased_filter(self, entry: TableEntry, leave_out: bool | None = None) -> ErasedRowsFilter | None:
-        """A filter that counts erased rows, for ``Commit``; None if no erasure in force reaches the table.
-
-        Args:
-            leave_out: see ``leaves_out_erased``.
-        """
+        """A filter that counts erased rows, for ``Commit``; None if no erasure in force reaches the table."""
         with self.context.reading(self.base.version):
             erasures = erasures_of(self.base, self.context.segments)
             matcher = ErasureMatcher.of(self.context, entry, erasures) if erasures else None
@@ -338,8 +331,7 @@ class UnitOfWork:
     def savepoint(self, request_bound_later: str | None = None) -> Iterator[None]:
         """Adds all statements of this block or, when it raises, none of them. Its reads count in any case.
 
-        Args:
-            request_bound_later: the caller binds this request to a digest (``bind``) after these statements.
+        The caller binds the request ``request_bound_later`` to a digest (``bind``) after these statements.
         """
         draft = self._draft.copy() if self._draft else None
         statements, content, filters = len(self._statements), dict(self._content), len(self._filters)
@@ -381,11 +373,7 @@ class UnitOfWork:
             self._claims.append(claim)
 
     def depend_on(self, claim: Claim) -> None:
-        """Makes the commit valid only while a claim about an older version than the base holds.
-
-        Raises:
-            ConflictError: it does not hold in the base.
-        """
+        """Makes the commit valid only while a claim about an older version holds. Raises ConflictError if it fails."""
         self._open()
         with self.context.reading(self.base.version):
             claim.check(Draft(self.base, self.context.segments))
@@ -402,10 +390,7 @@ class UnitOfWork:
         return entry
 
     def bind(self, request: str, digest: str) -> None:
-        """Binds a request to a digest that the caller computes, in place of that of its statements.
-
-        See ``Transaction.bind``.
-        """
+        """See ``Transaction.bind``."""
         request, digest = arguments.request_id(request), arguments.text("digest", digest)
         if self._applied.setdefault(request, digest) != digest:
             raise InputError(f"request {request!r} is in this transaction twice with different content: use a new id")
@@ -431,10 +416,7 @@ class UnitOfWork:
         self._content[request] = (*self._content.get(request, ()), digest)
 
     def find_applied(self, requests: Collection[str]) -> dict[str, AppliedId]:
-        """Finds those of the requests (ids) that the base has applied, whatever their content.
-
-        It only saves work, because ``commit`` looks again in the newest version.
-        """
+        """Finds those of the requests (ids) that the base has applied. ``commit`` looks again in the newest version."""
         found = find_applied(self.base, requests, self.context.segments)
         self._lookups().update((id_, id_ in found) for id_ in requests)
         return found

@@ -262,10 +262,7 @@ def _matrix(parts: Sequence[tuple[Bytes, Lengths]]) -> Bytes:
 
 
 def encode_planes(matrix: Bytes) -> bytes:
-    """A matrix column by column, because most columns of sorted numbers have equal bytes, which take one byte.
-
-    First one byte for each column, 0 or 1; then each column: its only byte if that was 0, else a byte of each row.
-    """
+    """A matrix column by column, because most columns of sorted numbers have equal bytes, which take one byte."""
     if len(matrix) == 0:
         return bytes(matrix.shape[1])
     varies = (matrix != matrix[0]).any(axis=0)
@@ -465,11 +462,7 @@ class Tree:
     read: Callable[[Sequence[PageRef]], Iterator[Page]]
 
     def leaves(self, least: Keys | None = None, greatest: Keys | None = None) -> Iterator[LeafPage]:
-        """The leaves with the keys from ``least`` to ``greatest``, cut to these, in order. Raises CorruptionError.
-
-        Args:
-            least, greatest: an array of one key each; None = no bound.
-        """
+        """The leaves with the keys from ``least`` to ``greatest`` (arrays of one), in order. Raises CorruptionError."""
         yield from self._leaves(self.root, least, greatest)
 
     def _leaves(self, page: Page, least: Keys | None, greatest: Keys | None) -> Iterator[LeafPage]:
@@ -491,11 +484,9 @@ class Tree:
 def find_all(
     roots: Sequence[Page], keys: Keys, read: Callable[[Iterable[tuple[int, PageRef]]], Iterator[Page]]
 ) -> Iterator[tuple[int, npt.NDArray[np.int64], Places]]:
-    """The entries of some keys in several trees, level by level, so that a level of all trees is read together.
+    """The entries of some distinct, ascending keys in several trees. A level of all trees is read together.
 
     Args:
-        roots: of the trees.
-        keys: distinct, in ascending order.
         read: reads pages by the number of their tree and their reference, and keeps their order.
 
     Yields:
@@ -553,12 +544,7 @@ class _Level:
 
 
 class TreeWriter:
-    """Writes a tree into an object: all pages but the root, and buffers the entries of some leaves.
-
-    Args:
-        write: appends bytes to the object.
-        width: the key encoding's.
-    """
+    """Writes a tree into an object: all pages but the root, and buffers the entries of some leaves."""
 
     def __init__(self, write: Callable[[bytes], object], width: int) -> None:
         self.offset = self.crc32 = self.entries = 0

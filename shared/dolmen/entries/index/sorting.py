@@ -34,11 +34,7 @@ class _StoredRun(NamedTuple):
 
 
 class EntrySorter:
-    """Sorts entries.
-
-    Args:
-        run_bytes: the bytes of a run, about half of the memory that sorting takes.
-    """
+    """Sorts entries, in runs of ``run_bytes``, about half of the memory that sorting takes."""
 
     def __init__(self, run_bytes: int = RUN_BYTES) -> None:
         self._run_bytes, self._bytes = run_bytes, 0
@@ -145,11 +141,7 @@ def large_blocks(leaves: Iterable[LeafPage], rows: int = _BLOCK_ROWS) -> Iterato
 
 
 def renumber(leaves: Iterable[LeafPage], numbers: Sequence[int]) -> Iterator[LeafPage]:
-    """The entries with other numbers of files, without those of some files.
-
-    Args:
-        numbers: the new number of each file; -1 leaves its entries out.
-    """
+    """The entries with new numbers of files, by the old ones; -1 leaves a file's entries out."""
     table = np.array(numbers, np.int64)
     for leaf in leaves:
         files = table[(leaf.places >> np.uint64(32)).astype(np.int64)]
@@ -177,12 +169,7 @@ class KeyRun:
 
 
 class KeyRuns:
-    """Sorts keys of rows, which can be read as often as needed.
-
-    Args:
-        schema: the columns of the key, in its order.
-        run_bytes: the bytes of a run, about a quarter of the memory that sorting takes.
-    """
+    """Sorts keys of rows, which can be read as often as needed. A run takes a quarter of the memory of sorting."""
 
     def __init__(self, schema: pa.Schema, run_bytes: int = KEY_RUN_BYTES) -> None:
         self.encoding = KeyEncoding.of(schema.types)

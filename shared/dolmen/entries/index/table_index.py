@@ -182,9 +182,7 @@ class IndexReader:
     def open(self, part: Segment) -> OpenPart:
         """Reads the root block of a part, with one request unless it is cached.
 
-        Raises:
-            CorruptionError: the object is missing, or differs from its reference.
-            UnsupportedFormatError: written by a newer dolmen.
+        Raises CorruptionError, or UnsupportedFormatError if a newer dolmen wrote it.
         """
         if part.root is None:
             raise CorruptionError(part.object, "its reference does not say where the root block is")
@@ -263,7 +261,6 @@ def write_part(
     """Writes a part; without entries it writes nothing, and returns None.
 
     Args:
-        columns: ids of the columns of the keys.
         files: uuids of the data files, by their number in the entries.
         blocks: the entries, in the order of their keys.
         places: positions of files' column chunks, by uuid, if they are known; read after the last block.
@@ -297,10 +294,7 @@ _POSITION = np.uint64((1 << 32) - 1)
 
 @dataclass(frozen=True)
 class KeyMatches:
-    """Some entries of keys that were looked up: for each the index of its key, the file's number, the row's position.
-
-    ``uuids`` has the uuids of the files, by their number.
-    """
+    """For some entries of keys that were looked up: the index of the key, the file's number, the row's position."""
 
     uuids: tuple[str, ...]
     keys: npt.NDArray[np.int64]
@@ -364,10 +358,7 @@ class TableIndex:
         return found
 
     def matches(self, keys: Keys) -> Iterator[KeyMatches]:
-        """The entries of these keys (distinct, ascending), page by page. Raises CorruptionError.
-
-        Pages of one level of all parts are fetched together.
-        """
+        """The entries of these keys (distinct, ascending), page by page. Raises CorruptionError."""
         roots = [part.tree.root for part in self.parts]
         for number, at, places in find_all(roots, keys, self._pages):
             files = (places >> _POSITION_BITS).astype(np.int64)
@@ -378,11 +369,7 @@ class TableIndex:
 
 
 def expected_cost(part: Segment, keys: int, request_bytes: int) -> int:
-    """The bytes that a look-up of some keys, which are anywhere in a part, is expected to fetch.
-
-    Args:
-        request_bytes: the price of a request in bytes, which is added for each.
-    """
+    """The bytes that a look-up of some keys, anywhere in a part, is expected to fetch, and the price of requests."""
     leaves = max(1, -(-part.size // _LEAF_BYTES))
     expected = leaves * (1 - (1 - 1 / leaves) ** keys)
     requests = 1 + expected * (1 - expected / leaves) + expected / _LEAVES_TOGETHER
