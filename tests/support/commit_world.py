@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from dolmen.base.runtime import Runtime
-from dolmen.commit.change import Change, Claim, Statement
+from dolmen.commit.change import Change, RowsDependency, Statement
 from dolmen.commit.head import Head
 from dolmen.commit.loop import Committed, commit, submit
 from dolmen.commit.statements.background import SetProperties
@@ -272,9 +272,9 @@ def delete_positions(entry: TableEntry, positions: dict[str, Sequence[int]]) -> 
     return DeletePositions("t", entry.uuid, {file(name).path: BitMap(values) for name, values in positions.items()})
 
 
-def claim(entry: TableEntry, manifest: Manifest, may_match: bool = True) -> Claim:
+def dependency(entry: TableEntry, manifest: Manifest, may_match: bool = True) -> RowsDependency:
     """Makes a read of the whole table in the version ``manifest``."""
-    return Claim("t", entry.uuid, entry.epoch, manifest.commit_ts, lambda _: may_match)
+    return RowsDependency("t", entry.uuid, entry.epoch, manifest.commit_ts, lambda _: may_match)
 
 
 def paths(entry: TableEntry) -> list[str]:

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 import dolmen
 from dolmen import Database, Transaction
-from dolmen.commit.change import Claim
+from dolmen.commit.change import RowsDependency
 from dolmen.errors import ConflictError, RetryableError, UnknownOutcomeError, VersionExpiredError
 from dolmen.format.schema import COMMIT_TS
 from dolmen.transactions.reading import ReadableTable
@@ -78,7 +78,7 @@ def run(url: str, process: str, calls: int, seed: int, journal: str, unchecked: 
         unchecked: break the engine on purpose: what transactions have read is not looked at when they commit.
     """
     if unchecked:
-        Claim.check = lambda self, draft: None  # type: ignore[method-assign]
+        RowsDependency.check = lambda self, draft: None  # type: ignore[method-assign]
     with Path(journal).open("a") as file:
         worker = Worker(dolmen.open(url), Journal(file, process), random.Random(seed), process)
         for _ in range(calls):

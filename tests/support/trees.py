@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from dolmen.entries.index.pages import Keys, Places, Tree, find_all
+from dolmen.entries.index.pages import Addresses, Keys, Tree, find_all
 
 
-def find(tree: Tree, keys: Keys) -> Iterator[tuple[npt.NDArray[np.int64], Places]]:
+def find(tree: Tree, keys: Keys) -> Iterator[tuple[npt.NDArray[np.int64], Addresses]]:
     """The entries of some keys, part by part: for each the index of its key, and where its row is."""
     found = find_all([tree.root], keys, lambda wanted: tree.read([reference for _, reference in wanted]))
     yield from ((at, places) for _, at, places in found)

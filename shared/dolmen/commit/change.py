@@ -1,6 +1,6 @@
 """A change: the statements of one commit as data, which can be applied to any base version, and what they depend on.
 
-Statements that change nothing (``Expect``) and claims make the commit valid only while something is unchanged.
+Statements that change nothing (``Expect``) and dependencies make the commit valid only while something is unchanged.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def is_prepared(statement: Statement) -> TypeGuard[Prepared]:
 
 
 @dataclass(frozen=True)
-class Claim:
+class RowsDependency:
     """A read of a transaction: its commit is valid only if the result is still the same.
 
     Args:
@@ -103,7 +103,7 @@ def _ids_and_names(schema: Schema) -> list[tuple[int, str]]:
 
 
 @dataclass(frozen=True)
-class NamesClaim:
+class NamesDependency:
     """A read of the names of tables: the commit is valid only if no table was created, dropped or renamed since.
 
     Args:
@@ -134,7 +134,7 @@ class ColumnsMovedError(ConflictError):
 
 
 @dataclass(frozen=True)
-class ColumnsClaim:
+class ColumnsDependency:
     """The names of a table's columns, as a call used them: it is valid only if they still name the same columns."""
 
     name: str
@@ -308,7 +308,7 @@ class Change:
         commit_id: names the change; the same in all attempts.
         statements: in order; statement i gets the i-th timestamp after the base's.
         applied: the digest of each request's content, by request id. Each request is applied only once, ever.
-        claims: reads that the commit's validity depends on.
+        dependencies: reads that the commit's validity depends on.
         first_upload_us: the server's clock before its first object was uploaded; None before any upload.
         txid: the intent under which its objects were uploaded, if any.
         excluded: ids of requests that exclude this change: it is refused if a version has applied one of them.
@@ -319,7 +319,7 @@ class Change:
     operation: str
     statements: tuple[Statement, ...]
     applied: dict[str, str] = field(default_factory=dict)
-    claims: tuple[Claim | ColumnsClaim | NamesClaim, ...] = ()
+    dependencies: tuple[RowsDependency | ColumnsDependency | NamesDependency, ...] = ()
     first_upload_us: int | None = None
     txid: str | None = None
     upkeep: bool = False
@@ -358,8 +358,8 @@ class Change:
     def without(self, ids: set[str]) -> Change:
         """The same change without the requests ``ids`` and their statements.
 
-        Raises ConflictError if a delete by position or a claim is based on rows as these requests left them, or if the
-        requests' rows share a file with those of others.
+        Raises ConflictError if a delete by position or a dependency is based on rows as these requests left them, or if
+        the requests' rows share a file with those of others.
         """
         if not ids:
             return self
@@ -374,10 +374,10 @@ class Change:
                     f"table {statement.name!r}: rows were looked up after a request applied meanwhile: repeat"
                 )
             left.append(statement)
-        for claim in self.claims if left else ():  # when nothing is left to commit, no claim can fail
-            if claim.uuid in changed:
+        for dependency in self.dependencies if left else ():  # when nothing is left to commit, none can fail
+            if dependency.uuid in changed:
                 raise ConflictError(
-                    f"table {claim.name!r} was read beside a request that was applied meanwhile: repeat"
+                    f"table {dependency.name!r} was read beside a request that was applied meanwhile: repeat"
                 )
         applied = {id_: digest for id_, digest in self.applied.items() if id_ not in ids}
         return replace(self, statements=tuple(left), applied=applied)
@@ -411,8 +411,8 @@ class Change:
             ConflictError: the base contradicts what the change was made on.
         """
         self._check_fence(draft.base)
-        for claim in self.claims:
-            claim.check(draft)
+        for dependency in self.dependencies:
+            dependency.check(draft)
         effects: list[TableEffect] = []
         for index, statement in enumerate(self.statements):
             statement.apply(draft, first_ts + index)

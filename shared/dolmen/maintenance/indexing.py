@@ -19,7 +19,7 @@ from dolmen.base.units import MIB
 from dolmen.commit.head import Context
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import PutIndexParts
-from dolmen.entries.index.pages import KeyEncoding, Keys, LeafPage, Places
+from dolmen.entries.index.pages import Addresses, KeyEncoding, Keys, LeafPage
 from dolmen.entries.index.sorting import EntrySorter, large_blocks, merge, renumber
 from dolmen.entries.index.table_index import MOST_CHUNKS, IndexReader, OpenPart, encoding_of, write_part
 from dolmen.entries.segments.erasures_in_force import erasure_timestamps
@@ -236,7 +236,7 @@ class IndexVersion:
             sorter.add(keys, places)
         return self._write([file.uuid for file in files], sorter.sorted(), chunks)
 
-    def _read(self, files: Sequence[DataFile], chunks: dict[str, ChunkLocations]) -> Iterator[tuple[Keys, Places]]:
+    def _read(self, files: Sequence[DataFile], chunks: dict[str, ChunkLocations]) -> Iterator[tuple[Keys, Addresses]]:
         """The keys of all rows of some files, hidden ones included, and their places; collects ``chunks`` by file."""
         entry, encoding = self.entry, self.encoding
         reader = PlanReader.of_table(self.context, self.name, self.manifest, entry)
@@ -255,7 +255,7 @@ class IndexVersion:
                 for index, first in enumerate(file.footer.firsts):
                     yield RowGroup(file, index, first, file.footer.rows(index), 0, None, (), ())
 
-        def work(group: RowGroup, columns: RowGroupColumns) -> list[tuple[Keys, Places]]:
+        def work(group: RowGroup, columns: RowGroupColumns) -> list[tuple[Keys, Addresses]]:
             read = columns.read(ids)
             arrays = [column_of(group, key, read) for key in fields]
             positions = np.arange(group.first, group.first + group.rows).astype(np.uint64)
@@ -281,7 +281,7 @@ class IndexVersion:
                 is_new = uuid in self.live and uuid not in numbers
                 own.append(numbers.setdefault(uuid, len(numbers)) if is_new else -1)
             streams.append(renumber(large_blocks(opened.tree.leaves()), own))
-            chunks = opened.head.all_places() | chunks
+            chunks = opened.head.all_locations() | chunks
         return self._write(tuple(numbers), merge(streams), chunks)
 
 

@@ -13,7 +13,15 @@ import pyarrow as pa
 
 from dolmen.base import arguments
 from dolmen.base.units import utc
-from dolmen.commit.change import Change, Claim, ColumnsClaim, NamesClaim, Statement, find_applied, is_prepared
+from dolmen.commit.change import (
+    Change,
+    ColumnsDependency,
+    NamesDependency,
+    RowsDependency,
+    Statement,
+    find_applied,
+    is_prepared,
+)
 from dolmen.commit.draft import Draft
 from dolmen.commit.head import STAMP_SECONDS, Context
 from dolmen.commit.loop import Committed
@@ -182,7 +190,7 @@ class UnitOfWork:
         self.uploads = PendingUploads(context.store, context.runtime, context.segments)
         self._base = base
         self._statements: list[Statement] = []
-        self._claims: list[Claim | ColumnsClaim | NamesClaim] = []
+        self._dependencies: list[RowsDependency | ColumnsDependency | NamesDependency] = []
         self._looked_up: set[str] = set()
         self._applied: dict[str, str] = {}
         self._excluded: set[str] = set()
@@ -220,7 +228,7 @@ class UnitOfWork:
     @property
     def _is_free(self) -> bool:
         """True if nothing depends on the base yet."""
-        return self._draft is None and not self._claims and not self._is_base_fixed
+        return self._draft is None and not self._dependencies and not self._is_base_fixed
 
     def rebase(self) -> bool:
         """Takes the newest version as the base if nothing depends on the base yet. True if that is another one."""
@@ -231,7 +239,7 @@ class UnitOfWork:
         return self.base is not before
 
     def keep_base(self) -> None:
-        """Keeps the base from now on, although neither a statement nor a claim depends on it."""
+        """Keeps the base from now on, although neither a statement nor a read depends on it."""
         self._is_base_fixed = True
 
     @property
@@ -357,27 +365,29 @@ class UnitOfWork:
         def may_match(file: DataFile | Segment) -> bool:
             return predicate is None or may_hold_matches(file, predicate, schema)
 
-        self._claims.append(Claim(base_name, entry.uuid, entry.epoch, self.base.commit_ts, may_match, schema=schema))
+        self._dependencies.append(
+            RowsDependency(base_name, entry.uuid, entry.epoch, self.base.commit_ts, may_match, schema=schema)
+        )
 
     def depend_on_columns(self, name: str) -> None:
         """Makes the commit valid only while the names of columns of this table name the same columns."""
         entry = self.context.segments.whole(self.base.table(name))
-        self._claims.append(ColumnsClaim(name, entry.uuid, self.base.commit_ts, entry.schema))
+        self._dependencies.append(ColumnsDependency(name, entry.uuid, self.base.commit_ts, entry.schema))
 
     def depend_on_names(self, name: str | None = None) -> None:
         """Makes the commit valid only while there is a table of this name, or none; or while all names are the same."""
         names = frozenset(self.base.tables)
         among = None if name is None else frozenset({name})
-        claim = NamesClaim(names if among is None else names & among, among)
-        if claim not in self._claims:
-            self._claims.append(claim)
+        dependency = NamesDependency(names if among is None else names & among, among)
+        if dependency not in self._dependencies:
+            self._dependencies.append(dependency)
 
-    def depend_on(self, claim: Claim) -> None:
-        """Makes the commit valid only while a claim about an older version holds. Raises ConflictError if it fails."""
+    def depend_on(self, dependency: RowsDependency) -> None:
+        """Makes the commit valid only while a read of an older version holds. Raises ConflictError if it does not."""
         self._open()
         with self.context.reading(self.base.version):
-            claim.check(Draft(self.base, self.context.segments))
-        self._claims.append(claim)
+            dependency.check(Draft(self.base, self.context.segments))
+        self._dependencies.append(dependency)
 
     def look_up(self, name: str) -> TableEntry:
         """The table's entry. The commit is valid only while there is this table, or none of the name."""
@@ -451,7 +461,7 @@ class UnitOfWork:
         applied = {**content, **self._applied}
         if not self._statements and not applied:
             return None
-        for uuid in sorted(self._looked_up - {each.uuid for each in (*self._statements, *self._claims)}):
+        for uuid in sorted(self._looked_up - {each.uuid for each in (*self._statements, *self._dependencies)}):
             if (base_name := self.base.name_of(uuid)) is not None:
                 self.depend_on_names(base_name)
         return Change(
@@ -459,7 +469,7 @@ class UnitOfWork:
             operation=self._operation,
             statements=tuple(self._statements),
             applied=applied,
-            claims=tuple(self._claims),
+            dependencies=tuple(self._dependencies),
             first_upload_us=self._first_upload_us,
             txid=self._intent.txid if self._intent else None,
             message=self._message,

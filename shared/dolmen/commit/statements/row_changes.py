@@ -364,7 +364,7 @@ class Advance:
         column: the id of the column that orders changes.
         greatest: the greatest sequence of these changes, as a plain value.
         above: the least sequence of these changes, if they were made without reading rows. Then any sequence in the
-            table that is not less is a ConflictError. None when rows were read; claims guard those reads.
+            table that is not less is a ConflictError. None when rows were read; dependencies guard those reads.
         memory: the uuid of the table that remembers deleted keys for ``memory_us``.
         forget: the sequence, in JSON form, up to which this commit deletes from that memory; None if it does not.
     """

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 
 from dolmen.api.table import Table
 from dolmen.base import arguments
-from dolmen.commit.change import Claim, Statement, find_applied
+from dolmen.commit.change import RowsDependency, Statement, find_applied
 from dolmen.commit.head import commit_of, context_of
 from dolmen.commit.statements.row_changes import Overwrite, Write
 from dolmen.commit.uploads import MAX_KEYS
@@ -404,7 +404,7 @@ class UnchangedSince:
         base = unit.base if oldest == unit.base.version else pin(unit.context, oldest, None).manifest
         epoch = entry_in(base, name, uuid).epoch
         advice = f"these rows were write from version {oldest}: make the frame again and repeat, or give force=True"
-        unit.depend_on(Claim(name, uuid, epoch, base.commit_ts, lambda _: True, advice))
+        unit.depend_on(RowsDependency(name, uuid, epoch, base.commit_ts, lambda _: True, advice))
 
 
 def entry_in(manifest: Manifest, name: str, uuid: str) -> TableEntry:
