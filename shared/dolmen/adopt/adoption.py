@@ -33,7 +33,7 @@ from dolmen.format.schema import Schema
 from dolmen.rows.scan.data_objects import is_local
 from dolmen.rows.write.data_file import check_storable
 from dolmen.rows.write.row_digest import content_digest
-from dolmen.transactions.reading import check_key, check_sortable
+from dolmen.transactions.keys import check_key, check_sortable
 from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.unit_of_work import Commit, UnitOfWork
 

@@ -35,7 +35,7 @@ from dolmen.ingest.formats.source_file import Format, ReadOptions, SourceFile
 from dolmen.predicate.constants import from_text
 from dolmen.store import open_store
 from dolmen.store.base import split_object_url
-from dolmen.transactions.reading import key_fields
+from dolmen.transactions.keys import key_fields
 from dolmen.transactions.transaction import unit_of
 
 STANDARD_INPUT = "-"

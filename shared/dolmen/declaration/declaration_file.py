@@ -45,7 +45,7 @@ from dolmen.format.types import TYPES, Json, from_json, short_type, type_of
 from dolmen.predicate.constants import scalar_from_text
 from dolmen.predicate.domains import Domain, domain_of
 from dolmen.predicate.text import plain_text
-from dolmen.transactions.reading import check_key, check_sortable
+from dolmen.transactions.keys import check_key, check_sortable
 from dolmen.transactions.transaction_table import default_json
 
 T = TypeVar("T")

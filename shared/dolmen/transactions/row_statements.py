@@ -40,7 +40,7 @@ from dolmen.rows.write.conform import conform
 from dolmen.rows.write.data_file import write_data_files
 from dolmen.rows.write.row_digest import RowDigest, content_digest
 from dolmen.rows.write.row_input import as_batches, check_not_null, dedupe_last, frame_cast
-from dolmen.transactions.reading import key_fields, take_keys
+from dolmen.transactions.keys import key_fields, take_keys
 from dolmen.transactions.unit_of_work import UnitOfWork, leaves_out_erased
 
 Mode: TypeAlias = Literal["tombstone", "positions"]

@@ -25,7 +25,7 @@ from dolmen.format.properties import check_database_properties
 from dolmen.format.schema import Schema
 from dolmen.rows.write.data_file import check_storable
 from dolmen.transactions.erase import Subject, forget_subjects
-from dolmen.transactions.reading import check_key, check_sortable
+from dolmen.transactions.keys import check_key, check_sortable
 from dolmen.transactions.snapshot import Moment, clone_table
 from dolmen.transactions.transaction_table import DoneT, ErasedT, TransactionTable, refuse_message
 from dolmen.transactions.unit_of_work import Commit, UnitOfWork

@@ -41,7 +41,7 @@ from dolmen.spark.write.write_tasks import (
     schema_of,
     tombstones,
 )
-from dolmen.transactions.reading import key_fields, take_keys
+from dolmen.transactions.keys import key_fields, take_keys
 from dolmen.transactions.row_statements import TableChange, keys_content
 from dolmen.transactions.snapshot import pin
 from dolmen.transactions.transaction import Transaction, unit_of

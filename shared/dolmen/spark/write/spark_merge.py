@@ -43,6 +43,7 @@ from dolmen.spark.write.row_actions import (
     join_kind,
 )
 from dolmen.spark.write.write_tasks import duplicate_key_error
+from dolmen.transactions.keys import key_fields
 from dolmen.transactions.merge.clauses import (
     Clause,
     Clauses,
@@ -53,7 +54,6 @@ from dolmen.transactions.merge.clauses import (
     WhenNotMatched,
     WhenNotMatchedBySource,
 )
-from dolmen.transactions.reading import key_fields
 from dolmen.transactions.transaction import Transaction, replay, unit_of
 from dolmen.transactions.unit_of_work import Commit
 

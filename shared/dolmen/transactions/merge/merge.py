@@ -27,6 +27,7 @@ from dolmen.rows.write.casts import lossless_cast
 from dolmen.rows.write.conform import conform
 from dolmen.rows.write.row_digest import RowDigest
 from dolmen.rows.write.row_input import as_batches
+from dolmen.transactions.keys import key_fields
 from dolmen.transactions.merge.clauses import (
     Clause,
     Clauses,
@@ -40,7 +41,6 @@ from dolmen.transactions.merge.clauses import (
     check_updatable,
 )
 from dolmen.transactions.merge.merge_source import MAX_PAIRS, PAIR_BYTES, Indices, KeyIndex, SourceRows
-from dolmen.transactions.reading import key_fields
 from dolmen.transactions.row_statements import STEP_ROWS, HiddenRows, RowLocations, TableChange, rows_content
 
 TARGET, SOURCE = "target", "source"
