@@ -22,9 +22,9 @@ from support.commit_world import (
     World,
     Writer,
     append,
-    claim,
     delete,
     delete_positions,
+    dependency,
     file,
     lose_the_response,
     meanwhile,
@@ -130,9 +130,9 @@ def test_two_read_modify_writes_never_both_commit(world: World) -> None:
     read = first.head.refresh().manifest
     second.head.refresh()
     entry = table(world)
-    first.commit(append(entry, "b"), claims=(claim(entry, read),))
+    first.commit(append(entry, "b"), dependencies=(dependency(entry, read),))
     with pytest.raises(ConflictError, match="rows"):
-        second.commit(append(entry, "c"), claims=(claim(entry, read),))
+        second.commit(append(entry, "c"), dependencies=(dependency(entry, read),))
     assert paths(table(world)) == ["a", "b"]
 
 
@@ -141,7 +141,7 @@ def test_what_was_read_may_not_be_deleted_meanwhile(world: World) -> None:
     entry = table(world)
     writer = racing(world, delete(entry))
     with pytest.raises(ConflictError, match="deleted rows"):
-        writer.commit(append(entry, "b"), claims=(claim(entry, read, may_match=False),))
+        writer.commit(append(entry, "b"), dependencies=(dependency(entry, read, may_match=False),))
 
 
 def test_what_was_read_may_not_be_deleted_by_position_either(world: World) -> None:
@@ -149,14 +149,14 @@ def test_what_was_read_may_not_be_deleted_by_position_either(world: World) -> No
     entry = table(world)
     writer = racing(world, delete_positions(entry, {"a": [1]}))
     with pytest.raises(ConflictError, match="deleted rows"):
-        writer.commit(append(entry, "b"), claims=(claim(entry, read),))
+        writer.commit(append(entry, "b"), dependencies=(dependency(entry, read),))
 
 
 def test_rows_that_cannot_be_what_was_read_are_no_conflict(world: World) -> None:
     read = world.newest
     entry = table(world)
     writer = racing(world, append(entry, "b"))
-    writer.commit(append(entry, "c"), claims=(claim(entry, read, may_match=False),))
+    writer.commit(append(entry, "c"), dependencies=(dependency(entry, read, may_match=False),))
     assert paths(table(world)) == ["a", "b", "c"]
 
 
@@ -170,7 +170,7 @@ def test_conflicts_are_judged_by_the_manifests_and_not_by_a_trimmed_history(worl
         other.commit(append(entry, f"f{number}"))
     assert not any(each.counts.tombstones_added for each in world.newest.history)
     with pytest.raises(ConflictError):
-        world.writer().commit(append(entry, "b"), claims=(claim(entry, read, may_match=False),))
+        world.writer().commit(append(entry, "b"), dependencies=(dependency(entry, read, may_match=False),))
 
 
 def bitmap(world: World, name: str) -> list[int]:

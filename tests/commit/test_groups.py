@@ -33,9 +33,9 @@ from support.commit_world import (
     World,
     Writer,
     append,
-    claim,
     delete,
     delete_positions,
+    dependency,
     land_late,
     lose_the_request,
     lose_the_response,
@@ -171,8 +171,8 @@ def test_an_error_is_told_after_a_look_at_the_newest_version_wherever_its_change
 
 def test_a_read_that_an_earlier_change_of_the_group_changes_is_a_conflict(world: World, writer: Writer) -> None:
     entry, base = table(world), world.newest
-    first = writer.change(append(entry, "a"), claims=(claim(entry, base),))
-    second = writer.change(append(entry, "b"), claims=(claim(entry, base),))
+    first = writer.change(append(entry, "a"), dependencies=(dependency(entry, base),))
+    second = writer.change(append(entry, "b"), dependencies=(dependency(entry, base),))
     done, refused = commit_together(writer, first, second)
     assert version_of(done).version == 2
     assert isinstance(refused, ConflictError)
@@ -182,7 +182,7 @@ def test_a_read_that_an_earlier_change_of_the_group_changes_is_a_conflict(world:
 def test_a_read_that_no_earlier_change_concerns_is_committed_with_it(world: World, writer: Writer) -> None:
     entry, base = table(world), world.newest
     first = writer.change(append(entry, "a"))
-    second = writer.change(append(entry, "b"), claims=(claim(entry, base, may_match=False),))
+    second = writer.change(append(entry, "b"), dependencies=(dependency(entry, base, may_match=False),))
     outcomes = commit_together(writer, first, second)
     assert {version_of(each).version for each in outcomes} == {2}
 

@@ -25,9 +25,9 @@ from support.commit_world import (
     World,
     Writer,
     append,
-    claim,
     delete,
     delete_positions,
+    dependency,
     file,
     land_late,
     lose_the_response,
@@ -241,7 +241,7 @@ def test_what_was_read_is_checked_against_many_files_that_came_meanwhile(world: 
     writer.commit(append(entry, *MANY))
     assert table(world).files == ()
     with pytest.raises(ConflictError, match="rows"):
-        world.writer().commit(append(entry, "mine"), claims=(claim(entry, read),))
+        world.writer().commit(append(entry, "mine"), dependencies=(dependency(entry, read),))
 
 
 def test_positions_in_files_that_left_with_their_own_commit_are_deleted(world: World) -> None:
@@ -276,7 +276,7 @@ def test_what_was_read_is_checked_against_files_that_were_spilled_meanwhile(worl
     fill(world, writer, 200)
     assert all(each.greatest_row_ts > read.commit_ts for each in table(world).files)
     with pytest.raises(ConflictError, match="rows"):
-        world.writer().commit(append(entry, "mine"), claims=(claim(entry, read),))
+        world.writer().commit(append(entry, "mine"), dependencies=(dependency(entry, read),))
 
 
 def test_tombstones_spill_and_still_hide(world: World) -> None:

@@ -135,7 +135,7 @@ def test_places_of_column_chunks_come_back_as_far_as_they_fit(monkeypatch: pytes
     files = ("a", "b", "c", "d")
     found = read_again(store, files, kept)
     assert (len(found.schemas), [known is None for known in found.chunks]) == (2, [False, False, True, False])
-    for uuid, there in found.all_places().items():
+    for uuid, there in found.all_locations().items():
         assert there.encode() == kept[uuid].encode()
         assert there.schema == kept[uuid].schema
     monkeypatch.setattr(table_index, "MOST_CHUNKS", kept["a"].states.size + 1)

@@ -51,7 +51,7 @@ def tree_of(blocks: list[LeafPage], width: int) -> tuple[Tree, BytesSource]:
     output = io.BytesIO()
     writer = TreeWriter(output.write, width)
     for block in blocks:
-        writer.add(block.keys, block.places)
+        writer.add(block.keys, block.addresses)
     root = writer.finish()
     source = BytesSource(output.getvalue())
     return Tree(decode_page(root), source.pages), source
@@ -115,7 +115,7 @@ def test_a_tree_answers_as_a_dict_would() -> None:
         assert all(times == 1 for times in source.read.values()), "each page is read once for all keys"
         everything = list(tree.leaves())
         assert [key for leaf in everything for key in leaf.keys] == sorted(keys)
-        assert sorted(place for leaf in everything for place in leaf.places.tolist()) == list(range(len(keys)))
+        assert sorted(place for leaf in everything for place in leaf.addresses.tolist()) == list(range(len(keys)))
         if len(asked):
             low, high = asked[:1], asked[len(asked) // 2 : len(asked) // 2 + 1]
             inside = [key for leaf in tree.leaves(low, high) for key in leaf.keys]
@@ -142,7 +142,7 @@ def test_merged_trees_hold_the_live_entries_of_all() -> None:
             if at not in dead:
                 expected += [(key, (at + 10) << 32 | row) for row, key in enumerate(sorted(values))]
         merged = [
-            pair for leaf in merge(streams) for pair in zip(leaf.keys.tolist(), leaf.places.tolist(), strict=True)
+            pair for leaf in merge(streams) for pair in zip(leaf.keys.tolist(), leaf.addresses.tolist(), strict=True)
         ]
         assert [key for key, _ in merged] == sorted(key for key, _ in expected)
         assert sorted(merged) == sorted(expected)

@@ -238,15 +238,15 @@ COMMITS: tuple[Mutation, ...] = (
         "read-modify-write commits whatever has changed",
         "a commit is valid only if no other commit changed what it read",
         "commit/change.py",
-        "        for claim in self.claims:\n            claim.check(draft)\n",
+        "        for dependency in self.dependencies:\n            dependency.check(draft)\n",
         "",
     ),
     mutation(
         "a transaction over two tables checks one of them",
         "all that a transaction read is compared with the base, of every table",
         "commit/change.py",
-        "        for claim in self.claims:\n            claim.check(draft)\n",
-        "        for claim in self.claims[:1]:\n            claim.check(draft)\n",
+        "        for dependency in self.dependencies:\n            dependency.check(draft)\n",
+        "        for dependency in self.dependencies[:1]:\n            dependency.check(draft)\n",
     ),
     mutation(
         "deletes of rows that were read are ignored",

@@ -42,7 +42,7 @@ def test_a_history_with_threads_can_be_repeated() -> None:
 
 
 def test_a_thread_that_nobody_wakes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def leave(self: CommitQueue, member: Member) -> None:
+    def leave(self: CommitQueue[Member], member: Member) -> None:
         if member in self._waiting:
             self._waiting.remove(member)
         if self._leader is member:
@@ -56,7 +56,7 @@ def test_a_thread_that_nobody_wakes_is_found(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_call_that_is_told_of_the_others_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     end = CommitQueue.end
 
-    def tell(self: CommitQueue, member: Member, outcome: Any) -> None:
+    def tell(self: CommitQueue[Member], member: Member, outcome: Any) -> None:
         told = outcome if isinstance(outcome, Exception) else dataclasses.replace(outcome, effects=None, change=None)
         end(self, member, told)
 

@@ -272,7 +272,7 @@ def delete_positions(entry: TableEntry, positions: dict[str, Sequence[int]]) -> 
     return DeletePositions("t", entry.uuid, {file(name).path: BitMap(values) for name, values in positions.items()})
 
 
-def claim(entry: TableEntry, manifest: Manifest, may_match: bool = True) -> RowsDependency:
+def dependency(entry: TableEntry, manifest: Manifest, may_match: bool = True) -> RowsDependency:
     """Makes a read of the whole table in the version ``manifest``."""
     return RowsDependency("t", entry.uuid, entry.epoch, manifest.commit_ts, lambda _: may_match)
 

@@ -228,10 +228,7 @@ class _Autocommit:
         """Commits it on the version that this process knows, and what was committed since.
 
         If it does not fit the columns of that version, or these have changed by the commit, it is repeated on the
-        newest version.
-
-        Raises:
-            ConflictError: columns have changed, and the data can be read only once; or the table is another one now.
+        newest version. Raises ConflictError if the data can be read only once, or the table is another one now.
         """
         for attempt in attempts(self.context.runtime, AUTOCOMMIT):
             unit = UnitOfWork(self.context, self.operation, message=self.message)
@@ -266,8 +263,7 @@ class _Autocommit:
     def _applied_before(self, error: Error) -> Commit | None:
         """The commit of a request that does not fit the present columns, if an earlier version applied it.
 
-        Raises:
-            AppliedIdError: another request was applied under its id.
+        Raises AppliedIdError if another request was applied under its id.
         """
         if self.request is None or not _is_repeatable(self.data):
             return None
@@ -295,11 +291,7 @@ class _Autocommit:
         return Commit.nothing(newest.as_history(), unit.commit().already)
 
     def _has_new_columns(self, base: Manifest, error: Error) -> bool:
-        """True if the table has other columns now than in the version in which the statement did not fit.
-
-        Raises:
-            ConflictError, TableNotFoundError: it is another table now, or none.
-        """
+        """True if the table has other columns now than in ``base``. Raises ConflictError if it is another table now."""
         base_entry = base.tables.get(self.name)
         now = self.context.head.refresh().manifest.table(self.name)
         if base_entry is None:

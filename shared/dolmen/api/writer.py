@@ -476,11 +476,7 @@ class BufferedWriter:
 
 
 def _present_names(schema: Schema, ids: Iterable[int], entry: TableEntry, base_ts: int) -> list[str]:
-    """The present names of columns of an older schema, which are found by identity. Raises SchemaError if one is gone.
-
-    Args:
-        base_ts: ``commit_ts`` of the version that the table is read in.
-    """
+    """The present names of columns of an older schema, found by identity. Raises SchemaError if one is gone."""
     names = []
     for id_ in ids:
         present = same_column(entry.schema, schema.by_id[id_], base_ts)

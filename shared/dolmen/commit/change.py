@@ -1,6 +1,6 @@
 """A change: the statements of one commit as data, which can be applied to any base version, and what they depend on.
 
-Statements that change nothing (``Expect``) and claims make the commit valid only while something is unchanged.
+Statements that change nothing (``Expect``) and dependencies make the commit valid only while something is unchanged.
 """
 
 from __future__ import annotations
@@ -29,11 +29,7 @@ from dolmen.format.schema import Schema, is_nested
 
 
 class Statement(Protocol):
-    """One step of a change.
-
-    If it has a method ``effect(draft)``, this describes it for the history after it was applied: a ``TableEffect``
-    without any value of a row, or None. The table "" stands for the database.
-    """
+    """One step of a change. A method ``effect(draft)``, if any, describes it for the history after it was applied."""
 
     @property
     def name(self) -> str | None:
@@ -64,14 +60,13 @@ def is_prepared(statement: Statement) -> TypeGuard[Prepared]:
 
 
 @dataclass(frozen=True)
-class Claim:
+class RowsDependency:
     """A read of a transaction: its commit is valid only if the result is still the same.
 
     Args:
-        epoch, base_ts: the table's epoch in the version that was read, and ``commit_ts`` of that version.
+        epoch, base_ts: the table's epoch, and ``commit_ts``, in the version that was read.
         may_match: whether a data file, or any file of a segment, may hold rows that were read (by statistics).
-        advice: what the error tells the reader to do.
-        schema: the table's columns in that version, by which the rows were read; None if they may change.
+        schema: the table's columns in that version; None if they may change.
     """
 
     name: str
@@ -108,12 +103,11 @@ def _ids_and_names(schema: Schema) -> list[tuple[int, str]]:
 
 
 @dataclass(frozen=True)
-class NamesClaim:
+class NamesDependency:
     """A read of the names of tables: the commit is valid only if no table was created, dropped or renamed since.
 
     Args:
-        seen: those of the names that there were.
-        among: the names that were looked for; None for all.
+        among: the names that were looked for; None for all. ``seen`` are those of them that there were.
     """
 
     seen: frozenset[str]
@@ -140,12 +134,8 @@ class ColumnsMovedError(ConflictError):
 
 
 @dataclass(frozen=True)
-class ColumnsClaim:
-    """The names of a table's columns, as a call used them: it is valid only if they still name the same columns.
-
-    Args:
-        base_ts, schema: ``commit_ts`` of the version in which they were looked up, and the table's columns there.
-    """
+class ColumnsDependency:
+    """The names of a table's columns, as a call used them: it is valid only if they still name the same columns."""
 
     name: str
     uuid: str
@@ -168,14 +158,12 @@ class ColumnsClaim:
 
 @dataclass(frozen=True)
 class Expect:
-    """Requires that settings, and perhaps columns, are unchanged. Otherwise the whole commit fails.
+    """Requires that settings, and perhaps columns, are as the writer saw them. Otherwise the whole commit fails.
 
     Args:
         name: the table's name; None for the database.
-        properties: the settings as the writer saw them.
         names: the settings to compare; all by default.
-        request: the request that this belongs to; if it was applied before, nothing is compared.
-        columns: the table's columns as the writer saw them, if it depends on them.
+        request: if it was applied before, nothing is compared.
     """
 
     name: str | None
@@ -217,12 +205,11 @@ class ErasedMeanwhileError(ConflictError):
 
 @dataclass(frozen=True)
 class ExpectErasures:
-    """Requires that the erasures which rows were compared with are all that reach them. Otherwise the commit fails.
+    """Requires that no erasure after ``seen_ts`` reaches the rows of this commit. Otherwise the commit fails.
 
     Args:
-        seen_ts: commit timestamp of the version whose erasures the rows were compared with.
         dropped_us: when the first of the rows were dropped, by the server's clock; None if that is not known.
-        request: the request that this belongs to; if it was applied before, nothing is compared.
+        request: if it was applied before, nothing is compared.
     """
 
     name: str
@@ -243,10 +230,7 @@ class ExpectErasures:
 
 
 def find_applied(manifest: Manifest, ids: Collection[str], segments: SegmentReader) -> dict[str, AppliedId]:
-    """Finds those of ``ids`` that a version has applied.
-
-    A segment's Bloom filter rules an id out without a request. The segment's ids are fetched only on a hit.
-    """
+    """Finds those of ``ids`` that a version has applied. Bloom filters rule ids out without a request."""
     if not ids:
         return {}
     known = {entry.id: entry for entry in manifest.applied if entry.id in ids}
@@ -267,11 +251,7 @@ def applied_by(manifest: Manifest, versions: range, segments: SegmentReader) -> 
 
 
 def digest_of(request: Any) -> str:
-    """The digest of a request's content: SHA-256 over canonical JSON (sorted keys, no spaces).
-
-    Raises:
-        InputError: the content can be read only once, or has no canonical form.
-    """
+    """SHA-256 over a request's content as canonical JSON. Raises InputError if it has no canonical form."""
     text = json.dumps(request, sort_keys=True, separators=(",", ":"), default=_canonical)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -326,13 +306,11 @@ class Change:
 
     Args:
         commit_id: names the change; the same in all attempts.
-        operation: a word for ``history``.
         statements: in order; statement i gets the i-th timestamp after the base's.
         applied: the digest of each request's content, by request id. Each request is applied only once, ever.
-        claims: reads that the commit's validity depends on.
+        dependencies: reads that the commit's validity depends on.
         first_upload_us: the server's clock before its first object was uploaded; None before any upload.
         txid: the intent under which its objects were uploaded, if any.
-        message: the author's message for ``history``.
         excluded: ids of requests that exclude this change: it is refused if a version has applied one of them.
         upkeep: whether this is background work, which makes no version when nothing is left to do.
     """
@@ -341,7 +319,7 @@ class Change:
     operation: str
     statements: tuple[Statement, ...]
     applied: dict[str, str] = field(default_factory=dict)
-    claims: tuple[Claim | ColumnsClaim | NamesClaim, ...] = ()
+    dependencies: tuple[RowsDependency | ColumnsDependency | NamesDependency, ...] = ()
     first_upload_us: int | None = None
     txid: str | None = None
     upkeep: bool = False
@@ -359,8 +337,7 @@ class Change:
         """Returns the versions that applied requests of this change before, by request id.
 
         Raises:
-            AppliedIdError: an id was applied with another digest, so another request has the same id. An empty digest
-                matches any other.
+            AppliedIdError: an id was applied with another digest. An empty digest matches any other.
             ConflictError: an excluded id was applied.
         """
         found = find_applied(base, self.applied.keys() | self.excluded, segments)
@@ -381,9 +358,8 @@ class Change:
     def without(self, ids: set[str]) -> Change:
         """The same change without the requests ``ids`` and their statements.
 
-        Raises:
-            ConflictError: a delete by position, or a claim, is based on rows as these requests left them, so that it
-                would differ without them; or the requests' rows share a file with those of others.
+        Raises ConflictError if a delete by position or a dependency is based on rows as these requests left them, or if
+        the requests' rows share a file with those of others.
         """
         if not ids:
             return self
@@ -398,10 +374,10 @@ class Change:
                     f"table {statement.name!r}: rows were looked up after a request applied meanwhile: repeat"
                 )
             left.append(statement)
-        for claim in self.claims if left else ():  # when nothing is left to commit, no claim can fail
-            if claim.uuid in changed:
+        for dependency in self.dependencies if left else ():  # when nothing is left to commit, none can fail
+            if dependency.uuid in changed:
                 raise ConflictError(
-                    f"table {claim.name!r} was read beside a request that was applied meanwhile: repeat"
+                    f"table {dependency.name!r} was read beside a request that was applied meanwhile: repeat"
                 )
         applied = {id_: digest for id_, digest in self.applied.items() if id_ not in ids}
         return replace(self, statements=tuple(left), applied=applied)
@@ -428,18 +404,15 @@ class Change:
         return replace(self, statements=tuple(statements))
 
     def apply(self, draft: Draft, first_ts: int) -> Effects:
-        """Adds the effects of this change to a draft. Pure.
-
-        Args:
-            first_ts: the timestamp of its first statement.
+        """Adds the effects of this change to a draft. Pure. Its first statement gets ``first_ts``.
 
         Raises:
             StaleWriterError: the change's objects may have been collected.
             ConflictError: the base contradicts what the change was made on.
         """
         self._check_fence(draft.base)
-        for claim in self.claims:
-            claim.check(draft)
+        for dependency in self.dependencies:
+            dependency.check(draft)
         effects: list[TableEffect] = []
         for index, statement in enumerate(self.statements):
             statement.apply(draft, first_ts + index)
@@ -460,13 +433,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Effects:
-    """The effects of one change on a version, which may contain those of others too.
-
-    Args:
-        commit_ts: the timestamp of its last statement.
-        counts, on_tables: its own, without those of others.
-        applied: the requests that it applied.
-    """
+    """The effects of one change on a version, without those of others; ``commit_ts`` is that of its last statement."""
 
     commit_ts: int
     counts: Counts
@@ -479,16 +446,8 @@ def make_version(
 ) -> tuple[Manifest | None, list[Effects]]:
     """Makes the manifest of the next version, with one change or several. Pure.
 
-    Args:
-        changes: in order; each is applied to a base with the effects of those before it.
-        now_us: the server's clock, in microseconds.
-        attempt, commit_id: the names of this attempt, and of the version.
-
-    Returns:
-        The manifest, None if background work has nothing left to do; and the effects of each change.
-
-    Raises:
-        StaleWriterError, ConflictError: see ``Change.apply``.
+    Each change is applied to a base with the effects of those before it. Returns the manifest, None if background work
+    has nothing left to do; and the effects of each change. Raises as ``Change.apply`` does.
     """
     draft, effects = Draft(base, segments), list[Effects]()
     first_ts = max(base.commit_ts, now_us) + 1

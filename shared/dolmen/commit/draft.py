@@ -51,9 +51,6 @@ class Draft:
     """Collects the effects of statements on ``base``; ``finish`` makes the next manifest.
 
     ``committed`` is the last version; ``base`` adds the effects of other changes of the same version (``following``).
-
-    Args:
-        segments: reads sections of idle tables, and other entries that have left the manifest.
     """
 
     tables: dict[str, TableEntry]
@@ -92,12 +89,7 @@ class Draft:
         return other
 
     def following(self, commit_ts: int, applied: tuple[AppliedId, ...]) -> Draft:
-        """A draft of the same version for the next change, whose base has the effects so far, as if committed.
-
-        Args:
-            commit_ts: timestamp of the last statement so far.
-            applied: requests that the last change applied.
-        """
+        """A draft of the same version for the next change, whose base has the effects so far, as if committed."""
         other = self.copy()
         other.counts = Counts()
         other.base = msgspec.structs.replace(
@@ -125,12 +117,7 @@ class Draft:
         return {member: getattr(self, attribute) for member, attribute in CARRIED.items()}
 
     def table(self, name: str, uuid: str) -> TableEntry:
-        """The whole entry of a table after the statements so far.
-
-        Raises:
-            TableNotFoundError: the table was dropped.
-            ConflictError: the table has another name, or the name belongs to another table.
-        """
+        """The whole entry of a table after the statements so far. Raises TableNotFoundError, ConflictError."""
         entry = self.tables.get(name)
         if entry is not None and entry.uuid == uuid:
             return self.segments.whole(entry)

@@ -1,4 +1,4 @@
-"""The newest version that this process knows, and the queue of its changes that wait to become the next one.
+"""The state that all objects of an open database share: the newest known version, and the queue of waiting changes.
 
 Changes that wait at the same time become one version together. There is no thread for this: the first change that waits
 leads. It commits itself and all that are queued by then; then the next one that still waits leads.
@@ -8,99 +8,36 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from dolmen.base import arguments
-from dolmen.base.runtime import POINTER_READ, Instant, Runtime, Signal, attempts
+from dolmen.base.runtime import POINTER_READ, Instant, Runtime, Signal, attempts, shared_runtime
 from dolmen.base.units import DAY_US, SECOND_US
-from dolmen.commit.change import Change, Effects, join_messages, summarize
-from dolmen.commit.uploads import PendingUploads
 from dolmen.entries.segments.segment_reader import SegmentReader
-from dolmen.errors import (
-    ClockError,
-    CorruptionError,
-    Error,
-    ObjectNotFoundError,
-    UnknownOutcomeError,
-    VersionExpiredError,
-)
+from dolmen.errors import ClockError, CorruptionError, ObjectNotFoundError, VersionExpiredError
 from dolmen.format.layout import POINTER, Pointer, Turn, manifest_key
 from dolmen.format.manifest import EMPTY, HistoryEntry, Manifest
+from dolmen.store import open_store, portable_url
 from dolmen.store.base import ObjectStore, Stored
 from dolmen.store.cache import DiskCache, ObjectCache
 
-MOST_CHANGES = 256
-"""The most changes in one version. Each adds an entry to the manifest, and some upload a ``.del`` object with it."""
 
+class Waiting(Protocol):
+    """A change in the queue: see ``dolmen.commit.loop.Member``."""
 
-@dataclass(frozen=True)
-class Committed:
-    """The outcome of a commit.
-
-    Args:
-        manifest: the version that the change became, with others or alone; None if there was nothing left to apply.
-        already: the versions of requests that were applied before and left out, by request id.
-        attempts: how often the pointer was put.
-        effects: the effects of this change alone, if others are in the version, too.
-        change: the change as it was applied.
-    """
-
-    manifest: Manifest | None
-    already: dict[str, int]
-    attempts: int
-    effects: Effects | None = None
-    change: Change | None = None
-
-    @property
-    def entry(self) -> HistoryEntry | None:
-        """The history's entry for this change alone; None if there was nothing left to apply."""
-        if self.manifest is None:
-            return None
-        entry = self.manifest.as_history()
-        if self.effects is None or self.change is None:
-            return entry
-        did, did_more = summarize(self.effects.on_tables)
-        return msgspec.structs.replace(
-            entry,
-            commit_ts=self.effects.commit_ts,
-            operation=self.change.operation,
-            counts=self.effects.counts,
-            did=did,
-            did_more=did_more,
-            message=self.change.message,
-        )
-
-
-@dataclass(eq=False)
-class Member:
-    """A change that waits for a version, and its outcome.
-
-    Args:
-        signal: set when there is an outcome, or when this change leads.
-        number: its number in the order in which the changes of the process were queued.
-        already: its requests that committed versions had applied.
-        tries: how often the pointer was put for it.
-    """
-
-    change: Change
-    uploads: PendingUploads
     signal: Signal
-    number: int = 0
-    already: dict[str, int] = field(default_factory=dict)
-    tries: int = 0
-    outcome: Committed | Error | None = None
-
-    def result(self) -> Committed:
-        assert self.outcome is not None, "it has waited for its outcome"
-        if isinstance(self.outcome, Error):
-            raise self.outcome
-        return self.outcome
+    number: int
+    outcome: Any
 
 
-class CommitQueue:
+M = TypeVar("M", bound=Waiting)
+
+
+class CommitQueue(Generic[M]):
     """The changes of one process that wait for a version, in the order of their numbers; the first one leads."""
 
     def __init__(self) -> None:
@@ -108,15 +45,15 @@ class CommitQueue:
 
     def _begin(self) -> None:
         self._lock, self._process = threading.Lock(), os.getpid()
-        self._waiting: list[Member] = []
-        self._leader: Member | None = None
+        self._waiting: list[M] = []
+        self._leader: M | None = None
         self.last_number = 0
 
     @property
     def has_leader(self) -> bool:
         return self._leader is not None and self._process == os.getpid()
 
-    def join(self, member: Member) -> bool:
+    def join(self, member: M) -> bool:
         """Adds a change. Returns whether it leads now; otherwise its signal will be set."""
         if self._process != os.getpid():
             self._begin()  # threads do not survive a fork: this process has no leader
@@ -129,39 +66,18 @@ class CommitQueue:
             self._leader = member
             return True
 
-    def first(self, most: int) -> list[Member]:
-        """The first changes that can become one version together, at most ``most``.
-
-        Background work goes alone, because it makes no version if it has nothing to do. So does a change that would
-        make the message too long.
-        """
-        with self._lock:
-            waiting = list(self._waiting)
-        group = waiting[:1]
-        if waiting[0].change.upkeep:
-            return group
-        for member in waiting[1:]:
-            if len(group) == most:
-                break
-            if member.change.upkeep:
-                continue
-            said = join_messages([each.change for each in (*group, member)]) if member.change.message else ""
-            if len(said.encode()) <= arguments.MAX_MESSAGE_BYTES:
-                group.append(member)
-        return group
-
-    def all(self) -> list[Member]:
+    def all(self) -> list[M]:
         with self._lock:
             return list(self._waiting)
 
-    def end(self, member: Member, outcome: Committed | Error) -> None:
+    def end(self, member: M, outcome: Any) -> None:
         with self._lock:
             if member in self._waiting:
                 self._waiting.remove(member)
             member.outcome = outcome
         member.signal.set()
 
-    def leave(self, member: Member) -> None:
+    def leave(self, member: M) -> None:
         """Removes a change, whatever its outcome. If it led, the first of the others leads."""
         with self._lock:
             if member in self._waiting:
@@ -171,17 +87,6 @@ class CommitQueue:
             self._leader = following = self._waiting[0] if self._waiting else None
         if following is not None:
             following.signal.set()
-
-
-def copy_error(error: Error) -> Error:
-    """An equal error for another thread, because raising an error changes it."""
-    if isinstance(error, UnknownOutcomeError):
-        copied: Error = UnknownOutcomeError(error.commit_id, error.reason)
-    else:
-        copied = type(error).__new__(type(error), *error.args)
-        vars(copied).update(vars(error))
-    copied.__cause__ = error.__cause__
-    return copied
 
 
 STAMP_SECONDS = 240.0
@@ -202,7 +107,6 @@ class Base:
     Args:
         etag: the ETag of the pointer; None if the database does not exist yet.
         date_us: the server's clock in the response that showed it as the newest; 0 if this process committed it.
-        turn: the turn of the writer that commits next, if one asked for it.
     """
 
     manifest: Manifest
@@ -213,12 +117,7 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The pointer, as one response showed it.
-
-    Args:
-        date_us: the server's clock in that response.
-        at: time of that response, by ``runtime.monotonic``.
-    """
+    """The pointer, as one response showed it, with the server's clock then, and this process's (``monotonic``)."""
 
     pointer: Pointer
     etag: str
@@ -232,23 +131,14 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """The time that a version is dated with.
-
-    Args:
-        time_us: the server's clock.
-        made: the same time by the clocks of this machine.
-    """
+    """The time that a version is dated with, by the server's clock and (``made``) by those of this machine."""
 
     time_us: int
     made: Instant
 
 
 class Head:
-    """Knows the newest version. Asks the store only on request.
-
-    Args:
-        trust_clock: accept a server's clock that contradicts both the local clock and the previous commit.
-    """
+    """Knows the newest version. Asks the store only on request."""
 
     def __init__(
         self, store: ObjectStore, runtime: Runtime, *, trust_clock: bool = False, cache: ObjectCache | None = None
@@ -257,7 +147,7 @@ class Head:
         self.cache = ObjectCache(disk=DiskCache.from_environment(store.url, runtime)) if cache is None else cache
         self.segments = SegmentReader(store, runtime, self.cache)
         self.trust_clock = trust_clock
-        self.queue = CommitQueue()
+        self.queue = CommitQueue[Any]()
         self.cached: Base | None = None
         """The newest version seen so far."""
         self._seen_at = float("-inf")
@@ -274,9 +164,7 @@ class Head:
         return len(manifest.encode()) if manifest.version else 0
 
     def refresh(self) -> Base:
-        """Reads the pointer, and the manifest if the pointer moved: 1 or 2 GETs.
-
-        The first time that the pointer is missing, a LIST finds out whether the database is new.
+        """Reads the pointer, and the manifest if the pointer moved: 1 or 2 GETs, and a LIST if it is missing at first.
 
         Raises:
             CorruptionError: pointer or manifest is damaged or missing, or the pointer went back to an older version.
@@ -316,9 +204,7 @@ class Head:
     def follow(self, look: Look) -> Base:
         """Reads the manifest that the pointer names, unless it is known: at most 1 GET.
 
-        Raises:
-            ObjectNotFoundError: it is missing. Look again: the version may have expired in the meantime.
-            CorruptionError, UnsupportedFormatError: it is damaged, or a newer dolmen wrote it.
+        Raises ObjectNotFoundError if it is missing. Look again: the version may have expired in the meantime.
         """
         known, named = self.cached, look.pointer
         if known and known.manifest.commit_id == named.commit_id:
@@ -340,8 +226,7 @@ class Head:
     def check_new(self, base: Base) -> Base:
         """Checks, when there is no pointer, that nothing was ever committed: one request.
 
-        Returns ``base``, or a version that others have committed in the meantime. Raises CorruptionError if there are
-        manifests of later versions, so that the pointer existed and is lost.
+        Returns ``base``, or a version that others have committed. Raises CorruptionError if a pointer is lost.
         """
         if not self.has_been_committed_to():
             return base
@@ -362,11 +247,7 @@ class Head:
         return self.runtime.monotonic() - self._seen_at
 
     def check_kept(self, version: int, last: int | None = None) -> None:
-        """Raises VersionExpiredError if a version has expired, so that its objects may rightly be missing.
-
-        Args:
-            last: the last version, to check all from the one to the other.
-        """
+        """Raises VersionExpiredError if ``version``, or one up to ``last``, has expired: its objects may be missing."""
         newest = self.refresh().manifest
         end = version if last is None else min(last, newest.horizon)
         for each in range(version, end + 1):
@@ -411,10 +292,7 @@ class Head:
         return now_us
 
     def seconds_since(self, stamp: Stamp) -> float:
-        """Seconds since a stamp was made, by this machine's clocks or the server's responses, whichever shows more.
-
-        The clocks of a machine that was frozen may not show it.
-        """
+        """Seconds since a stamp was made, by this machine's clocks (which may have been frozen) or the server's."""
         least_us = self.store.clock.least_us
         if least_us is None:
             return float("inf")
@@ -448,3 +326,54 @@ def _check_forward(known: Base | None, named: Pointer) -> None:
             f"it names version {named.version}, commit {named.commit_id}, though version {there.version}, "
             f"{there.commit_id}, was committed; if an older copy was put back on purpose, open the database again",
         )
+
+
+@dataclass(frozen=True)
+class Context:
+    """The store of a database, its newest known version, and the cache of its immutable objects."""
+
+    store: ObjectStore
+    runtime: Runtime
+    head: Head
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Other processes open the store by its URL, with their own clock, threads and caches."""
+        return _reopen, (portable_url(self.store), self.head.trust_clock)
+
+    @property
+    def cache(self) -> ObjectCache:
+        return self.head.cache
+
+    @property
+    def segments(self) -> SegmentReader:
+        return self.head.segments
+
+    @contextmanager
+    def reading(self, version: int, last: int | None = None) -> Iterator[None]:
+        """Wraps work that reads a version's objects: raises VersionExpiredError if one is missing for that reason.
+
+        ``last`` is the last version, if the work reads several; those between may expire though a tag keeps the first.
+        """
+        try:
+            yield
+        except CorruptionError as error:
+            if error.is_missing:
+                self.head.check_kept(version, last)
+            raise
+
+
+class Handle(Protocol):
+    """An object of the public API: a database, a table, a snapshot."""
+
+    _context: Context
+
+
+def context_of(handle: Handle) -> Context:
+    """The context of a handle, for code below the public classes."""
+    return handle._context
+
+
+def _reopen(url: str, trust_clock: bool) -> Context:
+    runtime = shared_runtime()
+    store = open_store(url, runtime)
+    return Context(store, runtime, Head(store, runtime, trust_clock=trust_clock))

@@ -10,22 +10,90 @@ the turn says. Only fairness depends on this: a commit is a compare-and-swap, wh
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
 
-from dolmen.base.runtime import POINTER_PUT, attempts
-from dolmen.commit.change import Change, Effects, Statement, make_version
+import msgspec
+
+from dolmen.base import arguments
+from dolmen.base.runtime import POINTER_PUT, Signal, attempts
+from dolmen.commit.change import Change, Effects, Statement, join_messages, make_version, summarize
 from dolmen.commit.draft import Draft
-from dolmen.commit.head import STAMP_SECONDS, Base, Head, Look, Stamp
-from dolmen.commit.loop import MOST_CHANGES, Committed, Member, Readback, copy_error, read_back
+from dolmen.commit.head import STAMP_SECONDS, Base, Head, Look, Stamp, commit_of
 from dolmen.commit.root_budget import RootBudget
 from dolmen.commit.uploads import PendingUploads
 from dolmen.errors import CorruptionError, Error, ObjectNotFoundError, StoreUnavailableError, UnknownOutcomeError
 from dolmen.format.layout import POINTER, Pointer, Turn
-from dolmen.format.manifest import Manifest
+from dolmen.format.manifest import HistoryEntry, Manifest
 from dolmen.store.base import Stored, Unknown
+
+MOST_CHANGES = 256
+"""The most changes in one version. Each adds an entry to the manifest, and some upload a ``.del`` object with it."""
 
 _MOST_UNSTAMPED = 100
 """Attempts of one commit that could not be dated. Each one reads the pointer, which shows the server's clock."""
+
+
+@dataclass(frozen=True)
+class Committed:
+    """The outcome of a commit.
+
+    Args:
+        manifest: the version that the change became, with others or alone; None if there was nothing left to apply.
+        already: the versions of requests that were applied before and left out, by request id.
+        attempts: how often the pointer was put.
+        effects, change: those of this change alone, if others are in the version, too.
+    """
+
+    manifest: Manifest | None
+    already: dict[str, int]
+    attempts: int
+    effects: Effects | None = None
+    change: Change | None = None
+
+    @property
+    def entry(self) -> HistoryEntry | None:
+        """The history's entry for this change alone; None if there was nothing left to apply."""
+        if self.manifest is None:
+            return None
+        entry = self.manifest.as_history()
+        if self.effects is None or self.change is None:
+            return entry
+        did, did_more = summarize(self.effects.on_tables)
+        return msgspec.structs.replace(
+            entry,
+            commit_ts=self.effects.commit_ts,
+            operation=self.change.operation,
+            counts=self.effects.counts,
+            did=did,
+            did_more=did_more,
+            message=self.change.message,
+        )
+
+
+@dataclass(eq=False)
+class Member:
+    """A change that waits for a version, and its outcome.
+
+    Args:
+        signal: set when there is an outcome, or when this change leads.
+        already: its requests that committed versions had applied.
+        tries: how often the pointer was put for it.
+    """
+
+    change: Change
+    uploads: PendingUploads
+    signal: Signal
+    number: int = 0
+    already: dict[str, int] = field(default_factory=dict)
+    tries: int = 0
+    outcome: Committed | Error | None = None
+
+    def result(self) -> Committed:
+        assert self.outcome is not None, "it has waited for its outcome"
+        if isinstance(self.outcome, Error):
+            raise self.outcome
+        return self.outcome
 
 
 def commit(head: Head, change: Change, uploads: PendingUploads) -> Committed:
@@ -60,11 +128,7 @@ def submit(
     txid: str | None = None,
     uploads: PendingUploads | None = None,
 ) -> Committed:
-    """Commits background work (see ``commit`` and ``Change``). Makes no version when nothing is left to do.
-
-    Args:
-        uploads: has the ``.del`` objects that the statements refer to.
-    """
+    """Commits background work (see ``commit`` and ``Change``). Makes no version when nothing is left to do."""
     change = Change(
         commit_id=head.runtime.uuid(),
         operation=operation,
@@ -80,8 +144,7 @@ def submit(
 class _AdaptedChange:
     """A change, adapted to the base and to the changes before it in the same version.
 
-    Args:
-        found: its requests that were applied before, some perhaps by a change of the same version.
+    ``found`` has its requests that were applied before, some perhaps by a change of the same version.
     """
 
     member: Member
@@ -92,6 +155,36 @@ class _AdaptedChange:
     def has_work(self) -> bool:
         """Whether some of its requests, or its statements, were not applied before."""
         return not self.found or bool(self.change.applied or self.change.statements)
+
+
+def _first_together(waiting: list[Member], most: int) -> list[Member]:
+    """The first changes that can become one version together, at most ``most``.
+
+    Background work goes alone, because it makes no version if it has nothing to do. A message must not become too long.
+    """
+    group = waiting[:1]
+    if waiting[0].change.upkeep:
+        return group
+    for member in waiting[1:]:
+        if len(group) == most:
+            break
+        if member.change.upkeep:
+            continue
+        said = join_messages([each.change for each in (*group, member)]) if member.change.message else ""
+        if len(said.encode()) <= arguments.MAX_MESSAGE_BYTES:
+            group.append(member)
+    return group
+
+
+def copy_error(error: Error) -> Error:
+    """An equal error for another thread, because raising an error changes it."""
+    if isinstance(error, UnknownOutcomeError):
+        copied: Error = UnknownOutcomeError(error.commit_id, error.reason)
+    else:
+        copied = type(error).__new__(type(error), *error.args)
+        vars(copied).update(vars(error))
+    copied.__cause__ = error.__cause__
+    return copied
 
 
 class Leader:
@@ -208,15 +301,15 @@ class Leader:
     def _adapt(self) -> list[_AdaptedChange]:
         """Adapts the changes that wait to the base, each to the effects of those before it.
 
-        A change may fail because of the changes before it, which are not committed yet. So a change that fails behind
-        others waits for the next version, where it comes first.
-
-        Returns:
-            The changes of the next version, that of this thread first; none if that has an outcome, or if the base was
-            read again.
+        A change that fails behind others may fail because of them. It waits for the next version, where it comes first.
+        Returns none if this thread's change has an outcome, or if the base was read again.
         """
         base, segments = self._base.manifest, self._head.segments
-        members, draft, adapted = self._queue.first(self._most), Draft(base, segments), list[_AdaptedChange]()
+        members, draft, adapted = (
+            _first_together(self._queue.all(), self._most),
+            Draft(base, segments),
+            list[_AdaptedChange](),
+        )
         for member in members:
             try:
                 # Requests that are applied already leave the change before anything is compared with the base.
@@ -282,8 +375,37 @@ class Leader:
             self._queue.end(member, outcome)
 
 
+class Readback(Enum):
+    """The outcome of an attempt, as the store shows it."""
+
+    OURS = "ours"
+    THEIRS = "theirs"
+    UNMOVED = "the pointer is still the one the attempt was based on"
+    TURN = "the pointer names the same version, and another turn"
+    UNKNOWN = "unreadable"
+
+
+def read_back(head: Head, base: Base, commit_id: str) -> Readback:
+    """Looks for the commit that followed ``base``. Leaves ``head`` refreshed.
+
+    No other place resolves an ambiguous PUT of the pointer. An object that cannot be read proves nothing.
+    """
+    try:
+        newest = head.refresh()
+        if newest.etag == base.etag:
+            return Readback.UNMOVED
+        if newest.manifest.version == base.manifest.version:
+            return Readback.TURN  # the ETag that the attempt depends on will never come back
+        found = commit_of(head, newest.manifest, base.manifest.version + 1)
+    except Error:
+        return Readback.UNKNOWN
+    if found is None:
+        return Readback.UNKNOWN
+    return Readback.OURS if found.commit_id == commit_id else Readback.THEIRS
+
+
 def _swing(head: Head, base: Base, manifest: Manifest, stamp: Stamp) -> str | None:
-    """Puts the pointer. Returns its new ETag if that committed, None if another commit certainly came first.
+    """Puts the pointer. Returns its new ETag, None if another commit certainly came first.
 
     The ETag is "" if the commit landed and the pointer has moved on since.
     """
@@ -341,9 +463,7 @@ def turn_seconds(turn: Turn) -> float:
 def await_turn(head: Head, losses: int, seconds: float) -> Base:
     """Waits until an attempt is worth while; takes a turn after ``LOSSES`` lost ones. Returns the newest version.
 
-    Args:
-        losses: how often this change has lost.
-        seconds: how long its last attempt took.
+    ``seconds`` is how long the last attempt took.
     """
     runtime = head.runtime
     own = Turn(runtime.uuid(), round(min(max(2 * seconds, _SHORTEST_SECONDS), LONGEST_SECONDS) * 1_000))
@@ -372,9 +492,7 @@ def await_turn(head: Head, losses: int, seconds: float) -> Base:
 def _wait_for_others(head: Head, look: Look, own: Turn, first: int, trip: float) -> Look | None:
     """Waits while the pointer has another writer's turn. Returns the pointer then; None if there is none.
 
-    Args:
-        first: the version that was the newest when this change began to wait.
-        trip: seconds of a round trip, about.
+    ``first`` is the version that was the newest when this change began to wait; ``trip`` is the time of a round trip.
     """
     runtime, since, slept = head.runtime, look, 0.0
     latest: Look | None = look

@@ -61,13 +61,7 @@ Owner = TypeVar("Owner", Manifest, TableEntry)
 
 @dataclass(frozen=True)
 class Tail:
-    """Entries of a manifest, from the oldest on.
-
-    Args:
-        table: the name of the table whose entries they are; None for the database's own.
-        uuid: the uuid of that table.
-        schema: the columns of that table.
-    """
+    """Entries of a manifest, from the oldest on: those of a table, or the database's own (``table`` is None)."""
 
     kind: SegmentKind
     table: str | None
@@ -83,9 +77,7 @@ class Tail:
         """The bytes that were uploaded for them with the versions before this one, by their average size.
 
         Idle tables, removed uuids and erasures count as 0: they leave only a manifest that exceeds its budget.
-
-        Args:
-            times: the timestamps of the commits in the manifest's history, ascending.
+        ``times`` are the timestamps of the commits in the manifest's history, ascending.
         """
         if len(self.entries) < LEAST_WORN:
             return 0
@@ -103,8 +95,7 @@ class Tail:
 def _tails(base: Manifest, manifest: Manifest, newest: int) -> Iterator[Tail]:
     """The parts of the manifest that may move into a segment, but for idle tables: entries that its base has too.
 
-    Args:
-        newest: the number of earlier commits that stay.
+    The ``newest`` earlier commits stay.
     """
     history = _common_front(base.history, manifest.history[:-newest])
     yield Tail("history", None, "", history if len(history) >= LEAST_HISTORY else ())
@@ -168,13 +159,7 @@ def _last_change(entry: TableEntry) -> int:
 
 @dataclass(frozen=True)
 class Spill:
-    """A segment, and the tail that it replaces.
-
-    Args:
-        segment: the segment's entry in the manifest.
-        body: the bytes of the segment's object.
-        joined: the segment that it replaces as well, because it contains its entries, too; None if there is none.
-    """
+    """A segment, and the tail that it replaces; ``joined`` is a segment that it replaces as well, with its entries."""
 
     tail: Tail
     segment: Segment
@@ -246,11 +231,7 @@ def _spill(base: Manifest, tail: Tail, key: str, reader: SegmentReader, joinable
 
 
 class RootBudget:
-    """Keeps the manifests of one commit's attempts within the root's byte budget.
-
-    Args:
-        segments: reads the segments that spills take in.
-    """
+    """Keeps the manifests of one commit's attempts within the root's byte budget."""
 
     def __init__(self, runtime: Runtime, segments: SegmentReader) -> None:
         self._runtime, self._segments = runtime, segments
@@ -258,11 +239,7 @@ class RootBudget:
         self._uploaded_us: int | None = None
 
     def take_waiting(self, now_us: int) -> tuple[Segment, bytes] | None:
-        """The segment that is to be uploaded together with the manifest, if there is one.
-
-        Args:
-            now_us: time of that upload, by the server's clock.
-        """
+        """The segment that is to be uploaded together with the manifest, now, if there is one."""
         if self._spill is None or self._uploaded_us is not None:
             return None
         self._uploaded_us = now_us
@@ -271,11 +248,8 @@ class RootBudget:
     def spill_from(self, manifest: Manifest, base: Manifest, *, upkeep: bool = False) -> Manifest:
         """``manifest`` with at most one tail in a segment, so that it is within the root's budget if that suffices.
 
-        A segment that was uploaded for a lost attempt is used again if it still fits; otherwise it becomes an orphan.
-
-        Args:
-            upkeep: whether this is background work. It moves nothing early, and takes in no segment: objects that its
-                own commits release would have to be collected, so that an idle database would go on committing.
+        Background work (``upkeep``) moves nothing early, and takes in no segment: objects that its own commits release
+        would have to be collected, so that an idle database would go on committing.
         """
         may_move_early = not upkeep and "root_bytes" not in manifest.properties
         tail = _tail_to_move(base, manifest, may_move_early)
@@ -295,11 +269,7 @@ class RootBudget:
 
 
 def _tail_to_move(base: Manifest, manifest: Manifest, may_move_early: bool) -> Tail | None:
-    """The tail to move into a segment: the largest of a root above its budget, or else the one that has cost most.
-
-    Args:
-        may_move_early: whether a tail may move although the root is within its budget.
-    """
+    """The tail to move into a segment: the largest of a root above its budget, or else the one that has cost most."""
     budget = root_bytes(manifest)
     # Above the budget size alone decides, and the commit's own files may move as well.
     if len(manifest.encode()) > budget:

@@ -72,11 +72,7 @@ class BufferedFiles:
 
 
 class _BufferedOutput:
-    """A ``StreamedOutput`` that buffers a file for its commit, or streams it like any other when it is too large.
-
-    Args:
-        files: receives the complete file.
-    """
+    """A ``StreamedOutput`` that buffers a file for its commit, or streams it like any other when it is too large."""
 
     def __init__(self, files: BufferedFiles, store: ObjectStore, key: str) -> None:
         self._files, self._store, self._key = files, store, key
@@ -124,11 +120,7 @@ class PendingUploads:
         """The uploads of earlier changes of the same version, which may still wait."""
 
     def tombstone_object(self, table: str, uuid: str) -> TombstoneObject:
-        """The ``.del`` object that records this commit's deletes of a table; a new one after the last was uploaded.
-
-        Args:
-            uuid: that of the table; "" for deletes of several tables.
-        """
+        """The ``.del`` object for this commit's deletes of a table ("" = of several); a new one after each upload."""
         if uuid not in self._open:
             key = tombstone_key(table, self._store.clock.now_us, self._runtime.uuid())
             self._open[uuid] = TombstoneObject(key, uuid)
@@ -151,11 +143,7 @@ class PendingUploads:
         return next((target.encode() for target in self._open.values() if target.key == key), None)
 
     def read_vector(self, vector: Vector, rows: int) -> BitMap:
-        """Reads a deletion vector that this commit made, or that is in the store. Raises CorruptionError.
-
-        Args:
-            rows: physical rows of the vector's data file.
-        """
+        """Reads a deletion vector that this commit made, or that is in the store. Raises CorruptionError."""
         body = self.read(vector.object, vector.offset, vector.length)
         if body is None:
             body = fetch_deletes(self._store, vector.object, vector.offset, vector.offset + vector.length)
@@ -169,11 +157,9 @@ class PendingUploads:
     def upload(
         self, others: Sequence[PendingUploads], spill: tuple[Segment, bytes] | None, manifest_key: str, manifest: bytes
     ) -> None:
-        """Uploads the objects that wait, and the manifest, all at the same time. When it returns, all are stored.
+        """Uploads the objects that wait, a spilled segment and the manifest, all at the same time; then all are stored.
 
-        Args:
-            others: the uploads of changes that are committed together with this one.
-            spill: a segment with entries that leave the manifest.
+        ``others`` are the uploads of changes that are committed together with this one.
         """
         together = (self, *others)
         bodies = {key: body for uploads in together for key, body in uploads._take_objects().items()}
@@ -188,10 +174,7 @@ class PendingUploads:
             self.segments.keep(*spill)
 
     def upload_files(self) -> None:
-        """Uploads the data files that wait, without a manifest: they are about to be read, or the commit must wait.
-
-        After an error they still wait: uploading one again that has landed does no harm.
-        """
+        """Uploads the data files that wait, without a manifest. After an error they still wait."""
         self._create(self.files.bodies.items())
         self.files.release()
 
@@ -222,11 +205,7 @@ Target: TypeAlias = Callable[[], TombstoneObject]
 
 
 def record_predicate(target: Target, schema: Schema, predicate: Predicate) -> Tombstone | None:
-    """Records a predicate that is bound to a schema: as keys if it only lists keys. None if no row can match it.
-
-    Raises:
-        LimitError: the predicate is too long, or has too many keys.
-    """
+    """Records a bound predicate: as keys if it only lists keys. None if no row can match it. Raises LimitError."""
     keys = keys_in(predicate, schema)
     if keys is not None:
         return record_keys(target, keys)
@@ -277,8 +256,7 @@ class Heartbeat(msgspec.Struct, frozen=True, omit_defaults=True):
         n: 0 for the first heartbeat.
         what: a description of the job, for people.
         tables: the names of the tables under whose prefixes the job writes; empty for any.
-        started_us: the server's clock before the job's first object; 0 if it is not known.
-        now_us: the server's clock before this heartbeat.
+        started_us, now_us: the server's clock before the job's first object (0 if unknown), and before this heartbeat.
     """
 
     format_version: int
@@ -321,12 +299,7 @@ class Intent:
 
     @classmethod
     def begin(cls, store: ObjectStore, runtime: Runtime, what: str, tables: Iterable[str] = ()) -> Intent:
-        """Announces an intent with its first heartbeat, before any object is named after it.
-
-        Args:
-            what: a description of the job, for people.
-            tables: the names of the tables that it writes; if empty, collection must search under all of them.
-        """
+        """Announces an intent with its first heartbeat, before any object is named after it. See ``Heartbeat``."""
         intent = cls(store, runtime, what, tables)
         intent._put_heartbeat()
         return intent
@@ -343,9 +316,8 @@ class Intent:
     def finish(self) -> None:
         """Records that the job's commit has landed, so that collection does not take the job for dead.
 
-        Call it only after a commit that is known to have landed. After an unknown or failed commit, collection needs
-        the intent to find the job's objects. Errors of the store are ignored, because they would hide the commit:
-        without the ``done`` object the txid is revoked in time, which does no harm.
+        Call it only after a commit that is known to have landed; otherwise collection needs the intent to find the
+        job's objects. Errors of the store are ignored: in time the txid is revoked, which does no harm.
         """
         with suppress(Error):
             self._put("done")
@@ -364,11 +336,7 @@ class Intent:
 
 
 class LateIntent:
-    """Names for a stream of files that is mostly one file. The first file has no intent, which saves two requests.
-
-    Args:
-        begin: returns the intent; called when a second file begins.
-    """
+    """Names for a stream of files that is mostly one file: the intent begins with the second, to save two requests."""
 
     def __init__(self, runtime: Runtime, begin: Callable[[], Intent]) -> None:
         self._runtime, self._begin = runtime, begin

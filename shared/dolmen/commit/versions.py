@@ -39,11 +39,7 @@ def commits(head: Head, newest: Manifest) -> Iterator[HistoryEntry]:
 def history_between(head: Head, newest: Manifest, first: int, last: int) -> Iterator[HistoryEntry]:
     """Yields the commits that made the versions ``first`` to ``last``, oldest first; one GET per segment of history.
 
-    Args:
-        newest: that version, or a later one.
-
-    Raises:
-        VersionExpiredError: the first of them has left the history.
+    ``newest`` is the last of them, or a later version. Raises VersionExpiredError if the first has left the history.
     """
     segments = [s for s in newest.segments_of("history") if s.least <= last and s.greatest >= first]
     spilled = chain.from_iterable(head.segments.history(segment) for segment in segments)
@@ -59,12 +55,7 @@ def history_between(head: Head, newest: Manifest, first: int, last: int) -> Iter
 
 
 def manifest_at_version(head: Head, newest: Manifest, version: int) -> Manifest:
-    """The manifest of one version.
-
-    Raises:
-        VersionNotFoundError: there is no such version yet, or never was.
-        VersionExpiredError: it is before the horizon.
-    """
+    """The manifest of one version. Raises VersionNotFoundError, or VersionExpiredError before the horizon."""
     _check_exists(head, newest)
     if not 1 <= version <= newest.version:
         raise VersionNotFoundError(f"no version {version}: the newest is {newest.version}")
@@ -111,10 +102,7 @@ def manifest_at_time(
         settled: refuse a result that a commit under way may still change (see ``is_settled``).
         instead: the caller's alternative, for the message. "It" is the newest version.
 
-    Raises:
-        UnsettledTimestampError: the result may still change, or the time is in the future by the server's clock.
-        VersionNotFoundError: the database did not exist yet.
-        VersionExpiredError: the version was before the horizon.
+    Raises UnsettledTimestampError (also for the future), VersionNotFoundError, VersionExpiredError.
     """
     newest = base.manifest
     _check_exists(head, newest)
@@ -154,11 +142,7 @@ def _spilled_at(head: Head, newest: Manifest, timestamp_us: int) -> Iterator[His
 
 
 def manifest_of(head: Head, entry: HistoryEntry) -> Manifest:
-    """Reads the manifest of a version that a later version names.
-
-    Raises:
-        VersionExpiredError: it is missing because the version has expired.
-    """
+    """Reads the manifest of a version that a later version names. Raises VersionExpiredError."""
     try:
         manifest = head.read_manifest(entry.manifest)
     except ObjectNotFoundError:

@@ -275,7 +275,7 @@ class IndexVersion:
                 is_new = uuid in self.live and uuid not in numbers
                 own.append(numbers.setdefault(uuid, len(numbers)) if is_new else -1)
             streams.append(renumber(large_blocks(opened.tree.leaves()), own))
-            chunks = opened.head.all_places() | chunks
+            chunks = opened.head.all_locations() | chunks
         return self._write(tuple(numbers), merge(streams), chunks)
 
 

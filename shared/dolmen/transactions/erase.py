@@ -35,7 +35,7 @@ class ErasureResult:
 
     Args:
         id: of the erasure, for ``Database.erasure`` and ``dolmen erasures``.
-        commit: the commit that write it; "nothing" if its request was applied before.
+        commit: the commit that wrote it; "nothing" if its request was applied before.
         due_at: the time by which its rows have left the disk; None if the request was applied before.
         sources: tables that it does not reach, although one that it reaches was cloned from them. While they have the
             rows, in files of both, the rows do not leave the disk.
@@ -50,10 +50,7 @@ class ErasureResult:
 
     @classmethod
     def of(cls, id_: str, commit: Commit, context: Context) -> ErasureResult:
-        """The result of a commit of this process, once published tables with such rows are published again.
-
-        Without such tables it costs no request. An error of a publication is in the result.
-        """
+        """The result of a commit of this process, once published tables with such rows are published again."""
         head, publications = context.head.cached, publisher().publish_erasures(context, [id_])
         listed = head.manifest.erasures if head is not None and not commit.already else ()
         erasure = next((erasure for erasure in reversed(listed) if erasure.id == id_), None)
@@ -83,7 +80,7 @@ class ListedErasure:
 
     Args:
         id: 32 hexadecimal digits.
-        version: the version that it write.
+        version: the version that it made.
         commit_ts: the timestamp of its deletes.
         requested_at: the time of the request, by the store's clock.
         due_at: the time by which its rows have left the disk.

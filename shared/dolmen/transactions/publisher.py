@@ -34,8 +34,7 @@ class PublicationLag:
 
     Args:
         version: the version that all readers see, or a later one; 0 if there is none yet.
-        lag_us: age of the oldest known change that is not published, at the newest commit, in microseconds; 0 if none
-            is known.
+        lag_us: age of the oldest known change that is not published, at the newest commit; 0 if none is known.
     """
 
     version: int
@@ -85,8 +84,7 @@ class TablePublisher(ABC):
     def published_before(self, context: Context, version: int) -> dict[str, bool]:
         """The publications that may hold values of versions before this one, by the table's uuid.
 
-        Returns:
-            Whether only another publication replaces what it holds; otherwise ``sweep`` deletes it in time.
+        True for one that only another publication replaces; ``sweep`` deletes the others in time.
         """
 
     @abstractmethod
@@ -104,12 +102,9 @@ class TablePublisher(ABC):
     ) -> tuple[bool, dict[str, str]]:
         """Deletes objects that no reader of a publication needs any more.
 
-        Args:
-            erase: deletes objects, and says whether any could not be deleted.
-            full: also look for publications that the manifest knows nothing of.
-
-        Returns:
-            whether it came to its end before the deadline, and reasons by key of what it could not do.
+        ``erase`` deletes objects, and says whether any could not be deleted; ``full`` also looks for publications that
+        the manifest knows nothing of. Returns whether it came to its end before the deadline, and reasons by key of
+        what it could not do.
         """
 
     @abstractmethod

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from decimal import Decimal
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 
 from dolmen.base import arguments
 from dolmen.commit.head import Context
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
-from dolmen.errors import InputError, RowError, SchemaError
-from dolmen.format.delete_object import Keys, keys_from_arrow
 from dolmen.format.entries import Tombstone, WhereTombstone
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import has_index
-from dolmen.format.schema import COMMIT_TS, Field, Schema, is_nested
-from dolmen.format.types import can_be_key, short_type
+from dolmen.format.schema import COMMIT_TS, Schema
 from dolmen.predicate.ast import Predicate, from_builtins
 from dolmen.predicate.parse import Parameters, Where, parse, with_parameters
 from dolmen.predicate.text import to_sql
@@ -28,10 +23,8 @@ from dolmen.rows.scan.engines.dataframes import optional, to_dicts
 from dolmen.rows.scan.lookup import Lookup, where_key_in
 from dolmen.rows.scan.plan import View, output_fields
 from dolmen.rows.scan.scan import Scan
-from dolmen.rows.write.casts import lossless_cast
-from dolmen.rows.write.conform import conform
 from dolmen.rows.write.row_digest import content_digest
-from dolmen.rows.write.row_input import as_batches, frame_cast, values_of
+from dolmen.transactions.keys import take_keys
 
 if TYPE_CHECKING:
     import duckdb
@@ -381,97 +374,3 @@ def _in_words(tombstone: Tombstone, entry: TableEntry) -> str:
             for id_, values in zip(tombstone.columns, tombstone.values, strict=True)
         )
     return f"{tombstone.count:,} keys of {names}"
-
-
-def take_keys(entry: TableEntry, keys: Any, on: str | Sequence[str] | None = None) -> Keys:
-    """Reads keys as users give them: see ``ReadableTable.get_many``.
-
-    Args:
-        on: names of the key columns; the primary key by default.
-    """
-    fields = key_fields(entry, on)
-    return keys_from_arrow(_key_rows(keys, fields), fields)
-
-
-def key_fields(entry: TableEntry, on: str | Sequence[str] | None) -> tuple[Field, ...]:
-    """The key columns. Raises InputError when ``on`` is empty, or None and there is no primary key."""
-    if on is None:
-        fields = tuple(entry.schema.by_id[id_] for id_ in entry.primary_key)
-    else:
-        fields = tuple(entry.schema.field(name) for name in arguments.names("on", on))
-    if not fields:
-        problem = (
-            "the table has no primary key: name the columns" if on is None else "on is empty: name the key's columns"
-        )
-        raise InputError(f"{problem}, on=[...]")
-    return check_key(fields)
-
-
-def check_key(fields: tuple[Field, ...]) -> tuple[Field, ...]:
-    """Returns ``fields`` if they can be a key. Raises SchemaError for floats, nested columns and repeated columns."""
-    if len({field.id for field in fields}) < len(fields):
-        raise SchemaError("a column is named twice in the key")
-    for field in fields:
-        if not can_be_key(field.arrow_type):
-            raise SchemaError(f"column {field.name!r} of type {short_type(field.arrow_type)} can't be part of a key")
-    return fields
-
-
-def check_sortable(fields: tuple[Field, ...]) -> tuple[Field, ...]:
-    """Returns ``fields`` if rows can be sorted by them. Raises SchemaError for nested columns."""
-    for field in fields:
-        if is_nested(field.arrow_type):
-            raise SchemaError(f"rows can't be sorted by column {field.name!r} of type {short_type(field.arrow_type)}")
-    return fields
-
-
-def _key_rows(keys: Any, fields: tuple[Field, ...]) -> pa.Table:
-    """Key columns with their names and stored types. Values are refused as in rows, so that none is cut to another key.
-
-    Raises:
-        InputError: a value does not fit.
-    """
-    listed = ", ".join(field.name for field in fields)
-    if isinstance(keys, (list, tuple, set, frozenset, range)):
-        schema = pa.schema([(field.name, field.arrow_type) for field in fields])
-        columns = _key_columns(list(keys), fields)
-        try:
-            exact = {field.name: _exact(column, field) for column, field in zip(columns, fields, strict=True)}
-            return pa.Table.from_batches(conform(as_batches(exact, schema), schema, lossless_cast), schema)
-        except (SchemaError, RowError, ValueError) as error:
-            types = ", ".join(f"{field.name} {short_type(field.arrow_type)}" for field in fields)
-            reason = error.reason if isinstance(error, RowError) else error
-            raise InputError(f"keys do not fit {types}: {reason}") from error
-    schema = pa.schema([(field.name, field.arrow_type, field.nullable) for field in fields])  # defaults are no keys
-    cast = frame_cast(keys) or lossless_cast
-    if (found := values_of(keys, fields[0].name, fields[0].arrow_type)) is not None:
-        if len(fields) > 1:
-            raise InputError(f"an array has no columns, and this key has several: give rows of {listed}")
-        keys, cast = pa.table([found[0]], [fields[0].name]), found[1]
-        return pa.Table.from_batches(conform(as_batches(keys), schema, cast), schema)
-    return pa.Table.from_batches(conform(as_batches(keys, schema), schema, cast), schema)
-
-
-def _key_columns(keys: list[Any], fields: tuple[Field, ...]) -> list[list[Any]]:
-    """The values of each key column."""
-    if len(fields) == 1:
-        return [keys]
-    if wrong := [key for key in keys if not isinstance(key, (list, tuple)) or len(key) != len(fields)]:
-        raise InputError(f"key {wrong[0]!r} is not a tuple of {', '.join(field.name for field in fields)}")
-    return [list(column) for column in zip(*keys, strict=True)] or [[] for _ in fields]
-
-
-def _exact(values: list[Any], field: Field) -> list[Any]:
-    """Values of one key column, with floats as the integers or decimals that they equal.
-
-    Raises:
-        ValueError: a float for an integer column is no whole number.
-    """
-    if pa.types.is_decimal(field.arrow_type):
-        return [Decimal(repr(float(value))) if isinstance(value, float) else value for value in values]
-    if not pa.types.is_integer(field.arrow_type):
-        return values
-    floats = float, np.floating
-    if wrong := [value for value in values if isinstance(value, floats) and not value.is_integer()]:
-        raise ValueError(f"{arguments.short_repr(wrong[0])} is no whole number")
-    return [int(value) if isinstance(value, floats) else value for value in values]

@@ -57,11 +57,7 @@ STEP_ROWS, STEP_BYTES = 65_536, 64 * MIB
 
 
 class TableChange:
-    """The statements of one call on one table, in a unit of work.
-
-    Args:
-        entry: the table's, by default with the statements so far.
-    """
+    """The statements of one call on one table, in a unit of work."""
 
     def __init__(
         self, unit: UnitOfWork, name: str, request: str | None = None, entry: TableEntry | None = None
@@ -136,9 +132,8 @@ class TableChange:
     ) -> None:
         """Adds a statement that writes rows. If its request was applied before, rows are only compared by digest.
 
-        Args:
-            make: makes the statement of rows that fit the table; None if there is nothing to do.
-            content: returns further content of the request beside its rows.
+        ``make`` makes the statement of rows that fit the table, None if there is nothing to do; ``content`` is further
+        content of the request.
         """
         arguments.flag("cast", cast)
         if leave_out_erased is not None:
@@ -171,12 +166,7 @@ class TableChange:
         return Write(self.name, self.entry.uuid, files, tombstones, self.request, schema=self.entry.schema)
 
     def make_insert(self, rows: Iterable[pa.RecordBatch]) -> InsertRows | None:
-        """The statement of ``Table.insert``; None without rows, or if the request was applied meanwhile.
-
-        Raises:
-            DuplicateKeyError: several rows have one key, or the table has it.
-            RowError: a key is NULL, or a row does not fit.
-        """
+        """The statement of ``Table.insert``; None without rows, or if the request was applied meanwhile."""
         check = _InsertCheck.of(self.unit, self.name, self.entry)
         buffered, rest = _buffer(check.add_keys(rows))
         if not buffered:
@@ -223,10 +213,7 @@ class TableChange:
             unit.add_digest(request, digest)
 
     def delete_rows(self, where: Where, keys: Keys | None) -> Write:
-        """Makes a tombstone for the rows with some keys, or for which a predicate is TRUE. Reads no data.
-
-        Equalities on a tuple of columns become a keys tombstone, any other predicate a where tombstone.
-        """
+        """Makes a tombstone for the rows with some keys, or for which a predicate is TRUE. Reads no data."""
         if keys is not None:
             return self.delete_keys(keys)
         predicate = parse_where(self.unit.context, self.entry, where)
@@ -255,22 +242,16 @@ class TableChange:
     def rows_to_change(
         self, columns: Sequence[str], predicate: Predicate | None, *, with_commit_ts: bool = False
     ) -> Iterator[tuple[pa.RecordBatch, RowLocations]]:
-        """Reads rows on which the commit depends from now on: it is refused if others change them.
-
-        Large batches are cut, and small ones are joined.
-        """
+        """Reads rows, in steps, on which the commit depends from now on: it is refused if others change them."""
         self.unit.depend_on_rows(self.name, predicate)
         view = View(self.unit.context, self.unit.manifest, self.name, self.unit.uploads.read)
         scan = Scan(view, columns=columns, where=predicate, with_commit_ts=with_commit_ts)
         return _in_steps(rows_with_positions(scan))
 
     def replace_rows(self, rows: Iterable[pa.RecordBatch], hidden: HiddenRows, columns: tuple[int, ...] = ()) -> None:
-        """Writes rows, and adds the statements that hide others and show these.
+        """Writes rows of exactly the table's schema, and adds the statements that hide others and show these.
 
-        Args:
-            rows: of exactly the table's schema; taken once.
-            hidden: complete when the last of ``rows`` was taken.
-            columns: ids of the columns by which rows were found, for the history.
+        ``hidden`` is complete when the last row was taken; ``columns`` are those by which rows were found.
         """
         unit, uuid = self.unit, self.entry.uuid
         unit.begin_upload()
@@ -284,11 +265,7 @@ class TableChange:
 
 
 def add_inserts(unit: UnitOfWork, entry: TableEntry, write: Write, keys: Iterable[pa.RecordBatch]) -> None:
-    """Adds rows that are written already, provided that the table has none of the keys of some of them.
-
-    Args:
-        write: adds the rows, and hides none.
-        keys: the primary keys, in the columns of the table, of the rows that must be new.
+    """Adds rows that are written already, provided that the table has none of the primary keys of some of them.
 
     Raises:
         DuplicateKeyError: several rows have one key, or the table has it.
@@ -372,11 +349,7 @@ def _shown_values(column: pa.ChunkedArray) -> list[Any]:
 def rows_of(
     entry: TableEntry, data: Any, digest: RowDigest | None = None, erased: ErasedRowsFilter | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Fits rows to a table, batch by batch, and updates ``digest`` with them, and ``erased`` after it.
-
-    Raises:
-        SchemaError, RowError: the data does not fit.
-    """
+    """Fits rows to a table, batch by batch, and updates ``digest`` with them, and ``erased`` after it."""
     source = as_batches(data, entry.schema.arrow)
     batches = conform(source, entry.schema, frame_cast(data) or lossless_cast)
     batches = digest.passing(batches, source.schema) if digest else batches
@@ -402,10 +375,7 @@ def choose_rows(
 
 
 def rows_content(entry: TableEntry, where: Where, keys: Keys | None) -> list[Any]:
-    """The content of a delete for its request's digest; equal for predicates that parse alike.
-
-    ``now()`` counts as the epoch, so that a request that is tried again has the same content.
-    """
+    """The content of a delete for its request's digest: equal for predicates that parse alike, at any ``now()``."""
     if keys is not None:
         return keys_content(entry, keys)
     predicate = parse(where or "", entry.schema, now_us=0)
@@ -435,13 +405,7 @@ HiddenRows: TypeAlias = dict[str, BitMap]
 
 @dataclass(frozen=True)
 class RowLocations:
-    """The files and positions of some rows.
-
-    Args:
-        paths: of the files.
-        files: the index of each row's file among ``paths``, ascending.
-        positions: of each row in its file.
-    """
+    """The files (by index among ``paths``, ascending) and positions of some rows."""
 
     paths: Sequence[str]
     files: npt.NDArray[np.int64]

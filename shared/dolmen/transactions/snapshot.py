@@ -120,11 +120,7 @@ def pin(
 
 @dataclass(frozen=True)
 class Moment:
-    """An earlier version, as a user names it: by its number, by a time, or by a tag.
-
-    Args:
-        settled: refuse a time that is not settled (see ``Database.at``).
-    """
+    """An earlier version, as a user names it: by its number, by a time (see ``Database.at``), or by a tag."""
 
     version: int | None = None
     timestamp: Time | None = None
@@ -134,13 +130,8 @@ class Moment:
     def find(self, context: Context, base: Base) -> tuple[Manifest, bool]:
         """The manifest of the version as it is stored, and whether no commit under way can be dated before it.
 
-        To read rows, call ``pin``, which leaves out rows that were erased since.
-
-        Args:
-            base: the newest version, just read.
-
-        Raises:
-            InputError: it is not named in exactly one way.
+        To read rows, call ``pin``, which leaves out rows that were erased since. ``base`` is the newest version.
+        Raises InputError if the version is not named in exactly one way.
         """
         arguments.flag("settled", self.settled)
         if self._ways != 1:
@@ -176,13 +167,7 @@ class Moment:
 def manifest_at(context: Context, base: Base, moment: Time) -> Manifest:
     """The manifest of a version by its number, or at a time, as it is stored. Version 0 is before the first commit.
 
-    Args:
-        base: the newest version, just read.
-        moment: the number of a version; or a datetime, or a time as ISO 8601 text.
-
-    Raises:
-        InputError: it is none of these.
-        VersionNotFoundError, VersionExpiredError, UnsettledTimestampError: as for ``Database.at``.
+    ``base`` is the newest version, just read. Raises as ``Database.at`` does.
     """
     newest = base.manifest
     with context.reading(newest.version):
@@ -197,11 +182,7 @@ def manifest_at(context: Context, base: Base, moment: Time) -> Manifest:
 
 
 def microseconds(timestamp: Time | None, name: str = "timestamp") -> int:
-    """Microseconds since the epoch of a time as users give it (see ``Database.at``). Raises InputError.
-
-    Args:
-        name: the argument's name.
-    """
+    """Microseconds since the epoch of a time as users give it (see ``Database.at``). Raises InputError."""
     if isinstance(timestamp, str):
         try:
             timestamp = datetime.fromisoformat(timestamp)

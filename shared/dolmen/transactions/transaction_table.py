@@ -62,7 +62,6 @@ class TableVerbs(ReadableTable, Generic[DoneT, ErasedT]):
         """Runs one statement.
 
         Args:
-            statement: adds itself to a unit of work.
             data: what the statement reads, and reads again when it is repeated.
             may_delay_files: small data files may wait for the commit, because the statement reads none of them.
             reads_rows: it depends on rows of the table, and is repeated when these have changed.
@@ -683,11 +682,7 @@ def refuse_message(message: str | None) -> None:
 
 
 def default_json(name: str, arrow_type: pa.DataType, value: Any) -> Json:
-    """A default as callers give it, in JSON form; it must fit the column as a value of a row does.
-
-    Raises:
-        InputError: it is no value of the type, or the type can have no default.
-    """
+    """A default as callers give it, in JSON form. Raises InputError if it does not fit the column."""
     if value is None:
         return None
     stored = storable(arrow_type)

@@ -173,10 +173,7 @@ def leaves_out_erased(entry: TableEntry, leave_out: bool | None = None) -> bool:
 class UnitOfWork:
     """Collects statements on one version, its base; ``commit`` makes a version of them.
 
-    Args:
-        operation, message: for ``history``.
-        base: by default the newest version known at first use.
-        newest: read the newest version now, as the base.
+    ``base`` is by default the newest version known at first use; with ``newest``, it is read now.
     """
 
     def __init__(
@@ -193,7 +190,7 @@ class UnitOfWork:
         self.uploads = PendingUploads(context.store, context.runtime, context.segments)
         self._base = base
         self._statements: list[Statement] = []
-        self._claims: list[RowsDependency | ColumnsDependency | NamesDependency] = []
+        self._dependencies: list[RowsDependency | ColumnsDependency | NamesDependency] = []
         self._looked_up: set[str] = set()
         self._applied: dict[str, str] = {}
         self._excluded: set[str] = set()
@@ -231,7 +228,7 @@ class UnitOfWork:
     @property
     def _is_free(self) -> bool:
         """True if nothing depends on the base yet."""
-        return self._draft is None and not self._claims and not self._is_base_fixed
+        return self._draft is None and not self._dependencies and not self._is_base_fixed
 
     def rebase(self) -> bool:
         """Takes the newest version as the base if nothing depends on the base yet. True if that is another one."""
@@ -242,7 +239,7 @@ class UnitOfWork:
         return self.base is not before
 
     def keep_base(self) -> None:
-        """Keeps the base from now on, although neither a statement nor a claim depends on it."""
+        """Keeps the base from now on, although neither a statement nor a read depends on it."""
         self._is_base_fixed = True
 
     @property
@@ -313,11 +310,7 @@ class UnitOfWork:
         self._draft, self._manifest = draft, None
 
     def erased_filter(self, entry: TableEntry, leave_out: bool | None = None) -> ErasedRowsFilter | None:
-        """A filter that counts erased rows, for ``Commit``; None if no erasure in force reaches the table.
-
-        Args:
-            leave_out: see ``leaves_out_erased``.
-        """
+        """A filter that counts erased rows, for ``Commit``; None if no erasure in force reaches the table."""
         with self.context.reading(self.base.version):
             erasures = erasures_of(self.base, self.context.segments)
             matcher = ErasureMatcher.of(self.context, entry, erasures) if erasures else None
@@ -346,8 +339,7 @@ class UnitOfWork:
     def savepoint(self, request_bound_later: str | None = None) -> Iterator[None]:
         """Adds all statements of this block or, when it raises, none of them. Its reads count in any case.
 
-        Args:
-            request_bound_later: the caller binds this request to a digest (``bind``) after these statements.
+        The caller binds the request ``request_bound_later`` to a digest (``bind``) after these statements.
         """
         draft = self._draft.copy() if self._draft else None
         statements, content, filters = len(self._statements), dict(self._content), len(self._filters)
@@ -373,33 +365,29 @@ class UnitOfWork:
         def may_match(file: DataFile | Segment) -> bool:
             return predicate is None or may_hold_matches(file, predicate, schema)
 
-        self._claims.append(
+        self._dependencies.append(
             RowsDependency(base_name, entry.uuid, entry.epoch, self.base.commit_ts, may_match, schema=schema)
         )
 
     def depend_on_columns(self, name: str) -> None:
         """Makes the commit valid only while the names of columns of this table name the same columns."""
         entry = self.context.segments.whole(self.base.table(name))
-        self._claims.append(ColumnsDependency(name, entry.uuid, self.base.commit_ts, entry.schema))
+        self._dependencies.append(ColumnsDependency(name, entry.uuid, self.base.commit_ts, entry.schema))
 
     def depend_on_names(self, name: str | None = None) -> None:
         """Makes the commit valid only while there is a table of this name, or none; or while all names are the same."""
         names = frozenset(self.base.tables)
         among = None if name is None else frozenset({name})
-        claim = NamesDependency(names if among is None else names & among, among)
-        if claim not in self._claims:
-            self._claims.append(claim)
+        dependency = NamesDependency(names if among is None else names & among, among)
+        if dependency not in self._dependencies:
+            self._dependencies.append(dependency)
 
-    def depend_on(self, claim: RowsDependency) -> None:
-        """Makes the commit valid only while a claim about an older version than the base holds.
-
-        Raises:
-            ConflictError: it does not hold in the base.
-        """
+    def depend_on(self, dependency: RowsDependency) -> None:
+        """Makes the commit valid only while a read of an older version holds. Raises ConflictError if it does not."""
         self._open()
         with self.context.reading(self.base.version):
-            claim.check(Draft(self.base, self.context.segments))
-        self._claims.append(claim)
+            dependency.check(Draft(self.base, self.context.segments))
+        self._dependencies.append(dependency)
 
     def look_up(self, name: str) -> TableEntry:
         """The table's entry. The commit is valid only while there is this table, or none of the name."""
@@ -412,10 +400,7 @@ class UnitOfWork:
         return entry
 
     def bind(self, request: str, digest: str) -> None:
-        """Binds a request to a digest that the caller computes, in place of that of its statements.
-
-        See ``Transaction.bind``.
-        """
+        """See ``Transaction.bind``."""
         request, digest = arguments.request_id(request), arguments.text("digest", digest)
         if self._applied.setdefault(request, digest) != digest:
             raise InputError(f"request {request!r} is in this transaction twice with different content: use a new id")
@@ -441,10 +426,7 @@ class UnitOfWork:
         self._content[request] = (*self._content.get(request, ()), digest)
 
     def find_applied(self, requests: Collection[str]) -> dict[str, AppliedId]:
-        """Finds those of the requests (ids) that the base has applied, whatever their content.
-
-        It only saves work, because ``commit`` looks again in the newest version.
-        """
+        """Finds those of the requests (ids) that the base has applied. ``commit`` looks again in the newest version."""
         found = find_applied(self.base, requests, self.context.segments)
         self._lookups().update((id_, id_ in found) for id_ in requests)
         return found
@@ -479,7 +461,7 @@ class UnitOfWork:
         applied = {**content, **self._applied}
         if not self._statements and not applied:
             return None
-        for uuid in sorted(self._looked_up - {each.uuid for each in (*self._statements, *self._claims)}):
+        for uuid in sorted(self._looked_up - {each.uuid for each in (*self._statements, *self._dependencies)}):
             if (base_name := self.base.name_of(uuid)) is not None:
                 self.depend_on_names(base_name)
         return Change(
@@ -487,7 +469,7 @@ class UnitOfWork:
             operation=self._operation,
             statements=tuple(self._statements),
             applied=applied,
-            claims=tuple(self._claims),
+            dependencies=tuple(self._dependencies),
             first_upload_us=self._first_upload_us,
             txid=self._intent.txid if self._intent else None,
             message=self._message,

@@ -38,8 +38,7 @@ class Resolve:
         segments: keys of segments whose live files are all resolved up to ``through``.
         gather: paths of files whose vectors move into this commit's ``.del`` object even if they do not change.
         erasing: by path, the timestamp of the earliest erasure that matches any row of the file, hidden ones included.
-        vectors: by path, the file's effective entry before and after; made by ``prepare``.
-        segment_erasing: by key, the least ``erasing`` that files of a segment get; made by ``prepare``.
+        vectors, segment_erasing: made by ``prepare``.
     """
 
     name: str
@@ -122,12 +121,7 @@ class Resolve:
 
 @dataclass(frozen=True)
 class Group:
-    """A part of a compaction, which is committed as a whole or not at all.
-
-    Args:
-        inputs: the files' effective entries in the snapshot that was read.
-        outputs: the files that replace them; none if no row is left.
-    """
+    """A part of a compaction, which is committed as a whole or not at all; without outputs if no row is left."""
 
     inputs: tuple[DataFile, ...]
     outputs: tuple[DataFile, ...]
@@ -140,9 +134,6 @@ class Compact:
     A group is left out if one of its inputs is gone or has another pair (``applied_through``, vector) than before;
     otherwise rows that others deleted would come back. A tombstone that was committed concurrently still hides rows of
     the outputs, because their ``applied_through`` is the snapshot's ``commit_ts``.
-
-    Args:
-        schema: the table's columns in the snapshot, under which the outputs were written.
     """
 
     name: str
@@ -199,10 +190,8 @@ class MergeSegments:
     Args:
         name: the table; None for the database's own segments.
         inputs: keys of the merged segments; all of them must still be there.
-        outputs: the segments that take the place of the first input.
         removed: uuids of removed files that the outputs no longer contain.
         overlays: overlays whose pairs are in the outputs.
-        schema: the table's columns when the outputs were written; None for the database's own segments.
         erasing: ``erasing`` of each input of kind ``files`` when the merge was planned, by its key.
     """
 
@@ -263,10 +252,7 @@ class MergeSegments:
 class SetProperties:
     """Changes settings of a table, or of the database if ``name`` is None. The value None removes a setting.
 
-    Other settings stay as others have set them.
-
-    Args:
-        seen: the table when the settings were checked; None if they need no check.
+    ``seen`` is the table when the settings were checked; None if they need no check.
     """
 
     name: str | None
@@ -317,8 +303,7 @@ class MoveFence(DatabaseStatement):
         applied_before: segments of request ids are forgotten if all their ids were applied before this time.
         settings: the settings of the plan; ConflictError if they have changed, so that a retention that was just
             prolonged keeps what it covers. None if they do not matter.
-        now_us: the time of the plan: tags that end before it are removed, and the horizon stays at cursors that live
-            longer.
+        now_us: the time of the plan, which decides about tags and cursors.
         forced: versions before this one expire in any case, with their tags, because erased rows must leave the disk.
     """
 
@@ -381,11 +366,7 @@ class PutIndexParts:
     """Adds parts to a table's index, in place of others (keys).
 
     It has no effect if the index has changed since it was read, or if rows were erased since: their keys may be in the
-    outputs.
-
-    Args:
-        seen: keys of all parts in the version that was read.
-        through: ``commit_ts`` of that version.
+    outputs. ``seen`` has the keys of all parts in the version that was read.
     """
 
     name: str
@@ -449,11 +430,9 @@ def put_entry(draft: Draft, name: str, before: TableEntry, after: TableEntry) ->
 
 
 def _without_unneeded_tombstones(entry: TableEntry) -> tuple[TableEntry, list[Tombstone], list[Segment]]:
-    """A table's entry without the tombstones that no live file needs, and these: inline ones, and segments.
+    """A table's entry without the tombstones that no live file needs (docs/format.md), and these: inline, spilled.
 
-    No live file needs a tombstone with timestamp T when each has ``applied_through`` >= T, or provably has no row that
-    matches. A segment counts as one live file with the least ``applied_through`` of its files. Its overlays are not
-    considered, so that nothing has to be loaded.
+    A segment counts as one live file with the least ``applied_through`` of its files; overlays are not considered.
     """
     lagging: list[DataFile | Segment] = [*entry.segments_of("files"), *entry.files]
     settled = min((file.applied_through for file in lagging), default=None)

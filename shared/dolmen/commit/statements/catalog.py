@@ -127,12 +127,7 @@ class RenameTable:
 
 @dataclass(frozen=True)
 class AlterTable:
-    """Changes columns, or the sort key.
-
-    Args:
-        known, known_sort_key: the columns, and ids of the sort key, that its author saw; other ones are a conflict.
-        changes: in order; each sees the effect of those before it.
-    """
+    """Changes columns in order, or the sort key. Columns or a sort key other than the author saw are a conflict."""
 
     name: str
     uuid: str
@@ -284,7 +279,6 @@ class SubjectDeletes:
         made: tombstones of forgotten subjects, recorded for this commit, by uuid of the table and id of the erasure;
             None where no row can match.
         keys: likewise, deletes from memories of deleted keys (CDC), which may differ from the present ones.
-        prepared_on: key of the base that they were made for.
     """
 
     made: Mapping[tuple[str, str], Tombstone | None]
@@ -294,12 +288,7 @@ class SubjectDeletes:
     def prepare(
         self, tables: Mapping[str, TableEntry], then_ts: int, draft: Draft, uploads: PendingUploads
     ) -> SubjectDeletes:
-        """Records the deletes that another base needs in addition.
-
-        Args:
-            tables: whole entries of the earlier version, by the name that each gets.
-            then_ts: commit timestamp of the earlier version.
-        """
+        """Records the deletes that another base needs in addition, for whole entries of the earlier version."""
         made, keys = dict(self.made), dict(self.keys)
 
         def record(entry: TableEntry, erasure: Erasure, predicate: Predicate) -> Tombstone | None:
@@ -358,10 +347,8 @@ class Restore:
 
     Args:
         name, uuid: those of the table; None and "" for all tables of the database.
-        then_ts: commit timestamp of the earlier version.
         tables: whole entries of that version, by the name that each gets.
         present: whether the table must still have its name, and not have been dropped.
-        erased: hides rows that were erased since.
     """
 
     name: str | None
@@ -379,10 +366,7 @@ class Restore:
     def apply(self, draft: Draft, ts: int) -> None:
         """Puts the entries of that version under a new epoch.
 
-        Raises:
-            VersionExpiredError: the version has expired.
-            TableExistsError: another table has a name that is needed.
-            TableNotFoundError, ConflictError: the table is not ``present``.
+        Raises VersionExpiredError, TableExistsError; TableNotFoundError, ConflictError if the table is not ``present``.
         """
         tables = self.erased.hide(self.tables, self.then_ts, draft)
         draft.check_kept(self.version)
@@ -423,8 +407,6 @@ class CloneTable:
     """Makes a second table of a table of some version. Both have the same files from then on.
 
     Args:
-        name, uuid: those of the new table.
-        version, then_ts: the version of the entry, and its commit timestamp.
         entry: the whole entry in that version.
         memory: the whole entry of its memory of changes, if it had one, and the uuid for the copy of it.
         erased: hides rows that were erased since.
@@ -469,11 +451,7 @@ class CloneTable:
 
 
 def table_and_memory(name: str, entry: TableEntry, tables: Mapping[str, TableEntry]) -> dict[str, TableEntry]:
-    """A table's entry under a name and, if it has a memory of changes in the same version, that beside it.
-
-    Args:
-        tables: all tables of the version.
-    """
+    """A table's entry under a name and, if it has a memory of changes in the same version, that beside it."""
     found = {name: entry}
     if entry.sequences is not None:
         memory = next((each for each in tables.values() if each.uuid == entry.sequences.memory), None)

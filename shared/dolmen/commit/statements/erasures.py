@@ -63,7 +63,6 @@ class ForgetErasures(DatabaseStatement):
 
     Args:
         through: timestamp of the last erasure that may leave: receipts of all up to it are written.
-        now_us: the server's clock.
         listed_us: how long late drops are compared with an erasure, in microseconds.
         left_at: a time by the server's clock after which no process uploads data of an older manifest.
     """
@@ -100,10 +99,7 @@ class ForgetErasures(DatabaseStatement):
 
 
 def _unspilled(draft: Draft, last: int) -> list[Erasure]:
-    """Removes the segments that begin with erasures up to ``last``. Returns the erasures of those that have later ones.
-
-    A segment without later ones is released with all objects that its entries name.
-    """
+    """Removes or releases the segments that begin with erasures up to ``last``. Returns their later erasures."""
     kept: list[Erasure] = []
     segments = []
     for segment in draft.own_segments:
@@ -120,11 +116,7 @@ def _unspilled(draft: Draft, last: int) -> list[Erasure]:
 
 @dataclass(frozen=True)
 class HurryErasure(DatabaseStatement):
-    """Makes the rows of an erasure leave the disk as soon as they can; does nothing if it has left already.
-
-    Args:
-        now_us: the server's clock.
-    """
+    """Makes the rows of an erasure leave the disk as soon as they can; does nothing if it has left already."""
 
     id: str
     now_us: int
@@ -160,11 +152,7 @@ def forgotten_through(draft: Draft) -> int:
 def forgettable(
     listed: tuple[Erasure, ...], until: int, *, through: int, now_us: int, listed_us: int
 ) -> tuple[Erasure, ...]:
-    """The erasures that may leave the list (oldest first): all up to the first that may not.
-
-    Args:
-        until: see ``forgotten_through``; other arguments: see ``ForgetErasures``.
-    """
+    """The erasures that may leave the list (oldest first): all up to the first that may not. See ``ForgetErasures``."""
     for index, erasure in enumerate(listed):
         if erasure.ts > min(until, through) or erasure.requested_at > now_us - erasure.memory_us(listed_us):
             return listed[:index]
@@ -217,10 +205,8 @@ class Erase:
         erasure: id of the erasure.
         requested_at: time of the request, in microseconds by the server's clock.
         tombstone: names the rows of the one table.
-        schema: the table's columns when the tombstone was made.
         subject: JSON forms of the values that identify the subjects.
         dropped: whether it is allowed that no present table can have these values.
-        digest: digest of the request's content, if there is a request.
         within_us: the time within which its rows leave the disk, in microseconds; None = as the database is set.
         tables: the deletes that ``prepare`` has made.
     """

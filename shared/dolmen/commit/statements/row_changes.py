@@ -26,11 +26,8 @@ from dolmen.format.types import Json, from_json, to_json
 class Write:
     """Adds rows (files), hides rows (tombstones), or does both at once (an upsert).
 
-    Commutes with everything, except the loss of its table or of a column that a tombstone names.
-
-    Args:
-        requests: the requests whose rows are mixed in the files, so that none of them can be removed alone.
-        schema: the table's columns when the files were written, or the tombstones bound.
+    Commutes with everything, except the loss of its table or of a column that a tombstone names. The rows of its
+    ``requests`` are mixed in the files, so that none of them can be removed alone.
     """
 
     name: str
@@ -113,9 +110,8 @@ class DeletePositions:
     def prepare(self, draft: Draft, uploads: PendingUploads) -> DeletePositions:
         """Merges the positions with the files' present vectors.
 
-        Raises:
-            ConflictError: some files were replaced since the delete was planned, or the table was restored, so that it
-                may have files that were not looked at.
+        Raises ConflictError if files were replaced since the delete was planned, or the table was restored: it may have
+        files that were not looked at.
         """
         entry = draft.table(self.name, self.uuid)
         there = next((each for each in draft.base.tables.values() if each.uuid == self.uuid), None)
@@ -168,10 +164,7 @@ class DeletePositions:
 class Overwrite:
     """Replaces all rows of a table. Its earlier entries are never read again.
 
-    Args:
-        epoch, base_ts: the table's epoch in the version that this was made on, and ``commit_ts`` of that version.
-        force: overwrite also rows that were added since; otherwise they are a conflict, and deletes since.
-        schema: the table's columns when the files were written.
+    ``force`` overwrites also rows that were added since ``base_ts``; otherwise they are a conflict, and deletes since.
     """
 
     name: str
@@ -243,8 +236,6 @@ class InsertRows:
     now, has a later commit timestamp, unless the table was overwritten or restored, which changes its epoch.
 
     Args:
-        write: the rows.
-        check: compares their keys with the table's.
         checked: the table's epoch, and ``commit_ts`` of the version, in which they were compared last; None before.
             Each attempt compares what others do in the same version, or this transaction before it.
         checked_on: the key of that version.
@@ -291,11 +282,7 @@ def with_older_columns(
 ) -> tuple[TableEntry, tuple[DataFile, ...]]:
     """The table's entry and the files' entries when files that were written under other columns are added at ``ts``.
 
-    Args:
-        schema: those columns; None for files that have all present columns.
-
-    Raises:
-        ConflictError: the files' content does not fit the present columns.
+    Without ``schema`` the files have all present columns. Raises ConflictError if their content does not fit these.
     """
     now = entry.schema
     if schema is None or schema is now or (schema.fields, schema.next_id) == (now.fields, now.next_id):
@@ -314,9 +301,6 @@ def with_pairs(entry: TableEntry, files: Iterable[DataFile]) -> TableEntry:
     """The table's entry with the pairs (``applied_through``, vector) of files; those in segments get overlays.
 
     ``applied_through`` never falls: a file of this very commit may have been prepared under an earlier timestamp.
-
-    Args:
-        files: effective entries of files that the table has.
     """
     changed = {file.uuid: file for file in files}
     if not changed:
@@ -346,8 +330,8 @@ def all_above(entry: TableEntry, field: Field, least: Any) -> bool:
     """Whether all sequences from ``least`` (a plain value) up are greater than any in the table.
 
     If so, changes can be applied without reading the table's rows. It compares the greatest sequence committed and, for
-    rows that were written in other ways, the statistics of data files. Statistics of long strings are cut; where a cut
-    bound is no greater than that of the committed sequence, the committed sequence alone decides.
+    rows that were written in other ways, the statistics of data files. Where a cut bound is no greater than that of the
+    committed sequence, the committed sequence alone decides.
     """
     known: list[Any] = [] if entry.sequences is None else [from_json(entry.sequences.greatest, field.arrow_type)]
     cut = bounds(column_stats(known[0], known[0], 0), field.arrow_type).max if known else None
@@ -380,9 +364,8 @@ class Advance:
         column: the id of the column that orders changes.
         greatest: the greatest sequence of these changes, as a plain value.
         above: the least sequence of these changes, if they were made without reading rows. Then any sequence in the
-            table that is not less is a ConflictError. None when rows were read; claims guard those reads.
-        memory: the uuid of the table that remembers deleted keys.
-        memory_us: how long that table remembers them, in microseconds.
+            table that is not less is a ConflictError. None when rows were read; dependencies guard those reads.
+        memory: the uuid of the table that remembers deleted keys for ``memory_us``.
         forget: the sequence, in JSON form, up to which this commit deletes from that memory; None if it does not.
     """
 

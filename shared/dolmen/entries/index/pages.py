@@ -52,7 +52,7 @@ _LENGTH_BYTES = 2
 _REFERENCE_BYTES = 1 + 8 + 4 + 4
 _PAGES_AT_ONCE = 64
 
-Places = npt.NDArray[np.uint64]
+Addresses = npt.NDArray[np.uint64]
 """Addresses of rows: the number of a file, times 2^32, plus the position in it."""
 
 
@@ -262,10 +262,7 @@ def _matrix(parts: Sequence[tuple[Bytes, Lengths]]) -> Bytes:
 
 
 def encode_planes(matrix: Bytes) -> bytes:
-    """A matrix column by column, because most columns of sorted numbers have equal bytes, which take one byte.
-
-    First one byte for each column, 0 or 1; then each column: its only byte if that was 0, else a byte of each row.
-    """
+    """A matrix column by column, because most columns of sorted numbers have equal bytes, which take one byte."""
     if len(matrix) == 0:
         return bytes(matrix.shape[1])
     varies = (matrix != matrix[0]).any(axis=0)
@@ -316,11 +313,11 @@ class LeafPage:
     """Entries in the order of their keys; those of one key are in no particular order."""
 
     keys: Keys
-    places: Places
+    addresses: Addresses
 
     @property
     def nbytes(self) -> int:
-        return int(self.keys.nbytes + self.places.nbytes)
+        return int(self.keys.nbytes + self.addresses.nbytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,9 +351,9 @@ class InnerPage:
         return first, np.maximum(last, first)
 
 
-def _leaf_rows(keys: Keys, places: Places, width: int) -> int:
+def _leaf_rows(keys: Keys, addresses: Addresses, width: int) -> int:
     """The number of these entries, which are in order, that the next leaf takes: at least one."""
-    return _rows(keys[:MOST_ROWS], width, _varying(bytes_of_numbers(places[:MOST_ROWS], 8)))
+    return _rows(keys[:MOST_ROWS], width, _varying(bytes_of_numbers(addresses[:MOST_ROWS], 8)))
 
 
 def _inner_rows(keys: Keys, width: int) -> int:
@@ -365,7 +362,7 @@ def _inner_rows(keys: Keys, width: int) -> int:
 
 
 def _encode_leaf(leaf: LeafPage, width: int) -> bytes:
-    return _encode(_LEAF, leaf.keys, width, encode_planes(bytes_of_numbers(leaf.places, 8)))
+    return _encode(_LEAF, leaf.keys, width, encode_planes(bytes_of_numbers(leaf.addresses, 8)))
 
 
 def _encode_inner(inner: InnerPage, width: int) -> bytes:
@@ -465,11 +462,7 @@ class Tree:
     read: Callable[[Sequence[PageRef]], Iterator[Page]]
 
     def leaves(self, least: Keys | None = None, greatest: Keys | None = None) -> Iterator[LeafPage]:
-        """The leaves with the keys from ``least`` to ``greatest``, cut to these, in order. Raises CorruptionError.
-
-        Args:
-            least, greatest: an array of one key each; None = no bound.
-        """
+        """The leaves with the keys from ``least`` to ``greatest`` (arrays of one), in order. Raises CorruptionError."""
         yield from self._leaves(self.root, least, greatest)
 
     def _leaves(self, page: Page, least: Keys | None, greatest: Keys | None) -> Iterator[LeafPage]:
@@ -477,7 +470,7 @@ class Tree:
             begin = 0 if least is None else int(np.searchsorted(page.keys, least, "left")[0])
             end = len(page.keys) if greatest is None else int(np.searchsorted(page.keys, greatest, "right")[0])
             if begin < end:
-                yield LeafPage(page.keys[begin:end], page.places[begin:end])
+                yield LeafPage(page.keys[begin:end], page.addresses[begin:end])
             return
         low, high = page.keys[:1] if least is None else least, page.keys[-1:] if greatest is None else greatest
         begin = 0 if least is None else int(page.below(low, low)[0][0])
@@ -490,12 +483,10 @@ class Tree:
 
 def find_all(
     roots: Sequence[Page], keys: Keys, read: Callable[[Iterable[tuple[int, PageRef]]], Iterator[Page]]
-) -> Iterator[tuple[int, npt.NDArray[np.int64], Places]]:
-    """The entries of some keys in several trees, level by level, so that a level of all trees is read together.
+) -> Iterator[tuple[int, npt.NDArray[np.int64], Addresses]]:
+    """The entries of some distinct, ascending keys in several trees. A level of all trees is read together.
 
     Args:
-        roots: of the trees.
-        keys: distinct, in ascending order.
         read: reads pages by the number of their tree and their reference, and keeps their order.
 
     Yields:
@@ -508,21 +499,21 @@ def find_all(
             if isinstance(page, InnerPage):
                 below += ((tree, *requested) for requested in _pages_with(page, keys, low, high))
                 continue
-            at, places = _entries(page, keys[low:high])
+            at, addresses = _entries(page, keys[low:high])
             if len(at):
-                yield tree, at + low, places
+                yield tree, at + low, addresses
         if not below:
             return
         pages = read((tree, reference) for tree, reference, _, _ in below)
         level = ((tree, page, low, high) for (tree, _, low, high), page in zip(below, pages, strict=True))
 
 
-def _entries(leaf: LeafPage, keys: Keys) -> tuple[npt.NDArray[np.int64], Places]:
+def _entries(leaf: LeafPage, keys: Keys) -> tuple[npt.NDArray[np.int64], Addresses]:
     """The entries of a leaf with some keys: the index of each one's key among these, and the row's address."""
     begin, end = np.searchsorted(leaf.keys, keys, "left"), np.searchsorted(leaf.keys, keys, "right")
     counts = end - begin
     rows = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts - begin, counts)
-    return np.repeat(np.arange(len(keys)), counts), leaf.places[rows]
+    return np.repeat(np.arange(len(keys)), counts), leaf.addresses[rows]
 
 
 def _pages_with(page: InnerPage, keys: Keys, low: int, high: int) -> Iterator[tuple[PageRef, int, int]]:
@@ -553,17 +544,12 @@ class _Level:
 
 
 class TreeWriter:
-    """Writes a tree into an object: all pages but the root, and buffers the entries of some leaves.
-
-    Args:
-        write: appends bytes to the object.
-        width: the key encoding's.
-    """
+    """Writes a tree into an object: all pages but the root, and buffers the entries of some leaves."""
 
     def __init__(self, write: Callable[[bytes], object], width: int) -> None:
         self.offset = self.crc32 = self.entries = 0
         self._append, self._width = write, width
-        self._keys, self._places = no_keys(width), np.zeros(0, np.uint64)
+        self._keys, self._addresses = no_keys(width), np.zeros(0, np.uint64)
         self._last: Keys | None = None
         self._levels: list[_Level] = [_Level()]
 
@@ -573,22 +559,22 @@ class TreeWriter:
         self.offset += len(data)
         self.crc32 = crc32(data, self.crc32)
 
-    def add(self, keys: Keys, places: Places) -> None:
+    def add(self, keys: Keys, addresses: Addresses) -> None:
         """Adds entries in the order of their keys, which are not less than those of entries before."""
         self.entries += len(keys)
-        self._keys, self._places = np.concatenate((self._keys, keys)), np.concatenate((self._places, places))
+        self._keys, self._addresses = np.concatenate((self._keys, keys)), np.concatenate((self._addresses, addresses))
         at = 0
         while len(self._keys) - at > MOST_ROWS:
             at += self._write_leaf(at)
-        self._keys, self._places = self._keys[at:], self._places[at:]
+        self._keys, self._addresses = self._keys[at:], self._addresses[at:]
 
     def finish(self) -> bytes:
         """Writes the other pages, and returns the root, which is not written. Raises ValueError without entries."""
         if not self.entries:
             raise ValueError("a tree has entries")
         rows, at = len(self._keys), 0
-        if self._last is None and _leaf_rows(self._keys, self._places, self._width) == rows:
-            return _encode_leaf(LeafPage(self._keys, self._places), self._width)
+        if self._last is None and _leaf_rows(self._keys, self._addresses, self._width) == rows:
+            return _encode_leaf(LeafPage(self._keys, self._addresses), self._width)
         while at < rows:
             at += self._write_leaf(at)
         for depth, level in enumerate(self._levels):  # it grows in the loop
@@ -601,8 +587,8 @@ class TreeWriter:
 
     def _write_leaf(self, at: int) -> int:
         window = slice(at, at + MOST_ROWS)
-        rows = _leaf_rows(self._keys[window], self._places[window], self._width)
-        leaf = LeafPage(self._keys[at : at + rows], self._places[at : at + rows])
+        rows = _leaf_rows(self._keys[window], self._addresses[window], self._width)
+        leaf = LeafPage(self._keys[at : at + rows], self._addresses[at : at + rows])
         first = leaf.keys[:1]
         separator = first if self._last is None else _separator(self._last, first)
         shared = self._last is not None and bool(self._last[0] == first[0])

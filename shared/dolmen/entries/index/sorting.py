@@ -26,7 +26,7 @@ KEY_RUN_BYTES = 32 * MIB
 
 
 class _StoredRun(NamedTuple):
-    """Sorted entries in a file: all keys, and behind them all places."""
+    """Sorted entries in a file: all keys, and behind them all addresses."""
 
     dtype: np.dtype[np.generic]
     rows: int
@@ -34,11 +34,7 @@ class _StoredRun(NamedTuple):
 
 
 class EntrySorter:
-    """Sorts entries.
-
-    Args:
-        run_bytes: the bytes of a run, about half of the memory that sorting takes.
-    """
+    """Sorts entries, in runs of ``run_bytes``, about half of the memory that sorting takes."""
 
     def __init__(self, run_bytes: int = RUN_BYTES) -> None:
         self._run_bytes, self._bytes = run_bytes, 0
@@ -46,9 +42,9 @@ class EntrySorter:
         self._runs: list[_StoredRun] = []
         self._file: IO[bytes] | None = None
 
-    def add(self, keys: Keys, places: Addresses) -> None:
-        self._waiting.append((keys, places))
-        self._bytes += keys.nbytes + places.nbytes
+    def add(self, keys: Keys, addresses: Addresses) -> None:
+        self._waiting.append((keys, addresses))
+        self._bytes += keys.nbytes + addresses.nbytes
         if self._bytes >= self._run_bytes:
             self._spill()
 
@@ -66,10 +62,10 @@ class EntrySorter:
 
     def _run(self) -> LeafPage:
         keys = np.concatenate([keys for keys, _ in self._waiting])
-        places = np.concatenate([places for _, places in self._waiting])
+        addresses = np.concatenate([addresses for _, addresses in self._waiting])
         self._waiting, self._bytes = [], 0
         found = key_order(keys)
-        return LeafPage(keys[found], places[found])
+        return LeafPage(keys[found], addresses[found])
 
     def _spill(self) -> None:
         if self._file is None:
@@ -77,7 +73,7 @@ class EntrySorter:
         run = self._run()
         self._runs.append(_StoredRun(run.keys.dtype, len(run.keys), self._file.tell()))
         self._file.write(run.keys.tobytes())
-        self._file.write(run.places.tobytes())
+        self._file.write(run.addresses.tobytes())
 
     def _read(self, run: _StoredRun) -> Iterator[LeafPage]:
         assert self._file is not None
@@ -101,8 +97,8 @@ class _Source:
     def take(self, greatest: Keys) -> tuple[LeafPage, bool]:
         """Takes the entries up to a key; returns them, and whether there are more."""
         end = int(np.searchsorted(self.block.keys, greatest, "right")[0])
-        first = LeafPage(self.block.keys[:end], self.block.places[:end])
-        self.block = LeafPage(self.block.keys[end:], self.block.places[end:])
+        first = LeafPage(self.block.keys[:end], self.block.addresses[:end])
+        self.block = LeafPage(self.block.keys[end:], self.block.addresses[end:])
         if len(self.block.keys) == 0:
             following = next(self.rest, None)
             if following is None:
@@ -129,7 +125,7 @@ def merge(sorted_blocks: Sequence[Iterator[LeafPage]]) -> Iterator[LeafPage]:
         else:
             keys = np.concatenate([part.keys for part in parts])
             found = np.argsort(keys, kind="stable")  # quick where sorted parts follow each other
-            yield LeafPage(keys[found], np.concatenate([part.places for part in parts])[found])
+            yield LeafPage(keys[found], np.concatenate([part.addresses for part in parts])[found])
 
 
 def large_blocks(leaves: Iterable[LeafPage], rows: int = _BLOCK_ROWS) -> Iterator[LeafPage]:
@@ -145,22 +141,18 @@ def large_blocks(leaves: Iterable[LeafPage], rows: int = _BLOCK_ROWS) -> Iterato
 
 
 def renumber(leaves: Iterable[LeafPage], numbers: Sequence[int]) -> Iterator[LeafPage]:
-    """The entries with other numbers of files, without those of some files.
-
-    Args:
-        numbers: the new number of each file; -1 leaves its entries out.
-    """
+    """The entries with new numbers of files, by the old ones; -1 leaves a file's entries out."""
     table = np.array(numbers, np.int64)
     for leaf in leaves:
-        files = table[(leaf.places >> np.uint64(32)).astype(np.int64)]
-        positions = leaf.places & np.uint64(0xFFFFFFFF)
+        files = table[(leaf.addresses >> np.uint64(32)).astype(np.int64)]
+        positions = leaf.addresses & np.uint64(0xFFFFFFFF)
         live = files >= 0
         if live.any():
             yield LeafPage(leaf.keys[live], (files[live].astype(np.uint64) << np.uint64(32)) | positions[live])
 
 
 def _join(leaves: Sequence[LeafPage]) -> LeafPage:
-    return LeafPage(np.concatenate([leaf.keys for leaf in leaves]), np.concatenate([leaf.places for leaf in leaves]))
+    return LeafPage(np.concatenate([leaf.keys for leaf in leaves]), np.concatenate([leaf.addresses for leaf in leaves]))
 
 
 @dataclass(frozen=True)
@@ -177,12 +169,7 @@ class KeyRun:
 
 
 class KeyRuns:
-    """Sorts keys of rows, which can be read as often as needed.
-
-    Args:
-        schema: the columns of the key, in its order.
-        run_bytes: the bytes of a run, about a quarter of the memory that sorting takes.
-    """
+    """Sorts keys of rows, which can be read as often as needed. A run takes a quarter of the memory of sorting."""
 
     def __init__(self, schema: pa.Schema, run_bytes: int = KEY_RUN_BYTES) -> None:
         self.encoding = KeyEncoding.of(schema.types)

@@ -45,7 +45,7 @@ _MOST_BYTES = 64 * MIB
 """The most bytes of a root block's JSON: guards against a forged length."""
 
 MOST_CHUNKS = 24_576
-"""The most column chunks whose places are in a block: they take about 6 bytes each, and a request is worth 128 KB."""
+"""The most column chunks that a block locates: they take about 6 bytes each, and a request is worth 128 KB."""
 
 _REQUEST_BYTES = 4 * MIB
 """Neighbouring pages are fetched together up to this."""
@@ -67,7 +67,7 @@ class IndexHead(msgspec.Struct, frozen=True, omit_defaults=True):
         kinds: the encoding of each (``KeyEncoding``).
         files: uuids of the data files, by their number in entries.
         schemas: Parquet footers without row groups, of files with different columns.
-        chunks: for each file the number of its schema and its encoded ``ChunkPlaces``, if the block has them.
+        chunks: for each file the number of its schema and its encoded ``ChunkLocations``, if the block has them.
     """
 
     format_version: int
@@ -77,15 +77,15 @@ class IndexHead(msgspec.Struct, frozen=True, omit_defaults=True):
     schemas: tuple[bytes, ...] = ()
     chunks: tuple[tuple[int, bytes] | None, ...] = ()
 
-    def chunk_places(self, number: int) -> ChunkLocations | None:
+    def chunk_locations(self, number: int) -> ChunkLocations | None:
         """The positions of a file's column chunks, by its number; None if the block does not have them."""
         known = self.chunks[number] if self.chunks else None
         return None if known is None else ChunkLocations.decode(self.schemas[known[0]], known[1])
 
-    def all_places(self) -> dict[str, ChunkLocations]:
+    def all_locations(self) -> dict[str, ChunkLocations]:
         """The positions of column chunks that the block has, by the uuid of the file."""
-        found = ((uuid, self.chunk_places(number)) for number, uuid in enumerate(self.files))
-        return {uuid: places for uuid, places in found if places is not None}
+        found = ((uuid, self.chunk_locations(number)) for number, uuid in enumerate(self.files))
+        return {uuid: each for uuid, each in found if each is not None}
 
     @property
     def nbytes(self) -> int:
@@ -97,7 +97,7 @@ class IndexHead(msgspec.Struct, frozen=True, omit_defaults=True):
             raise ValueError(f"chunks of {len(self.chunks)} files, not of {len(self.files)}")
         if not all(known is None or 0 <= known[0] < len(self.schemas) for known in self.chunks):
             raise ValueError("there is no such schema")
-        self.all_places()
+        self.all_locations()
 
 
 def _encode_root(
@@ -105,14 +105,14 @@ def _encode_root(
     kinds: tuple[str, ...],
     files: tuple[str, ...],
     root: bytes,
-    places: Mapping[str, ChunkLocations],
+    locations: Mapping[str, ChunkLocations],
 ) -> bytes:
     """The bytes of a root block, with positions of column chunks as far as they take little of it."""
     schemas: dict[bytes, int] = {}
     chunks: list[tuple[int, bytes] | None] = []
     count = 0
     for uuid in files:
-        known = places.get(uuid)
+        known = locations.get(uuid)
         if known is None or count + known.states.size > MOST_CHUNKS:
             chunks.append(None)
             continue
@@ -182,9 +182,7 @@ class IndexReader:
     def open(self, part: Segment) -> OpenPart:
         """Reads the root block of a part, with one request unless it is cached.
 
-        Raises:
-            CorruptionError: the object is missing, or differs from its reference.
-            UnsupportedFormatError: written by a newer dolmen.
+        Raises CorruptionError, or UnsupportedFormatError if a newer dolmen wrote it.
         """
         if part.root is None:
             raise CorruptionError(part.object, "its reference does not say where the root block is")
@@ -258,24 +256,23 @@ def write_part(
     encoding: KeyEncoding,
     files: tuple[str, ...],
     blocks: Iterable[LeafPage],
-    places: Mapping[str, ChunkLocations],
+    locations: Mapping[str, ChunkLocations],
 ) -> Segment | None:
     """Writes a part; without entries it writes nothing, and returns None.
 
     Args:
-        columns: ids of the columns of the keys.
         files: uuids of the data files, by their number in the entries.
         blocks: the entries, in the order of their keys.
-        places: positions of files' column chunks, by uuid, if they are known; read after the last block.
+        locations: those of files' column chunks, by uuid, if they are known; read after the last block.
     """
     with store.open_output(key) as output:
         writer = TreeWriter(output.write, encoding.width)
         writer.write(MAGIC)
         for block in blocks:
-            writer.add(block.keys, block.places)
+            writer.add(block.keys, block.addresses)
         if not writer.entries:
             return None
-        root = _encode_root(columns, encoding.kinds, files, writer.finish(), places)
+        root = _encode_root(columns, encoding.kinds, files, writer.finish(), locations)
         offset = writer.offset
         writer.write(root)
         size = output.commit()
@@ -297,10 +294,7 @@ _POSITION = np.uint64((1 << 32) - 1)
 
 @dataclass(frozen=True)
 class KeyMatches:
-    """Some entries of keys that were looked up: for each the index of its key, the file's number, the row's position.
-
-    ``uuids`` has the uuids of the files, by their number.
-    """
+    """For some entries of keys that were looked up: the index of the key, the file's number, the row's position."""
 
     uuids: tuple[str, ...]
     keys: npt.NDArray[np.int64]
@@ -341,11 +335,11 @@ class TableIndex:
         """Uuids of the files whose keys are all in the index, live or not."""
         return frozenset(uuid for part in self.parts for uuid in part.head.files)
 
-    def chunk_places(self, uuid: str) -> ChunkLocations | None:
+    def chunk_locations(self, uuid: str) -> ChunkLocations | None:
         """The positions of a file's column chunks, if a part has them."""
         for part in self.parts:
             if part.head.chunks and uuid in part.head.files:
-                found = part.head.chunk_places(part.head.files.index(uuid))
+                found = part.head.chunk_locations(part.head.files.index(uuid))
                 if found is not None:
                     return found
         return None
@@ -364,25 +358,18 @@ class TableIndex:
         return found
 
     def matches(self, keys: Keys) -> Iterator[KeyMatches]:
-        """The entries of these keys (distinct, ascending), page by page. Raises CorruptionError.
-
-        Pages of one level of all parts are fetched together.
-        """
+        """The entries of these keys (distinct, ascending), page by page. Raises CorruptionError."""
         roots = [part.tree.root for part in self.parts]
-        for number, at, places in find_all(roots, keys, self._pages):
-            files = (places >> _POSITION_BITS).astype(np.int64)
-            yield KeyMatches(self.parts[number].head.files, at, files, (places & _POSITION).astype(np.uint32))
+        for number, at, addresses in find_all(roots, keys, self._pages):
+            files = (addresses >> _POSITION_BITS).astype(np.int64)
+            yield KeyMatches(self.parts[number].head.files, at, files, (addresses & _POSITION).astype(np.uint32))
 
     def _pages(self, requested: Iterable[tuple[int, PageRef]]) -> Iterator[Page]:
         return self.reader.pages((self.parts[number].part, reference) for number, reference in requested)
 
 
 def expected_cost(part: Segment, keys: int, request_bytes: int) -> int:
-    """The bytes that a look-up of some keys, which are anywhere in a part, is expected to fetch.
-
-    Args:
-        request_bytes: the price of a request in bytes, which is added for each.
-    """
+    """The bytes that a look-up of some keys, anywhere in a part, is expected to fetch, and the price of requests."""
     leaves = max(1, -(-part.size // _LEAF_BYTES))
     expected = leaves * (1 - (1 - 1 / leaves) ** keys)
     requests = 1 + expected * (1 - expected / leaves) + expected / _LEAVES_TOGETHER

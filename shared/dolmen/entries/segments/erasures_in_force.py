@@ -35,12 +35,7 @@ EVERY = 1
 
 @dataclass(frozen=True)
 class RememberedKeys:
-    """A memory: a table that remembers deleted keys of another table (CDC), in columns of the same names.
-
-    Args:
-        entry: its whole entry.
-        owner: the whole entry of the other table, in the same version.
-    """
+    """A memory: a table that remembers deleted keys of another one, its owner (CDC), in columns of the same names."""
 
     name: str
     entry: TableEntry
@@ -139,10 +134,7 @@ def erasure_timestamps(manifest: Manifest, reader: SegmentReader) -> frozenset[i
 
 
 def as_read_now(manifest: Manifest, newest: Manifest, reader: SegmentReader) -> Manifest:
-    """A version without the rows that were erased since, by the newest version. For reading only.
-
-    It costs nothing unless the newest version lists an erasure that is younger than the version.
-    """
+    """A version without the rows that were erased since, by the newest version. For reading only."""
     erasures = erasures_of(newest, reader, after=manifest.commit_ts) if manifest.version else ()
     if not erasures:
         return manifest
@@ -301,11 +293,7 @@ def least_held(tables: Iterable[TableEntry], reader: SegmentReader, timestamps: 
     """The least timestamp of an erasure whose rows, or whose tombstones, these tables may still have; 0 if none.
 
     Rows of erasures with a lesser timestamp are neither in the tables' files nor in bounds of their entries. In doubt
-    the result is too small.
-
-    Args:
-        tables: all tables of a version; sections of idle ones are fetched.
-        timestamps: those of the listed erasures; None: every tombstone may belong to an erasure.
+    the result is too small. Without ``timestamps`` of listed erasures, every tombstone may belong to one.
     """
     every = tuple(tables)
     found = [EVERY] if any(stale_sections(every)) else []

@@ -29,12 +29,7 @@ from dolmen.predicate.ast import Predicate, columns
 
 @dataclass(frozen=True)
 class FileChanges:
-    """Changes of files in segments, inline and spilled ones.
-
-    Args:
-        removed: uuids of removed files.
-        pairs: by uuid, the newest pair of all overlays.
-    """
+    """Changes of files in segments, inline and spilled ones: removed uuids, and by uuid the newest pair."""
 
     removed: frozenset[str]
     pairs: dict[str, Overlay]
@@ -71,11 +66,7 @@ def pair_of(file: DataFile | Overlay) -> tuple[int, int]:
 
 
 class LiveFiles:
-    """The live data files of a table, each with its newest pair. Segments are fetched only when they are needed.
-
-    Args:
-        entry: the table; an idle one's section is fetched.
-    """
+    """The live data files of a table, each with its newest pair. Segments are fetched only when they are needed."""
 
     def __init__(self, entry: TableEntry, reader: SegmentReader) -> None:
         self.entry, self._reader = reader.whole(entry), reader
@@ -109,11 +100,7 @@ class LiveFiles:
     def live_segments(
         self, segments: Iterable[Segment] | None = None, *, ahead: int | None = None
     ) -> Iterator[LiveSegment]:
-        """Its segments of files (or some of them), oldest first, each with the changes of its files.
-
-        Args:
-            ahead: the number of segments that are fetched at once.
-        """
+        """Its segments of files (or some of them), oldest first, each with the changes of its files."""
         removed, pairs, uuids = self.changes.removed, self.changes.pairs, self.changes.uuids
         for segment, table in self._reader.each_files(self.segments if segments is None else segments, ahead):
             live, overlays = None, dict[int, Overlay]()
@@ -152,11 +139,9 @@ class LiveFiles:
         return self._found_in.get(uuid)
 
     def matching(self, where: Predicate | None, ids: Collection[int] | None = None) -> Iterator[DataFile]:
-        """Effective entries of the files that may have rows for which a predicate is TRUE, oldest first.
+        """Effective entries of the files that may have rows for which a bound predicate is TRUE, oldest first.
 
-        Args:
-            where: bound to the table's schema; None = every row.
-            ids: columns whose bounds the entries have; all by default.
+        They have the bounds of columns ``ids``; all by default.
         """
         if where is None:
             for each in self.live_segments():
@@ -229,8 +214,5 @@ def _is_in_range(file: DataFile | Segment, field: Field) -> bool:
 
 
 def rounds_otherwise(narrow: pa.DataType, wide: pa.DataType) -> bool:
-    """Whether a predicate that was bound to the narrower type may mean other rows in files of the wider one.
-
-    Only a comparison of floats depends on their width: it rounds its other side to the nearest float of that width.
-    """
+    """Whether a predicate bound to the narrower type may mean other rows in files of the wider one (floats)."""
     return bool(pa.types.is_floating(narrow)) and narrow != wide

@@ -56,10 +56,7 @@ class StatsTable(Protocol):
 
 
 def may_match_mask(where: Predicate, table: StatsTable) -> Mask:
-    """A mask of the files that may have rows for which the predicate is TRUE; decodes the bounds of its columns only.
-
-    It has all files whose statistics are not in columns (column ``odd``).
-    """
+    """A mask of the files that may have rows for which the predicate is TRUE. Decodes only bounds of its columns."""
     return _mask(outcomes(where, _TableStatistics(table)).true, table)
 
 
@@ -138,8 +135,8 @@ class _TableStatistics:
 class _End:
     """The least, or the greatest, value of a column in each of many files.
 
-    ``<``, ``<=``, ``>`` and ``>=`` give a mask of the files for which the comparison with a plain value, or with
-    another column's end, may hold: also where the end is unknown, or columns cannot compare exactly.
+    A comparison with a plain value, or with another column's end, gives a mask of the files for which it may hold: also
+    where the end is unknown, or columns cannot compare exactly.
 
     Args:
         own: the column's domain in the predicate; bounds of a wider one are not used.
@@ -233,10 +230,7 @@ class _End:
 
 
 def _search_members(p: In, least: _End, greatest: _End) -> Fact | None:
-    """A mask of the files with a member of an IN between two ends; None if they are not numbers.
-
-    A file may have a member if the first one that is not below its least value is not above its greatest.
-    """
+    """A mask of the files with a member of an IN between two ends; None if they are not numbers."""
     low, high = least.numbers(), greatest.numbers()
     if low is None or high is None:
         return None
@@ -260,12 +254,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RowBounds:
-    """Bounds of some rows that are judged together.
+    """Bounds of some rows that are judged together, by the id of the column; a column without them is unknown.
 
-    Args:
-        columns: bounds by the id of the column; a column without them is unknown.
-        rows: number of rows.
-        applied_through: tombstones up to this timestamp hide none of the rows.
+    Tombstones up to ``applied_through`` hide none of the rows.
     """
 
     columns: Mapping[int, Bounds]
@@ -284,10 +275,7 @@ class RowBounds:
         return judge(predicate, self.columns, self.rows)
 
     def one_tuple(self, ids: Iterable[int]) -> tuple[Plain, ...] | None:
-        """The tuple of values that all rows have; None if they may differ, or one may be NULL.
-
-        Bounds that were cut are never equal, so equal ones are the value itself.
-        """
+        """The tuple of values that all rows have; None if they may differ. Bounds that were cut are never equal."""
         found: list[Plain] = []
         for id_ in ids:
             own = self.columns.get(id_)

@@ -105,15 +105,9 @@ def _mixed(values: npt.NDArray[np.bytes_]) -> Codes:
 
 
 class FileTable:
-    """The entries of a segment of kind ``files``.
+    """The entries of a segment of kind ``files``, of its checked object. ``grown`` is called when it takes more memory.
 
-    Args:
-        segment: its reference in the manifest.
-        body: the object, checked.
-        grown: called whenever it takes more memory than before.
-
-    Raises:
-        CorruptionError: it is not Parquet with the columns of a segment, or has another number of entries.
+    Raises CorruptionError if it is not Parquet with the columns of a segment, or has another number of entries.
     """
 
     def __init__(self, segment: Segment, body: bytes, grown: Callable[[FileTable], None] = lambda _: None) -> None:
@@ -198,7 +192,7 @@ class FileTable:
         """Entries as the object has them, some at a time.
 
         Args:
-            positions: positions of the requested entries, ascending; all by default.
+            positions: ascending; all by default.
             ids: columns whose bounds the entries have; all by default.
             types: by id, the present types of columns, whose form bounds get.
         """
@@ -476,7 +470,6 @@ class LiveSegment:
     Args:
         live: a mask of the entries whose files are still there; None = all.
         overlays: newer pairs of some of them, by position.
-        schema: the table's.
     """
 
     segment: Segment
@@ -533,10 +526,7 @@ class LiveSegment:
 
 
 def erasures_of(manifest: Manifest, reader: SegmentReader, after: int = 0) -> tuple[Erasure, ...]:
-    """The erasures in a version's list, spilled and inline, oldest first, with timestamps greater than ``after``.
-
-    Segments without any are not fetched.
-    """
+    """The erasures in a version's list, spilled and inline, oldest first, with timestamps greater than ``after``."""
     return listed_erasures(manifest.segments_of("erasures"), manifest.erasures, reader, after)
 
 

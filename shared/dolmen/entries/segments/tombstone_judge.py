@@ -51,10 +51,7 @@ _MANY = 64
 class KeyRanges:
     """Keys tombstones over the same columns of the same types, oldest first, judged all at once.
 
-    Args:
-        indexes: the index of each among all tombstones of the table.
-        ts: the timestamp of each.
-        ends: the least and greatest values of each, by column.
+    ``indexes`` are those among all tombstones of the table; ``ends`` the least and greatest values, by column.
     """
 
     tombstones: Sequence[KeysTombstone]
@@ -64,11 +61,7 @@ class KeyRanges:
 
     @classmethod
     def each(cls, tombstones: Iterable[Tombstone], types: Mapping[int, pa.DataType]) -> list[KeyRanges]:
-        """Groups the keys tombstones among all tombstones of a table by columns and types.
-
-        Args:
-            types: by id, the present types of columns that had a narrower one.
-        """
+        """Groups keys tombstones by columns and types; ``types`` are the present ones of columns that were widened."""
         groups: dict[tuple[tuple[int, ...], tuple[str, ...]], dict[int, KeysTombstone]] = defaultdict(dict)
         for index, tombstone in enumerate(tombstones):
             if isinstance(tombstone, KeysTombstone):
@@ -220,14 +213,9 @@ class _WherePredicate:
 
 
 class FileTombstones(Sequence[Tombstone]):
-    """The tombstones that may hide rows of one file, oldest first.
+    """The tombstones that may hide rows of one file, oldest first: some of each group in ``ranges``.
 
-    A list of them is made only on demand: there may be ten thousand keys tombstones, the same for each of a thousand
-    files.
-
-    Args:
-        ranges: groups of keys tombstones; some tombstones of each group may hide rows.
-        rows: bounds of the file's rows.
+    A list of them is made only on demand: there may be ten thousand keys tombstones, the same for each of many files.
     """
 
     def __init__(
@@ -289,12 +277,9 @@ class FileTombstones(Sequence[Tombstone]):
 
 
 class TombstoneJudge:
-    """Judges rows by their bounds against some tombstones.
+    """Judges rows by their bounds against some tombstones, oldest first.
 
-    Args:
-        tombstones: oldest first.
-        schema: the table's.
-        predicates: those of ``where`` tombstones, if they were loaded; by default those in the entries.
+    ``predicates`` are those of ``where`` tombstones, if they were loaded; by default those in the entries.
     """
 
     def __init__(

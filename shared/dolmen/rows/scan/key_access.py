@@ -226,7 +226,7 @@ class IndexedRows:
         rows = index.find(keys) if is_covered else {}
         footers = {}
         for uuid, file in ((plan.file.uuid, plan.file) for plan in files if plan.file.uuid in rows):
-            chunks = index.chunk_places(uuid)
+            chunks = index.chunk_locations(uuid)
             if chunks is not None and int(chunks.rows.sum()) == file.rows:
                 groups = chunks.groups_at(rows[uuid].positions.astype(np.int64))
                 if groups:

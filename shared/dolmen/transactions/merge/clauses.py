@@ -105,11 +105,7 @@ class Clauses:
 
     @classmethod
     def of(cls, matched: WhenMatched, not_matched: WhenNotMatched, by_source: WhenNotMatchedBySource) -> Clauses:
-        """Reads the arguments of ``merge``.
-
-        Raises:
-            InputError: an argument is no clause, or a clause can never be reached.
-        """
+        """Reads the arguments of ``merge``. Raises InputError if one is no clause, or a clause can never be reached."""
         found = cls(
             tuple(_clauses("when_matched", matched, Update, (Update, Delete))),  # type: ignore[arg-type]
             tuple(_clauses("when_not_matched", not_matched, Insert, (Insert,))),  # type: ignore[arg-type]
@@ -182,11 +178,7 @@ class Clauses:
                 )
 
     def check_updates(self, entry: TableEntry, on: Collection[str], source_names: Collection[str]) -> None:
-        """Raises SchemaError if an update may change a primary key, or the order of changes (CDC).
-
-        Args:
-            on: names of the columns by which rows match, whose values are equal in the source.
-        """
+        """Raises SchemaError if an update may change a primary key (not by ``on``), or the order of changes (CDC)."""
         primary = [entry.schema.by_id[id_].name for id_ in entry.primary_key]
         for clause in (*self.matched, *self.by_source):
             if isinstance(clause, Delete):
@@ -205,11 +197,7 @@ class Clauses:
                     check_updatable(entry, entry.schema.field(name))
 
     def may_insert_twice(self, entry: TableEntry, on: Collection[str]) -> bool:
-        """True if rows that match nothing may still get a primary key that the table, or another of them, has.
-
-        Args:
-            on: names of the columns by which rows match, of which the source has each tuple once if it is the key.
-        """
+        """True if rows that match nothing may still get a primary key that the table, or another of them, has."""
         primary = [entry.schema.by_id[id_].name for id_ in entry.primary_key]
         if not primary or set(on) != set(primary):
             return bool(primary and self.not_matched)
@@ -311,10 +299,8 @@ class RowTemplate:
     """Makes rows of a table.
 
     Args:
-        schema: the table's.
         terms: by column of the table; columns without one have their default.
         sides: the columns of each side.
-        evaluator: for expressions.
         find: how values that are not computed are cast to the table's types.
 
     Raises:
@@ -344,10 +330,8 @@ class RowTemplate:
     def make(self, sides: Sides) -> pa.RecordBatch:
         """The rows of some sides.
 
-        Raises:
-            InputError: an expression fails.
-            RowError: a value does not fit its column, is none of its own type (DuckDB has a time 24:00:00), or is NULL
-                where none is allowed.
+        Raises InputError if an expression fails, RowError if a value does not fit its column, is none of its own type
+        (DuckDB has a time 24:00:00), or is NULL where none is allowed.
         """
         found = self._evaluator.evaluate(self._texts, sides) if self._evaluator else []
         computed = dict(zip(self._texts, found, strict=True))

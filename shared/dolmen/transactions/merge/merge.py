@@ -147,13 +147,7 @@ def _target_schema(entry: TableEntry, names: Sequence[str]) -> pa.Schema:
 
 
 def merge_rows(change: TableChange, source: SourceRows, on: str | Sequence[str], clauses: Clauses) -> None:
-    """Adds the statements of ``Table.merge``, which are those of an upsert or a delete where that is the same.
-
-    Raises:
-        InputError: several source rows match one target row, or DuckDB refuses an expression.
-        SchemaError, RowError: columns or values do not fit.
-        DuplicateKeyError: a row that it inserts has a primary key that the table, or another such row, has.
-    """
+    """Adds the statements of ``Table.merge``, which are those of an upsert or a delete where that is the same."""
     unit, entry, request = change.unit, change.entry, change.request
     fields = key_fields(entry, on)
     if is_upsert(entry, source, on, clauses):
@@ -201,14 +195,9 @@ class ClausePlan:
 
 
 class _StreamedMerge:
-    """A merge in one transaction.
+    """A merge in one transaction; ``fields`` are the columns that are joined on.
 
-    Args:
-        fields: the columns that are joined on.
-
-    Raises:
-        InputError: DuckDB refuses an expression, or a condition is none.
-        SchemaError: the columns or types of a clause don't fit the table, or it updates the primary key.
+    Raises InputError if DuckDB refuses an expression, SchemaError if a clause doesn't fit the table.
     """
 
     def __init__(
@@ -274,11 +263,8 @@ class _StreamedMerge:
     def run(self, *, keys_repeat: bool = False) -> None:
         """Reads, and adds the statements.
 
-        Args:
-            keys_repeat: several rows of the table may have one primary key.
-
-        Raises:
-            RepeatedKeyError: several have, and one of them would change.
+        Raises RepeatedKeyError if several rows of the table have one primary key, and one of them would change, unless
+        ``keys_repeat``.
         """
         count = self._source.rows.num_rows
         self._hidden: HiddenRows = {}
@@ -388,11 +374,7 @@ class RepeatedKeyError(Exception):
 class LatestRows:
     """For each source row, the matching row that was committed last: the one that ``get`` returns, too.
 
-    Args:
-        index: of the source's keys.
-        count: the number of source rows.
-        fields: the columns of the primary key.
-        rows: of the table, with these columns and the commit timestamp; taken once.
+    ``rows`` are the table's, with its primary key (``fields``) and the commit timestamp; they are taken once.
     """
 
     def __init__(
@@ -424,11 +406,7 @@ class LatestRows:
         return left[is_latest], right[is_latest]
 
     def hide_others(self, hidden: HiddenRows, changed: npt.NDArray[np.bool_]) -> None:
-        """Hides the rows that were noted beside one that changes.
-
-        Args:
-            changed: whether the row that counts for a source row changes.
-        """
+        """Hides the rows that were noted beside one that changes."""
         for locations, right in self._others:
             locations.take(np.flatnonzero(changed[right])).hide(hidden)
 

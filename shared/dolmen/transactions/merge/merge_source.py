@@ -43,10 +43,7 @@ class SourceRows:
 
     @classmethod
     def of(cls, data: Any, schema: Schema) -> SourceRows:
-        """Takes rows as ``Table.append`` does, but with any columns.
-
-        Args:
-            schema: the table's: types of Python objects, and of frames where nothing is lost.
+        """Takes rows as ``Table.append`` does, but with any columns, by the table's types where nothing is lost.
 
         Raises:
             InputError: it holds no rows.
@@ -84,12 +81,7 @@ class SourceRows:
         return digest.hexdigest()
 
     def keys(self, fields: tuple[Field, ...]) -> pa.Table:
-        """The columns of a key, in the table's types.
-
-        Raises:
-            SchemaError: a column is missing or of another kind.
-            RowError: a value does not fit.
-        """
+        """The columns of a key, in the table's types. Raises SchemaError, or RowError if a value does not fit."""
         names = [field.name for field in fields]
         if missing := [name for name in names if name not in self.rows.schema.names]:
             raise SchemaError(f"the source has no column {missing[0]!r}, which the merge goes by")
@@ -100,12 +92,7 @@ class SourceRows:
 
 
 class KeyIndex:
-    """Finds the source rows with the key of a target row. NULL equals nothing.
-
-    Args:
-        keys: the key columns of the source, in the table's types.
-        fields: the key's columns.
-    """
+    """Finds the source rows with the key of a target row, both in the table's types. NULL equals nothing."""
 
     def __init__(self, keys: pa.Table, fields: tuple[Field, ...]) -> None:
         self._fields = fields
@@ -129,15 +116,10 @@ class KeyIndex:
         return keys_predicate(self._distinct, self._fields, listed=self._distinct.num_rows <= LISTED)
 
     def pairs(self, target: Sequence[pa.Array], most: int) -> Iterator[tuple[int, int, Indices, Indices]]:
-        """Finds the matching pairs of some target rows, in parts of bounded size.
+        """Finds the matching pairs of some target rows, in parts of ``most`` pairs, unless one target row has more.
 
-        Args:
-            target: the key columns, in the same types.
-            most: pairs in a part, unless one target row has more.
-
-        Yields:
-            The first and the last (exclusive) target row of a part, and the indices of the target rows (ascending) and
-            of the source rows of its pairs.
+        Yields the first and the last (exclusive) target row of a part, and the indices of the target rows (ascending)
+        and of the source rows of its pairs.
         """
         rows = len(target[0])
         own = codes(target) if rows else np.zeros(0, np.int64)
@@ -202,9 +184,7 @@ def _as_in_table(rows: pa.Table, table_types: dict[str, pa.DataType], find: Find
 def keys_predicate(keys: Keys, fields: tuple[Field, ...], *, listed: bool) -> Predicate:
     """A predicate that is TRUE for every row with one of the keys, and for few others.
 
-    Args:
-        keys: at least one: all of them, if they are listed; else some of them with the ends of each column.
-        listed: whether the predicate lists the values of each column; else it has their range.
+    If ``listed``, it lists the values of each column; else it has the range of each, by some keys with its ends.
     """
     parts: list[Predicate] = []
     for field in sorted(fields, key=lambda field: field.id):
