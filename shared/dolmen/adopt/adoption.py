@@ -12,14 +12,7 @@ from typing import Any, TypeAlias
 import msgspec
 from pyroaring import BitMap
 
-from dolmen.adopt.candidate_file import (
-    HIDDEN,
-    CandidateFile,
-    FileLocation,
-    FileShape,
-    parse_location,
-    read_candidate,
-)
+from dolmen.adopt.candidate_file import HIDDEN, CandidateFile, FileLocation, FileShape, parse_location, read_candidate
 from dolmen.adopt.columns import AdoptedColumns, AdoptionRefusals, FilesOfShape, columns_of_files, ids_by_name
 from dolmen.adopt.iceberg_table import IcebergSource, find_iceberg
 from dolmen.base import arguments

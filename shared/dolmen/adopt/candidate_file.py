@@ -100,13 +100,9 @@ class FileLocation:
 
 
 def parse_location(store: ObjectStore, url: str, *, is_quoted: bool = True) -> FileLocation:
-    """The location that a URL, an absolute path, or a key in the database's store names.
+    """The location that a URL, an absolute path, or a key in the database's store names. Raises InputError.
 
-    Args:
-        is_quoted: whether ``file://`` URLs are percent-encoded, which they are not in Iceberg's metadata.
-
-    Raises:
-        InputError: ``url`` is none of these, or names a store of another kind than the database's.
+    ``is_quoted`` says whether ``file://`` URLs are percent-encoded, which they are not in Iceberg's metadata.
     """
     text = arguments.text("source", url)
     if re.match(r"file:/(?!/)", text):  # Hadoop's form
@@ -190,14 +186,9 @@ class CandidateFile:
 
 
 def read_candidate(location: FileLocation, size: int | None, keys: Collection[str] = ()) -> CandidateFile:
-    """Reads a file's footer.
+    """Reads a file's footer, with bounds first of all of ``keys``. Without a size, requests it.
 
-    Args:
-        size: the size in bytes; None to request it.
-        keys: columns whose bounds matter most.
-
-    Raises:
-        AdoptionError: the file cannot be adopted. Unreadable columns raise no error: the shape lists them.
+    Raises AdoptionError if the file cannot be adopted. Unreadable columns raise no error: the shape lists them.
     """
     if reason := key_problem(location.key):
         raise AdoptionError(location.label, [reason])
@@ -304,10 +295,7 @@ def _shape(metadata: pq.FileMetaData) -> tuple[FileShape, list[FileColumn]]:
 
 
 def _has_ids_of_structs(schema: pa.Schema) -> bool:
-    """Whether field ids are unique only inside their struct, as in files written from Protocol Buffers messages.
-
-    Such ids do not identify a column of the table, so the columns of such a file are found by name.
-    """
+    """Whether field ids are unique only inside their struct, as from Protocol Buffers; then names find columns."""
 
     def ids(fields: Sequence[pa.Field]) -> Iterator[list[int]]:
         yield [id_ for id_ in map(field_id, fields) if id_ is not None and id_ >= 0]

@@ -44,10 +44,6 @@ class IcebergFile:
     """A data file or delete file of a snapshot.
 
     Args:
-        content: ``DATA``, ``POSITION_DELETES`` or ``EQUALITY_DELETES``.
-        format: ``PARQUET``, ``PUFFIN``, ``AVRO`` or ``ORC``.
-        sequence: the data sequence number.
-        spec: id of the partition spec.
         data_file, blob: for a deletion vector, its data file, and its offset and length in the file.
         columns: for an equality delete, the ids of its columns.
     """
@@ -99,11 +95,7 @@ class _EntryRecord(msgspec.Struct):
 def snapshot_files(
     manifest_list: str | None, paths: Sequence[str], read: Callable[[str], bytes], runtime: Runtime
 ) -> Iterator[IcebergFile]:
-    """All files of a snapshot, by its manifest list, or by the paths of manifests, which version 1 allows.
-
-    Raises:
-        AdoptionError: a manifest cannot be read.
-    """
+    """All files of a snapshot, by its manifest list, or by the paths of manifests, which version 1 allows."""
     if manifest_list is None:
         manifests = [_ManifestRecord(path) for path in paths]
     else:
@@ -153,8 +145,7 @@ _ANY_NUMBER = "its schema allows any number of values in a few bytes"
 def _takes_bytes(schema: Any, records: set[str]) -> bool:
     """Whether each value of a schema takes at least one byte. A partition may not: it can have no fields.
 
-    Raises:
-        ValueError: a list's items take no bytes, or a record is used twice or in itself, which no manifest does.
+    Raises ValueError if a list's items take no bytes, or a record is used twice or in itself, which no manifest does.
     """
     if isinstance(schema, list):
         for branch in schema:

@@ -104,10 +104,7 @@ def find_iceberg(store: ObjectStore, runtime: Runtime, location: FileLocation) -
     """The Iceberg table whose metadata file or folder is at a location; None if there is none.
 
     In a folder, the current metadata file is the one that ``version-hint.text`` names, or the one with the greatest
-    number. For a table in a catalog, pass the metadata file that the catalog names.
-
-    Raises:
-        AdoptionError: the metadata cannot be read, or the current metadata file is not known.
+    number. Raises AdoptionError if it is not known.
     """
     if _METADATA.fullmatch(location.key.rpartition("/")[2]):
         return IcebergSource(store, runtime, location)

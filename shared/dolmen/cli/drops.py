@@ -54,24 +54,16 @@ _AHEAD = 8
 
 @dataclass
 class BackfillTally:
-    """Counts of a backfill.
+    """Counts of a backfill: of files that were sent, or ingested here, with their outcomes."""
 
-    Args:
-        position: all files up to this key are done.
-        files, bytes: number and size of files that were sent or ingested.
-        skipped: number of files that cannot be drops.
-        outcomes: number of files ingested here, by outcome.
-        tables: files and bytes by table.
-    """
-
-    position: str = ""
+    position: str = ""  # all files up to this key are done
     files: int = 0
     bytes: int = 0
-    skipped: int = 0
+    skipped: int = 0  # files that cannot be drops
     messages: int = 0
     rows: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
-    tables: dict[str, tuple[int, int]] = field(default_factory=dict)
+    tables: dict[str, tuple[int, int]] = field(default_factory=dict)  # files and bytes
 
     def add(self, source: DropSource, drops: Sequence[Drop]) -> None:
         """Counts files that are done."""
@@ -199,9 +191,8 @@ def _report(tally: BackfillTally, *, dry_run: bool, here: bool, as_json: bool) -
             ["table", "files", "bytes"],
             ((name, f"{files:,}", f"{size:,}") for name, (files, size) in tally.tables.items()),
         )
-    skipped = (
-        f"; {tally.skipped:,} skipped (temporary names, folders, files outside of tables)" if tally.skipped else ""
-    )
+    kinds = "temporary names, folders, files outside of tables"
+    skipped = f"; {tally.skipped:,} skipped ({kinds})" if tally.skipped else ""
     files = count_text(tally.files, "file")
     if not tally.files:
         say(f"nothing to do: no files that can be drops{skipped}")
@@ -340,7 +331,6 @@ def _store(place: str | None) -> ObjectStore:
 
 def _line(one: RejectEntry, report: dict[str, Any]) -> str:
     """Two lines about a reject, for people."""
-    at = utc(one.rejected_us)
     where = _position(report, "line", "column")
     reason = str(report.get("reason", "its report cannot be read")).partition("\n")[0]
     size = one.size if one.size is not None else report.get("bytes")
@@ -351,7 +341,7 @@ def _line(one: RejectEntry, report: dict[str, Any]) -> str:
         what += ", where it was dropped"
     mark = ", put back" if one.retried else ""
     summary = (f"{where}: {reason}" if where else reason)[:_SHOWN]
-    return f"{at:%Y-%m-%d %H:%M:%S}  {printable(one.key)}  ({what}{mark})\n    {summary}"
+    return f"{utc(one.rejected_us):%Y-%m-%d %H:%M:%S}  {printable(one.key)}  ({what}{mark})\n    {summary}"
 
 
 def _position(report: Mapping[str, Any], *names: str) -> str:

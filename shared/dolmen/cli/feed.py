@@ -117,12 +117,7 @@ def _new_commits(
     stop: Stop,
     flush: Any,
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the present changes, then those of new versions, for which it looks with one request.
-
-    Raises:
-        SchemaError: the columns have changed.
-        TableNotFoundError: the table is gone, or another one has its name.
-    """
+    """Yields the present changes, then those of new versions, for which it looks with one request."""
     identity = identify(version)
     while True:
         for commit in _whole_commits(rows):

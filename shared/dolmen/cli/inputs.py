@@ -87,11 +87,7 @@ def open_inputs(
 
     Args:
         form: the format of all of them; by default each name shows it.
-        delimiter: the delimiter of CSV, if not the format's own.
         again: whether they are opened more than once, to infer their columns first.
-
-    Raises:
-        InputError: a name shows no format, or names no file.
     """
     kind = None if form is None else kind_of(form)
     if form is not None and kind is None:
@@ -150,13 +146,10 @@ def _standard_input(stack: ExitStack, *, copied: bool) -> Callable[[], BinaryIO]
 
 
 class _StandardInput(io.RawIOBase):
-    """Standard input that ends at Ctrl-C, also while another thread waits for input.
-
-    Args:
-        signalled: a file descriptor that becomes readable at a signal (``signal.set_wakeup_fd``).
-    """
+    """Standard input that ends at Ctrl-C, also while another thread waits for input."""
 
     def __init__(self, signalled: int) -> None:
+        """Takes a file descriptor that becomes readable at a signal (``signal.set_wakeup_fd``)."""
         super().__init__()
         self._signalled = signalled
 

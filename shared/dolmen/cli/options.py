@@ -131,12 +131,7 @@ def check_one(version: int | None, at: str | None, tag: str | None) -> None:
 def snapshot_of(
     db: Database, version: int | None, at: str | None, tag: str | None, *, settled: bool = False
 ) -> Snapshot:
-    """The version that options name, or the newest. Warns if it is not settled yet.
-
-    Raises:
-        InputError: more than one option names a version.
-        UnsettledTimestampError: it is not settled although ``settled`` is True, or its time is in the future.
-    """
+    """The named version, or the newest. If it is not settled yet, warns, or raises if ``settled`` is True."""
     check_one(version, at, tag)
     if version is None and at is None and tag is None:
         return db.at(version=db.version)
@@ -152,15 +147,10 @@ def snapshot_of(
 
 
 def ask(question: str, as_json: bool, before: str = "", instead: str = "") -> None:
-    """Asks before a change.
+    """Asks before a change. Exits if the answer is no.
 
-    Args:
-        before: begins the error if there is no terminal for the question.
-        instead: ends it with what could be given beside --yes.
-
-    Raises:
-        InputError: there is no terminal, or the output is JSON.
-        Exit: the answer is no.
+    Raises InputError if there is no terminal for the question, or the output is JSON: its text begins with ``before``,
+    and ends with ``instead``, what could be given beside --yes.
     """
     if as_json or not sys.stdin.isatty():
         raise InputError(f"{before}The question needs a terminal, so nothing was changed: give --yes{instead}")

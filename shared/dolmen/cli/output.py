@@ -172,15 +172,9 @@ def send_rows(rows: pa.RecordBatchReader, output: Path | None, format: Format | 
 
 
 def destination(output: Path | None, form: str | None, *, as_json: bool) -> Format | None:
-    """The format to write rows in; None for a table for people.
+    """The format to write rows in; None for a table for people. Raises InputError.
 
-    Args:
-        output: the file; None for standard output.
-        form: the format that the user named. By default the file's name decides; without a file it is a table on a
-            terminal, and CSV elsewhere.
-
-    Raises:
-        InputError: the format does not exist, or does not suit the destination.
+    By default the file's name decides; without a file it is a table on a terminal, and CSV elsewhere.
     """
     kind = _FORMS.get(form) if form is not None else None
     if form is not None and form != "table" and kind is None:

@@ -138,14 +138,7 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class WatchedState:
-    """The state of a database at one look.
-
-    Args:
-        at_us: the time of the look, by this machine's clock.
-        debts: the work that is left.
-        before: the same at the previous look; None at the first.
-        seconds: the time between the two.
-    """
+    """The state of a database at one look; ``before`` is that of the previous look, ``seconds`` earlier."""
 
     at_us: int
     debts: Debts

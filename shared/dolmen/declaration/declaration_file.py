@@ -91,9 +91,7 @@ class DocumentPart:
     def members(self, allowed: Iterable[str] | None = None, *, of: str = "{}") -> dict[str, DocumentPart]:
         """The members of a mapping, in their order. Raises InputError unless it is one, with names that are allowed.
 
-        Args:
-            allowed: the allowed names; None for any.
-            of: description of a member for messages, with ``{}`` for its name.
+        ``of`` describes a member for messages, with ``{}`` for its name.
         """
         if self.node.id != "mapping" or self.node.tag != _YAML + "map":
             raise self.error(f"{self._shown()} is not a mapping: write 'name: value' lines, or {{name: value, ...}}")
@@ -204,12 +202,7 @@ class Declaration:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Declaration:
-        """Reads a YAML file.
-
-        Raises:
-            OSError: the file cannot be read.
-            InputError: the file is not a declaration; the message has the line and what to write.
-        """
+        """Reads a YAML file. Raises OSError, and InputError, whose message has the line and what to write."""
         with Path(path).open("rb") as file:
             body = file.read(MAX_BYTES + 1)
         if len(body) > MAX_BYTES:
@@ -334,6 +327,7 @@ _ELSEWHERE = {
 }
 """Hints by sqlglot's name for a column constraint."""
 
+_SOME_TYPES = "there are BIGINT, VARCHAR, TIMESTAMPTZ, DECIMAL(p, s), ..."
 _BY_TOKEN = {token: each.stored for each in TYPES for token in (*each.sql_tokens, *each.sql_aliases)}
 
 
@@ -349,7 +343,7 @@ def parse_column(name: str, text: str) -> pa.Field:
     """A column of any name, with a type such as ``BIGINT NOT NULL``. Raises SchemaError."""
     fields = _fields(f"c {text}", f"type {text!r} can't be read")
     if len(fields) != 1:
-        raise SchemaError(f"{text!r} is not one type; there are BIGINT, VARCHAR, TIMESTAMPTZ, DECIMAL(p, s), ...")
+        raise SchemaError(f"{text!r} is not one type; {_SOME_TYPES}")
     return fields[0].with_name(name)
 
 
@@ -390,9 +384,8 @@ def _field(definition: Any) -> pa.Field:
     for constraint in definition.args.get("constraints") or []:
         if not isinstance(constraint.kind, exp.NotNullColumnConstraint):
             hint = _ELSEWHERE.get(type(constraint.kind).__name__, "")
-            raise SchemaError(
-                f"{constraint.sql('duckdb')} is not supported: write a name, a type and optionally NOT NULL{hint}"
-            )
+            what = "write a name, a type and optionally NOT NULL"
+            raise SchemaError(f"{constraint.sql('duckdb')} is not supported: {what}{hint}")
         required = not constraint.kind.args.get("allow_null")
     return pa.field(definition.name, _arrow_type(definition.kind), nullable=not required)
 
@@ -416,9 +409,7 @@ def _arrow_type(kind: Any) -> pa.DataType:
         return pa.map_(_arrow_type(inner[0]), _arrow_type(inner[1]))
     if this is types.STRUCT and inner and all(isinstance(child, exp.ColumnDef) for child in inner):
         return pa.struct([_field(child) for child in inner])
-    raise SchemaError(
-        f"type {kind.sql('duckdb')} cannot be stored; there are BIGINT, VARCHAR, TIMESTAMPTZ, DECIMAL(p, s), ..."
-    )
+    raise SchemaError(f"type {kind.sql('duckdb')} cannot be stored; {_SOME_TYPES}")
 
 
 def column_text(field: pa.Field) -> str:

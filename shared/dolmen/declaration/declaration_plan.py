@@ -80,8 +80,6 @@ class TableAlteration:
         before, entry: the table before and after the changes.
         first: changes before the properties are set.
         last: changes after that: columns that properties no longer name can be dropped.
-        differences: the changes, for people.
-        undropped: columns that are not declared and stay, because ``drop`` is False.
         properties: the table's current properties, with the new names of columns.
     """
 
@@ -251,7 +249,6 @@ class DeclarationPlan:
     """The differences between one version of a database and a declaration.
 
     Args:
-        changes: the differences; empty if there is nothing to do.
         version: the version that was compared.
         undropped: columns that the declaration lacks. They stay, because ``drop`` is False.
     """
@@ -315,11 +312,7 @@ def plan(database: Database, declaration: Declaration, *, drop: bool = False) ->
     The same holds for the database's properties, if the declaration has the member ``database``. Other tables stay as
     they are.
 
-    Args:
-        drop: drop columns that are not declared; otherwise they stay.
-
-    Raises:
-        SchemaError: a table exists, and its columns or keys cannot be changed to match.
+    Raises SchemaError if a table exists, and its columns or keys cannot be changed to match. ``drop``: see ``apply``.
     """
     transaction = database.transaction()
     unit = unit_of(transaction)

@@ -42,11 +42,9 @@ _AT_ONCE = 1_000
 
 @dataclass(frozen=True)
 class FileGroup:
-    """The data files of a segment, or of the manifest (None), that have visible rows.
+    """The data files of a segment, or of the manifest (None), that have visible rows, by their positions in it.
 
-    Args:
-        places: positions of these files in it, ascending.
-        deleted: the number of hidden rows by the uuid of their file, in the order of places; without those of 0.
+    ``deleted`` has the number of hidden rows by the uuid of their file, in the same order; without those of 0.
     """
 
     segment: Segment | None

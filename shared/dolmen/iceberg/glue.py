@@ -50,9 +50,7 @@ class GlueCatalog:
     def of(cls, url: str, database: str | None) -> GlueCatalog | None:
         """The catalog for publications of the database at ``url``: the one named, or the environment's; None for "".
 
-        Raises:
-            InvalidNameError: it is not the name of a Glue database.
-            InputError: dolmen's database is not in S3.
+        Raises InvalidNameError if it is not the name of a Glue database, and InputError if ``url`` is not in S3.
         """
         is_in_s3 = scheme_of(url) is S3
         chosen = os.environ.get(VARIABLE, "") if database is None and is_in_s3 else database
@@ -69,13 +67,11 @@ class GlueCatalog:
     ) -> str:
         """Makes the table in Glue name this metadata, or a later one: 1 GetTable, and one request if it does not yet.
 
-        Returns:
-            the table's name in Glue, as ``database.table``.
+        Returns the table's name in Glue, as ``database.table``. After an error, the next publication registers it.
 
         Raises:
             NotFoundError: there is no such Glue database.
             TableExistsError: it has a table of this name that is not a publication of dolmen's database.
-            AccessDeniedError, StoreUnavailableError, ConflictError: Glue refuses. The next publication registers it.
         """
         service = _service(self.database)
         for _ in attempts(runtime, GLUE_REGISTRATION):

@@ -19,10 +19,7 @@ from dolmen.entries.segments.row_bounds import column_bounds
 from dolmen.errors import CorruptionError
 from dolmen.format.entries import Bounds, DataFile
 from dolmen.format.schema import Field, is_nested
-from dolmen.format.types import (
-    Plain,
-    type_of,
-)
+from dolmen.format.types import Plain, type_of
 
 _LITTLE_ENDIAN = {"bool": "<?", "int8": "<i", "int16": "<i", "int32": "<i", "float": "<f", "double": "<d", "date": "<i"}
 """The layout of values; integers of 64 bits and timestamps are ``<q``."""
@@ -117,7 +114,6 @@ class FileEntry:
     """A data file or a delete file of a snapshot.
 
     Args:
-        format: ``PARQUET`` or ``PUFFIN``.
         rows: physical rows, or the number of deleted positions.
         snapshot: id of the snapshot that added it.
         sequence: data sequence number: deletes apply to data files with the same or a lower one.
@@ -374,11 +370,7 @@ def manifest_list_schema() -> Avro:
         _optional("lower_bound", "bytes", 510),
         _optional("upper_bound", "bytes", 511),
     ]
-    partitions = {
-        "type": "array",
-        "items": {"type": "record", "name": "r508", "fields": summary},
-        "element-id": 508,
-    }
+    partitions = {"type": "array", "items": {"type": "record", "name": "r508", "fields": summary}, "element-id": 508}
     return {
         "type": "record",
         "name": "manifest_file",

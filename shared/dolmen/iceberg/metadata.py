@@ -259,11 +259,7 @@ WORDS = {
     TIMESTAMP.name: "timestamp",
     TIMESTAMP_ZONED.name: "timestamptz",
 }
-"""Iceberg's types without parameters, by the name of the column type.
-
-``uint8`` to ``uint64`` and ``time`` are not here. Iceberg has no unsigned integers, and readers fail on files with
-them, or return other values. Spark cannot read a table with a column of type ``time``.
-"""
+"""Iceberg's types without parameters, by the name of the column type. docs/iceberg.md says which types have none."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -286,8 +282,7 @@ class PublishedSchema:
     def of(cls, schema: Schema, version: FormatVersion) -> PublishedSchema:
         """Maps the columns of a schema, and leaves out those that Iceberg or its readers cannot take.
 
-        Raises:
-            SchemaError: none remains. Readers of a table without columns fail, or find no rows in it.
+        Raises SchemaError if none remains: readers of a table without columns fail, or find no rows in it.
         """
         fields: list[dict[str, Any]] = []
         columns: dict[int, Field] = {}
@@ -417,8 +412,6 @@ def decode_mapping(text: str) -> tuple[MappedColumn, ...]:
 
 
 class _NamedField(msgspec.Struct, rename="kebab"):
-    """An element of the property."""
-
     names: list[str]
     field_id: int | None = None
     fields: list[_NamedField] | None = None

@@ -118,26 +118,14 @@ def publish(
     dry_run: bool = False,
     lookup_bytes: int | None = None,
 ) -> IcebergPublication:
-    """Publishes the newest version of a table as its settings say, unless what is published shows the same rows.
+    """Publishes the newest version of a table: see ``Table.publish_iceberg``.
 
-    Safe beside anything, other publishers included: the newest version wins, and none is lost.
+    Safe beside anything, other publishers included: the newest version wins, and none is lost. A damaged object of the
+    last publication is not needed: then the whole table is published again.
 
     Args:
-        glue: the Glue database that shows it; None for that of the environment (``DOLMEN_GLUE_DATABASE``), "" for none.
-        anew: publish also what is published, and carry nothing over.
-        dry_run: find out whether there is something to publish, and write nothing.
         lookup_bytes: the most bytes of data files that may hold rows of unresolved deletes, and are looked through for
-            them; None for all.
-
-    Raises:
-        TableNotFoundError: no such table.
-        SchemaError: readers of Iceberg can read none of its columns.
-        LimitError: there are more such bytes. When the deletes are resolved there are fewer.
-        ConflictError: others published again and again.
-        CorruptionError: an object of the table is damaged or missing. One of the last publication is not needed: then
-            the whole table is published again.
-        NotFoundError, TableExistsError, AccessDeniedError, StoreUnavailableError: of Glue. The metadata is there then,
-            and the next publication registers it.
+            them; None for all. If there are more, raises LimitError. When the deletes are resolved there are fewer.
     """
     catalog = GlueCatalog.of(context.store.url, glue)
     for _ in attempts(context.runtime, PUBLICATION):
@@ -248,9 +236,9 @@ class _Publisher:
         )
 
     def _end(self, newest: Newest, number: int, metadata: TableMetadata, pins: dict[int, str]) -> str:
-        """Does the rest of a publication that is not done yet: the hint, Glue, and the pins of earlier versions.
+        """Replaces the hint, registers the table in Glue, and returns its name there; removes earlier pins.
 
-        These pins go last: until then the version that Glue names is whole. Returns the table's name in Glue.
+        These pins go last: until then the version that Glue names is whole.
         """
         self._directory.point(newest, number)
         registered = ""
@@ -392,12 +380,9 @@ class _Publisher:
 def publish_erasures(
     context: Context, ids: Collection[str], *, deadline: Callable[[], bool] = never, lookup_bytes: int | None = None
 ) -> ErasurePublications:
-    """Publishes the tables with the setting ``iceberg`` in which erasures have just been committed, so that readers do
-    not see the rows until the next round. Where no table has it, it makes no request.
+    """Publishes the tables with the setting ``iceberg`` in which erasures have just been committed.
 
-    Args:
-        deadline: once it is true, no further publication is begun.
-        lookup_bytes: see ``publish``.
+    Where no table has it, it makes no request. Once ``deadline`` is true, no further publication is begun.
     """
     cached = context.head.cached
     assert cached is not None

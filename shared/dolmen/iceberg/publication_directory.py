@@ -101,8 +101,7 @@ class PublicationDirectory:
     def newest(self, *, thorough: bool = False) -> Newest:
         """Finds the newest metadata: 3 GETs, or 2 and a LIST if the hint is missing or wrong.
 
-        Args:
-            thorough: list all metadata whatever the hint says, since it may be damaged.
+        If ``thorough``, lists all metadata whatever the hint says, since it may be damaged.
         """
         hint, etag = self._hint()
         number, body = hint, self._body(hint) if hint else None

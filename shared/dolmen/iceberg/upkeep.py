@@ -34,8 +34,7 @@ from dolmen.transactions.publisher import PublicationProblem
 def check_publications(context: Context, newest: Manifest) -> Iterator[list[PublicationProblem]]:
     """Yields the problems of the newest publication of each table that has one. Makes no request where there is none.
 
-    Others may publish, drop and collect during the check, so problems count only if the publication is still the
-    newest.
+    Others may publish, drop and collect meanwhile, so problems count only if the publication is still the newest.
     """
     for uuid in sorted(published_tables(newest)):
         manifest = newest
@@ -139,15 +138,7 @@ def sweep_publications(
     full: bool,
     dry_run: bool,
 ) -> tuple[bool, dict[str, str]]:
-    """Sweeps the directories of publications. Makes no request where nothing is published.
-
-    Metadata that was the newest, or that the hint named, less than ``reader_grace`` ago is kept with all that it names:
-    readers may have opened it. So is metadata of a version that is still pinned: Glue may name it. Other objects go at
-    ``orphan_age``: until then a publication under way may name them. Of a dropped table the metadata goes at once, and
-    the rest, the pins last, when no publication under way can need it, because the table may be restored with it. A
-    table that is published by hand alone is unpublished likewise, at ``orphan_age``, once an erasure has reached the
-    published version: its files are gone, and what is left still holds values.
-    """
+    """Sweeps the directories of publications: see docs/iceberg.md. Makes no request where nothing is published."""
     full = full or bool(manifest.leaving)  # an erasure may have removed the pins of old publications
     if published_tables(manifest):
         manifest = context.head.refresh().manifest
@@ -256,8 +247,7 @@ class _Sweep:
         """Keys of the objects to keep.
 
         Metadata is the newest until the next is created, and readers that trust the hint find it until the hint is
-        replaced (``pointed_us``: the last time). That time is not recorded for earlier metadata, but the first metadata
-        whose publisher saw a later hint came after it.
+        replaced (``pointed_us``: the last time), before the first metadata whose publisher saw a later hint.
         """
         needed = {directory.hint_key, directory.key(directory.metadata_path(newest.number))}
         read = set[str]()

@@ -55,15 +55,7 @@ class CheckOutcome(Enum):
 
 @dataclass(frozen=True)
 class CheckResult:
-    """The result of one check.
-
-    Args:
-        name: name of the check, or of the permission.
-        holds: the promise that was checked.
-        seconds: its duration.
-        found: the problem that was found; "" if there is none.
-        means: the consequence for dolmen; "" if the promise holds.
-    """
+    """The result of a check, or of a permission: the problem and its consequence are "" if the promise holds."""
 
     name: str
     holds: str
@@ -80,13 +72,7 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class StoreReport:
-    """The results for a store.
-
-    Args:
-        url: the prefix below which it was checked.
-        results: in the order of the checks.
-        left: URLs of objects that could not be removed.
-    """
+    """The results of the checks below a URL, in their order, and the URLs of objects that could not be removed."""
 
     url: str
     results: tuple[CheckResult, ...]
@@ -250,11 +236,6 @@ def check_store(
 ) -> StoreReport:
     """Runs all checks below ``url``, and removes all objects they made, also when interrupted.
 
-    Args:
-        url: a URL as for ``dolmen.open``: a bucket, a prefix, or a directory.
-        load: the amount of concurrent work.
-        site: opens the site for a URL and a runtime.
-
     Raises:
         Error: the store cannot be reached, or there is no such bucket.
     """
@@ -272,12 +253,7 @@ def check_store(
 
 
 def _result(
-    check: Check,
-    ground: Site,
-    runtime: Runtime,
-    load: Load,
-    missing: set[Need],
-    before: Sequence[CheckResult],
+    check: Check, ground: Site, runtime: Runtime, load: Load, missing: set[Need], before: Sequence[CheckResult]
 ) -> CheckResult:
     reason = ""
     if lacking := missing & (check.needs | {Need.PUT, Need.GET}):

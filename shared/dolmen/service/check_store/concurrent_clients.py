@@ -9,17 +9,7 @@ import pyarrow as pa
 
 from dolmen.base.runtime import Runtime
 from dolmen.errors import CorruptionError, ObjectNotFoundError
-from dolmen.service.check_store.contract import (
-    THRESHOLD_BYTES,
-    Need,
-    Sandbox,
-    check,
-    delete,
-    equal,
-    expect,
-    keys,
-    put,
-)
+from dolmen.service.check_store.contract import THRESHOLD_BYTES, Need, Sandbox, check, delete, equal, expect, keys, put
 from dolmen.store.base import ObjectStore, PreconditionFailed, PutOutcome, Stored, Unknown
 
 _WRITERS = 8

@@ -45,15 +45,7 @@ class BrokenError(AssertionError):
 
 @dataclass(frozen=True)
 class Load:
-    """The amount of concurrent work.
-
-    Args:
-        writers: number of threads, each with its own client.
-        increments: increments of one counter by each writer.
-        creators: number of threads that create the same key.
-        commits: commits to a database by each of 8 writers.
-        listed: number of objects in a listing of several pages.
-    """
+    """The amount of concurrent work: numbers of threads, of what each of them does, and of objects in a listing."""
 
     writers: int = 8
     increments: int = 10
@@ -67,11 +59,9 @@ class Sandbox:
     """The empty store that one check works in.
 
     Args:
-        store: an empty store that only this check uses.
         again: opens another client of the same store, on the given runtime or a new one.
         elsewhere: calls a function of a module with such a client, in another process if the store can be reached from
             there, and returns its result.
-        load: the amount of concurrent work.
         stopped: set when the check no longer waits for its threads.
     """
 
@@ -104,7 +94,6 @@ class Check:
     """A promise that must hold.
 
     Args:
-        name: the check's name.
         holds: the sentence that must be true.
         means: the consequence for dolmen when it does not hold.
         harmless: whether dolmen can still be used then.

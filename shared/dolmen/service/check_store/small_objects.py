@@ -9,17 +9,7 @@ from functools import partial
 from dolmen.base.runtime import Runtime
 from dolmen.base.units import MINUTE_US
 from dolmen.errors import CorruptionError, InputError, ObjectChangedError, ObjectNotFoundError
-from dolmen.service.check_store.contract import (
-    Need,
-    Sandbox,
-    check,
-    delete,
-    equal,
-    expect,
-    keys,
-    put,
-    raises,
-)
+from dolmen.service.check_store.contract import Need, Sandbox, check, delete, equal, expect, keys, put, raises
 from dolmen.store.base import Buffer, ObjectStore, PreconditionFailed, Stored, create
 
 ODD_KEYS = (

@@ -1,16 +1,7 @@
 """Applies the delete requests of one event as tombstones: the work of the delete function.
 
-The calls, from event to commit::
-
-    delete_event
-      Deliveries.groups                 messages that may have killed a function are handled apart
-        requests.parse_request          one message as a request, with its id and digest
-        apply_deletes                   all of them, in one commit
-          batch.apply_together          one transaction; skips requests applied before
-            TransactionTable.delete     adds a tombstone, or positions, for one table
-            Transaction.commit          uploads what is large, then commits
-      Deliveries.finish                 sends unfinished messages again, gives hopeless ones up
-      publish_erasures                  tables published as Iceberg in which rows were erased
+ARCHITECTURE.md ("Walk 2") follows the calls from event to commit. After it, the function publishes the tables published
+as Iceberg in which rows were erased.
 """
 
 from __future__ import annotations
@@ -45,8 +36,7 @@ _LOOKUP_BYTES_PER_SECOND = 32 << 20
 def delete_event(resources: FunctionResources, batch: Sequence[Message], invocation: Invocation) -> BatchResponse:
     """Applies the delete requests of an event; returns the messages to deliver again.
 
-    Raises:
-        RuntimeError: the event came without a queue, and is not done.
+    Raises RuntimeError if the event came without a queue, and is not done.
     """
     return _DeleteEvent(resources, batch, invocation).run()
 

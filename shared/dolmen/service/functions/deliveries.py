@@ -2,21 +2,11 @@
 
 SQS counts the deliveries of a message, whatever their outcome, and gives the message up after too many. So a message
 that is only postponed must not be delivered again: the function sends a copy, and acknowledges the old message. The
-attributes of the copy keep its history:
-
-=============  ========================================================================================================
-postponed      not begun for lack of time: sent again without a delay, and not counted
-waiting        for a table that does not exist: sent again, delayed by 30 seconds, then 60, then 120; the function
-               rejects the drop the next time (``MAX_TABLE_TRIES``), so it is never given up for that
-failed         temporarily (S3 refuses, say): sent again, delayed by 30 seconds, then 60, ... 900; given up after
-               ``MAX_FAILURES``, which is nearly three hours
-refused        can never be applied: given up at once
-=============  ========================================================================================================
+attributes of the copy keep its history. docs/ingest.md ("Retries") says when each kind of message comes again.
 
 A message that is delivered a second time was in a function that died, or that Lambda never started because the account
 had no free function. Such messages are isolated. All other messages of their batch are sent again BEFORE a group of ten
-isolated messages is begun; the next time, each is handled alone; after ``MAX_CRASHES`` it is given up. So a message
-that kills its function delays its neighbours twice, and none of them is lost.
+isolated messages is begun; the next time, each is handled alone; after ``MAX_CRASHES`` it is given up.
 
 A message that is given up is sent to the dead-letter queue, with the reason as an attribute. A message that cannot be
 sent, because SQS does not answer, is reported to Lambda as failed, and comes again after its visibility time-out. If
@@ -118,10 +108,7 @@ class HalfTimeDeadline:
 class Deliveries:
     """The messages of one invocation, and the decisions on unfinished ones.
 
-    Args:
-        queues: None = unfinished messages are reported to Lambda, and crashes are not detected.
-        now_us: microseconds since the epoch.
-        remaining_seconds: returns the time left for the invocation.
+    Without ``queues``, unfinished messages are reported to Lambda, and crashes are not detected.
     """
 
     def __init__(
@@ -203,8 +190,7 @@ class Deliveries:
     def send_back_excess(self, sizes: Sequence[tuple[Message, int]], seconds: float) -> list[Message]:
         """Sends messages again at once that could hardly be begun in time, so that other functions can take them.
 
-        Lambda delivers a batch as a whole, however long its work: other functions would find the queue empty while one
-        function has all the work. The first message always stays, whatever its size.
+        The first message always stays, whatever its size.
 
         Args:
             sizes: messages in the order of the work, each with the bytes to read for it.
@@ -290,11 +276,7 @@ class Deliveries:
                     self.counts["MessagesPostponed"] += len(uncounted)
 
     def _guard_others(self, group: Sequence[Message], sent: Sequence[Message]) -> None:
-        """Protects other messages in case this group kills the function.
-
-        Messages that were sent again are removed now, because the function may never answer. The group is hidden until
-        soon after the function's time is over.
-        """
+        """Removes sent messages, and hides the group, which may kill the function, until after the function's time."""
         self._remove(sent)
         if self._queues is not None:
             receipts = [message.receipt for message in group if message.receipt is not None]

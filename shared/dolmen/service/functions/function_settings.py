@@ -1,22 +1,7 @@
 """Settings of the functions, from their environment variables, and the connections that they make.
 
-============================  =========================================================================================
-``DOLMEN_DATABASE``           the database: ``s3://bucket/prefix`` or a directory; required
-``DOLMEN_LANDING_PREFIX``     prefix of the keys of dropped files; ``landing/`` by default, empty for all
-``DOLMEN_LANDING_URL``        a store that replaces every landing bucket: ``file:///directory`` on one machine
-``DOLMEN_REJECTED_URL``       where rejects go; ``s3://<the drop's bucket>/rejected`` by default
-``DOLMEN_AUTO_CREATE``        ``1`` creates a table that does not exist from the first file dropped for it
-``DOLMEN_MAX_FILE_BYTES``     a file that unpacks to more bytes is rejected; 64 GiB by default
-``DOLMEN_OUTSIDE``            URLs, separated by spaces, whose objects gc reports in receipts of erasures
-``DOLMEN_INGEST_QUEUE``       URL of the queue that ingest takes its messages from: its backlog may be handed over
-``DOLMEN_DELETE_QUEUE``       URL of the queue that delete takes its messages from
-``DOLMEN_DEAD_LETTERS``       URL of the function's dead-letter queue; if both its queues are of SQS, the
-                              function sends messages again and gives them up itself
-                              (``dolmen.service.functions.deliveries``)
-============================  =========================================================================================
-
-``dolmen.service.handover.emr_serverless`` has the settings of jobs; by default, no work is handed over to them. The
-store has settings of its own (``AWS_ENDPOINT_URL_S3``, ``DOLMEN_S3_READ_TIMEOUT``, ...).
+docs/configuration.md describes the variables. ``dolmen.service.handover.emr_serverless`` has the settings of jobs; by
+default, no work is handed over to them.
 """
 
 from __future__ import annotations
@@ -43,7 +28,7 @@ if TYPE_CHECKING:  # they import all of maintenance, and the readers of files
 
 @dataclass(frozen=True, slots=True)
 class FunctionSettings:
-    """The settings of a function: see the module's documentation. ``jobs`` is None if no work is handed over."""
+    """The settings of a function: see docs/configuration.md. ``jobs`` is None if no work is handed over."""
 
     database: str
     landing_prefix: str = PREFIX

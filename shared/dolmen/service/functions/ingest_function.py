@@ -1,25 +1,7 @@
 """Ingests the dropped files that one event announces: the work of the ingest function.
 
-The calls, from event to commit::
-
-    ingest_event
-      Deliveries.groups                 messages that may have killed a function are handled apart
-        announcements.read_drops        the dropped objects that each message announces
-        handover_records.hand_over      large or very many drops: writes a record for a job instead
-        Deliveries.send_back_excess     drops that there is no time for go back to the queue at once
-        ingest_drops                    the others, in one commit
-          Landing.path_of                 the table, from the key
-          batch.apply_together          one transaction for all drops; skips those applied before
-            DropIngestion.add_to        reads one file and adds its rows
-              formats.read              the file as record batches of the table's schema
-            Transaction.commit          uploads the rows, then commits; also commits which files are rejected
-          reject.reject_drop            a file that cannot be read: copies it, writes a report
-          apply_landing_policy          tags, keeps or expires the file
-      Deliveries.finish                 sends unfinished messages again, gives hopeless ones up
-      jobs.request_job                  starts a job for the records, if none is running
-
-If there is an application for jobs (``dolmen.service.handover.emr_serverless``), a message is acknowledged once the
-record of its drops is written.
+ARCHITECTURE.md ("Walk 1") follows the calls from event to commit. If there is an application for jobs
+(``dolmen.service.handover.emr_serverless``), a message is acknowledged once the record of its drops is written.
 """
 
 from __future__ import annotations
@@ -65,8 +47,7 @@ _METRIC_NAMES = {
 def ingest_event(resources: FunctionResources, batch: Sequence[Message], invocation: Invocation) -> BatchResponse:
     """Ingests the drops that the messages of an event announce; returns the messages to deliver again.
 
-    Raises:
-        RuntimeError: the event came without a queue, and is not done.
+    Raises RuntimeError if the event came without a queue, and is not done.
     """
     return _IngestEvent(resources, batch, invocation).run()
 

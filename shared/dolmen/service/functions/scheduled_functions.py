@@ -1,22 +1,12 @@
 """The functions that a schedule calls: a round of maintenance, and garbage collection.
 
-The calls of a round, from event to commit::
-
-    compact_event
-      _start_jobs                       for drops handed over, and tables too large for a function
-      Database.maintain                 the other tables: dolmen.maintenance.round, step by step
-        expire, resolve, compact, index, merge, publish   each a commit, or several
-      measures_of_round, Database.stats the metrics
-
-``dolmen.maintenance.round`` describes the events.
+``dolmen.maintenance.round`` describes the events, and does the steps of a round.
 
 Jobs are started only where there is an application for them (``dolmen.service.handover.emr_serverless``). The ingest
 function starts a job when it hands drops over. But a running job may have listed the records before that, a job may
 have died, or could not be started. So each round starts a job if there are records and no job is running.
 
-Tables with more to compact than a function should do go to a job too. A function of 1,769 MB, which is one processor,
-compacts about 50 MB a second and is stopped after 15 minutes: 32 GiB take 11 or 12 functions, which is a round. A
-larger table would take several rounds, in which other tables wait; a job spreads over more processors.
+Tables with more to compact than functions can do in a round go to a job too, so that other tables need not wait.
 """
 
 from __future__ import annotations
@@ -66,10 +56,7 @@ MAX_LOGGED_FAILURES = 100
 def compact_event(resources: FunctionResources, event: Any, invocation: Invocation) -> dict[str, Any]:
     """Does a round of maintenance; returns whether it finished, and the version.
 
-    A table that fails does not stop the others.
-
-    Raises:
-        RuntimeError: names all steps that failed.
+    A table that fails does not stop the others: RuntimeError names all steps that failed.
     """
     request, database, logger = CompactRequest.of(event), resources.database, invocation.logger
     deadline = Deadline(context_of(database).runtime, invocation.remaining_seconds)
@@ -101,11 +88,7 @@ def compact_event(resources: FunctionResources, event: Any, invocation: Invocati
 
 
 def gc_event(resources: FunctionResources, event: Any, invocation: Invocation) -> dict[str, Any]:
-    """Collects garbage; returns whether it finished, and the version.
-
-    Raises:
-        RuntimeError: objects could not be deleted.
-    """
+    """Collects garbage; returns whether it finished, and the version. Raises RuntimeError if any object remains."""
     request, database, logger = GcRequest.of(event), resources.database, invocation.logger
     deadline = Deadline(context_of(database).runtime, invocation.remaining_seconds)
     collected = database.gc(dry_run=request.dry_run, deadline=deadline, outside=resources.settings.outside)

@@ -11,27 +11,15 @@ A request waits for at most 15 seconds: the callers are functions whose time is 
 tries again.
 
 Jobs are scripts beside the archive of their Python packages (``scripts/spark-package.py``), which Spark unpacks on
-every machine as ``environment``. Region, endpoint and credentials are the ordinary AWS configuration. The settings say
-which work is handed over, and where jobs run:
-
-==================================  ===================================================================================
-``DOLMEN_SPARK_APPLICATION``        id of the application on EMR Serverless; empty: no work is handed over
-``DOLMEN_SPARK_ROLE``               ARN of the role that jobs run as
-``DOLMEN_SPARK_JOBS``               where ``scripts/spark-package.py`` has put the jobs: ``s3://bucket/prefix/<digest>``
-``DOLMEN_SPARK_PARAMETERS``         more parameters for spark-submit, such as ``--conf spark.executor.memory=8g``
-``DOLMEN_SPARK_TIMEOUT_MINUTES``    a job that runs longer is cancelled; 720 by default
-``DOLMEN_HANDED_URL``               where drops are recorded for a job; required where there is an application
-``DOLMEN_HANDOVER_BYTES``           a dropped file that is larger goes to a job; empty: size does not matter
-``DOLMEN_HANDOVER_BACKLOG``         while more messages than this wait, all drops go to a job; empty: never
-``DOLMEN_HANDOVER_COMPACT_BYTES``   a table with more than this to compact goes to a job; 32 GiB by default
-==================================  ===================================================================================
+every machine as ``environment``. Region, endpoint and credentials are the ordinary AWS configuration. The settings
+(docs/configuration.md) say which work is handed over, and where jobs run.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from itertools import takewhile
@@ -90,26 +78,13 @@ class JobService(Protocol):
     """A service that runs jobs."""
 
     def runs(self) -> list[JobRun]:
-        """All runs of the last days, alive or ended, in any order; the newest may be missing.
-
-        Raises:
-            AccessDeniedError, NotFoundError, StoreUnavailableError: they cannot be listed.
-        """
+        """All runs of the last days, alive or ended, in any order; the newest may be missing."""
 
     def start(self, job: SparkJob, token: str) -> str:
-        """Starts a run, unless this token has started one already, and returns the run's id.
-
-        Raises:
-            InputError, AccessDeniedError, NotFoundError: refused.
-            StoreUnavailableError: it may have been started; the call may be repeated.
-        """
+        """Starts a run, unless this token has started one already, and returns its id. The call may be repeated."""
 
     def run(self, id_: str) -> JobRun | None:
-        """The current state of a run; None if the service does not know it yet.
-
-        Raises:
-            AccessDeniedError, StoreUnavailableError: it cannot be read.
-        """
+        """The current state of a run; None if the service does not know it yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +92,7 @@ class EnsureResult:
     """The result of ``ensure_running``.
 
     Args:
-        outcome: ``started``; ``alive``: one was running, or about to; ``held``: runs have failed, and the next one must
-            wait.
+        outcome: ``held``: runs have failed, and the next one must wait.
         run: id of the run; for ``held``, of the last one.
         wait_seconds: for ``held``, the time until the next run may start.
     """
@@ -129,12 +103,7 @@ class EnsureResult:
 
 
 def ensure_running(service: JobService, job: SparkJob, now_us: int) -> EnsureResult:
-    """Starts a run of a job unless one is alive; see the module's documentation.
-
-    Raises:
-        AccessDeniedError, InputError, NotFoundError, StoreUnavailableError: it may not have been started. The caller
-            tries again later.
-    """
+    """Starts a run of a job unless one is alive. After an Error, it may not have been started: try again later."""
     runs = sorted((run for run in service.runs() if run.name == job.name), key=lambda run: (run.created_us, run.id))
     for run in reversed(runs):
         if run.alive:
@@ -210,11 +179,8 @@ def load_job(database_url: str, handover_url: str) -> SparkJob:
 
 def compact_job(database_url: str, table: str) -> SparkJob:
     """Compacts a table."""
-    return SparkJob(
-        f"dolmen-compact-{table}-{_short_digest(database_url)}",
-        "compact.py",
-        ("--database", database_url, "--table", table),
-    )
+    arguments = ("--database", database_url, "--table", table)
+    return SparkJob(f"dolmen-compact-{table}-{_short_digest(database_url)}", "compact.py", arguments)
 
 
 def _short_digest(*texts: str) -> str:
@@ -248,7 +214,7 @@ _PASSED_ON = (
 
 @dataclass(frozen=True, slots=True)
 class JobSettings:
-    """The settings of jobs: see the module's documentation. ``environment`` has variables that jobs get too."""
+    """The settings of jobs: see docs/configuration.md. ``environment`` has variables that jobs get too."""
 
     application: str
     role: str
@@ -259,15 +225,11 @@ class JobSettings:
     drop_bytes: int | None = None
     backlog: int | None = None
     compact_bytes: int = DEFAULT_COMPACT_BYTES
-    environment: tuple[tuple[str, str], ...] = field(default=())
+    environment: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> JobSettings | None:
-        """Reads settings from environment variables; None without an application.
-
-        Raises:
-            InputError: one is missing or wrong; names it.
-        """
+        """Reads settings from environment variables; None without an application. Raises InputError."""
         application = environment.get("DOLMEN_SPARK_APPLICATION", "")
         if not application:
             return None
@@ -336,7 +298,7 @@ class EmrServerless:
         return AwsService("emr-serverless", about, _CONFIG)
 
     def runs(self) -> list[JobRun]:
-        """See ``JobService``. All older runs have ended: no run lasts longer than the time that is listed."""
+        """All older runs have ended: no run lasts longer than the time that is listed."""
         longest = timedelta(minutes=self._settings.timeout_minutes + _QUEUED_MINUTES, days=1)
         since = _EPOCH + timedelta(microseconds=self._runtime.clock_us()) - longest
         found: list[JobRun] = []
@@ -349,7 +311,7 @@ class EmrServerless:
             more = {"nextToken": response["nextToken"]}
 
     def start(self, job: SparkJob, token: str) -> str:
-        """See ``JobService``. The request's settings go into the token: one token with two requests is refused."""
+        """The request's settings go into the token: one token with two requests is refused."""
         settings = self._settings
         request = {
             "name": job.name,

@@ -5,9 +5,8 @@ A record is one object, ``<digest>.json``, below a URL of its own (``DOLMEN_HAND
     {"format": 1, "drops": [{"bucket": "...", "key": "...", "size": 1, "etag": "...", "version": null, ...}, ...]}
 
 It is created before its message is acknowledged, and its name is a digest of its content: a message that is delivered
-again writes the same record. A job removes a record when all of its drops are finished: each is committed, a duplicate,
-rejected, superseded or ignored. A job that dies leaves it to the next one. A drop that is ingested twice is applied
-once, by ``Drop.id``.
+again writes the same record. A job removes a record when all of its drops are finished. A job that dies leaves it to
+the next one. A drop that is ingested twice is applied once, by ``Drop.id``.
 """
 
 from __future__ import annotations
@@ -73,12 +72,7 @@ class HandoverRecords:
         return self._store.url
 
     def add(self, drops: Sequence[Drop]) -> str:
-        """Writes a record, unless it exists, and returns its key. Once this returns, the drops cannot be lost.
-
-        Raises:
-            InputError: no drops.
-            StoreUnavailableError, AccessDeniedError: the record may not exist.
-        """
+        """Writes a record, unless it exists, and returns its key. Raises InputError if there are no drops."""
         if not drops:
             raise InputError("a record of no drops: there is nothing to hand over")
         each = {drop.id: drop for drop in drops}
@@ -94,8 +88,7 @@ class HandoverRecords:
 
         Raises:
             CorruptionError: a record differs from its digest; names it.
-            UnsupportedFormatError: a record of a newer dolmen.
-            StoreUnavailableError, AccessDeniedError: the records cannot be read.
+            UnsupportedFormatError: a newer dolmen wrote a record.
         """
         unreadable: CorruptionError | UnsupportedFormatError | None = None
         for info in sorted(self._list(), key=lambda info: (info.last_modified_us, info.key)):
@@ -118,11 +111,7 @@ class HandoverRecords:
         return PendingRecords(records, age_us / 1e6)
 
     def remove(self, record: HandoverRecord) -> None:
-        """Removes a record whose drops are all finished, unless it was removed before.
-
-        Raises:
-            StoreUnavailableError: the record may still exist; ingesting it again does no harm.
-        """
+        """Removes a record whose drops are all finished. If that fails, ingesting it again does no harm."""
         for outcome in self._store.delete([record.key]):
             if outcome.error is not None:
                 raise StoreUnavailableError(f"cannot remove {self.url}/{outcome.key}: {outcome.error}")
@@ -173,7 +162,7 @@ def hand_over(
 ) -> dict[int, DropOutcome]:
     """Writes ONE record of the drops for a job. All others are left to the caller.
 
-    These are drops that are not files of a table, that were ingested before, or whose table does not exist.
+    The others are not files of a table, were ingested before, or have no table.
 
     Args:
         larger_than: hand over drops of more bytes than this; None: size does not matter.

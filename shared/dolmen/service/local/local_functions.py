@@ -1,8 +1,7 @@
 """The Lambda functions on this machine: loaded by path, called with the events that Lambda would give them.
 
-The scheduled functions run in a process of their own, because a round of compaction keeps a processor busy for minutes
-and ingest must not wait for it. The process ends when its standard input is closed, also because the pipeline was
-killed.
+The scheduled functions run in a process of their own, so that ingest need not wait for compaction. The process ends
+when its standard input is closed, also because the pipeline was killed.
 """
 
 from __future__ import annotations
@@ -42,18 +41,12 @@ def functions_directory() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryFailure:
-    """Why a message failed.
-
-    Args:
-        final: it can never be applied, so it is not delivered again.
-        postponed: it was not begun, for lack of time.
-        waiting: it is a drop whose table does not exist.
-    """
+    """Why a message failed."""
 
     reason: str
-    final: bool = False
-    postponed: bool = False
-    waiting: bool = False
+    final: bool = False  # it can never be applied, so it is not delivered again
+    postponed: bool = False  # it was not begun, for lack of time
+    waiting: bool = False  # it is a drop whose table does not exist
 
 
 @dataclass(slots=True)
@@ -82,11 +75,7 @@ class InvocationContext:
 class LocalFunction:
     """One function, warm: its ``app.py`` is loaded once.
 
-    Args:
-        directory: the directory of ``app.py``.
-        log: the file for its log.
-        sink: called with its log records.
-        at_once: call ``sink`` when it logs (``sink`` must not print then) instead of after the invocation.
+    It calls ``sink`` with its log records, after the invocation or ``at_once`` (``sink`` must not print then).
     """
 
     def __init__(self, directory: Path, log: Path, sink: LogSink, runtime: Runtime, *, at_once: bool = False) -> None:
@@ -201,13 +190,9 @@ ScheduledLogSink = Callable[[str, str, int, dict[str, Any]], None]
 
 
 class Schedule:
-    """The process that calls the functions, as the pipeline sees it.
+    """The process that calls the functions, as the pipeline sees it; ``poll`` calls ``sink`` with their log records.
 
-    Args:
-        functions: the directory of the functions.
-        log: the file that the functions' log goes to.
-        seconds: by function, the pause from the end of one call to the beginning of the next.
-        sink: called by ``poll`` with their log records.
+    ``seconds`` are, by function, the pause from the end of one call to the beginning of the next.
     """
 
     def __init__(

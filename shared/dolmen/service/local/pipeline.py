@@ -49,11 +49,7 @@ class LocalLayout:
 
     @classmethod
     def under(cls, root: str | os.PathLike[str], database: str | None = None) -> LocalLayout:
-        """The ordinary layout in one directory.
-
-        Args:
-            database: its URL, if it is elsewhere.
-        """
+        """The ordinary layout in one directory; ``database`` is the URL of one elsewhere."""
         base = Path(root).expanduser().absolute()
         names = (base / name for name in ("landing", "queue", "rejected", "dead-letters", "state"))
         return cls(database or str(base / "database"), *names)
@@ -142,7 +138,6 @@ class LocalEvent:
         function: ``ingest``, ``delete``, ``compact`` or ``gc``; ``schedule`` for the process that calls the latter two;
             ``report`` for the server of the page about the database's health.
         text: the text that a function logged ("drop ingested", "committed", ...), or "given up".
-        level: as in ``logging``.
         facts: named details: names and numbers, never values of the data.
     """
 
@@ -200,18 +195,14 @@ def run_local(
     time: unfinished messages are delivered again, and applied once.
 
     Args:
-        database: its URL, or a directory.
-        landing_dir: files go to ``<table>/...`` in it, and stay there, unless their table says otherwise.
-        queue_dir: delete requests are ``*.json`` files in it, and are removed when they are applied.
+        landing_dir, queue_dir: see ``LocalLayout``.
         functions_dir: functions to run instead of dolmen's own.
         poll_seconds: the pause between two looks.
         once: end as soon as all files and requests have been handled or given up.
         auto_create: create a table that does not exist from the first file dropped for it.
-        compact_seconds: seconds between two calls of the compact function; None = never.
-        gc_seconds: the same for the gc function.
+        compact_seconds, gc_seconds: seconds between two calls of the function; None = never.
         page_port: serve the page about the database's health at this port of 127.0.0.1; 0 = any free one, None = none.
             An event has its address.
-        on_event: called with each event.
 
     Raises:
         InputError: another process runs on these directories, there are no functions, or the port is in use.
@@ -300,8 +291,7 @@ class _Line:
         text = json.dumps({"function": self.function.name, **about, "body": letter.body}, indent=2, ensure_ascii=False)
         path = self.layout.dead_letters / f"{self.function.name}-{letter.id}.json"
         write_whole(path, text + "\n")
-        event = LocalEvent(self.function.name, "given up", logging.ERROR, {**about, "dead_letter": str(path)})
-        self.on_event(event)
+        self.on_event(LocalEvent(self.function.name, "given up", logging.ERROR, about | {"dead_letter": str(path)}))
 
 
 @contextmanager
@@ -331,9 +321,7 @@ def _settings(layout: LocalLayout, auto_create: bool) -> dict[str, str]:
         "DOLMEN_LANDING_URL": layout.landing.as_uri(),
         "DOLMEN_REJECTED_URL": layout.rejected.as_uri(),
         "DOLMEN_AUTO_CREATE": "1" if auto_create else "0",
-        "DOLMEN_OUTSIDE": " ".join(
-            folder.as_uri() for folder in (layout.landing, layout.rejected, layout.dead_letters)
-        ),
+        "DOLMEN_OUTSIDE": " ".join(each.as_uri() for each in (layout.landing, layout.rejected, layout.dead_letters)),
     }
 
 
