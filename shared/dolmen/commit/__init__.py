@@ -3,5 +3,5 @@
 docs/protocol.md is its specification.
 It imports ``dolmen.entries.segments``, ``dolmen.format``, ``dolmen.store`` and the rooms below them, but neither
 ``dolmen.rows.write`` nor ``dolmen.rows.scan``: a commit reads no rows.
-Begin with ``dolmen.commit.loop`` and ``dolmen.commit.change``.
+Begin with ``dolmen.commit.loop``, then ``dolmen.commit.readback`` and ``dolmen.commit.change``.
 """

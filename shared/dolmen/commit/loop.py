@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 
 import msgspec
 
@@ -19,7 +18,8 @@ from dolmen.base import arguments
 from dolmen.base.runtime import POINTER_PUT, Signal, attempts
 from dolmen.commit.change import Change, Effects, Statement, join_messages, make_version, summarize
 from dolmen.commit.draft import Draft
-from dolmen.commit.head import STAMP_SECONDS, Base, Head, Look, Stamp, commit_of
+from dolmen.commit.head import STAMP_SECONDS, Base, Head, Look, Stamp
+from dolmen.commit.readback import Readback, read_back
 from dolmen.commit.root_budget import RootBudget
 from dolmen.commit.uploads import PendingUploads
 from dolmen.errors import CorruptionError, Error, ObjectNotFoundError, StoreUnavailableError, UnknownOutcomeError
@@ -373,35 +373,6 @@ class Leader:
             else:
                 outcome = Committed(manifest, each.found, member.tries, next(rest), each.change)
             self._queue.end(member, outcome)
-
-
-class Readback(Enum):
-    """The outcome of an attempt, as the store shows it."""
-
-    OURS = "ours"
-    THEIRS = "theirs"
-    UNMOVED = "the pointer is still the one the attempt was based on"
-    TURN = "the pointer names the same version, and another turn"
-    UNKNOWN = "unreadable"
-
-
-def read_back(head: Head, base: Base, commit_id: str) -> Readback:
-    """Looks for the commit that followed ``base``. Leaves ``head`` refreshed.
-
-    No other place resolves an ambiguous PUT of the pointer. An object that cannot be read proves nothing.
-    """
-    try:
-        newest = head.refresh()
-        if newest.etag == base.etag:
-            return Readback.UNMOVED
-        if newest.manifest.version == base.manifest.version:
-            return Readback.TURN  # the ETag that the attempt depends on will never come back
-        found = commit_of(head, newest.manifest, base.manifest.version + 1)
-    except Error:
-        return Readback.UNKNOWN
-    if found is None:
-        return Readback.UNKNOWN
-    return Readback.OURS if found.commit_id == commit_id else Readback.THEIRS
 
 
 def _swing(head: Head, base: Base, manifest: Manifest, stamp: Stamp) -> str | None:

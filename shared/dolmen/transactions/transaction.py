@@ -27,7 +27,7 @@ from dolmen.rows.write.data_file import check_storable
 from dolmen.transactions.erase import Subject, forget_subjects
 from dolmen.transactions.keys import check_key, check_sortable
 from dolmen.transactions.snapshot import Moment, clone_table
-from dolmen.transactions.transaction_table import DoneT, ErasedT, TransactionTable, refuse_message
+from dolmen.transactions.transaction_table import CommitT, ErasedT, TransactionTable, refuse_message
 from dolmen.transactions.unit_of_work import Commit, UnitOfWork
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ TableT = TypeVar("TableT")
 RenamedT = TypeVar("RenamedT")
 
 
-class CatalogVerbs(Generic[DoneT, ErasedT, TableT, RenamedT]):
+class CatalogVerbs(Generic[CommitT, ErasedT, TableT, RenamedT]):
     """The verbs that change the set of tables, for a database and for a transaction.
 
     ``request`` and ``message`` are the same in all calls: see ``Table.append``.
@@ -51,11 +51,11 @@ class CatalogVerbs(Generic[DoneT, ErasedT, TableT, RenamedT]):
         message: str | None,
         *,
         needs_newest: bool = False,
-    ) -> DoneT:
+    ) -> CommitT:
         """Runs one statement, on the newest version if it needs that, and else on the newest known one."""
         raise NotImplementedError
 
-    def _erased(self, id_: str, done: DoneT) -> ErasedT:
+    def _erased(self, id_: str, done: CommitT) -> ErasedT:
         """The result of an erasure with this id."""
         raise NotImplementedError
 
@@ -63,7 +63,7 @@ class CatalogVerbs(Generic[DoneT, ErasedT, TableT, RenamedT]):
         """The table that a statement has made."""
         raise NotImplementedError
 
-    def _renamed(self, name: str, done: DoneT) -> RenamedT:
+    def _renamed(self, name: str, done: CommitT) -> RenamedT:
         """The result of a renaming."""
         raise NotImplementedError
 
@@ -114,7 +114,7 @@ class CatalogVerbs(Generic[DoneT, ErasedT, TableT, RenamedT]):
         self._apply("create_table", statement, message)
         return self._handle(name)
 
-    def drop_table(self, name: str, *, request: str | None = None, message: str | None = None) -> DoneT:
+    def drop_table(self, name: str, *, request: str | None = None, message: str | None = None) -> CommitT:
         """Drops a table. Older versions still read it until they expire.
 
         Args:
@@ -246,7 +246,7 @@ class CatalogVerbs(Generic[DoneT, ErasedT, TableT, RenamedT]):
         done = self._apply("forget", statement, message)
         return self._erased(ids[-1], done)
 
-    def set(self, *, request: str | None = None, message: str | None = None, **changes: Any) -> DoneT:
+    def set(self, *, request: str | None = None, message: str | None = None, **changes: Any) -> CommitT:
         """Changes settings of this database, in one commit: ``set(retention="7d")``.
 
         Args:

@@ -35,13 +35,13 @@ from dolmen.transactions.row_statements import Mode, TableChange
 from dolmen.transactions.snapshot import Moment, restore_table
 from dolmen.transactions.unit_of_work import UnitOfWork
 
-DoneT = TypeVar("DoneT")
+CommitT = TypeVar("CommitT")
 ErasedT = TypeVar("ErasedT")
 ColumnChange: TypeAlias = evolution.SchemaChange | Callable[[Schema], evolution.SchemaChange]
 """A change of columns, or a function that makes it for the table's present columns."""
 
 
-class TableVerbs(ReadableTable, Generic[DoneT, ErasedT]):
+class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
     """A table that can be changed. A subclass decides whether a call is a commit, or a part of a transaction.
 
     ``request`` and ``message`` are the same in all calls: see ``append``.
@@ -58,7 +58,7 @@ class TableVerbs(ReadableTable, Generic[DoneT, ErasedT]):
         may_delay_files: bool = False,
         reads_rows: bool = False,
         needs_newest: bool = False,
-    ) -> DoneT:
+    ) -> CommitT:
         """Runs one statement.
 
         Args:
@@ -69,7 +69,7 @@ class TableVerbs(ReadableTable, Generic[DoneT, ErasedT]):
         """
         raise NotImplementedError
 
-    def _erased(self, id_: str, done: DoneT) -> ErasedT:
+    def _erased(self, id_: str, done: CommitT) -> ErasedT:
         """The result of an erasure with this id."""
         raise NotImplementedError
 
@@ -81,7 +81,7 @@ class TableVerbs(ReadableTable, Generic[DoneT, ErasedT]):
         request: str | None = None,
         message: str | None = None,
         leave_out_erased: bool | None = None,
-    ) -> DoneT:
+    ) -> CommitT:
         """Adds rows. Keys are not checked: appending a key twice gives two rows (see ``upsert``).
 
         Args:
@@ -120,7 +120,7 @@ class TableVerbs(ReadableTable, Generic[DoneT, ErasedT]):
         request: str | None = None,
         message: str | None = None,
         leave_out_erased: bool | None = None,
-    ) -> DoneT:
+    ) -> CommitT:
         """Adds rows, provided that the table has none of their primary keys, and that no two of them have the same.
 
         Of two that insert a key at the same time, one gets DuplicateKeyError. Files that may have one of the keys, by
@@ -154,7 +154,7 @@ class TableVerbs(ReadableTable, Generic[DoneT, ErasedT]):
         request: str | None = None,
         message: str | None = None,
         leave_out_erased: bool | None = None,
-    ) -> DoneT:
+    ) -> CommitT:
         """Adds rows in place of all older rows with their keys, without reading any. Among equal keys the last wins.
 
         Args:
@@ -185,7 +185,7 @@ class TableVerbs(ReadableTable, Generic[DoneT, ErasedT]):
         request: str | None = None,
         message: str | None = None,
         leave_out_erased: bool | None = None,
-    ) -> DoneT:
+    ) -> CommitT:
         """Replaces all rows in one commit. Older versions still show the old rows until they expire.
 
         Args:
@@ -218,7 +218,7 @@ class TableVerbs(ReadableTable, Generic[DoneT, ErasedT]):
         mode: Mode = "tombstone",
         request: str | None = None,
         message: str | None = None,
-    ) -> DoneT:
+    ) -> CommitT:
         """Deletes the present rows for which a predicate is TRUE, or that have one of the keys.
 
         A tombstone costs three small PUTs and reads nothing, whatever the table's size. ``mode="positions"`` finds the
@@ -291,7 +291,7 @@ class TableVerbs(ReadableTable, Generic[DoneT, ErasedT]):
         parameters: Parameters | None = None,
         request: str | None = None,
         message: str | None = None,
-    ) -> DoneT:
+    ) -> CommitT:
         """Gives rows new values, in one commit. Other rows stay as they are in their files.
 
         If what it reads changes before the commit, it starts again on the newest version: concurrent updates lose
@@ -327,7 +327,7 @@ class TableVerbs(ReadableTable, Generic[DoneT, ErasedT]):
         *,
         request: str | None = None,
         message: str | None = None,
-    ) -> DoneT:
+    ) -> CommitT:
         """Updates, deletes and inserts rows by those of a source, in one commit (SQL's MERGE).
 
         A row of the table (``target``) and one of the source match when the columns ``on`` are equal in both; NULL
@@ -381,7 +381,7 @@ class TableVerbs(ReadableTable, Generic[DoneT, ErasedT]):
         comment: str = "",
         request: str | None = None,
         message: str | None = None,
-    ) -> DoneT:
+    ) -> CommitT:
         """Adds a column, in one commit that touches no file. Existing rows get ``default``.
 
         Args:
@@ -408,7 +408,7 @@ class TableVerbs(ReadableTable, Generic[DoneT, ErasedT]):
         change = evolution.AddColumn(name, _arrow_type(type), nullable, default_json(name, type, default), comment)
         return self._alter(change, request, message)
 
-    def drop_column(self, name: str, *, request: str | None = None, message: str | None = None) -> DoneT:
+    def drop_column(self, name: str, *, request: str | None = None, message: str | None = None) -> CommitT:
         """Drops a column, in one commit that touches no file. Older versions still show it until they expire.
 
         Its values leave the disk when the files that hold them are compacted, and those versions expire. A new column
@@ -425,7 +425,7 @@ class TableVerbs(ReadableTable, Generic[DoneT, ErasedT]):
         """
         return self._alter(evolution.DropColumn(arguments.text("name", name)), request, message)
 
-    def rename_column(self, old: str, new: str, *, request: str | None = None, message: str | None = None) -> DoneT:
+    def rename_column(self, old: str, new: str, *, request: str | None = None, message: str | None = None) -> CommitT:
         """Renames a column, in one commit that touches no file. Settings that name it follow.
 
         Args:
@@ -445,7 +445,7 @@ class TableVerbs(ReadableTable, Generic[DoneT, ErasedT]):
         change = evolution.RenameColumn(arguments.text("old", old), arguments.text("new", new))
         return self._alter(change, request, message)
 
-    def make_nullable(self, name: str, *, request: str | None = None, message: str | None = None) -> DoneT:
+    def make_nullable(self, name: str, *, request: str | None = None, message: str | None = None) -> CommitT:
         """Allows NULL in a column from now on.
 
         Raises:
@@ -460,7 +460,7 @@ class TableVerbs(ReadableTable, Generic[DoneT, ErasedT]):
 
     def widen_column(
         self, name: str, type: pa.DataType, *, request: str | None = None, message: str | None = None
-    ) -> DoneT:
+    ) -> CommitT:
         """Gives a column a type that has all values of its own, in one commit that touches no file.
 
         Args:
@@ -480,7 +480,7 @@ class TableVerbs(ReadableTable, Generic[DoneT, ErasedT]):
         change = evolution.WidenColumn(arguments.text("name", name), _arrow_type(type))
         return self._alter(change, request, message)
 
-    def set_default(self, name: str, default: Any, *, request: str | None = None, message: str | None = None) -> DoneT:
+    def set_default(self, name: str, default: Any, *, request: str | None = None, message: str | None = None) -> CommitT:
         """Changes the value of future rows that are written without a column; existing rows keep theirs.
 
         Args:
@@ -503,7 +503,7 @@ class TableVerbs(ReadableTable, Generic[DoneT, ErasedT]):
 
         return self._alter(change, request, message)
 
-    def reorder(self, columns: Sequence[str], *, request: str | None = None, message: str | None = None) -> DoneT:
+    def reorder(self, columns: Sequence[str], *, request: str | None = None, message: str | None = None) -> CommitT:
         """Changes the order in which scans return columns: these come first, and the others as they were.
 
         Raises:
@@ -516,7 +516,7 @@ class TableVerbs(ReadableTable, Generic[DoneT, ErasedT]):
         """
         return self._alter(evolution.Reorder(tuple(arguments.names("columns", columns))), request, message)
 
-    def comment(self, name: str, comment: str, *, request: str | None = None, message: str | None = None) -> DoneT:
+    def comment(self, name: str, comment: str, *, request: str | None = None, message: str | None = None) -> CommitT:
         """Says what a column is, for people; an empty text takes that away.
 
         Args:
@@ -532,7 +532,7 @@ class TableVerbs(ReadableTable, Generic[DoneT, ErasedT]):
 
     def set_sort_key(
         self, columns: str | Sequence[str] | None, *, request: str | None = None, message: str | None = None
-    ) -> DoneT:
+    ) -> CommitT:
         """Sorts new files by other columns. Existing files are sorted when they are compacted.
 
         Args:
@@ -549,7 +549,7 @@ class TableVerbs(ReadableTable, Generic[DoneT, ErasedT]):
         names = [] if columns is None else arguments.names("columns", columns)
         return self._alter(evolution.SetSortKey(tuple(names)), request, message)
 
-    def set(self, *, request: str | None = None, message: str | None = None, **changes: Any) -> DoneT:
+    def set(self, *, request: str | None = None, message: str | None = None, **changes: Any) -> CommitT:
         """Changes settings of this table, in one commit: ``set(ttl="event_time 90d", target_file_bytes="256MB")``.
 
         Args:
@@ -587,7 +587,7 @@ class TableVerbs(ReadableTable, Generic[DoneT, ErasedT]):
         settled: bool = True,
         request: str | None = None,
         message: str | None = None,
-    ) -> DoneT:
+    ) -> CommitT:
         """Makes this table what it was in an earlier version; its name stays. See ``Database.restore``.
 
         Raises:
@@ -609,7 +609,7 @@ class TableVerbs(ReadableTable, Generic[DoneT, ErasedT]):
 
         return self._apply("restore", statement, message, request, needs_newest=True)
 
-    def _alter(self, column_change: ColumnChange, request: str | None, message: str | None) -> DoneT:
+    def _alter(self, column_change: ColumnChange, request: str | None, message: str | None) -> CommitT:
         def statement(change: TableChange) -> None:
             unit, entry = change.unit, change.entry
             altered = column_change(entry.schema) if callable(column_change) else column_change
@@ -641,7 +641,11 @@ class TransactionTable(TableVerbs[None, str]):
         return self._unit.entry(self.name)
 
     def _view(self) -> View:
-        return View(self._context, self._snapshot(), self.name, self._unit.uploads.read)
+        return View(self._context, self._snapshot(), self.name, self._read_upload)
+
+    def _read_upload(self, key: str, offset: int, length: int) -> bytes | None:
+        # A method of this object, so that a scan which holds it stays in this process, too.
+        return self._unit.uploads.read(key, offset, length)
 
     def _note_read(self, predicate: Predicate | None) -> None:
         self._unit.depend_on_rows(self.name, predicate)

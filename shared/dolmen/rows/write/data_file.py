@@ -202,7 +202,7 @@ class SplicedObject(Generic[Output]):
         self._position, self._state = self._position + end - first, sums.end(difference)
 
 
-Segment: TypeAlias = CopiedGroups | Iterable[pa.RecordBatch]
+RowsSource: TypeAlias = CopiedGroups | Iterable[pa.RecordBatch]
 """Rows of the files to write: row groups of other files, or batches."""
 
 _MOST_ENCODERS = 8
@@ -257,7 +257,7 @@ def write_spliced_files(
     store: ObjectStore,
     table_name: str,
     table: TableEntry,
-    segments: Iterable[Segment],
+    sources: Iterable[RowsSource],
     runtime: Runtime,
     options: WriteOptions,
     name: Callable[[], str],
