@@ -13,6 +13,7 @@ from dolmen.api.table import Table
 from dolmen.api.upkeep import MaintainableDatabase
 from dolmen.base import arguments
 from dolmen.base.runtime import Runtime, shared_runtime
+from dolmen.base.units import short_repr
 from dolmen.commit.change import applied_by
 from dolmen.commit.head import Context, Head
 from dolmen.commit.versions import commits
@@ -461,9 +462,7 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
             37
         """
         if not callable(function):
-            raise InputError(
-                f"function={arguments.short_repr(function)} is not callable: give a function of a transaction"
-            )
+            raise InputError(f"function={short_repr(function)} is not callable: give a function of a transaction")
         return replay(self._context, function, message=message)[0]
 
     def sql(self, query: str, parameters: Parameters = None) -> SqlResult:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from dolmen.base import arguments
+from dolmen.base.units import short_repr
 from dolmen.commit.head import Context
 from dolmen.errors import InputError, TableNotFoundError
 from dolmen.store import open_store
@@ -138,7 +139,7 @@ class MaintainableDatabase:
 
         chosen = arguments.names("steps", steps) if steps is not None else []
         if unknown := sorted(set(chosen) - set(STEPS)):
-            raise InputError(f"no step {arguments.short_repr(unknown[0])}; there are: {', '.join(STEPS)}")
+            raise InputError(f"no step {short_repr(unknown[0])}; there are: {', '.join(STEPS)}")
         return maintain(
             self._context,
             tables=None if tables is None else arguments.names("tables", tables),

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from dolmen.base import arguments
 from dolmen.base.runtime import WRITER_BATCH, attempts
-from dolmen.base.units import MIB
+from dolmen.base.units import MIB, short_repr
 from dolmen.commit.change import ExpectErasures
 from dolmen.commit.head import Context
 from dolmen.commit.loop import copy_error
@@ -127,7 +127,7 @@ class BufferedWriter:
         self._max_rows = arguments.number("max_rows", max_rows, 1)
         self._max_bytes = arguments.number("max_bytes", max_bytes, 1)
         if isinstance(max_seconds, bool) or not isinstance(max_seconds, int | float) or not max_seconds >= 0:
-            raise InputError(f"max_seconds={arguments.short_repr(max_seconds)}: give seconds, 0 or more")
+            raise InputError(f"max_seconds={short_repr(max_seconds)}: give seconds, 0 or more")
         self._max_seconds = max_seconds
         self._changed, self._committing = threading.Condition(), threading.Lock()
         self._buffer = _Buffer()

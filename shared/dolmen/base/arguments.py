@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Sequence
 from operator import index
-from typing import Any
 
+from dolmen.base.units import short_repr
 from dolmen.errors import InputError
 
 MAX_REQUEST_BYTES = 4096
@@ -15,8 +14,6 @@ MAX_OPERATION_LENGTH = 64
 
 MAX_MESSAGE_BYTES = 256
 """The longest message of a commit in UTF-8. Each manifest has up to 64 messages."""
-MAX_SHOWN = 60
-"""The most characters of an invalid value that an error shows."""
 
 
 def request_id(value: object) -> str:
@@ -104,14 +101,3 @@ def one_of(name: str, value: object, choices: Sequence[str]) -> str:
     if not isinstance(value, str) or value not in choices:
         raise InputError(f"{name}={short_repr(value)} is not {' or '.join(map(repr, choices))}")
     return value
-
-
-def short_repr(value: Any) -> str:
-    """A short text for an invalid value of any kind, for errors."""
-    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 4 * MAX_SHOWN:
-        return f"<a number of {value.bit_length():,} bits>"  # Python cannot print more than 4,300 digits
-    try:
-        shown = repr(value) if isinstance(value, str) else reprlib.repr(value)  # reads only the part it shows
-    except Exception:  # noqa: BLE001 - an object's own repr may raise anything
-        return f"<{type(value).__name__}>"
-    return shown if len(shown) <= MAX_SHOWN else f"{shown[: MAX_SHOWN - 3]}..."

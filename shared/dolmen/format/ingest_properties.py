@@ -25,8 +25,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from dolmen.base.arguments import short_repr
-from dolmen.base.units import parse_duration
+from dolmen.base.units import parse_duration, short_repr
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.properties import (
     OWN_PROPERTIES,

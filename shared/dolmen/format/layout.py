@@ -15,7 +15,7 @@ from zlib import crc32
 
 import msgspec
 
-from dolmen.base import arguments
+from dolmen.base.units import short_repr
 from dolmen.errors import CorruptionError, InvalidNameError, UnsupportedFormatError
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ _OBJECT = re.compile(r"(data|tombstone|segment|index|intent)/[A-Za-z0-9_./-]{1,2
 def check_table_name(name: str) -> str:
     """Returns ``name`` if a table may have it. Raises InvalidNameError."""
     if not isinstance(name, str) or not _TABLE_NAME.fullmatch(name):
-        raise InvalidNameError(f"table name {arguments.short_repr(name)} is not 1 to 64 of a-z, 0-9 and _")
+        raise InvalidNameError(f"table name {short_repr(name)} is not 1 to 64 of a-z, 0-9 and _")
     return name
 
 
@@ -47,7 +47,7 @@ def check_tag_name(name: str, what: str = "tag") -> str:
     """Returns ``name`` if a tag, or a cursor, may have it. Raises InvalidNameError."""
     if not isinstance(name, str) or not _TAG_NAME.fullmatch(name):
         raise InvalidNameError(
-            f"{what} {arguments.short_repr(name)} is not 1 to 64 of A-Z, a-z, 0-9, _, . and -, with no . or - first"
+            f"{what} {short_repr(name)} is not 1 to 64 of A-Z, a-z, 0-9, _, . and -, with no . or - first"
         )
     return name
 

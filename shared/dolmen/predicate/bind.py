@@ -17,7 +17,7 @@ from typing import Literal as Choice
 import msgspec
 import pyarrow as pa
 
-from dolmen.base.arguments import short_repr
+from dolmen.base.units import short_repr
 from dolmen.errors import InputError, PredicateError, SchemaError
 from dolmen.format.column_history import is_date_to_timestamp
 from dolmen.format.schema import Field, Schema, is_nested

@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dolmen.base.arguments import short_repr
 from dolmen.base.runtime import cached_property
+from dolmen.base.units import short_repr
 from dolmen.errors import PredicateError
 from dolmen.format.types import one_array
 

@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 
 from dolmen.api.database import Database
 from dolmen.api.table import Table
-from dolmen.base.arguments import short_repr
 from dolmen.base.runtime import Runtime, shared_runtime
+from dolmen.base.units import short_repr
 from dolmen.errors import InputError, RetryableError
 from dolmen.transactions.reading import ReadableTable
 

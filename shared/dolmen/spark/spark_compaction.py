@@ -22,6 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 from dolmen.api.database import Database
 from dolmen.base import arguments
 from dolmen.base.runtime import never
+from dolmen.base.units import short_repr
 from dolmen.commit.head import Context, context_of
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import Compact, Group
@@ -144,7 +145,7 @@ def compact(
     context = context_of(check_database(database))
     recluster, dry_run = arguments.flag("recluster", recluster), arguments.flag("dry_run", dry_run)
     if not (options is None or isinstance(options, CompactionOptions)):
-        raise InputError(f"options={arguments.short_repr(options)}: give CompactionOptions")
+        raise InputError(f"options={short_repr(options)}: give CompactionOptions")
     manifest = context.head.refresh().manifest
     names = sorted(manifest.tables) if tables is None else arguments.names("tables", tables)
     for name in names:

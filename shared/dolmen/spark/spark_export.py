@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
 from dolmen.base import arguments
+from dolmen.base.units import short_repr
 from dolmen.commit.head import context_of
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.schema import is_nested
@@ -93,7 +94,7 @@ def export(
     check_readable(table)
     to, overwrite = arguments.text("to", to), arguments.flag("overwrite", overwrite)
     if not isinstance(format, str) or format not in FORMATS:
-        raise InputError(f"{arguments.short_repr(format)} is not a format to export: {', '.join(FORMATS)}")
+        raise InputError(f"{short_repr(format)} is not a format to export: {', '.join(FORMATS)}")
     # The same Spark, with settings of its own.
     spark = check_session(active_session(spark)).newSession()
     for name, value in _SETTINGS.items():

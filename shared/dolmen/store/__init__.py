@@ -15,6 +15,7 @@ from urllib.parse import unquote
 
 from dolmen.base import arguments
 from dolmen.base.runtime import Runtime, shared_runtime
+from dolmen.base.units import short_repr
 from dolmen.errors import InputError
 from dolmen.store.base import FILE, MEMORY, S3, SCHEMES, ObjectStore, own_name, scheme_of
 from dolmen.store.local_store import LocalStore
@@ -39,7 +40,7 @@ def open_store(url: str | os.PathLike[str], runtime: Runtime | None = None) -> O
     runtime = runtime or shared_runtime()
     text = arguments.text("url", os.fspath(url) if isinstance(url, os.PathLike) else url)
     if "\0" in text:
-        raise InputError(f"url={arguments.short_repr(text)} has a NUL in it: {_FORMS}")
+        raise InputError(f"url={short_repr(text)} has a NUL in it: {_FORMS}")
     scheme, separator, rest = text.partition("://")
     if not separator:
         if not text:

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from dolmen.base import arguments
+from dolmen.base.units import short_repr
 from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.format.delete_object import Keys, keys_from_arrow
 from dolmen.format.manifest import TableEntry
@@ -98,5 +99,5 @@ def _exact(values: list[Any], field: Field) -> list[Any]:
         return values
     floats = float, np.floating
     if wrong := [value for value in values if isinstance(value, floats) and not value.is_integer()]:
-        raise ValueError(f"{arguments.short_repr(wrong[0])} is no whole number")
+        raise ValueError(f"{short_repr(wrong[0])} is no whole number")
     return [int(value) if isinstance(value, floats) else value for value in values]

@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, TypeAlias
 
 from dolmen.base import arguments
-from dolmen.base.units import LAST_US, parse_duration, since_epoch, utc
+from dolmen.base.units import LAST_US, parse_duration, short_repr, since_epoch, utc
 from dolmen.commit.head import Base, Context
 from dolmen.commit.statements.catalog import CloneTable, DropTag, PutTag, Restore, table_and_memory
 from dolmen.commit.versions import is_settled, manifest_at_tag, manifest_at_time, manifest_at_version
@@ -188,14 +188,14 @@ def microseconds(timestamp: Time | None, name: str = "timestamp") -> int:
             timestamp = datetime.fromisoformat(timestamp)
         except ValueError:
             raise InputError(
-                f"{name}={arguments.short_repr(timestamp)} is not ISO 8601, as in '2026-01-31T12:00:00+00:00'"
+                f"{name}={short_repr(timestamp)} is not ISO 8601, as in '2026-01-31T12:00:00+00:00'"
             ) from None
     if not isinstance(timestamp, datetime):
         if isinstance(timestamp, date):
             raise InputError(f"{name}={timestamp} is a day: give a time, as in datetime(2026, 1, 31, 12, tzinfo=UTC)")
         if isinstance(timestamp, bool) or not hasattr(timestamp, "__index__"):
             raise InputError(
-                f"{name}={arguments.short_repr(timestamp)} is of type {type(timestamp).__name__}: give a datetime, "
+                f"{name}={short_repr(timestamp)} is of type {type(timestamp).__name__}: give a datetime, "
                 "ISO 8601 text, or whole microseconds since 1970"
             )
         return arguments.number(name, timestamp)
@@ -204,7 +204,7 @@ def microseconds(timestamp: Time | None, name: str = "timestamp") -> int:
     try:
         return since_epoch(timestamp)
     except (OverflowError, ValueError) as error:  # NaT too is a datetime
-        raise InputError(f"{name}={arguments.short_repr(timestamp)} is no point in time: {error}") from error
+        raise InputError(f"{name}={short_repr(timestamp)} is no point in time: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -327,9 +327,7 @@ def _end(until: Time, now_us: int) -> int:
         return now_us + parse_duration(until.strip())
     end = microseconds(until, "until")
     if end > LAST_US:
-        raise InputError(
-            f"until={arguments.short_repr(until)} is beyond the year 9999: leave it out for a tag without an end"
-        )
+        raise InputError(f"until={short_repr(until)} is beyond the year 9999: leave it out for a tag without an end")
     if end <= now_us:
-        raise InputError(f"until={arguments.short_repr(until)} is over already")
+        raise InputError(f"until={short_repr(until)} is over already")
     return end

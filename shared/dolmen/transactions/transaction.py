@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from dolmen.base import arguments
 from dolmen.base.runtime import TRANSACTION, attempts
+from dolmen.base.units import short_repr
 from dolmen.commit.head import Context
 from dolmen.commit.statements.background import SetProperties
 from dolmen.commit.statements.catalog import CreateTable, DropTable, RenameTable
@@ -513,11 +514,11 @@ def _new_entry(
     """The entry of a new table. See ``CatalogVerbs.create_table``."""
     if not isinstance(schema, pa.Schema):
         raise SchemaError(
-            f"schema={arguments.short_repr(schema)} is a {type(schema).__name__}: give a pyarrow schema, as in "
+            f"schema={short_repr(schema)} is a {type(schema).__name__}: give a pyarrow schema, as in "
             "pa.schema({'id': pa.int64(), 'name': pa.string()})"
         )
     if properties is not None and not isinstance(properties, Mapping):
-        raise InputError(f"properties={arguments.short_repr(properties)} is no mapping of names to values")
+        raise InputError(f"properties={short_repr(properties)} is no mapping of names to values")
     stored = Schema.from_arrow(schema)
     key = check_key(tuple(map(stored.field, _names(primary_key))))
     order = check_sortable(tuple(map(stored.field, _names(sort_key))))

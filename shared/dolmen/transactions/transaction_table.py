@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeAlias, TypeVar, get_args
 import pyarrow as pa
 
 from dolmen.base import arguments
+from dolmen.base.units import short_repr
 from dolmen.commit.statements.background import SetProperties
 from dolmen.commit.statements.catalog import AlterTable
 from dolmen.errors import InputError, RowError, SchemaError
@@ -480,7 +481,9 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         change = evolution.WidenColumn(arguments.text("name", name), _arrow_type(type))
         return self._alter(change, request, message)
 
-    def set_default(self, name: str, default: Any, *, request: str | None = None, message: str | None = None) -> CommitT:
+    def set_default(
+        self, name: str, default: Any, *, request: str | None = None, message: str | None = None
+    ) -> CommitT:
         """Changes the value of future rows that are written without a column; existing rows keep theirs.
 
         Args:
@@ -700,10 +703,10 @@ def default_json(name: str, arrow_type: pa.DataType, value: Any) -> Json:
     except (SchemaError, RowError, InputError) as error:
         is_text = not isinstance(value, str) or domain_of(stored) is Domain.TEXT
         hint = "" if is_text and not hasattr(value, "sql") else "; a default is a value, and no expression"
-        raise InputError(f"default {arguments.short_repr(value)} of column {name!r}: {error}{hint}") from error
+        raise InputError(f"default {short_repr(value)} of column {name!r}: {error}{hint}") from error
 
 
 def _arrow_type(type: pa.DataType) -> pa.DataType:
     if not isinstance(type, pa.DataType):
-        raise InputError(f"type={arguments.short_repr(type)} is no pyarrow type: give one, as in pa.int64()")
+        raise InputError(f"type={short_repr(type)} is no pyarrow type: give one, as in pa.int64()")
     return type

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 
-from dolmen.base import arguments
-from dolmen.base.units import DAY_US, HOUR_US, count_text, duration_text
+from dolmen.base.units import DAY_US, HOUR_US, count_text, duration_text, short_repr
 from dolmen.commit.head import Context
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.errors import InputError
@@ -94,7 +93,7 @@ def look(context: Context, pipeline: Pipeline | None = None) -> Health:
         CorruptionError: pointer, manifest or a segment is damaged or missing.
     """
     if pipeline is not None and not isinstance(pipeline, Pipeline):
-        raise InputError(f"pipeline={arguments.short_repr(pipeline)} is not a Pipeline: look_at_pipeline makes one")
+        raise InputError(f"pipeline={short_repr(pipeline)} is not a Pipeline: look_at_pipeline makes one")
     manifest = context.head.refresh().manifest
     now_us = max(context.store.clock.now_us, manifest.created_at)
     with context.reading(manifest.version):

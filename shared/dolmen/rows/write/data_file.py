@@ -263,13 +263,13 @@ def write_spliced_files(
     name: Callable[[], str],
     beat: Callable[[], None],
 ) -> list[DataFile]:
-    """Writes segments one after the other into as many data files as they need. See ``write_data_files``."""
+    """Writes the rows of several sources, one after the other. See ``write_data_files``."""
     with _Files(store.open_output, partial(_key, store, table_name, name), table, options, runtime, beat) as files:
-        for segment in segments:
-            if isinstance(segment, CopiedGroups):
-                files.copy(segment)
+        for source in sources:
+            if isinstance(source, CopiedGroups):
+                files.copy(source)
             else:
-                files.write(cut(segment, table.schema.arrow, options.run_bytes, options.run_rows))
+                files.write(cut(source, table.schema.arrow, options.run_bytes, options.run_rows))
         return files.finish()
 
 

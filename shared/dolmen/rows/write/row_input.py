@@ -23,8 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as t
 
-from dolmen.base import arguments
-from dolmen.base.units import MIB
+from dolmen.base.units import MIB, short_repr
 from dolmen.errors import Error, InputError, LimitError, RowError, SchemaError
 from dolmen.format.delete_object import Keys, distinct_keys, key_tuples, keys_from_arrow
 from dolmen.format.schema import Field, check_nesting, readable_names
@@ -157,7 +156,7 @@ def _from_columns(columns: dict[Any, Any], schema: pa.Schema | None) -> pa.Table
     arrays, types = {}, {field.name.lower(): field.type for field in schema or ()}
     for name, values in columns.items():
         if not isinstance(name, str):
-            raise InputError(f"column name {arguments.short_repr(name)} is no string")
+            raise InputError(f"column name {short_repr(name)} is no string")
         is_arrow = isinstance(values, (pa.Array, pa.ChunkedArray))
         arrays[name] = values if is_arrow else array_of(values, name, types.get(name.lower()))
     return pa.table(arrays)

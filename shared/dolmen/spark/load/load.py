@@ -24,7 +24,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 from dolmen.api.database import Database
 from dolmen.base import arguments
 from dolmen.base.runtime import cached_property
-from dolmen.base.units import GIB, MIB, megabytes_text
+from dolmen.base.units import GIB, MIB, megabytes_text, short_repr
 from dolmen.commit.change import Expect
 from dolmen.commit.head import context_of
 from dolmen.commit.statements.row_changes import Write
@@ -120,7 +120,7 @@ def load(
     check_session(spark)
     check_database(database)
     if not (isinstance(drops, (DropSource, HandoverRecords)) or hasattr(drops, "__iter__")):
-        raise InputError(f"drops={arguments.short_repr(drops)}: give DropSource.of(url), or drops")
+        raise InputError(f"drops={short_repr(drops)}: give DropSource.of(url), or drops")
     auto_create, dry_run = arguments.flag("auto_create", auto_create), arguments.flag("dry_run", dry_run)
     max_files, max_bytes = arguments.number("max_files", max_files, 1), arguments.number("max_bytes", max_bytes, 1)
     if max_file_bytes is not None:

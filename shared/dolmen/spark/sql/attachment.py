@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dolmen.api.database import Database
 from dolmen.base import arguments
-from dolmen.base.arguments import short_repr
+from dolmen.base.units import short_repr
 from dolmen.commit.head import context_of
 from dolmen.errors import InputError, SchemaError, TableNotFoundError
 from dolmen.format.manifest import Manifest, TableEntry

@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from dolmen.base import arguments
-from dolmen.base.arguments import short_repr
+from dolmen.base.units import short_repr
 from dolmen.commit.head import context_of
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.schema import Field

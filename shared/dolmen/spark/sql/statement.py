@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
-from dolmen.base.arguments import short_repr
+from dolmen.base.units import short_repr
 from dolmen.errors import InputError
 
 T = TypeVar("T")

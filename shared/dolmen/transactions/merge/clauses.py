@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as t
 
-from dolmen.base.arguments import short_repr, text
+from dolmen.base.arguments import text
+from dolmen.base.units import short_repr
 from dolmen.errors import InputError, PredicateError, RowError, SchemaError
 from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import sequence_column

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dolmen.base import arguments
+from dolmen.base.units import short_repr
 from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import COMMIT_TS, Field, own_names
@@ -73,7 +74,7 @@ def _new_values(entry: TableEntry, values: NewValues) -> dict[str, Expression | 
         RowError: NULL for a column that is not nullable.
     """
     if not isinstance(values, Mapping):
-        raise InputError(f"set={arguments.short_repr(values)} is no mapping of columns to values")
+        raise InputError(f"set={short_repr(values)} is no mapping of columns to values")
     if not values:
         raise InputError("an update that changes nothing: say which columns change, set={...}")
     terms: dict[str, Expression | RepeatedValue] = {}
@@ -96,7 +97,7 @@ def _constant(field: Field, value: Any) -> pa.Array:
     except RowError as error:
         raise RowError(error.reason, column=field.name) from None
     except SchemaError as error:
-        shown = arguments.short_repr(value)
+        shown = short_repr(value)
         hint = f"; SQL over the row's columns is dolmen.Expression({shown})" if isinstance(value, str) else ""
         raise InputError(f"set: value {shown} of column {field.name!r}: {error}{hint}") from error
     return batch.column(0)
