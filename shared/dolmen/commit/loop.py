@@ -334,7 +334,7 @@ class Leader:
                 if self._is_final(member, error):
                     self._queue.end(member, error)
                 return []
-            # A request applied by this very version may be lost with it. One of the base stays applied.
+            # If this version does not land, the requests that it applies are not applied. Those of the base are.
             if all(version <= base.version for version in found.values()):
                 member.already, member.change = each.found, change  # true whatever becomes of this attempt
                 if not each.has_work:

@@ -35,7 +35,7 @@ _SPARE_US = 3 * DAY_US
 """Time for rounds that come late, or fail."""
 
 _LAST_PART = 4
-"""Versions that hold rows of an erasure expire when 1/_LAST_PART of its time is left, or earlier."""
+"""Versions that hold erased rows expire at the latest when 1/_LAST_PART of the erasure's time remains."""
 
 
 def expire_at(erasure: Erasure, settings: DatabaseSettings) -> int:

@@ -189,7 +189,7 @@ class _Native:
         plain, others = list[FilePlan](), list[FilePlan]()
         for file in own:
             (others if file.tombstones or file.file.vector or self._with_ts else plain).append(file)
-        # Without a condition for the rows to show there is no frame at all.
+        # If Spark cannot evaluate the scan's predicate, none of the files becomes a frame.
         try:
             where = None if plan.where is None else to_column(plan.where, self._column)
             for some in self._by_age(plain):

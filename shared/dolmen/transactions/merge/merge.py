@@ -148,7 +148,7 @@ def _target_schema(entry: TableEntry, names: Sequence[str]) -> pa.Schema:
 
 
 def merge_rows(change: TableChange, source: SourceRows, on: str | Sequence[str], clauses: Clauses) -> None:
-    """Adds the statements of ``Table.merge``, which are those of an upsert or a delete where that is the same."""
+    """Adds the statements of ``Table.merge``. A merge that amounts to an upsert or a delete adds those statements."""
     unit, entry, request = change.unit, change.entry, change.request
     fields = key_fields(entry, on)
     if is_upsert(entry, source, on, clauses):
