@@ -161,11 +161,11 @@ def test_many_tombstones_are_judged_as_each_is_alone_whatever_the_types() -> Non
         own = RowBounds(known, rows, through)
         for ranges in every:
             alone = [t.ts > through and may_hold_keys(key_bounds(t, SCHEMA), own) for t in ranges.tombstones]
-            assert ranges.mask(own).tolist() == alone
+            assert ranges.tombstone_mask(own).tolist() == alone
             matched += sum(alone)
             kept = np.array([rng.random() < 0.5 for _ in alone])
             if kept.any():
-                found = ranges.some(kept).mask(own)
+                found = ranges.some(kept).tombstone_mask(own)
                 assert found.tolist() == [each for each, there in zip(alone, kept, strict=True) if there]
     assert matched > 0
 
@@ -187,7 +187,7 @@ def test_integers_are_compared_exactly_with_bounds_of_any_size_and_kind() -> Non
         (float("-inf"), 4.5, [True, True, False, False]),
         (None, 0, [True, True, False, False]),
     ):
-        assert ranges.mask(RowBounds({1: Bounds(least, greatest)}, 1)).tolist() == expected, (least, greatest)
+        assert ranges.tombstone_mask(RowBounds({1: Bounds(least, greatest)}, 1)).tolist() == expected, (least, greatest)
 
 
 def deleted_by(world: World, deletes: int, on: str) -> None:

@@ -219,7 +219,7 @@ def test_many_tombstones_are_judged_together_as_they_are_one_by_one() -> None:
         after = spill_entries(world.store, rng, manifest).table("t")
         live = LiveFiles.of(after, context_of(world).segments)
         for part in live.live_segments():
-            mask = judge.mask(part)
+            mask = judge.file_mask(part)
             narrowed = judge.of_segment(part.segment)
             for place, file in zip(part.positions(), part.entries(), strict=True):
                 each = [TombstoneJudge([t], schema).of_file(file) for t in tombstones]

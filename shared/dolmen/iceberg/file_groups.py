@@ -129,7 +129,7 @@ class FileGroups:
         judge = self._hidden.judge.of_segment(live.segment)
         counts = dict(zip(places.tolist(), deleted[places].tolist(), strict=True))
         if judge:
-            suspects = places[judge.mask(live)[places]]
+            suspects = places[judge.file_mask(live)[places]]
             self._judge(zip(suspects.tolist(), live.entries(suspects, judge.ids), strict=True), counts)
         column = live.table.column("path")
         assert column is not None

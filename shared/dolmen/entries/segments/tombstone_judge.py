@@ -113,7 +113,7 @@ class KeyRanges:
         ends = {id_: ends.some(kept) for id_, ends in self.ends.items()}
         return KeyRanges([self.tombstones[at] for at in kept.tolist()], self.indexes[kept], self.ts[kept], ends)
 
-    def mask(self, rows: RowBounds) -> Mask:
+    def tombstone_mask(self, rows: RowBounds) -> Mask:
         """A mask of the tombstones that may hide some of the rows."""
         mask = self.ts > rows.applied_through
         if rows.rows == 0:
@@ -243,18 +243,20 @@ class FileTombstones(Sequence[Tombstone]):
     def indexes(self) -> npt.NDArray[np.int64]:
         """Their indexes among all tombstones of the table, in no order."""
         where = np.array([each.index for each in self._where], np.int64)
-        return np.concatenate([where, *(ranges.indexes[ranges.mask(self._rows)] for ranges in self._ranges)])
+        return np.concatenate([where, *(ranges.indexes[ranges.tombstone_mask(self._rows)] for ranges in self._ranges)])
 
     def __bool__(self) -> bool:
         return bool(self._where or self._ranges)
 
     def __len__(self) -> int:
-        return len(self._where) + sum(int(np.count_nonzero(ranges.mask(self._rows))) for ranges in self._ranges)
+        return len(self._where) + sum(
+            int(np.count_nonzero(ranges.tombstone_mask(self._rows))) for ranges in self._ranges
+        )
 
     def __iter__(self) -> Iterator[Tombstone]:
         found: list[tuple[int, Tombstone]] = [(each.index, each.tombstone) for each in self._where]
         for ranges in self._ranges:
-            kept = np.flatnonzero(ranges.mask(self._rows))
+            kept = np.flatnonzero(ranges.tombstone_mask(self._rows))
             found += zip(ranges.indexes[kept].tolist(), (ranges.tombstones[at] for at in kept.tolist()), strict=True)
         return iter([tombstone for _, tombstone in sorted(found, key=itemgetter(0))])
 
@@ -350,16 +352,16 @@ class TombstoneJudge:
         rows = rows or RowBounds.of(file, self._schema, self.ids)
         if any(each.hide_all(rows) for each in self._ranges):
             return None
-        ranges = tuple(each for each in self._ranges if each.mask(rows).any())
+        ranges = tuple(each for each in self._ranges if each.tombstone_mask(rows).any())
         own = {id_: rows.columns[id_] for each in ranges for id_ in each.columns if id_ in rows.columns}
         return FileTombstones(tuple(where), ranges, RowBounds(own, rows.rows, rows.applied_through))
 
     def _may_hide(self, rows: RowBounds) -> tuple[list[_WherePredicate], list[KeyRanges]]:
         where = [each for each in self._where if each.judge(rows) is not StatsVerdict.NEVER]
-        masks = ((ranges, ranges.mask(rows)) for ranges in self._ranges)
+        masks = ((ranges, ranges.tombstone_mask(rows)) for ranges in self._ranges)
         return where, [ranges.some(mask) for ranges, mask in masks if mask.any()]
 
-    def mask(self, segment: LiveSegment) -> Mask:
+    def file_mask(self, segment: LiveSegment) -> Mask:
         """A mask of the segment's entries whose rows some tombstone may hide; perhaps too many."""
         mask = np.zeros(len(segment.table), np.bool_)
         if not self:

@@ -211,7 +211,7 @@ def note_held_files(
         pass
 
 
-def describe_erasures(context: Context, manifest: Manifest, work: ErasureWork) -> None:
+def write_receipts(context: Context, manifest: Manifest, work: ErasureWork) -> None:
     """Writes the receipts of erasures that leave the list or lose tags, which the next commit does once it lands."""
     notes = sorted(manifest.rewritten, key=lambda note: note.version)
     forgets = {erasure.id for erasure in work.forgets}

@@ -21,7 +21,7 @@ from dolmen.commit.versions import newest_at
 from dolmen.errors import ConflictError
 from dolmen.format.manifest import HistoryEntry, Manifest
 from dolmen.format.properties import DatabaseSettings
-from dolmen.maintenance.erasures.erasure_work import ErasureWork, describe_erasures, erasure_work
+from dolmen.maintenance.erasures.erasure_work import ErasureWork, erasure_work, write_receipts
 from dolmen.maintenance.erasures.receipts import ReceiptFinisher
 from dolmen.maintenance.erasures.status import ErasureFigures, figures_of
 from dolmen.maintenance.gc.deletion import (
@@ -184,7 +184,7 @@ def _move_fence(
             return manifest, planned, chosen
         work = planned.erasures
         # Receipts before the commit, which removes the erasures that they describe from the manifest.
-        describe_erasures(context, manifest, work)
+        write_receipts(context, manifest, work)
         fence = MoveFence(
             (manifest.horizon, manifest.orphan_cutoff),
             planned.horizon,
@@ -425,7 +425,7 @@ class _Collection:
             horizon = next_horizon(head, manifest, self.settings, now_us)
             work = erasure_work(manifest, self.context.segments, self.settings, now_us, horizon)
             if max(horizon, work.forced) > manifest.horizon:
-                describe_erasures(self.context, manifest, replace(work, forgets=()))
+                write_receipts(self.context, manifest, replace(work, forgets=()))
                 fence = MoveFence(
                     (manifest.horizon, manifest.orphan_cutoff),
                     horizon,

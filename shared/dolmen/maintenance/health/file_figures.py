@@ -170,7 +170,7 @@ class FilesSurvey:
     def _add_segment(self, each: LiveSegment) -> None:
         places, table = each.positions(), each.table
         through = each.applied_through()[places] if self.newest_delete else np.zeros(0, np.int64)
-        suspects = self.judge.mask(each)[places] if self.judge else np.zeros(len(places), np.bool_)
+        suspects = self.judge.file_mask(each)[places] if self.judge else np.zeros(len(places), np.bool_)
         rows = table.numbers("rows")[places]
         for predicate, some in self.judge.where_masks(each):
             self._add_predicate(predicate, int(np.count_nonzero(some[places])), int(rows[some[places]].sum()))

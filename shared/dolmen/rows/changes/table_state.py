@@ -423,7 +423,7 @@ def _judged_files(state: TableState, judge: TombstoneJudge) -> Iterator[DataFile
     verdicts = {segment.object: judge.of_segment(segment) for segment in state.live.segments}
     requested = [segment for segment in state.live.segments if verdicts[segment.object]]
     for each in state.live.live_segments(requested) if requested else ():
-        yield from each.entries(each.positions(verdicts[each.segment.object].mask(each)))
+        yield from each.entries(each.positions(verdicts[each.segment.object].file_mask(each)))
     yield from state.entry.files
 
 

@@ -446,7 +446,7 @@ class KeysLookup:
         if has_codes and isinstance(own.min, int) and isinstance(own.max, int):
             has_values = rows.rows > 0 and own.nulls != rows.rows
             return has_values and self._keys.may_hold(own.min, own.max, rows.applied_through)
-        return any(ranges.mask(rows).any() for ranges in self._ranges)
+        return any(ranges.tombstone_mask(rows).any() for ranges in self._ranges)
 
     def hidden_mask(self, rows: Tuples, applied_through: int) -> Mask:
         """A mask of the rows that are hidden in a file with this ``applied_through``."""

@@ -289,7 +289,7 @@ class _ScanPlanner:
         self.pruned["filter"] += segment.files - len(positions)
         tombstones = self._deletes.of_segment(segment.segment)
         if self._counting and len(positions):
-            exact = ~tombstones.mask(segment)
+            exact = ~tombstones.file_mask(segment)
             if where is not None:
                 exact &= always_mask(where, table)
             counted = positions[exact[positions]]
