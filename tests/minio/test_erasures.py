@@ -38,7 +38,7 @@ class LaterClock(ServerClock):
     @property
     def last(self) -> DatedResponse:
         last = self.clock.last
-        return replace(last, date_us=last.date_us + self.ahead_us)
+        return last._replace(date_us=last.date_us + self.ahead_us)
 
 
 class LaterStore(S3Store):
