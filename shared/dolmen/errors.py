@@ -39,14 +39,30 @@
 from __future__ import annotations
 
 import re
+import reprlib
 from collections.abc import Sequence
+from typing import Any
 
 _CREDENTIALS = re.compile(r"(?<=://)[^/\s@'\"`]+@")
+
+MAX_SHOWN = 60
+"""The most characters of an invalid value that an error shows."""
 
 
 def without_credentials(text: str) -> str:
     """Removes user names and passwords from the URLs in a text, because errors are logged, sent and shown."""
     return _CREDENTIALS.sub("***@", text) if "@" in text else text
+
+
+def short_repr(value: Any) -> str:
+    """A short text for an invalid value of any kind, for errors."""
+    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 4 * MAX_SHOWN:
+        return f"<a number of {value.bit_length():,} bits>"  # Python cannot print more than 4,300 digits
+    try:
+        shown = repr(value) if isinstance(value, str) else reprlib.repr(value)  # reads only the part it shows
+    except Exception:  # noqa: BLE001 - an object's own repr may raise anything
+        return f"<{type(value).__name__}>"
+    return shown if len(shown) <= MAX_SHOWN else f"{shown[: MAX_SHOWN - 3]}..."
 
 
 class Error(Exception):

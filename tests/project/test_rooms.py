@@ -12,7 +12,7 @@ from project.test_imports import import_graph
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "shared" / "dolmen"
 MOST_FLOORS = 14
-MOST_CHAINED = 26
+MOST_CHAINED = 25
 """The longest chain of imports, in modules. Lower it when it gets shorter; nothing may make it longer."""
 
 

@@ -20,8 +20,7 @@ from dolmen.adopt.candidate_file import CandidateFile, FileLocation, parse_locat
 from dolmen.adopt.columns import READ_BY_ENGINE, AdoptedColumns, AdoptionRefusals, FilesOfShape, field_ids
 from dolmen.adopt.iceberg_manifests import DATA, EQUALITY_DELETES, IcebergFile, deleted_positions, snapshot_files
 from dolmen.base.runtime import Runtime
-from dolmen.base.units import short_repr
-from dolmen.errors import AdoptionError, InputError, ObjectNotFoundError, SchemaError
+from dolmen.errors import AdoptionError, InputError, ObjectNotFoundError, SchemaError, short_repr
 from dolmen.format.column_history import has_same_fields, is_date_to_timestamp, widening_problem
 from dolmen.format.layout import ColumnsBy
 from dolmen.format.schema import Field, MappedColumn, Schema, TypeJson, check_column_names, field_id, is_nested

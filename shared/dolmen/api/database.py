@@ -13,11 +13,10 @@ from dolmen.api.table import Table
 from dolmen.api.upkeep import MaintainableDatabase
 from dolmen.base import arguments
 from dolmen.base.runtime import Runtime, shared_runtime
-from dolmen.base.units import short_repr
 from dolmen.commit.change import applied_by
 from dolmen.commit.head import Context, Head
 from dolmen.commit.versions import commits
-from dolmen.errors import InputError
+from dolmen.errors import InputError, short_repr
 from dolmen.format.properties import DATABASE_PROPERTIES, effective_values
 from dolmen.store import open_store, portable_url
 from dolmen.store.base import ObjectStore

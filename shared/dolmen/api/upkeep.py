@@ -8,9 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from dolmen.base import arguments
-from dolmen.base.units import short_repr
 from dolmen.commit.head import Context
-from dolmen.errors import InputError, TableNotFoundError
+from dolmen.errors import InputError, TableNotFoundError, short_repr
 from dolmen.store import open_store
 
 if TYPE_CHECKING:

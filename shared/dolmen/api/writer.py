@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from dolmen.base import arguments
 from dolmen.base.runtime import WRITER_BATCH, attempts
-from dolmen.base.units import MIB, short_repr
+from dolmen.base.units import MIB
 from dolmen.commit.change import ExpectErasures
 from dolmen.commit.head import Context
 from dolmen.commit.loop import copy_error
@@ -28,6 +28,7 @@ from dolmen.errors import (
     PredicateError,
     SchemaError,
     StaleWriterError,
+    short_repr,
 )
 from dolmen.format.delete_object import Keys
 from dolmen.format.evolution import check_written_under, same_column

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import index
 
-from dolmen.base.units import short_repr
-from dolmen.errors import InputError
+from dolmen.errors import InputError, short_repr
 
 MAX_REQUEST_BYTES = 4096
 """The longest request id in UTF-8: enough for the URL of any S3 object with its version."""

@@ -1,4 +1,4 @@
-"""Units of sizes and durations, how both are parsed from text, and how values are shown to people.
+"""Units of sizes and durations, and how both are parsed from text and shown to people.
 
 Sizes are in bytes (names end in ``_bytes``). Times and durations are in whole microseconds (``_us``), and in seconds
 (``_seconds``) only for functions of Python and AWS that take seconds.
@@ -7,15 +7,11 @@ Sizes are in bytes (names end in ``_bytes``). Times and durations are in whole m
 from __future__ import annotations
 
 import re
-import reprlib
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from typing import Any
 
-from dolmen.errors import InputError
+from dolmen.errors import InputError, short_repr
 
-MAX_SHOWN = 60
-"""The most characters of an invalid value that an error shows."""
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SECOND_US = 1_000_000
 MINUTE_US = 60 * SECOND_US
@@ -94,14 +90,3 @@ def since_epoch(time: datetime) -> int:
 
 LAST_US = since_epoch(datetime.max.replace(tzinfo=UTC))
 """The last time that can be shown, at the end of the year 9999."""
-
-
-def short_repr(value: Any) -> str:
-    """A short text for an invalid value of any kind, for errors."""
-    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 4 * MAX_SHOWN:
-        return f"<a number of {value.bit_length():,} bits>"  # Python cannot print more than 4,300 digits
-    try:
-        shown = repr(value) if isinstance(value, str) else reprlib.repr(value)  # reads only the part it shows
-    except Exception:  # noqa: BLE001 - an object's own repr may raise anything
-        return f"<{type(value).__name__}>"
-    return shown if len(shown) <= MAX_SHOWN else f"{shown[: MAX_SHOWN - 3]}..."

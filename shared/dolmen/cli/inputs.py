@@ -23,9 +23,9 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TimeRemai
 from typer import Option
 
 from dolmen.api.database import Database
-from dolmen.base.units import MIB, short_repr
+from dolmen.base.units import MIB
 from dolmen.cli.output import progress_bar
-from dolmen.errors import InputError, ObjectNotFoundError, PredicateError
+from dolmen.errors import InputError, ObjectNotFoundError, PredicateError, short_repr
 from dolmen.format.ingest_properties import FORMATS, INGEST_PROPERTIES, FileKind, kind_of
 from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import value_of

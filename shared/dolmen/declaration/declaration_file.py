@@ -33,8 +33,8 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from dolmen.base import arguments
-from dolmen.base.units import MIB, short_repr
-from dolmen.errors import Error, InputError, LimitError, PredicateError, SchemaError
+from dolmen.base.units import MIB
+from dolmen.errors import Error, InputError, LimitError, PredicateError, SchemaError, short_repr
 from dolmen.format.evolution import check_comment
 from dolmen.format.ingest_properties import INGEST_PROPERTIES, TABLE_PROPERTIES, check_table_properties
 from dolmen.format.layout import check_table_name

@@ -25,8 +25,8 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from dolmen.base.units import parse_duration, short_repr
-from dolmen.errors import InputError, SchemaError
+from dolmen.base.units import parse_duration
+from dolmen.errors import InputError, SchemaError, short_repr
 from dolmen.format.properties import (
     OWN_PROPERTIES,
     HasProperties,

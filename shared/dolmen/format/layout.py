@@ -15,8 +15,7 @@ from zlib import crc32
 
 import msgspec
 
-from dolmen.base.units import short_repr
-from dolmen.errors import CorruptionError, InvalidNameError, UnsupportedFormatError
+from dolmen.errors import CorruptionError, InvalidNameError, UnsupportedFormatError, short_repr
 
 T = TypeVar("T")
 

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, Protocol
 import pyarrow as pa
 
 from dolmen.base import arguments
-from dolmen.base.units import GIB, KIB, MIB, parse_duration, parse_size, short_repr
-from dolmen.errors import InputError, SchemaError
+from dolmen.base.units import GIB, KIB, MIB, parse_duration, parse_size
+from dolmen.errors import InputError, SchemaError, short_repr
 from dolmen.format.schema import Schema
 from dolmen.format.types import can_be_key, short_type
 

@@ -17,8 +17,7 @@ from typing import Literal as Choice
 import msgspec
 import pyarrow as pa
 
-from dolmen.base.units import short_repr
-from dolmen.errors import InputError, PredicateError, SchemaError
+from dolmen.errors import InputError, PredicateError, SchemaError, short_repr
 from dolmen.format.column_history import is_date_to_timestamp
 from dolmen.format.schema import Field, Schema, is_nested
 from dolmen.format.types import TIMESTAMP, TYPES, Plain, short_type, to_json, type_of

@@ -23,8 +23,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from dolmen.base.units import DAY_US, HOUR_US, MINUTE_US, SECOND_US, short_repr
-from dolmen.errors import PredicateError
+from dolmen.base.units import DAY_US, HOUR_US, MINUTE_US, SECOND_US
+from dolmen.errors import PredicateError, short_repr
 from dolmen.format.types import Plain, to_scalar
 from dolmen.predicate.domains import MAX_DIGITS, Domain, domain_of, fit, grid, into, join, nearest_float32
 

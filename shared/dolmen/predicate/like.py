@@ -12,8 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dolmen.base.runtime import cached_property
-from dolmen.base.units import short_repr
-from dolmen.errors import PredicateError
+from dolmen.errors import PredicateError, short_repr
 from dolmen.format.types import one_array
 
 _MOST_IN_REGEX = 10_000

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from dolmen.base.units import DAY_US, short_repr
-from dolmen.errors import LimitError, PredicateError
+from dolmen.base.units import DAY_US
+from dolmen.errors import LimitError, PredicateError, short_repr
 from dolmen.format.schema import Field, Schema
 from dolmen.format.types import TYPES
 from dolmen.predicate import bind, constants

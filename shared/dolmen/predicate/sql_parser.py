@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from dolmen.base.units import short_repr
-from dolmen.errors import PredicateError
+from dolmen.errors import PredicateError, short_repr
 from dolmen.predicate.ast import check_count
 from dolmen.predicate.constants import MAX_NUMBER, check_characters
 

@@ -12,8 +12,7 @@ from pyspark.sql import SparkSession
 from dolmen.api.database import Database
 from dolmen.api.table import Table
 from dolmen.base.runtime import Runtime, shared_runtime
-from dolmen.base.units import short_repr
-from dolmen.errors import InputError, RetryableError
+from dolmen.errors import InputError, RetryableError, short_repr
 from dolmen.transactions.reading import ReadableTable
 
 T = TypeVar("T")

@@ -22,13 +22,12 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 from dolmen.api.database import Database
 from dolmen.base import arguments
 from dolmen.base.runtime import never
-from dolmen.base.units import short_repr
 from dolmen.commit.head import Context, context_of
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import Compact, Group
 from dolmen.commit.uploads import BEAT_SECONDS, Intent
 from dolmen.entries.segments.live import LiveFiles
-from dolmen.errors import InputError, SchemaError
+from dolmen.errors import InputError, SchemaError, short_repr
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.maintenance.compact.compaction import Compacted, PendingGroup, PendingGroups, same_table, target_file_bytes

@@ -17,9 +17,8 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
 from dolmen.base import arguments
-from dolmen.base.units import short_repr
 from dolmen.commit.head import context_of
-from dolmen.errors import InputError, SchemaError
+from dolmen.errors import InputError, SchemaError, short_repr
 from dolmen.format.schema import is_nested
 from dolmen.predicate.parse import Where
 from dolmen.spark.read.spark_parquet import is_on_class_path

@@ -15,8 +15,7 @@ from urllib.parse import unquote
 
 from dolmen.base import arguments
 from dolmen.base.runtime import Runtime, shared_runtime
-from dolmen.base.units import short_repr
-from dolmen.errors import InputError
+from dolmen.errors import InputError, short_repr
 from dolmen.store.base import FILE, MEMORY, S3, SCHEMES, ObjectStore, own_name, scheme_of
 from dolmen.store.local_store import LocalStore
 from dolmen.store.memory import MemoryBucket, MemoryStore, shared_bucket

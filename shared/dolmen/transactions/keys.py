@@ -10,8 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from dolmen.base import arguments
-from dolmen.base.units import short_repr
-from dolmen.errors import InputError, RowError, SchemaError
+from dolmen.errors import InputError, RowError, SchemaError, short_repr
 from dolmen.format.delete_object import Keys, keys_from_arrow
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field, is_nested

@@ -9,12 +9,19 @@ from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, TypeAlias
 
 from dolmen.base import arguments
-from dolmen.base.units import LAST_US, parse_duration, short_repr, since_epoch, utc
+from dolmen.base.units import LAST_US, parse_duration, since_epoch, utc
 from dolmen.commit.head import Base, Context
 from dolmen.commit.statements.catalog import CloneTable, DropTag, PutTag, Restore, table_and_memory
 from dolmen.commit.versions import is_settled, manifest_at_tag, manifest_at_time, manifest_at_version
 from dolmen.entries.segments.erasures_in_force import as_read_now
-from dolmen.errors import InputError, InvalidNameError, TableExistsError, TableNotFoundError, VersionExpiredError
+from dolmen.errors import (
+    InputError,
+    InvalidNameError,
+    TableExistsError,
+    TableNotFoundError,
+    VersionExpiredError,
+    short_repr,
+)
 from dolmen.format.layout import RESERVED_TAGS, Tag, check_table_name, check_tag_name
 from dolmen.format.manifest import EMPTY, Manifest, TableEntry
 from dolmen.rows.write.row_digest import content_digest

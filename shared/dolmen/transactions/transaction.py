@@ -14,11 +14,18 @@ import pyarrow as pa
 
 from dolmen.base import arguments
 from dolmen.base.runtime import TRANSACTION, attempts
-from dolmen.base.units import short_repr
 from dolmen.commit.head import Context
 from dolmen.commit.statements.background import SetProperties
 from dolmen.commit.statements.catalog import CreateTable, DropTable, RenameTable
-from dolmen.errors import ConflictError, Error, InputError, SchemaError, TableNotFoundError, VersionExpiredError
+from dolmen.errors import (
+    ConflictError,
+    Error,
+    InputError,
+    SchemaError,
+    TableNotFoundError,
+    VersionExpiredError,
+    short_repr,
+)
 from dolmen.format.ingest_properties import check_table_properties
 from dolmen.format.layout import check_table_name
 from dolmen.format.manifest import Manifest, TableEntry

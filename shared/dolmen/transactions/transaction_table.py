@@ -9,10 +9,9 @@ from typing import Any, Generic, TypeAlias, TypeVar, get_args
 import pyarrow as pa
 
 from dolmen.base import arguments
-from dolmen.base.units import short_repr
 from dolmen.commit.statements.background import SetProperties
 from dolmen.commit.statements.catalog import AlterTable
-from dolmen.errors import InputError, RowError, SchemaError
+from dolmen.errors import InputError, RowError, SchemaError, short_repr
 from dolmen.format import evolution
 from dolmen.format.ingest_properties import TABLE_PROPERTIES, check_table_properties
 from dolmen.format.manifest import Manifest, TableEntry

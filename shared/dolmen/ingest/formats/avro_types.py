@@ -28,8 +28,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types as t
 
-from dolmen.base.units import short_repr
-from dolmen.errors import InputError, SchemaError
+from dolmen.errors import InputError, SchemaError, short_repr
 from dolmen.format.ingest_properties import MAX_COLUMNS
 from dolmen.format.schema import own_names
 from dolmen.format.types import TYPES, in_unit

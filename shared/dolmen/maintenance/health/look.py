@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 
-from dolmen.base.units import DAY_US, HOUR_US, count_text, duration_text, short_repr
+from dolmen.base.units import DAY_US, HOUR_US, count_text, duration_text
 from dolmen.commit.head import Context
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
-from dolmen.errors import InputError
+from dolmen.errors import InputError, short_repr
 from dolmen.format.layout import RESERVED_TAGS
 from dolmen.format.manifest import HistoryEntry, Manifest, TableEntry
 from dolmen.format.properties import DatabaseSettings, TableSettings

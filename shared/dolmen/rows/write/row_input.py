@@ -23,8 +23,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as t
 
-from dolmen.base.units import MIB, short_repr
-from dolmen.errors import Error, InputError, LimitError, RowError, SchemaError
+from dolmen.base.units import MIB
+from dolmen.errors import Error, InputError, LimitError, RowError, SchemaError, short_repr
 from dolmen.format.delete_object import Keys, distinct_keys, key_tuples, keys_from_arrow
 from dolmen.format.schema import Field, check_nesting, readable_names
 from dolmen.format.types import short_type, type_of

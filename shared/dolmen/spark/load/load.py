@@ -24,11 +24,11 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 from dolmen.api.database import Database
 from dolmen.base import arguments
 from dolmen.base.runtime import cached_property
-from dolmen.base.units import GIB, MIB, megabytes_text, short_repr
+from dolmen.base.units import GIB, MIB, megabytes_text
 from dolmen.commit.change import Expect
 from dolmen.commit.head import context_of
 from dolmen.commit.statements.row_changes import Write
-from dolmen.errors import AppliedIdError, ConflictError, Error, InputError
+from dolmen.errors import AppliedIdError, ConflictError, Error, InputError, short_repr
 from dolmen.format.entries import DataFile
 from dolmen.format.ingest_properties import INGEST_PROPERTIES, IngestSettings
 from dolmen.format.properties import TableSettings

@@ -15,9 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dolmen.api.database import Database
 from dolmen.base import arguments
-from dolmen.base.units import short_repr
 from dolmen.commit.head import context_of
-from dolmen.errors import InputError, SchemaError, TableNotFoundError
+from dolmen.errors import InputError, SchemaError, TableNotFoundError, short_repr
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.spark.sessions import check_any_session, check_database, is_remote
 from dolmen.spark.spark_types import Origin, origins_of, quote

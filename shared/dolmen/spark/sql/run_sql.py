@@ -8,9 +8,8 @@ from typing import Any
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from dolmen.base import arguments
-from dolmen.base.units import short_repr
 from dolmen.commit.head import context_of
-from dolmen.errors import InputError, SchemaError
+from dolmen.errors import InputError, SchemaError, short_repr
 from dolmen.format.schema import Field
 from dolmen.rows.scan.plan import stored_schema_of
 from dolmen.rows.write.row_digest import content_digest

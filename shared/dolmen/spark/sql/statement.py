@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
-from dolmen.base.units import short_repr
-from dolmen.errors import InputError
+from dolmen.errors import InputError, short_repr
 
 T = TypeVar("T")
 _TOKEN = re.compile(

@@ -14,8 +14,7 @@ import pyarrow.compute as pc
 from pyarrow import types as t
 
 from dolmen.base.arguments import text
-from dolmen.base.units import short_repr
-from dolmen.errors import InputError, PredicateError, RowError, SchemaError
+from dolmen.errors import InputError, PredicateError, RowError, SchemaError, short_repr
 from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import sequence_column
 from dolmen.format.schema import Field, Schema, own_names, same_names

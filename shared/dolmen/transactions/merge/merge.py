@@ -17,8 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dolmen.base import arguments
-from dolmen.base.units import short_repr
-from dolmen.errors import InputError, RowError, SchemaError
+from dolmen.errors import InputError, RowError, SchemaError, short_repr
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import COMMIT_TS, Field, own_names
 from dolmen.format.types import to_mask

@@ -14,8 +14,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from dolmen.base.units import short_repr
-from dolmen.errors import InputError
+from dolmen.errors import InputError, short_repr
 from dolmen.format.schema import same_names
 from dolmen.format.types import is_text, one_array
 from dolmen.rows.scan.engines.dataframes import optional
