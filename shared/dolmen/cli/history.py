@@ -138,7 +138,7 @@ def _plain(value: Any) -> str:
 
 
 def _complete_tables(context: typer.Context, incomplete: str) -> list[str]:
-    """Names of the present tables and, if a tag is named, of those in its version."""
+    """Names of the newest version's tables, and of the tagged version's if the command has a tag."""
     tag = context.params.get("tag")
     return complete(context, incomplete, lambda db: {*db.tables(), *(db.at(tag=tag).tables() if tag else ())})
 

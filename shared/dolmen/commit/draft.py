@@ -140,7 +140,7 @@ class Draft:
         return self.segments.whole(entry) if entry and (entry.uuid, entry.epoch) == (uuid, epoch) else None
 
     def column_names(self, table: str | None, ids: Iterable[int]) -> tuple[str, ...]:
-        """The names of those of some columns that a table has; none if there is no such table."""
+        """The names of a table's columns by their ids, without ids that it lacks; none if there is no table."""
         entry = self.tables.get(table or "")
         columns = self.segments.whole(entry).schema.by_id if entry else {}
         return tuple(columns[id_].name for id_ in ids if id_ in columns)

@@ -93,7 +93,7 @@ def has_hashes(arrow_type: pa.DataType) -> bool:
 
 
 def hashes_in_file(values: pa.Array, arrow_type: pa.DataType) -> tuple[Hashes, np.typing.NDArray[np.bool_]] | None:
-    """The hashes of values without NULL in a file whose column has this type, and a mask of those that the type has.
+    """The hashes of values without NULL, as a file's column of this type has them, and a mask of those that fit it.
 
     It is None if the file's filter says nothing of such values.
     """

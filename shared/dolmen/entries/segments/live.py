@@ -115,7 +115,7 @@ class LiveFiles:
             yield LiveSegment(segment, table, live, overlays, self.entry.schema)
 
     def find(self, uuids: Collection[str]) -> dict[str, DataFile]:
-        """The effective entries of those files that are still there, by uuid."""
+        """The effective entries of the files that are still live, by uuid."""
         requested = set(uuids)
         found = {file.uuid: file for file in self.entry.files if file.uuid in requested}
         left = requested - found.keys()

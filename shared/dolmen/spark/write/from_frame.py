@@ -443,5 +443,5 @@ def write_remotely(
         return Commit.nothing(newest.as_history(), {own: applied_before[own].version})
     applied = find_applied(newest, [own], context.segments)
     entry = commit_of(context.head, newest, applied[own].version) if applied else None
-    assert entry is not None, "the commit of this write has left the history at once"
+    assert entry is not None, "the history lacks the commit of this write"
     return Commit.of(entry, [own])
