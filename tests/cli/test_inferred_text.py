@@ -14,6 +14,7 @@ import pytest
 
 import dolmen
 from cli.conftest import Cli
+from dolmen.format.dialect import Dialect
 from dolmen.ingest.formats.formats import ReadOptions, SourceFile, detect, read
 from support.inferred_text import (
     COMPRESSED,
@@ -77,7 +78,7 @@ class Case:
 
 def _read(cli: Cli, path: Path, chance: random.Random, table: str) -> tuple[Case, pa.Table]:
     case = Case(chance, path, table, settings=True)
-    options = ReadOptions(timestamp_format=case.time_format, nulls=case.nulls)
+    options = ReadOptions(Dialect.of(case.properties))
     block = chance.choice([1 << 20, 1 << 20, 997])
     source = SourceFile(lambda: io.BytesIO(case.body), detect(case.name), case.name, options, block_bytes=block)
     return case, read(source, None).read_all()

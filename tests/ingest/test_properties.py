@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from dolmen.errors import InputError, SchemaError
+from dolmen.format.dialect import Dialect
 from dolmen.format.ingest_properties import INGEST_PROPERTIES, CdcSettings, IngestSettings, check_table_properties
 from dolmen.format.schema import Schema
 
@@ -45,9 +46,8 @@ def test_each_reaches_its_own_field() -> None:
             "ingest_max_columns": 20_000,
         }
     )
-    assert read == IngestSettings(
-        "csv", "\t", False, ("", "NULL", "\\N"), "epoch_ms", "upsert", "ignore", "quarantine", 7, "expire", 20_000
-    )
+    dialect = Dialect(delimiter="\t", header=False, nulls=("", "NULL", "\\N"), timestamp_formats=("epoch_ms",))
+    assert read == IngestSettings("csv", dialect, "upsert", "ignore", "quarantine", 7, "expire", 20_000)
 
 
 def test_changes_are_read_by_settings_of_their_own() -> None:
@@ -136,11 +136,11 @@ def test_what_no_file_could_be_read_by_is_refused_when_it_is_set_and_left_where_
     with pytest.raises(InputError, match=name):
         check({name: value})
     if name == "ingest_delimiter":
-        assert IngestSettings.read({name: value}).delimiter == value
+        assert IngestSettings.read({name: value}).dialect.delimiter == value
 
 
 @pytest.mark.parametrize("delimiter", [";", "|", " ", "\x01", "_", "tab"])
 def test_delimiters_that_separate_values_are_taken(delimiter: str) -> None:
     properties = {"ingest_delimiter": delimiter}
     check(properties)
-    assert IngestSettings.read(properties).delimiter == delimiter.replace("tab", "\t")
+    assert IngestSettings.read(properties).dialect.delimiter == delimiter.replace("tab", "\t")

@@ -26,6 +26,7 @@ from dolmen.api.database import Database
 from dolmen.base.units import MIB
 from dolmen.cli.output import progress_bar
 from dolmen.errors import InputError, ObjectNotFoundError, PredicateError, short_repr
+from dolmen.format.dialect import Dialect
 from dolmen.format.ingest_properties import FORMATS, INGEST_PROPERTIES, FileKind, kind_of
 from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import value_of
@@ -91,7 +92,8 @@ def open_inputs(
     kind = None if form is None else kind_of(form)
     if form is not None and kind is None:
         raise InputError(f"--format {form!r} is unknown: give one of {', '.join(FORMATS)}")
-    options = ReadOptions(delimiter=delimiter)
+    properties = {} if delimiter is None else {"ingest_delimiter": delimiter}
+    options = ReadOptions(Dialect.of(properties))
     if list(names).count(STANDARD_INPUT) > 1:
         raise InputError("standard input can be read only once: name - once")
     with ExitStack() as stack:

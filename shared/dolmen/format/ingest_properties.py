@@ -1,20 +1,4 @@
-"""How dropped files become rows: the formats of files, their properties, patterns of times, and checks of a table's.
-
-A pattern such as ``%d/%m/%Y %H:%M:%S`` says how text writes times:
-
-======================  ==================================================================================
-``%Y`` ``%y``           the year in four digits; in two, 69 to 99 being of the last century
-``%m`` ``%b`` ``%B``    the month in one or two digits; its English name, cut to three letters or in full
-``%d``                  the day, one or two digits
-``%H`` ``%I`` ``%p``    the hour, one or two digits; of twelve, with AM or PM
-``%M`` ``%S`` ``%f``    minute and second, one or two digits; the second's decimal places, one to six
-``%z``                  the UTC offset: ``Z``, ``+0200`` or ``+02:00``
-``%%``                  a percent sign
-======================  ==================================================================================
-
-Anything else is literal, and white space matches any of it. Numbers next to digits have all of theirs: ``%Y%m%d`` is
-eight digits, because ``2025115`` would be two dates.
-"""
+"""How dropped files become rows: the formats of files, their properties, and the checks of a table's properties."""
 
 from __future__ import annotations
 
@@ -27,6 +11,7 @@ import pyarrow as pa
 
 from dolmen.base.units import parse_duration
 from dolmen.errors import InputError, SchemaError, short_repr
+from dolmen.format.dialect import DIALECT_PROPERTIES, MAX_TEXT, STRICT, Dialect
 from dolmen.format.properties import (
     OWN_PROPERTIES,
     HasProperties,
@@ -101,133 +86,16 @@ def format_names(kinds: list[FileKind] | None = None, *, last: str = "or") -> st
     return f"{', '.join(others)} {last} {end}"
 
 
-MAX_LENGTH = 200
-"""Characters of a pattern."""
-UNIT_DIGITS = {"epoch_s": 6, "epoch_ms": 3, "epoch_us": 0}
-"""Names of formats that are numbers since the epoch, with the decimal places of the unit that microseconds have."""
-MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
-_LONG_MONTHS = "january|february|march|april|may|june|july|august|september|october|november|december"
-
-_DIRECTIVES = {
-    "Y": r"(?P<Y>[0-9]{4})",
-    "y": r"(?P<y>[0-9]{2})",
-    "m": r"(?P<m>[0-9]{1,2})",
-    "b": rf"(?P<b>(?i:{'|'.join(MONTHS)}))",
-    "B": rf"(?P<B>(?i:{_LONG_MONTHS}))",
-    "d": r"(?P<d>[0-9]{1,2})",
-    "H": r"(?P<H>[0-9]{1,2})",
-    "I": r"(?P<I>0?[1-9]|1[0-2])",
-    "p": r"(?P<p>(?i:AM|PM))",
-    "M": r"(?P<M>[0-9]{1,2})",
-    "S": r"(?P<S>[0-9]{1,2})",
-    "f": r"(?P<f>[0-9]{1,6})",
-    "z": r"(?P<z>Z|[+-][0-9]{2}:?[0-9]{2})",
-}
-
-_TIME_FORMATS = "iso, epoch_s, epoch_ms, epoch_us, or a pattern as in %d/%m/%Y %H:%M:%S"
-_TWO_DIGITS = {"m", "d", "H", "M", "S", "I"}
-_BEGINS_WITH_DIGITS = re.compile("%[YymdHIMSf]|[0-9]")
-_ENDS_WITH_DIGITS = re.compile("(%[YymdHIMSf]|[0-9])$")
-
-
-@dataclass(frozen=True, slots=True)
-class TimePattern:
-    """A parsed pattern.
-
-    Args:
-        regex: matches text of this pattern, with a group for each directive.
-        directives: those in the pattern, without their percent signs.
-    """
-
-    regex: str
-    directives: frozenset[str]
-
-
-def parse_time_pattern(text: str) -> TimePattern:
-    """Parses a pattern. Raises InputError unless its directives make a date, a time of day, or both."""
-    what = f"time format {short_repr(text)}"
-    if len(text) > MAX_LENGTH:
-        raise InputError(f"{what} has {len(text):,} characters: at most {MAX_LENGTH} are allowed")
-    directives: list[str] = []
-    regex: list[str] = []
-    pieces = re.findall(r"%.?|\s+|[^%\s]+", text, re.DOTALL)
-    for piece, before, after in zip(pieces, ["", *pieces], [*pieces[1:], ""], strict=False):
-        directive = piece[1:]
-        if piece == "%%":
-            regex.append("%")
-        elif not piece.startswith("%"):
-            regex.append(r"\s+" if piece.isspace() else re.escape(piece))
-        elif directive not in _DIRECTIVES:
-            known = ", ".join(f"%{each}" for each in _DIRECTIVES)
-            raise InputError(f"{what}: {piece} is unknown; there are {known} and %%")
-        elif directive in directives:
-            raise InputError(f"{what}: {piece} is there twice")
-        else:
-            directives.append(directive)
-            regex.append(_DIRECTIVES[directive])
-            if directive in _TWO_DIGITS and (_ENDS_WITH_DIGITS.search(before) or _BEGINS_WITH_DIGITS.match(after)):
-                regex[-1] = regex[-1].replace("{1,2}", "{2}").replace("0?", "0")
-    there = frozenset(directives)
-    years, months, hours = there & set("Yy"), there & set("mbB"), there & set("HI")
-    has_date = len(years) == len(months) == 1 and "d" in there
-    has_time = len(hours) == 1 and "M" in there and ("I" in there) == ("p" in there)
-    if not there:
-        raise InputError(f"{what}: {_TIME_FORMATS}")
-    if not has_date and there & set("YymbBdz"):
-        raise InputError(f"{what}: a date has a year, a month and a day, each once")
-    if not (has_time and ("f" not in there or "S" in there)) and there & set("HIpMSfz"):
-        raise InputError(f"{what}: a time of day has %H, or %I and %p, then %M, and %S if it has %f")
-    return TimePattern(f"^{''.join(regex)}$", there)
-
-
 IngestMode = Literal["append", "upsert", "cdc"]
 LandingPolicy = Literal["keep", "tag", "expire"]
 NewColumns = Literal["reject", "ignore", "add"]
 EnvelopeKind = Literal["debezium", "dms", "flat"]
 
-MAX_TEXT = 200
-"""Characters of a text that stands for NULL, of a path and of a field's name."""
-MAX_NULLS, MAX_PATHS = 100, 8
+MAX_PATHS = 8
 UNAVAILABLE_VALUE = "__debezium_unavailable_value"
 """Debezium's default placeholder for a value that the source's log does not hold."""
 MAX_COLUMNS, MOST_COLUMNS = 10_000, 100_000
 """The most columns of a file, fields in columns counted; and the most that a table's settings may allow."""
-
-
-def _parse_delimiter(value: Any) -> str:
-    if value in ("tab", "\t"):
-        return "\t"
-    if not isinstance(value, str) or len(value) != 1 or not value.isascii() or value in '"\r\n\0':
-        raise InputError(f"{value!r} is not a delimiter: one ASCII character, but no quote or line end, or 'tab'")
-    return value
-
-
-def _refuse_delimiter(value: str) -> None:
-    if value.isalnum() or value in "+-.\\":
-        raise InputError(f"{value!r} is not a delimiter: values are written with it")
-
-
-def _refuse_nulls(value: tuple[str, ...]) -> None:
-    if len(value) > MAX_NULLS:
-        raise InputError(f"{len(value):,} texts: at most {MAX_NULLS} stand for NULL")
-    for text in value:
-        if len(text) > MAX_TEXT or any(each in text for each in '"\r\n\0'):
-            raise InputError(
-                f"{short_repr(text)} cannot stand for NULL: at most {MAX_TEXT} characters, no quote, no line end"
-            )
-
-
-def _parse_timestamp_format(value: Any) -> str | None:
-    if value == "iso":
-        return None
-    if value in UNIT_DIGITS or (isinstance(value, str) and "%" in value):
-        return str(value)
-    raise InputError(f"{value!r}: {_TIME_FORMATS}")
-
-
-def _refuse_timestamp_format(value: str | None) -> None:
-    if value is not None and value not in UNIT_DIGITS:
-        parse_time_pattern(value)
 
 
 def _refuse_name(value: str) -> None:
@@ -264,31 +132,7 @@ def _parse_columns(value: Any) -> int:
 
 INGEST_PROPERTIES = by_name(
     Property("ingest_format", None, parse_choice(*FORMATS), "format of dropped files, whatever their names say"),
-    Property(
-        "ingest_delimiter",
-        None,
-        _parse_delimiter,
-        "the delimiter of fields of CSV: one character, or tab",
-        refuse=_refuse_delimiter,
-    ),
-    Property(
-        "ingest_header", "true", parse_flag, "false: CSV without a header; the fields are the columns in order", bool
-    ),
-    Property(
-        "ingest_nulls",
-        "",
-        parse_words,
-        "unquoted texts of CSV that are NULL, with commas; an empty one counts",
-        list,
-        _refuse_nulls,
-    ),
-    Property(
-        "ingest_timestamp_format",
-        "iso",
-        _parse_timestamp_format,
-        "of times in text: iso, epoch_s, epoch_ms, epoch_us, or a pattern as in %d/%m/%Y %H:%M:%S",
-        refuse=_refuse_timestamp_format,
-    ),
+    *DIALECT_PROPERTIES.values(),
     Property(
         "ingest_mode",
         "append",
@@ -387,17 +231,13 @@ class IngestSettings:
 
     Args:
         format: None = by the file's name.
-        delimiter: None = that of the format.
-        timestamp_format: None = ISO 8601.
+        dialect: how values are written.
         new_columns: what becomes of a column in a file that the table does not have.
         cdc: None unless ``mode`` is ``cdc``.
     """
 
     format: FileKind | None = None
-    delimiter: str | None = None
-    header: bool = True
-    nulls: tuple[str, ...] = ("",)
-    timestamp_format: str | None = None
+    dialect: Dialect = STRICT
     mode: IngestMode = "append"
     new_columns: NewColumns = "reject"
     on_bad_row: Literal["reject_file", "quarantine"] = "reject_file"
@@ -414,10 +254,11 @@ class IngestSettings:
     @classmethod
     def read(cls, properties: Mapping[str, Any]) -> IngestSettings:
         """The settings that properties say. Raises InputError, also when one is missing that another needs."""
-        values = read_settings(INGEST_PROPERTIES, properties)
+        others = {name: each for name, each in INGEST_PROPERTIES.items() if name not in DIALECT_PROPERTIES}
+        values = read_settings(others, properties)
         own = {name.removeprefix("ingest_"): value for name, value in values.items() if name.startswith("ingest_")}
         on_extra = own.pop("on_extra")
-        own["new_columns"] = own["new_columns"] or on_extra
+        own |= {"new_columns": own["new_columns"] or on_extra, "dialect": Dialect.of(properties)}
         if own["mode"] != "cdc":
             return cls(**own)
         for needed in ("cdc_envelope", "cdc_sequence"):

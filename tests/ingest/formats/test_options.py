@@ -9,6 +9,7 @@ import json
 import os
 import random
 from collections import Counter
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 from pyarrow import parquet
 
 from dolmen.errors import InputError, RowError, SchemaError
+from dolmen.format.dialect import Dialect
 from dolmen.format.ingest_properties import IngestSettings
 from dolmen.ingest.formats import jsonl
 from dolmen.ingest.formats.formats import BadRow, ReadOptions, SourceFile, detect, infer, read
@@ -24,12 +26,17 @@ from dolmen.ingest.formats.formats import BadRow, ReadOptions, SourceFile, detec
 AB = pa.schema([("a", pa.int64()), ("b", pa.string())])
 
 
+def _options(**options: Any) -> ReadOptions:
+    dialect = {field.name: options.pop(field.name) for field in fields(Dialect) if field.name in options}
+    return ReadOptions(Dialect(**dialect), **options)
+
+
 def _read(data: bytes, schema: pa.Schema | None = AB, *, name: str = "t.csv", **options: Any) -> list[dict[str, Any]]:
     """The rows, which are the same in blocks of any size."""
     outcomes = []
     for block_bytes in (1 << 20, 1, 13):
         reader = read(
-            SourceFile(lambda: io.BytesIO(data), detect(name), name, ReadOptions(**options), block_bytes=block_bytes),
+            SourceFile(lambda: io.BytesIO(data), detect(name), name, _options(**options), block_bytes=block_bytes),
             schema,
         )
         outcomes.append(reader.read_all().to_pylist())
@@ -38,22 +45,22 @@ def _read(data: bytes, schema: pa.Schema | None = AB, *, name: str = "t.csv", **
 
 
 def _infer(data: bytes, *, name: str = "t.csv", **options: Any) -> pa.Schema:
-    return infer(SourceFile(lambda: io.BytesIO(data), detect(name), name, ReadOptions(**options)))
+    return infer(SourceFile(lambda: io.BytesIO(data), detect(name), name, _options(**options)))
 
 
 def test_options_are_those_of_a_tables_properties() -> None:
     assert ReadOptions.of(IngestSettings()) == ReadOptions()
     properties = {"ingest_delimiter": "tab", "ingest_header": "false", "ingest_nulls": ",NULL"}
     properties |= {"ingest_timestamp_format": "epoch_ms", "ingest_on_extra": "ignore"}
-    assert ReadOptions.of(IngestSettings.read(properties)) == ReadOptions(
-        delimiter="\t", header=False, nulls=("", "NULL"), timestamp_format="epoch_ms", extra="ignore"
+    assert ReadOptions.of(IngestSettings.read(properties)) == _options(
+        delimiter="\t", header=False, nulls=("", "NULL"), timestamp_formats=("epoch_ms",), extra="ignore"
     )
 
 
 @pytest.mark.parametrize("delimiter", ["", ",,", '"', "\n", "\r", "\0", "é"])
 def test_what_cannot_delimit_is_refused(delimiter: str) -> None:
     with pytest.raises(InputError, match="delimiter"):
-        ReadOptions(delimiter=delimiter)
+        Dialect.of({"ingest_delimiter": delimiter})
 
 
 @pytest.mark.parametrize("delimiter", [";", "|", "\t", " ", "x", ":"])
@@ -107,7 +114,7 @@ def test_without_a_header_columns_are_inferred_under_numbers() -> None:
 def test_without_a_header_the_first_record_may_be_bad() -> None:
     told: list[BadRow] = []
     data = b'1,"x"y\n2,z\n'
-    options = ReadOptions(header=False)
+    options = _options(header=False)
     rows = read(
         SourceFile(lambda: io.BytesIO(data), detect("t.csv"), "t.csv", options), AB, on_bad_row=told.append
     ).read_all()

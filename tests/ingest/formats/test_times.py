@@ -13,12 +13,17 @@ import pyarrow as pa
 import pytest
 
 from dolmen.errors import InputError, RowError
+from dolmen.format.dialect import Dialect
 from dolmen.ingest.formats.cells import TimeFormat
 from dolmen.ingest.formats.formats import ReadOptions, SourceFile, detect, infer, read
 
 UTC = dt.UTC
 MOMENT = dt.datetime(2023, 11, 14, 22, 13, 20)
 NAIVE, ZONED, DATE, TIME = pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.date32(), pa.time64("us")
+
+
+def _options(format: str) -> ReadOptions:
+    return ReadOptions(Dialect(timestamp_formats=() if format == "iso" else (format,)))
 
 
 def _values(name: str, cells: list[str], target: pa.DataType, format: str, block_bytes: int = 1 << 20) -> list[Any]:
@@ -30,7 +35,7 @@ def _values(name: str, cells: list[str], target: pa.DataType, format: str, block
     else:
         data = "".join(f'{{"n": 1, "c": {cell}}}\n' for cell in cells)
     schema = pa.schema([("n", pa.int64()), ("c", target)])
-    options = ReadOptions(timestamp_format=format)
+    options = _options(format)
     table = read(
         SourceFile(lambda: io.BytesIO(data.encode()), detect(name), name, options, block_bytes=block_bytes), schema
     ).read_all()
@@ -162,12 +167,12 @@ def test_text_that_does_not_match_the_pattern_is_refused(format: str, text: str,
 )  # fmt: skip
 def test_a_format_that_says_no_time_is_refused(format: str) -> None:
     with pytest.raises(InputError, match="time format"):
-        ReadOptions(timestamp_format=format)
+        TimeFormat.of((format,))
 
 
 def test_iso_alone_is_no_format() -> None:
-    assert TimeFormat.of("iso") is None
-    assert TimeFormat.of(None) is None
+    assert TimeFormat.of(()) is None
+    assert TimeFormat.of(Dialect.of({"ingest_timestamp_format": "iso"}).timestamp_formats) is None
 
 
 @pytest.mark.parametrize("format", ["%Y/%m/%d %H:%M:%S.%f", "%d.%m.%y %I:%M:%S %p", "%b %d %Y %H:%M:%S %z", "%d %B %Y"])
@@ -191,7 +196,7 @@ def _inferred(name: str, cells: list[str], format: str) -> pa.DataType:
                 lambda: io.BytesIO(data.encode()),
                 detect(name),
                 name,
-                ReadOptions(timestamp_format=format),
+                _options(format),
                 block_bytes=block_bytes,
             )
         )
@@ -201,7 +206,7 @@ def _inferred(name: str, cells: list[str], format: str) -> pa.DataType:
     }
     (kind,) = kinds
     read(
-        SourceFile(lambda: io.BytesIO(data.encode()), detect(name), name, ReadOptions(timestamp_format=format)),
+        SourceFile(lambda: io.BytesIO(data.encode()), detect(name), name, _options(format)),
         pa.schema([("c", kind)]),
     ).read_all()
     return kind

@@ -92,7 +92,9 @@ def ingest_changes(
     words = UnavailableValue.of(target.settings.unavailable_value).words
     marked = target.marked_columns(source.format.kind)
     target_names = {field.name for field in target.fields}
-    if target.settings.envelope == "flat" and (source.options.header or source.format.kind not in ("csv", "tsv")):
+    if target.settings.envelope == "flat" and (
+        source.options.dialect.header or source.format.kind not in ("csv", "tsv")
+    ):
         unused = [name for name in dict.fromkeys([*unused, DELETED_FIELD]) if name not in target_names]
     envelope = choose_envelope(
         target.fields,

@@ -70,7 +70,7 @@ def image_columns(source: SourceFile, settings: CdcSettings, *, skip_bad_rows: b
         return [field for field in survey(source, skip_bad_rows=skip_bad_rows) if field.name.lower() not in outside]
     source = replace(source, options=replace(source.options, extra="ignore", null_lines="skip"))
     if source.format.kind == "avro":
-        found = survey_with_times(source, lambda named, _: _time_type(named, source.options.timestamp_format))
+        found = survey_with_times(source, lambda named, _: _time_type(named, source.options.dialect.timestamp_formats))
     else:
         found = survey(source, skip_bad_rows=skip_bad_rows)
     whole = pa.struct(list(found))
@@ -142,7 +142,7 @@ def _declared_type(field: dict[str, Any], source: SourceFile) -> pa.DataType:
 
     Times that are numbers stay numbers unless ``ingest_timestamp_format`` is the one that reads them.
     """
-    logical, unit = field.get("name"), source.options.timestamp_format
+    logical, unit = field.get("name"), source.options.dialect.timestamp_formats
     if logical in _DECIMALS:
         raise SchemaError(
             f"file {source.name!r}, new column {field.get('field')!r}: decimals are written as bytes; set "
@@ -163,11 +163,11 @@ def _declared_type(field: dict[str, Any], source: SourceFile) -> pa.DataType:
     return plain
 
 
-def _time_type(named: pa.DataType, timestamp_format: str | None) -> pa.DataType | None:
+def _time_type(named: pa.DataType, timestamp_formats: tuple[str, ...]) -> pa.DataType | None:
     """The type of a column of times that Kafka Connect names; None if they stay numbers."""
     if t.is_date(named):
-        return None if timestamp_format is None else named
-    return pa.timestamp("us", named.tz) if named.tz or _FORMATS[named.unit] == timestamp_format else None
+        return named if timestamp_formats else None
+    return pa.timestamp("us", named.tz) if named.tz or _FORMATS[named.unit] in timestamp_formats else None
 
 
 def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:

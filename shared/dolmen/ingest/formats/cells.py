@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from pyarrow import types as t
 
 from dolmen.base.units import DAY_US
-from dolmen.format.ingest_properties import MONTHS, UNIT_DIGITS, parse_time_pattern
+from dolmen.format.dialect import MONTHS, UNIT_DIGITS, parse_time_pattern
 from dolmen.format.types import TextKind, type_of
 from dolmen.rows.write.casts import Cast, Misfit, short_value
 
@@ -285,10 +285,11 @@ class TimeFormat:
 
     @staticmethod
     @cache
-    def of(name: str | None) -> TimeFormat | None:
-        """The format of this name; None for ISO 8601 alone. Raises InputError for any other name."""
-        if name is None or name == "iso":
+    def of(names: tuple[str, ...]) -> TimeFormat | None:
+        """The formats of these names; None for ISO 8601 alone. Raises InputError for any other name."""
+        if not names:
             return None
+        (name,) = names
         if name in UNIT_DIGITS:
             return TimeFormat(name, UNIT_DIGITS[name])
         pattern = parse_time_pattern(name)

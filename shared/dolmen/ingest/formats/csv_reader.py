@@ -77,7 +77,7 @@ def infer(source: SourceFile) -> pa.Schema:
 
 def survey(source: SourceFile, skip_bad_rows: bool) -> pa.Schema:
     """The types that hold every cell, by the header's names; null for a column without any. None without a header."""
-    if not source.options.header:
+    if not source.options.dialect.header:
         return pa.schema([])
     shapes = _shapes(source, (lambda _: None) if skip_bad_rows else None)
     return pa.schema([(name, pa.null() if shape == NOTHING else shape.arrow_type) for name, shape in shapes.items()])
@@ -88,7 +88,7 @@ def _shapes(source: SourceFile, on_bad_row: OnBadRow | None = None) -> dict[str,
         file = DelimitedFile.open(stream, source, None, go_on=on_bad_row is not None)
         if file is None:
             raise InputError(f"file {source.name!r} is empty: it needs at least a line to infer columns from")
-        shapes, times = dict.fromkeys(file.columns, NOTHING), TimeFormat.of(source.options.timestamp_format)
+        shapes, times = dict.fromkeys(file.columns, NOTHING), TimeFormat.of(source.options.dialect.timestamp_formats)
         text = pa.schema(dict.fromkeys(file.columns, pa.string()))
         for cells in file.batches(_DelimitedConverter(file, text, source.options, on_bad_row).convert):
             for name, shape in shapes.items():
@@ -123,18 +123,18 @@ class DelimitedFile:
         ignore_others = options.ignore_extra and table is not None
         find_end = partial(last_record_end, delimiter=delimiter)
         rest = blocks(stream.read, find_end, name, source.block_bytes, go_on=go_on)
-        if table is not None and not (options.header or ignore_others):
-            return cls(name, table, "the table", rest, delimiter, options.nulls)
+        if table is not None and not (options.dialect.header or ignore_others):
+            return cls(name, table, "the table", rest, delimiter, options.dialect.nulls)
         for block in rest:
             records = Records.of(block.data, delimiter, blank_lines_count=False)
             if not len(records.starts):
                 continue
             start, end = int(records.starts[0]), int(records.ends[0])
-            if not options.header:
+            if not options.dialect.header:
                 check_columns(int(records.fields[0]), options.max_columns, name)
                 names, said_by = columns_by_position(int(records.fields[0]), table)
                 body = Block(block.data[start:], block.line_at(start), block.problem)
-                return cls(name, names, said_by, chain([body], rest), delimiter, options.nulls)
+                return cls(name, names, said_by, chain([body], rest), delimiter, options.dialect.nulls)
             if block.problem is not None:
                 raise RowError(block.problem.reason, file=name, line=block.line_at(block.problem.offset))
             header = Block(block.data[start:end], block.line_at(start))
@@ -147,8 +147,8 @@ class DelimitedFile:
                             f"file {name!r}, line {header.line}: no column {names[0]!r} in the table; {sign!r} seems "
                             "to separate its fields: say so (--delimiter, or the setting ingest_delimiter)"
                         )
-            return cls(name, names, "the header", chain([body], rest), delimiter, options.nulls)
-        if options.header:
+            return cls(name, names, "the header", chain([body], rest), delimiter, options.dialect.nulls)
+        if options.dialect.header:
             raise InputError(f"file {name!r} is empty: it needs at least a line with the names of its columns")
         return None
 
@@ -248,7 +248,7 @@ class _DelimitedConverter:
         self, file: DelimitedFile, schema: pa.Schema, options: ReadOptions, on_bad_row: OnBadRow | None
     ) -> None:
         self._file, self._schema, self._on_bad_row, self._defaults = file, schema, on_bad_row, options.defaults
-        times = TimeFormat.of(options.timestamp_format)
+        times = TimeFormat.of(options.dialect.timestamp_formats)
         self._find_cast = partial(_cell_cast, times=times, ignore_extra=options.ignore_extra)
         self._native = {field.name: kind for field in schema if (kind := _native_type(field.type, times)) is not None}
         self._marked = [column for column in file.columns if mark_name(column) in schema.names]

@@ -207,7 +207,10 @@ class _Inference:
 
     def __init__(self, source: SourceFile, skip_bad_rows: bool = False) -> None:
         self._source, self._skip_bad_rows = source, skip_bad_rows
-        self._times, self._max_keys = TimeFormat.of(source.options.timestamp_format), source.options.max_columns
+        self._times, self._max_keys = (
+            TimeFormat.of(source.options.dialect.timestamp_formats),
+            source.options.max_columns,
+        )
         self._seen: Node = Fields()
         self._row = 1
         self._strings: pa.Schema | None = None

@@ -73,7 +73,7 @@ class _JsonConverter:
 
     def __init__(self, schema: pa.Schema, name: str, options: ReadOptions, on_bad_row: OnBadRow | None) -> None:
         self._schema, self._name, self._on_bad_row = schema, name, on_bad_row
-        times, self._ignore_extra = TimeFormat.of(options.timestamp_format), options.ignore_extra
+        times, self._ignore_extra = TimeFormat.of(options.dialect.timestamp_formats), options.ignore_extra
         self._selection = JsonSelection.of(schema, times, self._ignore_extra)
         self._has_closed = self._ignore_extra and any(map(_has_closed, schema))
         self._native = {field.name: parser_type(field.type, times) for field in schema}

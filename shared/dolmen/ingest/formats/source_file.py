@@ -15,15 +15,14 @@ import pyarrow as pa
 
 from dolmen.base.units import GIB, MIB
 from dolmen.errors import InputError, LimitError, RowError
+from dolmen.format.dialect import STRICT, Dialect
 from dolmen.format.ingest_properties import (
     FORMATS,
     MAX_COLUMNS,
-    UNIT_DIGITS,
     Compression,
     FileFormat,
     FileKind,
     IngestSettings,
-    parse_time_pattern,
 )
 from dolmen.format.schema import Schema
 from dolmen.format.types import Json
@@ -58,12 +57,7 @@ class ReadOptions:
     """Options for reading a file. A format ignores those that do not concern it.
 
     Args:
-        delimiter: what separates the fields of CSV and TSV, one ASCII character; None: comma or tab, by the format.
-        header: whether the first record of CSV and TSV names the columns. Without it, the fields of a record are the
-            table's columns in their order.
-        nulls: unquoted fields of CSV and TSV that are NULL. A blank field is NULL in every column but strings.
-        timestamp_format: how times are written in text, beside ISO 8601, which is always understood: ``epoch_s``,
-            ``epoch_ms``, ``epoch_us`` or a pattern (see ``cells``).
+        dialect: how values are written.
         extra: ``ignore``: columns, keys and struct fields that the table does not have are skipped.
         null_lines: ``skip``: lines of JSON that say ``null`` are no rows, like blank ones.
         max_bytes: what one file may hold once it is unpacked, bytes: a small file can unpack to terabytes.
@@ -74,15 +68,9 @@ class ReadOptions:
             row may lack others, so a key that is missing is NULL there.
         placeholders: texts of CSV and TSV that are no values. A column with a mark (``mark_name``) in the schema is
             NULL there, and its mark is not.
-
-    Raises:
-        InputError: the delimiter or the time format is invalid.
     """
 
-    delimiter: str | None = None
-    header: bool = True
-    nulls: tuple[str, ...] = ("",)
-    timestamp_format: str | None = None
+    dialect: Dialect = STRICT
     extra: Literal["reject", "ignore"] = "reject"
     null_lines: Literal["reject", "skip"] = "reject"
     max_bytes: int = MAX_BYTES
@@ -91,21 +79,11 @@ class ReadOptions:
     defaults: Mapping[str, Json] = field(default_factory=dict, hash=False)
     placeholders: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        delimiter = self.delimiter
-        if delimiter is not None and (len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n\0'):
-            raise InputError(f"{delimiter!r} is no delimiter: one ASCII character, but no quote or line end")
-        if self.timestamp_format is not None and self.timestamp_format not in ("iso", *UNIT_DIGITS):
-            parse_time_pattern(self.timestamp_format)
-
     @classmethod
     def of(cls, settings: IngestSettings, schema: Schema | None = None) -> ReadOptions:
         """The options that a table's properties ask for, and defaults of ``schema`` for columns that a file lacks."""
         return cls(
-            delimiter=settings.delimiter,
-            header=settings.header,
-            nulls=settings.nulls,
-            timestamp_format=settings.timestamp_format,
+            dialect=settings.dialect,
             max_columns=settings.max_columns,
             extra="ignore" if settings.new_columns == "ignore" else "reject",
             defaults={} if schema is None else schema.write_defaults,
@@ -243,7 +221,7 @@ class SourceFile:
     @property
     def delimiter(self) -> str:
         """The delimiter of the options, or else that of the format."""
-        found = self.options.delimiter or self.format.known.delimiter
+        found = self.options.dialect.delimiter or self.format.known.delimiter
         assert found is not None, self.format
         return found
 
