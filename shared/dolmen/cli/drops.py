@@ -356,7 +356,7 @@ def _head(store: ObjectStore, key: str, report: dict[str, Any]) -> Iterator[str]
         return
     try:
         format = detect(key)
-        if not format.known.is_text:
+        if not format.traits.is_text:
             return
         open_it = partial(open_reject, store, key, report, shared_runtime())
         with SourceFile(open_it, format, key, ReadOptions(max_bytes=_HEAD_BYTES)).text() as stream:

@@ -157,7 +157,7 @@ class ErasedRows:
 
         Raises SchemaError if the names at the time of the drop are not known, or the file can't be read by them.
         """
-        if not (source.format.known.delimiter is None or source.options.header):
+        if not (source.format.traits.delimiter is None or source.options.header):
             self._check_order(source)
             return
         if not self._names.may_differ:

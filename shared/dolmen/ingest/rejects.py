@@ -272,7 +272,7 @@ class Quarantine:
 
 def header_of(source: SourceFile) -> bytes | None:
     """The line of a delimited file that names its columns, without its end; None if there is none."""
-    if source.format.known.delimiter is None or not source.options.header:
+    if source.format.traits.delimiter is None or not source.options.header:
         return None
     find_end = partial(last_record_end, delimiter=source.delimiter)
     with source.text() as stream:
