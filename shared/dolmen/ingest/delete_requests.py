@@ -169,7 +169,7 @@ def _request_id(document: Mapping[str, Any], message_id: str | None) -> str:
     if not 0 < len(id_) <= MAX_ID_LENGTH or not id_.isprintable():
         raise MessageError(f"request_id: 1 to {MAX_ID_LENGTH} printable characters")
     if id_.startswith(drops):
-        raise MessageError(f"request_id: ids that begin with {drops} are those of dropped files")
+        raise MessageError(f"request_id: ids that begin with {drops} are for dropped files")
     return id_
 
 

@@ -108,7 +108,7 @@ class FileWatch:
         self._last: dict[str, Stamp] = {}
 
     def find_unchanged(self, stamps: dict[str, Stamp]) -> list[str]:
-        """Returns the names in ``now`` whose stamps are those of the last call."""
+        """Returns the names whose stamps are the same as in the last call."""
         names = [name for name, stamp in stamps.items() if self._last.get(name) == stamp]
         self._last = stamps
         return names

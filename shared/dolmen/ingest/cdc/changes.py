@@ -101,8 +101,8 @@ class ChangeTables:
         """Selects the rows that hold a change; reports bad ones."""
         upserts = pc.equal(batch.kinds, UPSERT)
         problems: list[tuple[pa.Array, str, str | None]] = [
-            (pc.equal(batch.kinds, UNKNOWN), "no known operation, or one without the row that it needs", None),
-            (pc.is_null(batch.sequences), "no sequence: it is unknown when this change was made", self.sequence.name),
+            (pc.equal(batch.kinds, UNKNOWN), "no operation that is known, or none with the row it needs", None),
+            (pc.is_null(batch.sequences), "no sequence: nothing tells when this change was made", self.sequence.name),
         ]
         for column in self.fields:
             unavailable = batch.unavailable.get(column.id)
