@@ -215,8 +215,7 @@ class HiddenPositions:
 
     @cached_property
     def _deletes(self) -> Deletes:
-        blobs = BlobReader(self._context.store, self._context.runtime, None, self._context.cache)
-        return load_deletes(self._tombstones, self._entry.schema, blobs, self._context.cache)
+        return load_deletes(self._tombstones, self._entry.schema, BlobReader(self._context))
 
     def _reader(self) -> PlanReader:
         return PlanReader.of_table(self._context, self._name, self._manifest, self._entry)

@@ -54,7 +54,7 @@ class Unresolved:
 
 
 def _load(context: Context, entry: TableEntry, tombstones: Sequence[Tombstone]) -> Deletes:
-    return load_deletes(tombstones, entry.schema, BlobReader(context.store, context.runtime), context.cache)
+    return load_deletes(tombstones, entry.schema, BlobReader(context))
 
 
 class ErasureMatches:

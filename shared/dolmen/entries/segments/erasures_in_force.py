@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import msgspec
 import pyarrow as pa
 
+from dolmen.entries.segments.row_bounds import recorded_predicate
 from dolmen.entries.segments.segment_reader import SegmentReader, erasures_of, read_blob
 from dolmen.errors import PredicateError, SchemaError
 from dolmen.format.column_history import widening_problem
@@ -23,7 +24,7 @@ from dolmen.format.evolution import WidenColumn
 from dolmen.format.manifest import ErasedTable, Erasure, Manifest, Segment, TableEntry
 from dolmen.format.schema import Field, is_nested
 from dolmen.format.types import Json, to_json, to_plain
-from dolmen.predicate.ast import Predicate, columns, from_builtins, from_json, to_builtins
+from dolmen.predicate.ast import Predicate, columns, from_builtins, to_builtins
 from dolmen.predicate.parse import parse
 
 SUBJECT = "subject"
@@ -68,7 +69,7 @@ class RememberedKeys:
     def predicate(self, tombstone: WhereTombstone, read: Callable[[Blob], bytes]) -> Predicate:
         """The predicate of a delete in the owner, over the memory's own columns."""
         inline = tombstone.predicate
-        body = to_builtins(from_json(read(tombstone.blob))) if inline is None else inline
+        body = to_builtins(recorded_predicate(read(tombstone.blob), tombstone.blob)) if inline is None else inline
         return from_builtins(_with_ids(body, self._ids(tombstone.columns)))
 
     def columns(self, erased: ErasedTable) -> tuple[Field, ...]:

@@ -19,8 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dolmen.base.runtime import cached_property
+from dolmen.errors import CorruptionError, PredicateError
 from dolmen.format.column_history import widen
-from dolmen.format.entries import Bounds, DataFile, KeysTombstone, Tombstone, bounds, constant_bounds
+from dolmen.format.delete_object import check_blob
+from dolmen.format.entries import Blob, Bounds, DataFile, KeysTombstone, Tombstone, bounds, constant_bounds
 from dolmen.format.manifest import Segment
 from dolmen.format.schema import Field, Schema, type_from_json
 from dolmen.format.types import Plain, from_json, to_mask, to_scalar
@@ -328,6 +330,14 @@ def inline_predicate(tombstone: Tombstone, schema: Schema) -> Predicate | None:
     if isinstance(tombstone, KeysTombstone) or tombstone.predicate is None:
         return None
     return days_to_timestamps(_predicate(msgspec.json.encode(tombstone.predicate)), schema.widened_types)
+
+
+def recorded_predicate(body: bytes, blob: Blob) -> Predicate:
+    """The predicate in the blob of a ``where`` tombstone. Raises CorruptionError."""
+    try:
+        return predicate_from_json(check_blob(body, blob))
+    except PredicateError as error:
+        raise CorruptionError(blob.object, f"predicate at byte {blob.offset}: {error}") from error
 
 
 @lru_cache(16_384)

@@ -16,13 +16,13 @@ import pyarrow.compute as pc
 
 from dolmen.base.units import MIB
 from dolmen.commit.head import Context
+from dolmen.entries.segments.row_bounds import recorded_predicate
 from dolmen.errors import CorruptionError, Error, ObjectNotFoundError, UnsupportedFormatError
 from dolmen.format.column_history import widening_problem
 from dolmen.format.delete_object import (
     BlobInfo,
     Keys,
     TombstoneFooter,
-    check_blob,
     decode_keys,
     decode_keys_in_parts,
     decode_vector,
@@ -36,7 +36,7 @@ from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import COMMIT_TS_FIELD, COMMIT_TS_ID, is_nested, type_from_json
 from dolmen.format.types import Plain, short_type, to_plain
 from dolmen.maintenance.verify.findings import FindingLog
-from dolmen.predicate.ast import from_builtins, from_json
+from dolmen.predicate.ast import from_builtins
 from dolmen.rows.scan.data_objects import DataFileFooter, coalesce, data_object, first_request, local_path
 from dolmen.rows.scan.file_bytes import FileBytes
 from dolmen.rows.scan.row_groups import filters_range
@@ -485,7 +485,7 @@ def _check_tombstone(body: bytes, tombstone: Tombstone) -> None:
         for part in decode_keys_in_parts(body, tombstone):
             _check_keys(part, tombstone, place)
         return
-    recorded = from_json(check_blob(body, tombstone.blob))
+    recorded = recorded_predicate(body, tombstone.blob)
     if tombstone.predicate is not None and from_builtins(tombstone.predicate) != recorded:
         raise CorruptionError(tombstone.blob.object, f"{place}its predicate differs from that in the manifest")
 

@@ -143,7 +143,7 @@ class PlanReader:
 
     def __post_init__(self) -> None:
         self._latest: DataFileFooter | None = None
-        self._blobs = BlobReader(self.context.store, self.context.runtime, self.pending, self.context.cache)
+        self._blobs = BlobReader(self.context, self.pending)
         self._vectors = VectorReader(self.context, self._blobs)
 
     def open_files(self, files: Sequence[FilePlan], choice: FilterChoice | None = None) -> Iterator[OpenFile]:
@@ -208,7 +208,7 @@ class PlanReader:
 
     def deletes(self) -> Deletes:
         """Fetches the tombstones that some file has to be checked against."""
-        return load_deletes(self.plan.tombstones, self.plan.entry.schema, self._blobs, self.context.cache)
+        return load_deletes(self.plan.tombstones, self.plan.entry.schema, self._blobs)
 
     def groups(self) -> Iterator[RowGroup]:
         """Row groups that may have rows, in file order."""

@@ -17,26 +17,23 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap
 
-from dolmen.base.runtime import Runtime
 from dolmen.base.units import MIB
 from dolmen.commit.head import Context
 from dolmen.entries.segments.erasures_in_force import with_erasures
-from dolmen.entries.segments.row_bounds import inline_predicate
+from dolmen.entries.segments.row_bounds import inline_predicate, recorded_predicate
 from dolmen.entries.segments.segment_reader import fetch_deletes
-from dolmen.errors import CorruptionError, PredicateError
 from dolmen.format.column_history import widen_keys
 from dolmen.format.delete_object import all_inline_keys, check_blob, decode_keys, decode_keys_in_parts, decode_vector
 from dolmen.format.entries import Blob, DataFile, KeysTombstone, Tombstone, Vector, WhereTombstone
 from dolmen.format.manifest import Erasure, TableEntry
 from dolmen.format.schema import Schema, constant
 from dolmen.format.types import Mask, to_boolean_array, to_mask
-from dolmen.predicate.ast import Predicate, from_json
+from dolmen.predicate.ast import Predicate
 from dolmen.predicate.bind import days_to_timestamps
 from dolmen.predicate.evaluate import matches
 from dolmen.rows.scan.data_objects import Pending, Range, coalesce
 from dolmen.rows.scan.keys_lookup import Int64s, KeysInMemory, KeysLookup, KeysOnDisk, Tuples
 from dolmen.rows.scan.row_groups import Deletes, FilePlan
-from dolmen.store.base import ObjectStore
 from dolmen.store.cache import CacheKey, ObjectCache
 
 _CACHED_KEYS, _CACHED_BYTES = 1_000_000, 8 * MIB
@@ -90,18 +87,16 @@ def blob_requests(blobs: Iterable[Blob | Vector]) -> list[BlobRequest]:
 class BlobReader:
     """Fetches blobs, also those of a transaction's own objects before their upload."""
 
-    store: ObjectStore
-    runtime: Runtime
+    context: Context
     pending: Pending | None = None
-    cache: ObjectCache | None = None
 
     def stream(self, blobs: Iterable[Blob | Vector]) -> Iterator[tuple[BlobKey, bytes]]:
         """Yields the unverified bytes of each blob, in any order, and buffers ``AHEAD_BYTES`` or the largest blob."""
         cached, fetched = self.split(blobs)
         yield from cached.items()
         largest = max((request.range.length for request in fetched), default=1)
-        ahead = max(1, min(self.runtime.threads, AHEAD_BYTES // largest))
-        for (request, some), body in self.runtime.map(
+        ahead = max(1, min(self.context.runtime.threads, AHEAD_BYTES // largest))
+        for (request, some), body in self.context.runtime.map(
             lambda item: (item, self.get(item[0])), fetched.items(), ahead=ahead
         ):
             yield from self.cut(request, some, body)
@@ -114,8 +109,8 @@ class BlobReader:
         by_object: dict[str, list[Blob | Vector]] = defaultdict(list)
         for key, blob in {blob_key(blob): blob for blob in blobs}.items():
             own = self.pending and self.pending(blob.object, blob.offset, blob.length)
-            if not own and self.cache:
-                own = self.cache.peek(cache_key(blob), partial(_check, blob))
+            if not own:
+                own = self.context.cache.peek(cache_key(blob), partial(_check, blob))
             if own:
                 cached[key] = own
             else:
@@ -131,15 +126,15 @@ class BlobReader:
 
     def get(self, request: BlobRequest) -> bytes:
         """Sends one of the requests of ``split``. Raises CorruptionError if the object is missing."""
-        return fetch_deletes(self.store, request.key, *request.range)
+        return fetch_deletes(self.context.store, request.key, *request.range)
 
     def cut(self, request: BlobRequest, blobs: Iterable[Blob | Vector], body: bytes) -> Iterator[tuple[BlobKey, bytes]]:
         """Yields the bytes of each blob of a request. Keeps intact ones on the disk; others fail later."""
         for blob in blobs:
             start = blob.offset - request.range.start
             own = body[start : start + blob.length]
-            if self.cache and self.cache.disk and crc32(own) == blob.crc32:
-                self.cache.keep(cache_key(blob), own)
+            if self.context.cache.disk and crc32(own) == blob.crc32:
+                self.context.cache.keep(cache_key(blob), own)
             yield blob_key(blob), own
 
 
@@ -230,12 +225,12 @@ def tombstones_to_fetch(tombstones: Iterable[Tombstone], cache: ObjectCache) -> 
     ]
 
 
-def load_deletes(tombstones: Sequence[Tombstone], schema: Schema, reader: BlobReader, cache: ObjectCache) -> Deletes:
+def load_deletes(tombstones: Sequence[Tombstone], schema: Schema, reader: BlobReader) -> Deletes:
     """Fetches the deletes that are not in the manifest, and prepares all of them, in bounded memory.
 
     Raises CorruptionError; LimitError if there is no room on the disk for keys that don't fit into memory.
     """
-    predicates: dict[Blob, Predicate] = {}
+    cache, predicates = reader.context.cache, dict[Blob, Predicate]()
     keys = KeysGathering(schema)
     # Inline keys need no request. They are decoded together: there may be thousands of short lists.
     for alike in group_by_types([t for t in tombstones if isinstance(t, KeysTombstone) and t.values is not None]):
@@ -263,7 +258,7 @@ def load_deletes(tombstones: Sequence[Tombstone], schema: Schema, reader: BlobRe
     for key, body in reader.stream(each[0].blob for each in missing.values()):
         for tombstone in missing[key]:
             if isinstance(tombstone, WhereTombstone):
-                predicate = _decode(tombstone, body)
+                predicate = recorded_predicate(body, tombstone.blob)
                 cache.put(cache_key(tombstone.blob), predicate, 4 * len(body))
                 predicates[tombstone.blob] = days_to_timestamps(predicate, schema.widened_types)
             elif few:
@@ -274,14 +269,6 @@ def load_deletes(tombstones: Sequence[Tombstone], schema: Schema, reader: BlobRe
                 for part in decode_keys_in_parts(body, tombstone):
                     keys.add([tombstone], part)
     return Deletes(predicates, keys.finish())
-
-
-def _decode(tombstone: WhereTombstone, body: bytes) -> Predicate:
-    check_blob(body, tombstone.blob)
-    try:
-        return from_json(body)
-    except PredicateError as error:
-        raise CorruptionError(tombstone.blob.object, f"predicate at byte {tombstone.blob.offset}: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -362,8 +349,7 @@ class ErasureMatcher:
         erased = with_erasures(bare, erasures, context.segments)
         if not erased.tombstones:
             return None
-        blobs = BlobReader(context.store, context.runtime, cache=context.cache)
-        return cls(erased, load_deletes(erased.tombstones, erased.schema, blobs, context.cache))
+        return cls(erased, load_deletes(erased.tombstones, erased.schema, BlobReader(context)))
 
     @property
     def columns(self) -> frozenset[int]:
