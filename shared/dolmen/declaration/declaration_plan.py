@@ -353,7 +353,7 @@ def apply(database: Database, declaration: Declaration | str | os.PathLike[str],
         ConflictError: other commits kept changing the same tables or properties.
     """
     declared = declaration if isinstance(declaration, Declaration) else Declaration.read(declaration)
-    for _ in range(ROUNDS - 1):
+    for _ in range(ROUNDS - 1):  # no ``replay``: a plan commits itself, as it does once a user has seen it
         with suppress(ConflictError):
             return plan(database, declared, drop=drop).commit()
     return plan(database, declared, drop=drop).commit()

@@ -12,21 +12,21 @@ from dataclasses import dataclass, field
 import msgspec
 import pyarrow as pa
 
-from dolmen.base.runtime import EXPIRY, attempts, never
+from dolmen.base.runtime import EXPIRY, never
 from dolmen.base.units import DAY_US, HOUR_US, MINUTE_US, SECOND_US
 from dolmen.commit.change import Expect
 from dolmen.commit.head import Context
 from dolmen.commit.statements.background import SetProperties
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.entries.segments.row_bounds import may_hold_matches
-from dolmen.errors import ConflictError, Error, NotFoundError
+from dolmen.errors import Error, NotFoundError
 from dolmen.format.entries import DataFile
 from dolmen.format.layout import prepare
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import TableSettings, TimeToLive, check_ttl_column
 from dolmen.predicate.constants import format_date, format_timestamp
 from dolmen.predicate.parse import parse
-from dolmen.transactions.transaction import Transaction, unit_of
+from dolmen.transactions.transaction import Transaction, replay, unit_of
 from dolmen.transactions.unit_of_work import Commit
 
 EXPIRED = "ttl_expired"
@@ -81,13 +81,14 @@ def expire_rows(
         tables: their names; None for all.
         deadline: True = stop looking at tables; what was found is committed.
     """
-    for attempt in attempts(context.runtime, EXPIRY):
-        try:
-            return _expire(context, tables, deadline)
-        except (ConflictError, NotFoundError):  # a table was dropped, or its ttl set, since it was looked at
-            if attempt.is_last:
-                raise
-    raise AssertionError("unreachable")
+    (cutoffs, failures), commit = replay(
+        context,
+        lambda transaction: _expire(context, transaction, tables, deadline),
+        "expire",
+        policy=EXPIRY,
+        also=(NotFoundError,),  # a table was dropped since it was looked at
+    )
+    return Expired(cutoffs, commit if cutoffs else None, failures)
 
 
 def cutoff_of(ttl: TimeToLive, now_us: int, arrow_type: pa.DataType) -> int:
@@ -97,8 +98,10 @@ def cutoff_of(ttl: TimeToLive, now_us: int, arrow_type: pa.DataType) -> int:
     return (now_us - ttl.age_us) // step * step
 
 
-def _expire(context: Context, tables: Collection[str] | None, deadline: Callable[[], bool]) -> Expired:
-    transaction = Transaction(context, "expire", newest=True)
+def _expire(
+    context: Context, transaction: Transaction, tables: Collection[str] | None, deadline: Callable[[], bool]
+) -> tuple[dict[str, int], dict[str, Error]]:
+    """Adds the tombstones to the transaction. Returns the cut-offs and the failures by table."""
     base, cutoffs, failures = unit_of(transaction).base, dict[str, int](), dict[str, Error]()
     for name in sorted(base.tables if tables is None else base.tables.keys() & set(tables)):
         if deadline():
@@ -111,7 +114,7 @@ def _expire(context: Context, tables: Collection[str] | None, deadline: Callable
             continue
         if cutoff is not None:
             cutoffs[name] = cutoff
-    return Expired(cutoffs, transaction.commit() if cutoffs else None, failures)
+    return cutoffs, failures
 
 
 def _expire_table(context: Context, transaction: Transaction, base: Manifest, name: str) -> int | None:

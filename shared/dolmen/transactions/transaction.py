@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 import pyarrow as pa
 
 from dolmen.base import arguments
-from dolmen.base.runtime import TRANSACTION, attempts
+from dolmen.base.runtime import TRANSACTION, RetryPolicy, attempts
 from dolmen.commit.head import Context
 from dolmen.commit.statements.background import SetProperties
 from dolmen.commit.statements.catalog import CreateTable, DropTable, RenameTable
@@ -492,10 +492,16 @@ def replay(
     operation: str = "transaction",
     *,
     message: str | None = None,
+    policy: RetryPolicy = TRANSACTION,
+    also: tuple[type[Error], ...] = (),
 ) -> tuple[T, Commit]:
-    """Runs ``function`` in transactions on ever newer versions until one commits. Returns its result and the commit."""
+    """Runs ``function`` in transactions on ever newer versions until one commits. Returns its result and the commit.
+
+    Errors ``also`` count as conflicts if the commit raises them.
+    """
+    conflicts: tuple[type[Error], ...] = (ConflictError, *also)
     conflict: Error
-    for _ in attempts(context.runtime, TRANSACTION):
+    for _ in attempts(context.runtime, policy):
         transaction = Transaction(context, operation, message=message, newest=True)
         try:
             value = function(transaction)
@@ -506,7 +512,7 @@ def replay(
             continue
         try:
             return value, transaction.commit()
-        except ConflictError as error:
+        except conflicts as error:
             conflict = error
     raise conflict
 

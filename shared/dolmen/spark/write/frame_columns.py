@@ -12,17 +12,17 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 from pyspark.sql import types as s
 
-from dolmen.base.runtime import NEW_COLUMNS, attempts
+from dolmen.base.runtime import NEW_COLUMNS
 from dolmen.commit.head import Context
 from dolmen.commit.statements.catalog import AlterTable
-from dolmen.errors import ConflictError, SchemaError
+from dolmen.errors import SchemaError
 from dolmen.format.column_history import widening_problem
 from dolmen.format.evolution import AddColumn, SchemaChange, WidenColumn
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field, Schema, own_names, same_names
 from dolmen.rows.write.conform import plan_conform
 from dolmen.spark.spark_types import quote, spark_type, worker_schema
-from dolmen.transactions.transaction import Transaction, unit_of
+from dolmen.transactions.transaction import Transaction, replay, unit_of
 
 
 def check_columns(schema: s.StructType, entry: TableEntry) -> None:
@@ -50,26 +50,17 @@ def add_new_columns(context: Context, table: str, schema: s.StructType, request:
         SchemaError: a column can't be added, or the DataFrame's other columns do not fit; nothing is added then.
         ConflictError: others change the columns again and again.
     """
-    conflict: ConflictError | None = None
-    for _ in attempts(context.runtime, NEW_COLUMNS):
-        transaction = Transaction(context, "alter")
+
+    def add(transaction: Transaction) -> None:
         unit = unit_of(transaction)
         if transaction.has_applied(request):
             return
         entry = unit.entry(table)
-        changes = _changes(schema, entry)
-        if not changes:
-            return
-        unit.add(AlterTable(table, entry.uuid, entry.schema, entry.sort_key, changes))
-        check_columns(schema, unit.entry(table))
-        try:
-            transaction.commit()
-        except ConflictError as error:  # another writer was first, perhaps with the same columns
-            conflict = error
-        else:
-            return
-    assert conflict is not None
-    raise conflict
+        if changes := _changes(schema, entry):
+            unit.add(AlterTable(table, entry.uuid, entry.schema, entry.sort_key, changes))
+            check_columns(schema, unit.entry(table))
+
+    replay(context, add, "alter", policy=NEW_COLUMNS)  # another writer may be first, perhaps with the same columns
 
 
 def _changes(schema: s.StructType, entry: TableEntry) -> tuple[SchemaChange, ...]:
