@@ -101,6 +101,11 @@ class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
         """Rows that the vector does not delete; tombstones are not applied."""
         return self.rows - (self.vector.cardinality if self.vector else 0)
 
+    @property
+    def live_bytes(self) -> int:
+        """Estimated size without the deleted rows."""
+        return self.size * self.live_rows // max(1, self.rows)
+
     def stamped(self, ts: int) -> DataFile:
         """A new file's entry with its statement's timestamp."""
         return msgspec.structs.replace(self, row_ts=ts, applied_through=ts)

@@ -8,17 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from dolmen.base.units import count_text
 from dolmen.commit.head import Context
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
+from dolmen.entries.segments.segment_reader import LiveSegment
 from dolmen.format.entries import DataFile, Tombstone, WhereTombstone
 from dolmen.format.manifest import Manifest, Segment, SegmentKind, TableEntry
 from dolmen.format.properties import DatabaseSettings, TableSettings
+from dolmen.maintenance.compact.compaction_plan import small_below
 from dolmen.transactions.publisher import publisher
+
+Numbers: TypeAlias = npt.NDArray[np.int64]
 
 TABLE_TAILS: tuple[SegmentKind, ...] = ("files", "tombstones", "overlays", "removed")
 DATABASE_TAILS: tuple[SegmentKind, ...] = ("history", "applied", "released", "erasures")
@@ -49,7 +55,7 @@ class TableDebt:
         unresolved_files: files that resolution must read, because younger deletes may hide rows of them.
         oldest_unresolved_ts: timestamp of the oldest unresolved delete; None if there is none.
         oldest_unresolved_age_us: its age at the newest commit, in microseconds; None if there is none.
-        small_files, small_bytes: number and size of files below half the target size.
+        small_files, small_bytes: number and size of files below half the target size, without their deleted rows.
         vector_objects: number of ``.del`` objects that hold vectors of entries in the manifest.
         segments: the table's segments, by kind.
         inline_bytes: size of each tail in the manifest, by kind.
@@ -204,20 +210,19 @@ def debts_of(context: Context, manifest: Manifest, *, exact: bool = False) -> De
 def _table(context: Context, manifest: Manifest, name: str, root: TableEntry, exact: bool) -> TableDebt:
     entry = context.segments.whole(root)
     settings, parts = TableSettings.of(entry), entry.segments_of("index")
-    target = settings.target_file_bytes
     spilled = entry.segments_of("tombstones")
     tombstones: tuple[Tombstone, ...] = tombstones_of(entry, context.segments) if exact else entry.tombstones
     keys = [tombstone for tombstone in tombstones if not isinstance(tombstone, WhereTombstone)]
     stamps = [t.ts for t in entry.tombstones] + [end for s in spilled for end in (s.least, s.greatest)]
     oldest, newest = (min(stamps), max(stamps)) if stamps else (None, 0)
-    sums = _Sums(target, newest)
+    sums = FileSums(settings.target_file_bytes, newest)
     sums.add_files(entry.files)
     if exact:
         for part in LiveFiles.of(entry, context.segments).live_segments():
-            sums.add_files(part.entries(ids=()))
+            sums.add_live(part)
     else:
         for segment in entry.segments_of("files"):
-            sums.add_segment(segment)
+            sums.add_means(segment)
         sums.files -= len(entry.removed) + sum(segment.count for segment in entry.segments_of("removed"))
     vectors = {file.vector.object for file in entry.files if file.vector}
     vectors.update(overlay.vector.object for overlay in entry.overlays if overlay.vector)
@@ -225,21 +230,14 @@ def _table(context: Context, manifest: Manifest, name: str, root: TableEntry, ex
     return TableDebt(
         name=name,
         exact=exact or not any(segment.kind in ("files", "tombstones") for segment in entry.segments),
-        files=sums.files,
-        rows=sums.rows,
-        dead_rows=sums.dead,
-        bytes=sums.bytes,
+        **sums.figures(),
         tombstones=len(entry.tombstones) + sum(segment.count for segment in spilled),
         where_tombstones=len(tombstones) - len(keys),
         keys_tombstones=len(keys),
         tombstone_bytes=sum(tombstone.blob.length for tombstone in tombstones),
         keys=sum(tombstone.count for tombstone in keys),
-        unresolved_files=sums.unresolved,
         oldest_unresolved_ts=oldest,
         oldest_unresolved_age_us=None if oldest is None else max(0, manifest.created_at - oldest),
-        small_files=sums.small,
-        small_bytes=sums.small_bytes,
-        target_file_bytes=target,
         vector_objects=len(vectors),
         segments=_by_kind((*((root.section,) if root.section else ()), *entry.segments)),
         inline_bytes=_inline_bytes(root, TABLE_TAILS),
@@ -250,30 +248,50 @@ def _table(context: Context, manifest: Manifest, name: str, root: TableEntry, ex
     )
 
 
-class _Sums:
-    """Sums up data files: inline files one by one, spilled files by segment."""
+@dataclass
+class FileSums:
+    """Sums over a table's data files; ``newest_delete`` is the timestamp of the youngest unresolved delete, or 0."""
 
-    def __init__(self, target_bytes: int, newest_delete_ts: int) -> None:
-        self._small_below, self._newest = target_bytes // 2, newest_delete_ts
-        self.files = self.rows = self.dead = self.bytes = self.small = self.small_bytes = self.unresolved = 0
+    target_file_bytes: int
+    newest_delete: int
+    files: int = 0
+    rows: int = 0
+    dead_rows: int = 0
+    bytes: int = 0
+    small_files: int = 0
+    small_bytes: int = 0
+    unresolved_files: int = 0
 
     def add_files(self, files: Iterable[DataFile]) -> None:
-        for file in files:
-            self._add(1, file.rows, file.rows - file.live_rows, file.size, file.applied_through)
+        figures = [(file.size, file.rows, file.rows - file.live_rows, file.applied_through) for file in files]
+        self._add(*np.array(figures, np.int64).reshape(-1, 4).T)
 
-    def add_segment(self, segment: Segment) -> None:
-        self._add(segment.count, segment.rows, segment.deleted, segment.bytes, segment.applied_through)
+    def add_live(self, each: LiveSegment) -> None:
+        columns = each.table.numbers("size"), each.table.numbers("rows"), each.cardinalities(), each.applied_through()
+        self._add(*(column[each.positions()] for column in columns))
 
-    def _add(self, files: int, rows: int, dead: int, size: int, applied_through: int) -> None:
-        self.files += files
-        self.rows += rows
-        self.dead += dead
-        self.bytes += size
-        if size < self._small_below * files:
-            self.small += files
-            self.small_bytes += size
-        if applied_through < self._newest:
-            self.unresolved += files
+    def add_means(self, segment: Segment) -> None:
+        """Adds the files of a segment as if each had their mean size."""
+        figures = (segment.bytes, segment.rows, segment.deleted, segment.applied_through)
+        self._add(*np.array([figures], np.int64).T, files=segment.count)
+
+    def _add(self, size: Numbers, rows: Numbers, dead: Numbers, through: Numbers, *, files: int = 1) -> None:
+        """Adds the figures of files, or sums of so many ``files`` each."""
+        live = (size * ((rows - dead) / np.maximum(rows, 1))).astype(np.int64)  # see ``DataFile.live_bytes``
+        small = live < small_below(self.target_file_bytes) * files
+        self.files += files * len(size)
+        self.rows += int(rows.sum())
+        self.dead_rows += int(dead.sum())
+        self.bytes += int(size.sum())
+        self.small_files += files * int(np.count_nonzero(small))
+        self.small_bytes += int(live[small].sum())
+        self.unresolved_files += files * int(np.count_nonzero(through < self.newest_delete))
+
+    def figures(self) -> dict[str, Any]:
+        """The sums by the names of a ``TableDebt``."""
+        found = asdict(self)
+        del found["newest_delete"]
+        return found
 
 
 def _by_kind(segments: Iterable[Segment]) -> dict[str, SegmentsDebt]:

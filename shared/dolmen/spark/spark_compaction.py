@@ -271,7 +271,7 @@ class CompactionRun:
         row_ts, entry = version.commit_ts_of(inputs)
         table = _SomeFiles(self._context, version.name, version.manifest, inputs)
         frame = to_spark(table, with_commit_ts=row_ts is None, spark=self._spark)
-        live_bytes = sum(file.size * file.live_rows // max(1, file.rows) for file in inputs)
+        live_bytes = sum(file.live_bytes for file in inputs)
         names = (version.entry.schema.by_id[id_].name for id_ in version.entry.sort_key)
         order = [F.col(quote(name)).asc_nulls_last() for name in names]
         ranges = frame.repartitionByRange(max(1, round(live_bytes / task.target_file_bytes)), *order)

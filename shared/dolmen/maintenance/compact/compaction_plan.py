@@ -163,6 +163,11 @@ def plan_compaction(
     return _Planner(table, entry, target_file_bytes, options).plan(files, dead, erase_through)
 
 
+def small_below(target_file_bytes: int) -> int:
+    """A file is merged with others if it has fewer live bytes than this."""
+    return target_file_bytes // 2
+
+
 class _Planner:
     def __init__(self, table: str, entry: TableEntry, target_file_bytes: int, options: CompactionOptions) -> None:
         self._table, self._entry, self._target, self._options = table, entry, target_file_bytes, options
@@ -185,7 +190,7 @@ class _Planner:
                 erased.append(file)
             elif file.rows - file.live_rows > file.rows * self._options.deleted_share:
                 deleted.append(file)
-            elif _live_bytes(file) < self._target // 2:
+            elif file.live_bytes < small_below(self._target):
                 small.append(file)
             elif not self._entry.sort_key:
                 self._left["full"] += 1
@@ -200,9 +205,9 @@ class _Planner:
         return CompactionPlan(self._table, count, size, tuple(groups), dict(self._left))
 
     def _groups_to_rewrite(self, deleted: list[DataFile], small: list[DataFile]) -> list[PlannedGroup]:
-        ascending = sorted(small, key=_live_bytes)
-        paid = sum(map(_live_bytes, deleted))
-        some = ascending[: _worth_merging([_live_bytes(file) for file in ascending], self._options.growth, paid)]
+        ascending = sorted(small, key=lambda file: file.live_bytes)
+        paid = sum(file.live_bytes for file in deleted)
+        some = ascending[: _worth_merging([file.live_bytes for file in ascending], self._options.growth, paid)]
         if not deleted and len(some) < 2:
             some = []
         if len(some) < len(small):
@@ -219,8 +224,8 @@ class _Planner:
     def _unclustered_groups(self, full: list[tuple[Range, DataFile]]) -> list[PlannedGroup]:
         """Groups of full files whose ranges of the sort key overlap, a part of the range at a time."""
         runs = _runs(full)
-        runs.sort(key=lambda run: sum(_live_bytes(file) for _, file in run))
-        sizes = [sum(_live_bytes(file) for _, file in run) for run in runs]
+        runs.sort(key=lambda run: sum(file.live_bytes for _, file in run))
+        sizes = [sum(file.live_bytes for _, file in run) for run in runs]
         chosen = [item for run in runs[: _worth_merging(sizes, self._options.growth)] for item in run]
         groups: list[PlannedGroup] = []
         for part in _overlapping(chosen):
@@ -236,19 +241,19 @@ class _Planner:
         return groups
 
     def _group(self, reason: str, files: Sequence[DataFile], overlap: int = 1) -> PlannedGroup:
-        out = sum(map(_live_bytes, files))
+        out = sum(file.live_bytes for file in files)
         deleted = sum(file.size for file in files) - out
         return PlannedGroup(reason, tuple(files), out, max(1, round(out / self._target)), deleted, overlap)
 
     def _cut(self, files: Sequence[DataFile]) -> list[list[DataFile]]:
         """Splits files into parts of about equal size, none much larger than ``group_bytes``."""
-        total = sum(map(_live_bytes, files))
+        total = sum(file.live_bytes for file in files)
         parts = max(1, -(-total // max(1, self._options.group_bytes)))
         cut: list[list[DataFile]] = [[] for _ in range(parts)]
         done = 0
         for file in files:
             cut[min(parts - 1, done * parts // max(1, total))].append(file)
-            done += _live_bytes(file)
+            done += file.live_bytes
         return [part for part in cut if part]
 
     def _in_order(self, files: Sequence[DataFile]) -> list[DataFile]:
@@ -279,11 +284,6 @@ class _Planner:
             if not one_value:
                 break
         return ((*low, _GREATER), (*high, _LESS)) if low else None
-
-
-def _live_bytes(file: DataFile) -> int:
-    """Estimated size of the file without its deleted rows."""
-    return file.size * file.live_rows // max(1, file.rows)
 
 
 def _not_rounded_up(greatest: Any) -> Any:

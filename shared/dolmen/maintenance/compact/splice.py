@@ -287,7 +287,7 @@ class Splicing:
     def _piece(self, unit: Unit, alone: bool) -> _Piece:
         part = unit.part
         if not isinstance(part, RowGroup):
-            return _Piece(unit, None, part.file.size * part.file.live_rows // max(1, part.file.rows))
+            return _Piece(unit, None, part.file.live_bytes)
         path = part.file.file.path
         usable = path not in self._sources or self._sources[path] is not None
         copied = self._spliceable.group(part) if alone and usable else None

@@ -25,6 +25,8 @@ from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import Field
 from dolmen.format.segments import bound_type
 from dolmen.format.types import to_array
+from dolmen.maintenance.compact.compaction_plan import small_below
+from dolmen.maintenance.debt import FileSums, Numbers
 from dolmen.maintenance.erasures.status import is_in_danger, pending_statuses
 from dolmen.maintenance.health.health import DeleteCost, FileSizes, PendingErasure, SortOverlap
 from dolmen.predicate.any_of import LOOK_UP_NS, row_cost_ns
@@ -130,24 +132,14 @@ _TEST_NS = 5_000
 
 Mask = npt.NDArray[np.bool_]
 
-Numbers = npt.NDArray[np.int64]
-
 
 @dataclass
 class FilesSurvey:
     """Figures of the live files of a table; ``bounds`` is None for a table without a sort key."""
 
-    target_bytes: int
-    newest_delete: int
+    sums: FileSums
     judge: TombstoneJudge
     bounds: BoundsCollector | None
-    files: int = 0
-    rows: int = 0
-    dead_rows: int = 0
-    bytes: int = 0
-    small_files: int = 0
-    small_bytes: int = 0
-    unresolved_files: int = 0
     suspect_files: int = 0
     suspect_rows: int = 0
     deletes_ns: int = 0
@@ -161,7 +153,7 @@ class FilesSurvey:
         newest = max((tombstone.ts for tombstone in tombstones), default=0)
         sorted_by = entry.schema.by_id[entry.sort_key[0]] if entry.sort_key else None
         bounds = BoundsCollector(sorted_by) if sorted_by is not None else None
-        survey = cls(target_bytes, newest, TombstoneJudge(tombstones, entry.schema), bounds)
+        survey = cls(FileSums(target_bytes, newest), TombstoneJudge(tombstones, entry.schema), bounds)
         for each in LiveFiles.of(entry, reader).live_segments():
             survey._add_segment(each)
         survey._add_files(entry.files)
@@ -169,21 +161,19 @@ class FilesSurvey:
 
     def _add_segment(self, each: LiveSegment) -> None:
         places, table = each.positions(), each.table
-        through = each.applied_through()[places] if self.newest_delete else np.zeros(0, np.int64)
         suspects = self.judge.file_mask(each)[places] if self.judge else np.zeros(len(places), np.bool_)
         rows = table.numbers("rows")[places]
         for predicate, some in self.judge.where_masks(each):
             self._add_predicate(predicate, int(np.count_nonzero(some[places])), int(rows[some[places]].sum()))
-        dead = each.cardinalities()[places]
-        self._add(table.numbers("size")[places], rows, dead, through, suspects)
+        self.sums.add_live(each)
+        self._add(table.numbers("size")[places], rows, suspects)
         if self.bounds:
             self.bounds.add_segment(each, places)
 
     def _add_files(self, files: tuple[DataFile, ...]) -> None:
         if not files:
             return
-        figures = [(file.size, file.rows, file.rows - file.live_rows, file.applied_through) for file in files]
-        size, rows, dead, through = np.array(figures, np.int64).T
+        size, rows = np.array([(file.size, file.rows) for file in files], np.int64).T
         suspects = np.zeros(len(files), np.bool_)
         if self.judge:
             found = [self.judge.of_file(file) for file in files]
@@ -191,19 +181,12 @@ class FilesSurvey:
             for file, each in zip(files, found, strict=True):
                 for predicate in each.predicates if each is not None else ():
                     self._add_predicate(predicate, 1, file.rows)
-        self._add(size, rows, dead, through, suspects)
+        self.sums.add_files(files)
+        self._add(size, rows, suspects)
         if self.bounds:
             self.bounds.add_files(files)
 
-    def _add(self, size: Numbers, rows: Numbers, dead: Numbers, through: Numbers, suspects: Mask) -> None:
-        small = size < self.target_bytes // 2
-        self.files += len(size)
-        self.rows += int(rows.sum())
-        self.dead_rows += int(dead.sum())
-        self.bytes += int(size.sum())
-        self.small_files += int(np.count_nonzero(small))
-        self.small_bytes += int(size[small].sum())
-        self.unresolved_files += int(np.count_nonzero(through < self.newest_delete)) if self.newest_delete else 0
+    def _add(self, size: Numbers, rows: Numbers, suspects: Mask) -> None:
         self.suspect_files += int(np.count_nonzero(suspects))
         self.suspect_rows += int(rows[suspects].sum())
         exponents = np.maximum(np.frexp(size.astype(np.float64))[1] - 1, 0)
@@ -215,13 +198,14 @@ class FilesSurvey:
 
     @property
     def slowdown(self) -> float:
-        read = self.files * _FILE_NS + self.rows * _ROW_NS
+        read = self.sums.files * _FILE_NS + self.sums.rows * _ROW_NS
         return 1 + (self.deletes_ns + self.suspect_rows * LOOK_UP_NS) / read if read else 1.0
 
     @property
     def sizes(self) -> FileSizes:
         counts = {int(e): int(self.exponents[e]) for e in np.flatnonzero(self.exponents)}
-        return FileSizes(counts, self.target_bytes // 2, self.small_files, self.small_bytes)
+        sums = self.sums
+        return FileSizes(counts, small_below(sums.target_file_bytes), sums.small_files, sums.small_bytes)
 
     @property
     def overlap(self) -> SortOverlap | None:

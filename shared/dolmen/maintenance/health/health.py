@@ -28,7 +28,7 @@ class FileSizes:
 
     Args:
         counts: number of files by exponent: at ``e`` those of 2**e bytes or more, and less than 2**(e + 1).
-        small_files, small_bytes: number and size of the files below ``small_below_bytes``.
+        small_files, small_bytes: number and size of the files below ``small_below_bytes``, without their deleted rows.
     """
 
     counts: dict[int, int]

@@ -136,13 +136,7 @@ def _table(context: Context, debt: TableDebt, entry: TableEntry, manifest: Manif
     exact = replace(
         debt,
         exact=True,
-        files=survey.files,
-        rows=survey.rows,
-        dead_rows=survey.dead_rows,
-        bytes=survey.bytes,
-        small_files=survey.small_files,
-        small_bytes=survey.small_bytes,
-        unresolved_files=survey.unresolved_files,
+        **survey.sums.figures(),
         publication_lag_us=lag + now_us - manifest.created_at if lag else lag,
     )
     names = {field.id: field.name for field in entry.schema.fields}
