@@ -6,7 +6,8 @@ New files get a part of their own, and parts of similar size are merged (log-str
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
@@ -66,75 +67,60 @@ class Indexed:
     finished: bool
 
 
-def index_table(context: Context, name: str, *, deadline: Callable[[], bool] = never) -> Indexed:
+def index_table(
+    context: Context,
+    name: str,
+    *,
+    deadline: Callable[[], bool] = never,
+    build: BuildParts | None = None,
+    at_once: int = 1,
+    progress: Callable[[Indexed], None] = lambda done: None,
+) -> Indexed:
     """Brings a table's index up to its newest version; removes the index if the table is to have none.
 
     Args:
-        deadline: asked before each part; when it returns True, the rest is left.
+        deadline: asked before each commit; when it returns True, the rest is left.
+        build: builds up to ``at_once`` parts, which become one commit; by default here, one after the other.
+        progress: called after each commit with the result so far.
 
     Raises:
         TableNotFoundError: no such table.
         CorruptionError: a data file, or a part of the index, is damaged or missing.
     """
-    run = _Indexing(context, name)
+    reader, done, tried = index_reader(context), Indexed(name, 0, 0, 0, finished=False), set[str]()
     lost, manifest = 0, context.head.refresh().manifest
-    while (work := run.next_work(manifest)) is not None:
-        if deadline():
-            return Indexed(name, run.files, run.entries, run.commits, finished=False)
+    while lost < MOST_LOST:
         with context.reading(manifest.version):
-            landed = work()
-        lost += not landed
-        if lost == MOST_LOST:
-            return Indexed(name, run.files, run.entries, run.commits, finished=False)
+            version = IndexVersion.of(context, name, manifest, reader)
+            inputs, buildings = version.useless(), list[PartBuilding]()
+            if not inputs and has_index(version.entry):
+                buildings = version.to_build(tried)[:at_once]
+            if not inputs and not buildings:
+                return replace(done, finished=True)
+            if deadline():
+                return done
+            first_upload_us: int | None = None
+            outputs = list[Segment]()
+            if buildings:
+                files = [file.uuid for building in buildings for file in building.files]
+                tried.update(files)
+                done = replace(done, files=done.files + len(files))
+                inputs = [part for building in buildings for part in building.parts]
+                first_upload_us = context.store.clock.now_us
+                outputs = (build or _build_here)(version, buildings)
+            put = version.put(inputs, outputs)
+            if submit(context.head, "index", [put], first_upload_us=first_upload_us).manifest is None:
+                lost += 1
+            else:
+                entries = sum(part.count for part in outputs)
+                done = replace(done, entries=done.entries + entries, commits=done.commits + 1)
+                progress(done)
         manifest = (context.head.cached or context.head.refresh()).manifest
-    return Indexed(name, run.files, run.entries, run.commits, finished=True)
+    return done
 
 
-@dataclass
-class _Indexing:
-    context: Context
-    name: str
-    files: int = 0
-    entries: int = 0
-    commits: int = 0
-    tried: set[str] = field(default_factory=set)
-    """Uuids of files that were read."""
-
-    def __post_init__(self) -> None:
-        self._reader = index_reader(self.context)
-
-    def next_work(self, manifest: Manifest) -> Callable[[], bool] | None:
-        """The next piece of work on a version, which says whether its commit landed; None when all is done."""
-        version = IndexVersion.of(self.context, self.name, manifest, self._reader)
-        useless = version.useless()
-        if useless:
-            return lambda: self._put(version, useless, None)
-        if not has_index(version.entry):
-            return None
-        following = version.to_build(self.tried)
-        return (lambda: self._build(version, following[0])) if following else None
-
-    def _build(self, version: IndexVersion, building: PartBuilding) -> bool:
-        self.tried.update(file.uuid for file in building.files)
-        self.files += len(building.files)
-        now_us = self.context.store.clock.now_us
-        return self._put(version, building.parts, version.build(building), now_us)
-
-    def _put(
-        self,
-        version: IndexVersion,
-        inputs: Sequence[Segment],
-        output: Segment | None,
-        first_upload_us: int | None = None,
-    ) -> bool:
-        """Commits a part in place of others. Says whether that landed."""
-        outputs = () if output is None else (output,)
-        statement = version.put(inputs, outputs)
-        if submit(self.context.head, "index", [statement], first_upload_us=first_upload_us).manifest is None:
-            return False
-        self.commits += 1
-        self.entries += sum(part.count for part in outputs)
-        return True
+def _build_here(version: IndexVersion, buildings: Sequence[PartBuilding]) -> list[Segment]:
+    return [part for part in map(version.build, buildings) if part is not None]
 
 
 @dataclass(frozen=True)
@@ -277,6 +263,10 @@ class IndexVersion:
             streams.append(renumber(large_blocks(opened.tree.leaves()), own))
             chunks = opened.head.all_locations() | chunks
         return self._write(tuple(numbers), merge(streams), chunks)
+
+
+BuildParts: TypeAlias = Callable[[IndexVersion, Sequence[PartBuilding]], list[Segment]]
+"""Builds parts, some beside each other. Those without an entry are left out."""
 
 
 def index_reader(context: Context) -> IndexReader:
