@@ -46,8 +46,8 @@ DELETES: tuple[Mutation, ...] = (
         "a tombstone is dropped once one file has resolved it",
         "a tombstone is dropped only when EVERY live file has applied_through >= T or cannot match",
         "commit/statements/background.py",
-        "    settled = min((file.applied_through for file in lagging), default=None)\n",
-        "    settled = max((file.applied_through for file in lagging), default=None)\n",
+        "    for file in lagging:\n",
+        "    for file in lagging[:1]:\n",
     ),
     mutation(
         "a tombstone is dropped without checking segments",

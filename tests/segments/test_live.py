@@ -10,8 +10,9 @@ import pyarrow as pa
 
 from dolmen.base.runtime import Runtime
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
-from dolmen.entries.segments.row_bounds import may_hold_matches, may_match
+from dolmen.entries.segments.row_bounds import RowBounds, may_hold_matches
 from dolmen.entries.segments.segment_reader import SegmentReader
+from dolmen.entries.segments.tombstone_judge import TombstoneJudge
 from dolmen.format.entries import DataFile, Overlay, WhereTombstone
 from dolmen.format.layout import segment_key
 from dolmen.format.manifest import SegmentKind, TableEntry
@@ -246,11 +247,11 @@ def test_a_tombstone_whose_predicate_is_elsewhere_may_match_everything() -> None
     table = Table(random.Random(1))
     file = table.append(slice(0, 5))
     segment = encode("files", [file], "segment/files/x", SCHEMA)[0]
-    unknown = tombstone()
+    unknown = tombstone().stamped(1 << 60)
     assert unknown.predicate is None
     narrow: WhereTombstone = msgspec.structs.replace(
         unknown, predicate=msgspec.to_builtins(parse("x > 50", SCHEMA, now_us=0))
     )
     for held in (file, segment):
-        assert may_match(unknown, held, SCHEMA)
-        assert not may_match(narrow, held, SCHEMA)
+        rows = RowBounds.of(held, SCHEMA, unknown.columns)
+        assert tuple(TombstoneJudge([narrow, unknown], SCHEMA).that_may_hide(rows)) == (unknown,)

@@ -16,7 +16,8 @@ from dolmen.commit.draft import DatabaseStatement, Draft
 from dolmen.commit.statements.row_changes import with_pairs
 from dolmen.commit.uploads import PendingUploads
 from dolmen.entries.segments.live import LiveFiles
-from dolmen.entries.segments.row_bounds import may_match
+from dolmen.entries.segments.row_bounds import RowBounds
+from dolmen.entries.segments.tombstone_judge import TombstoneJudge
 from dolmen.errors import ConflictError, InputError
 from dolmen.format.column_history import changed_forms, widen_files, widen_stats
 from dolmen.format.entries import DataFile, Overlay, Tombstone, Vector, least_erasing
@@ -436,13 +437,13 @@ def _without_unneeded_tombstones(entry: TableEntry) -> tuple[TableEntry, list[To
     """
     lagging: list[DataFile | Segment] = [*entry.segments_of("files"), *entry.files]
     settled = min((file.applied_through for file in lagging), default=None)
-    dropped: list[Tombstone] = []
-    kept: list[Tombstone] = []
-    for tombstone in entry.tombstones:
-        is_needed = not (settled is None or tombstone.ts <= settled) and any(
-            file.applied_through < tombstone.ts and may_match(tombstone, file, entry.schema) for file in lagging
-        )
-        (kept if is_needed else dropped).append(tombstone)
+    newest = max((tombstone.ts for tombstone in entry.tombstones), default=0)
+    judge, needed = TombstoneJudge(entry.tombstones, entry.schema), set[int]()
+    for file in lagging:
+        if len(needed) < len(entry.tombstones) and file.applied_through < newest:
+            needed.update(judge.that_may_hide(RowBounds.of(file, entry.schema, judge.ids)).indexes().tolist())
+    kept = [tombstone for index, tombstone in enumerate(entry.tombstones) if index in needed]
+    dropped = [tombstone for index, tombstone in enumerate(entry.tombstones) if index not in needed]
     gone = [s for s in entry.segments_of("tombstones") if settled is None or s.greatest <= settled]
     if not dropped and not gone:
         return entry, [], []

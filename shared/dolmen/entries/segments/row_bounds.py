@@ -20,12 +20,11 @@ import pyarrow.compute as pc
 
 from dolmen.base.runtime import cached_property
 from dolmen.errors import CorruptionError, PredicateError
-from dolmen.format.column_history import widen
 from dolmen.format.delete_object import check_blob
 from dolmen.format.entries import Blob, Bounds, DataFile, KeysTombstone, Tombstone, bounds, constant_bounds
 from dolmen.format.manifest import Segment
-from dolmen.format.schema import Field, Schema, type_from_json
-from dolmen.format.types import Plain, from_json, to_mask, to_scalar
+from dolmen.format.schema import Field, Schema
+from dolmen.format.types import Plain, to_mask, to_scalar
 from dolmen.predicate.ast import Column, In, Predicate, columns
 from dolmen.predicate.ast import from_json as predicate_from_json
 from dolmen.predicate.bind import days_to_timestamps
@@ -250,7 +249,6 @@ def _holds(ends: pa.Array, op: Op, other: pa.Array | pa.Scalar) -> Mask:
     return to_mask(_FUNCTIONS[op](ends, other).fill_null(True))
 
 
-KeyBounds = Mapping[int, tuple[Plain, Plain]]
 T = TypeVar("T")
 
 
@@ -303,15 +301,6 @@ def may_hold_matches(file: DataFile | Segment, predicate: Predicate, schema: Sch
     return RowBounds.of(file, schema, columns(predicate)).judge(predicate) is not StatsVerdict.NEVER
 
 
-def may_match(tombstone: Tombstone, file: DataFile | Segment, schema: Schema) -> bool:
-    """Whether a tombstone may match rows of a file, or of some file of a segment; True if its predicate is unknown."""
-    if isinstance(tombstone, KeysTombstone):
-        keys = key_bounds(tombstone, schema)
-        return may_hold_keys(keys, RowBounds.of(file, schema, keys))
-    predicate = inline_predicate(tombstone, schema)
-    return file.rows > 0 if predicate is None else may_hold_matches(file, predicate, schema)
-
-
 def column_bounds(file: DataFile | Segment, field: Field) -> Bounds:
     """Bounds of one column in a file, or in all files of a segment. All rows older than the column have one value."""
     stats = file.stats.get(field.id)
@@ -344,27 +333,3 @@ def recorded_predicate(body: bytes, blob: Blob) -> Predicate:
 def _predicate(document: bytes) -> Predicate:
     """Cached, because scans and resolutions judge the same few tombstones again and again."""
     return predicate_from_json(document)
-
-
-def key_bounds(tombstone: KeysTombstone, schema: Schema) -> KeyBounds:
-    """The least and the greatest value of a tombstone's keys in each column, in the column's present type."""
-    found = {}
-    for id_, name, (least, greatest) in zip(tombstone.columns, tombstone.types, tombstone.bounds, strict=True):
-        bound = type_from_json(name)
-        wide = schema.widened_types.get(id_, bound)
-        found[id_] = (widen(from_json(least, bound), bound, wide), widen(from_json(greatest, bound), bound, wide))
-    return found
-
-
-def may_hold_keys(keys: KeyBounds, rows: RowBounds) -> bool:
-    """Whether some of the rows may have a tuple of values within ``keys``."""
-    for id_, (least, greatest) in keys.items():
-        own = rows.columns.get(id_)
-        if own is not None and (own.nulls == rows.rows or _less(own.max, least) or _less(greatest, own.min)):
-            return False
-    return rows.rows > 0
-
-
-def _less(a: Any, b: Any) -> bool:
-    """Whether a < b is certain; None is unknown."""
-    return a is not None and b is not None and bool(a < b)
