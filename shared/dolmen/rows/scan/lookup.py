@@ -17,7 +17,8 @@ from dolmen.entries.segments.segment_reader import FetchTally
 from dolmen.format.delete_object import Keys
 from dolmen.format.manifest import TableEntry
 from dolmen.format.types import Mask, one_array, to_boolean_array, to_json, to_plain
-from dolmen.predicate.ast import And, Column, Compare, In, Literal, Or, Predicate
+from dolmen.predicate.ast import And, Column, Compare, In, Literal, Predicate
+from dolmen.predicate.bind import conjunction, disjunction
 from dolmen.rows.scan.key_access import IndexedRows
 from dolmen.rows.scan.plan import ScanPlan, View, plan
 from dolmen.rows.scan.reading import PlanReader, RowGroupColumns
@@ -178,7 +179,7 @@ def _find(view: View, entry: TableEntry, names: list[str], run: KeyRun, newer_th
     there = np.zeros(len(run.encoded), np.bool_)
     listed = len(there) <= LISTED
     values = dict(zip(entry.primary_key, run.values.columns, strict=True))
-    where = where_key_in(values, listed=listed)
+    where = where_key_in(values, LISTED, ranges=_RANGES)
     search = KeySearch(view, run.encoded, values, where, names, filter_rows=listed, newer_than=newer_than)
     scan, found = search.plan()
     if scan.files:
@@ -188,33 +189,39 @@ def _find(view: View, entry: TableEntry, names: list[str], run: KeyRun, newer_th
     return there
 
 
-def where_key_in(values: Mapping[int, pa.Array | pa.ChunkedArray], *, listed: bool = True) -> Predicate:
+def where_key_in(
+    values: Mapping[int, pa.Array | pa.ChunkedArray], most: int | None = None, *, ranges: int = 1
+) -> Predicate:
     """A predicate that is TRUE for all rows with some keys; for keys of several columns also for others.
 
-    It lists the values of the columns of the key, which are given by id, or has ranges of them.
+    It lists the values of each column of the key, which are given by id. Of a column with more than ``most`` it has up
+    to this number of ``ranges``: a filter of rows takes time for each, so several are for finding files only.
     """
     terms: list[Predicate] = []
     for id_, array in values.items():
-        distinct = pc.unique(array)
-        distinct = distinct.take(pc.array_sort_indices(distinct))
-        column = Column(id_, str(array.type))
-        if listed:
+        column, distinct = Column(id_, str(array.type)), pc.unique(array)
+        if most is None or len(distinct) <= most:
+            distinct = distinct.take(pc.array_sort_indices(distinct))
             terms.append(In(column, column.type, tuple(to_json(value) for value in to_plain(distinct))))
         else:
-            terms.append(_ranges(column, distinct))
-    return terms[0] if len(terms) == 1 else And(tuple(terms))
+            terms.append(_ranges(column, distinct, ranges))
+    return conjunction(terms)
 
 
-def _ranges(column: Column, values: pa.Array) -> Predicate:
-    """A predicate that is TRUE for these values, which are in order, and for others in between."""
-    step = -(-len(values) // _RANGES)
+def _ranges(column: Column, values: pa.Array, most: int) -> Predicate:
+    """A predicate that is TRUE for these values, and for others in between."""
+    if most > 1:
+        values = values.take(pc.array_sort_indices(values))
+    else:
+        ends = pc.min_max(values)
+        values = pa.array([ends["min"], ends["max"]], values.type)
+    step = -(-len(values) // most)
     first = np.arange(0, len(values), step)
     last = np.minimum(first + step, len(values)) - 1
     bounds = (
         [Literal(column.type, to_json(end)) for end in to_plain(values.take(pa.array(at)))] for at in (first, last)
     )
-    between = [
+    return disjunction(
         And((Compare(">=", column, least), Compare("<=", column, greatest)))
         for least, greatest in zip(*bounds, strict=True)
-    ]
-    return between[0] if len(between) == 1 else Or(tuple(between))
+    )

@@ -30,6 +30,7 @@ from dolmen.format.entries import KeysTombstone
 from dolmen.format.layout import uuid_of
 from dolmen.format.schema import Field
 from dolmen.predicate.ast import Constant, Predicate
+from dolmen.rows.scan.lookup import where_key_in
 from dolmen.rows.write.casts import FindCast
 from dolmen.spark.spark_types import quote
 from dolmen.spark.tasks import FILE, ROW, collect_objects, conform_batches, open_to_write
@@ -47,7 +48,6 @@ from dolmen.spark.write.write_tasks import (
     tombstones,
 )
 from dolmen.transactions.merge.clauses import NO_LITERALS, casts_of
-from dolmen.transactions.merge.merge_source import keys_predicate
 from dolmen.transactions.row_statements import add_inserts
 from dolmen.transactions.transaction import Transaction, unit_of
 
@@ -86,7 +86,9 @@ class SourceSummary:
 
     def predicate(self, fields: tuple[Field, ...]) -> Predicate:
         """A short predicate that is TRUE for every row with one of the keys, and for few others."""
-        return Constant(False) if self.keys is None else keys_predicate(self.keys, fields, listed=self.listed)
+        if self.keys is None:
+            return Constant(False)
+        return where_key_in({field.id: self.keys[str(field.id)] for field in fields}, None if self.listed else 0)
 
 
 class Source:

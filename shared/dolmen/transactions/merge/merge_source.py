@@ -14,11 +14,12 @@ import pyarrow.compute as pc
 
 from dolmen.base.units import MIB
 from dolmen.errors import LimitError, SchemaError
-from dolmen.format.delete_object import Keys, keys_from_arrow
+from dolmen.format.delete_object import keys_from_arrow
 from dolmen.format.schema import Field, Schema, own_names, same_names, storable
-from dolmen.format.types import one_array, to_json, to_mask, to_plain
-from dolmen.predicate.ast import And, Column, Compare, Constant, In, Literal, Predicate
+from dolmen.format.types import one_array, to_mask
+from dolmen.predicate.ast import Constant, Predicate
 from dolmen.rows.scan.keys_lookup import codes, is_exact
+from dolmen.rows.scan.lookup import LISTED, where_key_in
 from dolmen.rows.write.casts import FindCast, Misfit, lossless_cast
 from dolmen.rows.write.conform import conform
 from dolmen.rows.write.row_digest import RowDigest
@@ -26,8 +27,6 @@ from dolmen.rows.write.row_input import as_batches, frame_cast, is_pandas, is_po
 
 MAX_BYTES = 256 * MIB
 """The most Arrow memory of a source."""
-LISTED = 10_000
-"""The most keys that are looked up one by one; of more, only the range of each column."""
 MAX_PAIRS, PAIR_BYTES = 131_072, 64 * MIB
 """The most pairs of a target and a source row that are worked on at once, unless one target row has more."""
 
@@ -95,7 +94,6 @@ class KeyIndex:
     """Finds the source rows with the key of a target row, both in the table's types. NULL equals nothing."""
 
     def __init__(self, keys: pa.Table, fields: tuple[Field, ...]) -> None:
-        self._fields = fields
         is_complete = ~_null_mask(keys.columns, keys.num_rows)
         self._source_rows = np.flatnonzero(is_complete)
         self.rows = keys.num_rows
@@ -113,7 +111,7 @@ class KeyIndex:
         """A predicate that is TRUE for every row with one of the keys, and for few others."""
         if self._distinct.num_rows == 0:
             return Constant(False)
-        return keys_predicate(self._distinct, self._fields, listed=self._distinct.num_rows <= LISTED)
+        return where_key_in({int(name): self._distinct[name] for name in self._distinct.column_names}, LISTED)
 
     def pairs(self, target: Sequence[pa.Array], most: int) -> Iterator[tuple[int, int, Indices, Indices]]:
         """Finds the matching pairs of some target rows, in parts of ``most`` pairs, unless one target row has more.
@@ -179,25 +177,3 @@ def _as_in_table(rows: pa.Table, table_types: dict[str, pa.DataType], find: Find
             column = one_array(rows.column(index))
             rows = rows.set_column(index, field.with_type(target), cast(column) if cast else column)
     return rows
-
-
-def keys_predicate(keys: Keys, fields: tuple[Field, ...], *, listed: bool) -> Predicate:
-    """A predicate that is TRUE for every row with one of the keys, and for few others.
-
-    If ``listed``, it lists the values of each column; else it has the range of each, by some keys with its ends.
-    """
-    parts: list[Predicate] = []
-    for field in sorted(fields, key=lambda field: field.id):
-        values = keys[str(field.id)]
-        kind = str(values.type)
-        column = Column(field.id, kind)
-        if listed:
-            distinct = pc.unique(values)
-            plain = to_plain(distinct.take(pc.sort_indices(distinct)))
-            parts.append(In(column, kind, tuple(to_json(value) for value in plain)))
-            continue
-        ends = pc.min_max(values)
-        least, greatest = to_plain(pa.array([ends["min"], ends["max"]], values.type))
-        parts.append(Compare(">=", column, Literal(kind, to_json(least))))
-        parts.append(Compare("<=", column, Literal(kind, to_json(greatest))))
-    return parts[0] if len(parts) == 1 else And(tuple(parts))
