@@ -18,7 +18,7 @@ from dolmen.errors import AdoptionError, SchemaError
 from dolmen.format.layout import ColumnsBy
 from dolmen.format.schema import COMMIT_TS_ID, Field, MappedColumn, Schema, TypeJson, check_column_names, field_id
 from dolmen.format.types import short_type
-from dolmen.rows.scan.data_objects import AdoptedColumn, column_named
+from dolmen.rows.scan.data_objects import AdoptedColumn, find_mapped_column
 
 _MOST_LINES = 50
 
@@ -141,7 +141,7 @@ def ids_by_name(shape: FileShape, schema: Schema, columns_by: ColumnsBy) -> dict
     """By name in the file, the ids of a file's columns that the table has."""
     found: dict[str, int] = {}
     for column in shape.columns:
-        source = column if columns_by == "ids" else column_named(schema.mapping, column.name)
+        source = column if columns_by == "ids" else find_mapped_column(schema.mapping, column.name)
         if source is not None and source.id is not None and source.id in schema.by_id:
             found[column.name] = source.id
     return found

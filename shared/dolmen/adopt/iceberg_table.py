@@ -26,7 +26,7 @@ from dolmen.format.layout import ColumnsBy
 from dolmen.format.schema import Field, MappedColumn, Schema, TypeJson, check_column_names, field_id, is_nested
 from dolmen.format.types import DATE, TIMESTAMP, TIMESTAMP_ZONED, Json, from_json, type_of
 from dolmen.iceberg.metadata import NAME_MAPPING, decode_mapping
-from dolmen.rows.scan.data_objects import AdoptedColumn, adopted_column, column_named
+from dolmen.rows.scan.data_objects import AdoptedColumn, adopted_column, find_mapped_column
 from dolmen.store.base import ObjectStore
 
 _METADATA = re.compile(r"(?P<name>[^/]+?)(?:\.gz)?\.metadata\.json(?:\.gz)?")
@@ -331,7 +331,7 @@ def _find_columns(
         refusals.add(each.first, f"the file has no field ids, and {lacks} {NAME_MAPPING}", files=each.files)
         return "names", {}
     for column in unreadable:
-        source = column if by_ids else column_named(mapping or (), column.name)
+        source = column if by_ids else find_mapped_column(mapping or (), column.name)
         if source is not None and source.id in ids:
             refusals.add(each.first, column.reason, column.name, each.files)
     if not by_ids:
