@@ -32,8 +32,8 @@ DELETES: tuple[Mutation, ...] = (
         "keys deleted twice are remembered by their first delete",
         "all keys tombstones are one lookup, value -> GREATEST T",
         "rows/scan/keys_lookup.py",
-        "            ts, found, order = np.maximum.reduceat(ts, firsts), found[firsts], order[firsts]\n",
-        "            ts, found, order = np.minimum.reduceat(ts, firsts), found[firsts], order[firsts]\n",
+        "            ts, key_codes, order = np.maximum.reduceat(ts, firsts), key_codes[firsts], order[firsts]\n",
+        "            ts, key_codes, order = np.minimum.reduceat(ts, firsts), key_codes[firsts], order[firsts]\n",
     ),
     mutation(
         "the first of equal keys wins in an upsert",

@@ -18,7 +18,7 @@ from dolmen.predicate.evaluate import matches
 from dolmen.predicate.prune import StatsVerdict
 from dolmen.rows.scan.keys_lookup import KeysLookup, Tuples
 from dolmen.rows.scan.reading import RowGroupColumns
-from dolmen.rows.scan.row_groups import Deletes, FilePlan, OpenFile, RowGroup, as_bound
+from dolmen.rows.scan.row_groups import Deletes, FilePlan, OpenFile, RowGroup, narrow_absent
 from dolmen.rows.scan.scan_deletes import BlobReader, load_deletes
 
 
@@ -94,7 +94,7 @@ class ErasureMatches:
                 by_columns[tombstone.columns].append(tombstone)
             else:
                 predicate = self._together.predicates[tombstone.blob]
-                mask = to_mask(matches(predicate, as_bound(predicate, group, arrays), group.rows))
+                mask = to_mask(matches(predicate, narrow_absent(predicate, group, arrays), group.rows))
                 found[tombstone.ts] += int(np.count_nonzero(mask))
         through = group.file.file.applied_through
         for ids, alike in by_columns.items():

@@ -69,7 +69,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         """
         raise NotImplementedError
 
-    def _erased(self, id_: str, done: CommitT) -> ErasedT:
+    def _erasure_result(self, id_: str, done: CommitT) -> ErasedT:
         """The result of an erasure with this id."""
         raise NotImplementedError
 
@@ -281,7 +281,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
             ids.append(erase_rows(change, where, parameters, keys, on, within))
 
         done = self._apply("erase", statement, message, request, data=keys)
-        return self._erased(ids[-1], done)
+        return self._erasure_result(ids[-1], done)
 
     def update(
         self,
@@ -663,7 +663,7 @@ class TransactionTable(TableVerbs[None, str]):
         refuse_message(message)
         statement(TableChange(self._unit, self.name, request))
 
-    def _erased(self, id_: str, done: None) -> str:
+    def _erasure_result(self, id_: str, done: None) -> str:
         return id_
 
     def replace(self, data: Any, keys: Any, *, request: str | None = None) -> None:

@@ -39,7 +39,7 @@ from dolmen.ingest.redaction import UnforeseenError
 from dolmen.ingest.rejects import Quarantine, Reject, find_reject, header_of, reject_drop
 from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.transaction_table import TransactionTable
-from dolmen.transactions.unit_of_work import leaves_out_erased
+from dolmen.transactions.unit_of_work import must_leave_out_erased
 
 UPSERT_ROWS = 1_000_000
 UPSERT_BYTES = 128 * MIB
@@ -276,7 +276,7 @@ class DropIngestion:
         table = TransactionTable(unit_of(transaction), self.path.table)
         settings = IngestSettings.of(entry)
         settings.check(entry.schema, entry.primary_key)
-        every = leaves_out_erased(entry)
+        every = must_leave_out_erased(entry)
         expect_erasures(transaction, self.path.table, None if every else self.drop.dropped_us, self.drop.id)
         self.settings = settings
         path, schema = self.path.path, None if settings.mode == "cdc" else entry.schema
