@@ -33,7 +33,8 @@ from dolmen.format.receipts import (
     receipt_key,
 )
 from dolmen.maintenance.erasures.erasure_work import load_receipt, update_receipt
-from dolmen.maintenance.gc.deletion import KeySet, KnownIntent, released_since
+from dolmen.maintenance.gc.dead_jobs import ListedIntent
+from dolmen.maintenance.gc.mark import KeySet, read_released
 from dolmen.maintenance.unresolved import ErasureMatches
 from dolmen.maintenance.verify.findings import FindingLog
 from dolmen.rows.scan.data_objects import data_object
@@ -108,7 +109,7 @@ class ReceiptFinisher:
 
     context: Context
     manifest: Manifest
-    intents: dict[str, KnownIntent]
+    intents: dict[str, ListedIntent]
     now_us: int
     freed: int
     swept: int
@@ -142,7 +143,7 @@ class ReceiptFinisher:
         # A tag may keep an older version, and so may one that was dropped whose objects are still to be deleted.
         if any(tag.version < entry.version for tag in manifest.tags.values()):
             return False
-        for released in released_since(manifest, self.context.segments, self.freed):
+        for released in read_released(manifest, self.context.segments, self.freed):
             for key in released.manifests:
                 if (parse_manifest_key(key) or (0, ""))[0] < entry.version:
                     return False
