@@ -67,7 +67,7 @@ class TableVersion:
         """Uuids of files whose rows are certainly all hidden by tombstones."""
         if not self.unresolved.greatest_ts:
             return set()
-        return {file.uuid for file in self.files if self.unresolved.hides_all_of(file)}
+        return {file.uuid for file in self.files if self.unresolved.hides_all_rows(file)}
 
     def worth_rewriting(self, uuids: tuple[str, ...], options: CompactionOptions) -> tuple[DataFile, ...]:
         """Returns those of a group's files that still exist; none if a single one is left that is not worth it."""
@@ -76,7 +76,7 @@ class TableVersion:
         if len(inputs) == 1:
             (file,) = inputs
             mostly_deleted = file.rows - file.live_rows > file.rows * options.deleted_share
-            return inputs if file.erasing or mostly_deleted or self.unresolved.hides_all_of(file) else ()
+            return inputs if file.erasing or mostly_deleted or self.unresolved.hides_all_rows(file) else ()
         return inputs
 
     def commit_ts_of(self, inputs: tuple[DataFile, ...]) -> tuple[int | None, TableEntry]:
