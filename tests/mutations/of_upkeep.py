@@ -250,7 +250,7 @@ UPKEEP: tuple[Mutation, ...] = (
                 "            or written != physical - rows.hidden\n            or rows.hidden < by_vector\n",
                 "",
             ),
-            Edit("maintenance/compact/rewrite.py", "(certain and rows.hidden != by_vector)", "(certain and False)"),
+            Edit("maintenance/compact/rewrite.py", "(is_exact and rows.hidden != by_vector)", "(is_exact and False)"),
         ),
     ),
     mutation(
