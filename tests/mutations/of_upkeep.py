@@ -40,7 +40,7 @@ UPKEEP: tuple[Mutation, ...] = (
         "a merge drops overlays of files that it does not fold",
         "overlays and removals of files that a merge did not fold stay",
         "maintenance/segment_merging.py",
-        "        frozenset(overlay for overlay in overlays if overlay.file in folded),\n",
+        "        frozenset(overlay for overlay in overlays if overlay.file in folded_uuids),\n",
         "        frozenset(overlays),\n",
     ),
     mutation(

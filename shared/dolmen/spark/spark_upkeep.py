@@ -253,9 +253,9 @@ class _IndexRun:
             manifest = self._context.head.refresh().manifest
             with self._context.reading(manifest.version):
                 version = IndexVersion.of(self._context, self._name, manifest, reader)
-                useless = version.useless()
+                useless = version.useless_parts()
                 more = has_index(version.entry) and not useless
-                buildings = version.to_build(self._tried)[: self._at_once] if more else []
+                buildings = version.plan_parts(self._tried)[: self._at_once] if more else []
             if not useless and not buildings:
                 return self._done(finished=True)
             if deadline():
