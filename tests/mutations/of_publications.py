@@ -32,7 +32,7 @@ PUBLICATIONS: tuple[Mutation, ...] = (
         "delete files are carried over whatever they hide",
         "a delete file is carried over if it hides as many rows of each of its data files as the version",
         "iceberg/manifest_writer.py",
-        "if covered.get(uuid) != count}",
+        "if coverage.get(uuid) != count}",
         "if not covered.get(uuid)}",
     ),
     mutation(
@@ -53,7 +53,7 @@ PUBLICATIONS: tuple[Mutation, ...] = (
         "manifests are the same for any files of a segment",
         "the identity of a manifest of a segment includes the indexes of its files",
         "iceberg/file_groups.py",
-        "group.segment.object], group.places.tobytes())",
+        "group.segment.object], group.indexes.tobytes())",
         'group.segment.object], b"")',
     ),
     mutation(
@@ -74,7 +74,7 @@ PUBLICATIONS: tuple[Mutation, ...] = (
         "a publication replaces existing metadata",
         "the metadata is created with If-None-Match: of two publishers with one number one wins",
         "iceberg/publication_directory.py",
-        "            if found is not None:\n                return False\n",
+        "            if stored is not None:\n                return False\n",
         "            if found is not None:\n                break\n",
     ),
     mutation(
@@ -88,7 +88,7 @@ PUBLICATIONS: tuple[Mutation, ...] = (
         "columns are those of the last publication",
         "a snapshot has the schema of its version",
         "iceberg/metadata.py",
-        'next((known["schema-id"] for known in self.schemas if known["fields"] == fields), None)',
+        'next((each["schema-id"] for each in self.schemas if each["fields"] == fields), None)',
         'next((known["schema-id"] for known in self.schemas if len(known["fields"]) == len(fields)), None)',
     ),
     mutation(
@@ -102,7 +102,7 @@ PUBLICATIONS: tuple[Mutation, ...] = (
         "bounds are one too small",
         "bounds hold for all rows of a file",
         "iceberg/manifests.py",
-        "    least, greatest = known.min, known.max\n",
+        "    least, greatest = bounds.min, bounds.max\n",
         "    least, greatest = known.min, known.max - 1 if type(known.max) is int else known.max\n",
     ),
     mutation(
@@ -116,8 +116,8 @@ PUBLICATIONS: tuple[Mutation, ...] = (
         "all vectors are of the first data file",
         "a Puffin file names the data file whose rows it deletes",
         "iceberg/manifest_writer.py",
-        "        body = puffin_file(blob, data_file, len(positions))\n",
-        "        body = puffin_file(blob, self.directory.path(file.path[:-8]), len(positions))\n",
+        "        body = encode_puffin(blob, data_file, len(positions))\n",
+        "        body = encode_puffin(blob, self.directory.path(file.path[:-8]), len(positions))\n",
     ),
     mutation(
         "collection deletes needed delete files",
