@@ -99,10 +99,10 @@ class GlueCatalog:
 
     def _get(self, service: AwsService, table: str) -> Mapping[str, Any] | None:
         try:
-            found: Mapping[str, Any] = service.ask("get_table", DatabaseName=self.database, Name=table)["Table"]
+            table_entry: Mapping[str, Any] = service.ask("get_table", DatabaseName=self.database, Name=table)["Table"]
         except NotFoundError:
             return None
-        return found
+        return table_entry
 
 
 @dataclass(frozen=True)

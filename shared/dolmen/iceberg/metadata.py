@@ -202,7 +202,7 @@ class TableMetadata:
         except (KeyError, TypeError, ValueError, AttributeError, msgspec.DecodeError):
             return None
 
-    def after(self, previous: TableMetadata, path: str) -> TableMetadata:
+    def continue_log(self, previous: TableMetadata, path: str) -> TableMetadata:
         return replace(self, log=(*previous.log, (previous.updated_ms, path))[-_LOG_LENGTH:])
 
     def _to_json(self) -> dict[str, Any]:
@@ -418,8 +418,8 @@ class _NamedField(msgspec.Struct, rename="kebab"):
 
 
 def _to_json(column: MappedColumn) -> dict[str, Any]:
-    found: dict[str, Any] = {"field-id": column.id, "names": list(column.names)}
-    return {**found, "fields": [_to_json(field) for field in column.fields]} if column.fields else found
+    document: dict[str, Any] = {"field-id": column.id, "names": list(column.names)}
+    return {**document, "fields": [_to_json(field) for field in column.fields]} if column.fields else document
 
 
 def _from_json(fields: Sequence[_NamedField]) -> Iterator[MappedColumn]:

@@ -203,7 +203,7 @@ class _Publisher:
         new_metadata = self._write(metadata, groups)
         number = newest.number + 1
         if own_metadata is not None:
-            new_metadata = new_metadata.after(own_metadata, self._directory.metadata_path(newest.number))
+            new_metadata = new_metadata.continue_log(own_metadata, self._directory.metadata_path(newest.number))
         if newest.hint != newest.number:
             new_metadata = replace(new_metadata, hint=newest.hint)
         if self._took_too_long() or not self._directory.commit(number, new_metadata):

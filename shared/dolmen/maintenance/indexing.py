@@ -173,7 +173,7 @@ class IndexVersion:
         return {file.uuid: file for file in files}
 
     @cached_property
-    def opened(self) -> dict[str, OpenPart]:
+    def open_parts(self) -> dict[str, OpenPart]:
         return {part.object: self.reader.open(part) for part in self.parts}
 
     def useless_parts(self) -> list[Segment]:
@@ -182,18 +182,18 @@ class IndexVersion:
             return list(self.parts)
         return [
             part
-            for part, opened in ((part, self.opened[part.object]) for part in self.parts)
+            for part, opened in ((part, self.open_parts[part.object]) for part in self.parts)
             if not opened.fits(self.entry.primary_key, self.encoding.kinds)
             or self.live.keys().isdisjoint(opened.head.files)
         ]
 
     def plan_parts(self, tried: set[str]) -> list[PartBuilding]:
         """Parts that can be built at the same time: of files without an index (except ``tried``), or merged parts."""
-        indexed_uuids = {uuid for part in self.opened.values() for uuid in part.head.files}
+        indexed_uuids = {uuid for part in self.open_parts.values() for uuid in part.head.files}
         new_parts = [PartBuilding(files=group) for group in _group_files(self._unindexed_files(indexed_uuids | tried))]
         if new_parts:
             return new_parts
-        files = {key: part.head.files for key, part in self.opened.items()}
+        files = {key: part.head.files for key, part in self.open_parts.items()}
         shares = {key: sum(uuid in self.live for uuid in uuids) / len(uuids) for key, uuids in files.items()}
         return [PartBuilding(parts=parts) for parts in parts_to_merge(self.parts, shares)]
 
@@ -269,7 +269,7 @@ class IndexVersion:
         chunks: dict[str, ChunkLocations] = {}
         streams = []
         for part in parts:
-            opened = self.opened[part.object]
+            opened = self.open_parts[part.object]
             numbers_in_part = []
             for uuid in opened.head.files:
                 is_new = uuid in self.live and uuid not in numbers

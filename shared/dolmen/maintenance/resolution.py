@@ -233,14 +233,14 @@ class _Resolution:
         indexed = IndexedDeletes.of(self.context, self.entry, self.unresolved.deletes, len(plans))
         if indexed is None or self.deadline():
             return set()
-        found, fetched = indexed.find(plans)
+        positions_by_path, fetched = indexed.find(plans)
         self.counts["bytes_read"] += fetched
-        self.counts["indexed"] += len(found)
+        self.counts["indexed"] += len(positions_by_path)
         reader = PlanReader.of_table(self.context, self.name, self.manifest, self.entry)
-        vectors = reader.vectors([plan for plan in plans if plan.file.path in found])
-        for path, hidden in found.items():
+        vectors = reader.vectors([plan for plan in plans if plan.file.path in positions_by_path])
+        for path, hidden in positions_by_path.items():
             self._add_positions(path, hidden - vectors.get(path, BitMap()))
-        return set(found)
+        return set(positions_by_path)
 
     def _add_positions(self, path: str, fresh: BitMap) -> None:
         """Adds the rows of a file that are hidden and that its vector does not have."""

@@ -339,7 +339,7 @@ class GcRequest:
         return cls(dry_run)
 
 
-def _payload(event: Any, known: tuple[str, ...]) -> Mapping[str, Any]:
+def _payload(event: Any, allowed: tuple[str, ...]) -> Mapping[str, Any]:
     if isinstance(event, Mapping) and "detail-type" in event:
         event = event.get("detail", {})
         if isinstance(event, str):  # in Scheduler's own envelope the detail is text
@@ -348,9 +348,9 @@ def _payload(event: Any, known: tuple[str, ...]) -> Mapping[str, Any]:
             except msgspec.DecodeError as error:
                 raise InputError(f"the detail of the event is not JSON ({error}): give an object") from None
     if not isinstance(event, Mapping):
-        raise InputError(f"the event is {type(event).__name__}, not an object with {', '.join(known)}")
-    if unknown := sorted(set(event) - set(known)):
-        raise InputError(f"the event has the unknown member {unknown[0]!r}; allowed are: {', '.join(known)}")
+        raise InputError(f"the event is {type(event).__name__}, not an object with {', '.join(allowed)}")
+    if unknown := sorted(set(event) - set(allowed)):
+        raise InputError(f"the event has the unknown member {unknown[0]!r}; allowed are: {', '.join(allowed)}")
     return event
 
 
@@ -393,7 +393,7 @@ def facts_of(result: Any) -> dict[str, Any]:
     }
 
 
-def changed_anything(result: Any) -> bool:
+def has_changed_anything(result: Any) -> bool:
     if isinstance(result, Collected):
         return bool(result.objects or result.versions_expired or result.revoked)
     return bool(result.commits > 0)

@@ -30,13 +30,7 @@ from dolmen.entries.segments.live import LiveFiles
 from dolmen.errors import InputError, SchemaError, short_repr
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.maintenance.compact.compaction import (
-    Compacted,
-    PendingGroup,
-    PendingGroups,
-    is_same_table,
-    target_file_bytes,
-)
+from dolmen.maintenance.compact.compaction import Compacted, PendingGroup, PendingGroups, is_replaced, target_file_bytes
 from dolmen.maintenance.compact.compaction_plan import CompactionOptions, CompactionPlan, PlannedGroup, plan_compaction
 from dolmen.maintenance.compact.rewrite import GroupRewriter, Rewritten, TableVersion, write_options
 from dolmen.maintenance.erasures.erasure_work import rewrite_through
@@ -255,7 +249,7 @@ class CompactionRun:
         """Makes a job of the groups that still need work in the newest version. None = stop."""
         context = self._context
         manifest = context.head.refresh().manifest
-        if not is_same_table(manifest.tables.get(self._name), self._entry):
+        if is_replaced(manifest.tables.get(self._name), self._entry):
             return None
         with context.reading(manifest.version):
             version = TableVersion.of(context, self._name, manifest)

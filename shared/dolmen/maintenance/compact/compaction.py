@@ -188,7 +188,7 @@ class _Compaction:
         """Rewrites the files that still exist. Returns whether that was committed; None if the table was replaced."""
         head = self.context.head
         manifest = head.refresh().manifest
-        if not is_same_table(manifest.tables.get(self.name), self.entry):
+        if is_replaced(manifest.tables.get(self.name), self.entry):
             return None
         with self.context.reading(manifest.version):
             version = TableVersion.of(self.context, self.name, manifest)
@@ -219,6 +219,6 @@ class _Compaction:
             self.intent.beat()
 
 
-def is_same_table(current: TableEntry | None, planned: TableEntry) -> bool:
-    """Whether the table still has the uuid and the epoch of the plan."""
-    return current is not None and (current.uuid, current.epoch) == (planned.uuid, planned.epoch)
+def is_replaced(current: TableEntry | None, planned: TableEntry) -> bool:
+    """Whether the table was dropped, or has another uuid or epoch than the plan."""
+    return current is None or (current.uuid, current.epoch) != (planned.uuid, planned.epoch)

@@ -398,9 +398,8 @@ class _SortedRun:
                 for start in range(0, batch.num_rows, step):
                     piece = batch.slice(start, step)
                     writer.write_batch(piece)
-                    firsts.append(
-                        piece.select(list(key)).slice(0, 1).take(pa.array([0]))
-                    )  # a copy, without the batch's memory
+                    # A copy, which does not keep the batch in memory.
+                    firsts.append(piece.select(list(key)).slice(0, 1).take(pa.array([0])))
         return cls(path, pa.Table.from_batches(firsts, pa.schema([schema.field(name) for name in key])))
 
     @cached_property
@@ -432,7 +431,4 @@ def _count_less_and_equal(column: pa.ChunkedArray | pa.Array, value: pa.Scalar) 
         return values + nans, column.null_count
     if floating and np.isnan(value.as_py()):
         return values, nans
-    return (
-        pc.sum(pc.less(column, value), min_count=0).as_py(),
-        pc.sum(pc.equal(column, value), min_count=0).as_py(),
-    )
+    return (pc.sum(pc.less(column, value), min_count=0).as_py(), pc.sum(pc.equal(column, value), min_count=0).as_py())

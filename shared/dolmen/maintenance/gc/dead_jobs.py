@@ -11,7 +11,7 @@ from dolmen.errors import CorruptionError, ObjectNotFoundError, UnsupportedForma
 from dolmen.format.manifest import Manifest
 from dolmen.maintenance.gc.deletion import ObjectDeleter
 from dolmen.maintenance.gc.mark import KeySet
-from dolmen.maintenance.gc.sweep import SLACK_US, directories, hour_floor, hour_prefix
+from dolmen.maintenance.gc.sweep import KINDS, SLACK_US, all_directories, hour_floor, hour_prefix
 from dolmen.store.base import ObjectInfo, ObjectStore
 
 
@@ -33,26 +33,19 @@ class ListedIntent:
 
 
 def list_intents(store: ObjectStore) -> dict[str, ListedIntent]:
-    found: dict[str, ListedIntent] = {}
+    intents: dict[str, ListedIntent] = {}
     for info in store.list(INTENT_PREFIX):
-        parsed = parse_intent_key(info.key)
-        if parsed:
-            txid, done = parsed
-            intent = found.setdefault(txid, ListedIntent(txid))
+        if parsed := parse_intent_key(info.key):
+            intent = intents.setdefault(parsed[0], ListedIntent(parsed[0]))
             intent.objects.append(info)
-            intent.done |= done
-    return found
+            intent.done |= parsed[1]
+    return intents
 
 
 def dead_jobs(intents: dict[str, ListedIntent], manifest: Manifest, before_us: int) -> tuple[str, ...]:
     """Txids of jobs to revoke: jobs without a heartbeat since ``before_us``."""
-    return tuple(
-        sorted(
-            intent.txid
-            for intent in intents.values()
-            if not intent.done and intent.last_us < before_us and intent.txid not in manifest.revoked_intents
-        )
-    )
+    silent = {intent.txid for intent in intents.values() if not intent.done and intent.last_us < before_us}
+    return tuple(sorted(silent.difference(manifest.revoked_intents)))
 
 
 def finished_intents(intents: dict[str, ListedIntent], manifest: Manifest) -> list[ListedIntent]:
@@ -81,13 +74,11 @@ def _objects_of(store: ObjectStore, intent: ListedIntent, until_us: int) -> Iter
     heartbeat = _first_heartbeat(store, intent.objects)
     tables: Sequence[str] = heartbeat.tables if heartbeat else ()
     started_us = min(intent.first_us, (heartbeat and heartbeat.started_us) or intent.first_us)
-    kinds = "data", "tombstone"
-    directory_list = [f"{kind}/{table}/" for kind in kinds for table in tables] or [
-        directory for kind in kinds for directory in directories(store, kind)
-    ]
+    named = [f"{kind}/{table}/" for kind in KINDS for table in tables]
+    directories = named or list(all_directories(store))
     until_us = min(until_us, intent.last_us) + HOUR_US
     for hour_us in range(hour_floor(started_us) - HOUR_US, until_us, HOUR_US):
-        for directory in directory_list:
+        for directory in directories:
             yield from store.list(f"{hour_prefix(directory, hour_us)}{intent.txid}-")
 
 

@@ -45,25 +45,25 @@ class KeySet:
 
     @classmethod
     def of_codes(cls, parts: Sequence[Codes]) -> KeySet:
-        found = cls(())
-        found._code = stable_code
+        keys = cls(())
+        keys._code = stable_code
         for part in parts:
-            found._codes.frombytes(np.ascontiguousarray(part, np.int64).tobytes())
-        return found
+            keys._codes.frombytes(np.ascontiguousarray(part, np.int64).tobytes())
+        return keys
 
     @cached_property
-    def _sorted(self) -> Codes:
+    def _sorted_codes(self) -> Codes:
         codes = np.frombuffer(self._codes, np.int64).copy()
         self._codes = array("q")
         codes.sort()
         return codes
 
     def __len__(self) -> int:
-        return len(self._sorted)
+        return len(self._sorted_codes)
 
     def holds(self, keys: Sequence[str]) -> npt.NDArray[np.bool_]:
         codes = np.fromiter(map(self._code, keys), np.int64, len(keys))
-        ordered = self._sorted
+        ordered = self._sorted_codes
         if not len(ordered):
             return np.zeros(len(keys), np.bool_)
         indexes = np.minimum(np.searchsorted(ordered, codes), len(ordered) - 1)

@@ -30,7 +30,7 @@ MARGIN_US = 48 * HOUR_US
 """An ordinary sweep finds an object whose name is at most this much older than its upload (a slow upload, an idle
 process). Only a full sweep finds older names."""
 
-_KINDS = ("data", "tombstone")
+KINDS = ("data", "tombstone")
 
 _DATED = re.compile(r"(?:data|tombstone)/[a-z0-9_]{1,64}/(\d{4})/(\d\d)/(\d\d)/(\d\d)/[^/]+")
 
@@ -91,7 +91,7 @@ def has_objects_to_sweep(head: Head, manifest: Manifest, before_us: int) -> bool
     since_us, store = manifest.swept, head.store
     if before_us <= since_us:
         return False
-    for directory in _directories(store):
+    for directory in all_directories(store):
         start = hour_prefix(directory, since_us)
         for info in store.list(directory, start):
             hour = hour_of(info.key)
@@ -101,7 +101,7 @@ def has_objects_to_sweep(head: Head, manifest: Manifest, before_us: int) -> bool
                 break
     if any(since_us <= info.last_modified_us < before_us for info in store.list("segment/")):
         return True
-    for directory in _directories(store):
+    for directory in all_directories(store):
         for info in store.list(directory, hour_prefix(directory, max(0, since_us - MARGIN_US))):
             if (hour_of(info.key) or 0) >= since_us:
                 break
@@ -146,7 +146,7 @@ class Sweep:
         if self._sweep((0, info) for info in undated) is not None:
             return self._result(start_us, complete=False)
         # Data and tombstone objects have hours in their names.
-        dated = merge(*map(self._in_directory, _directories(self.head.store)), key=lambda item: item[0])
+        dated = merge(*map(self._in_directory, all_directories(self.head.store)), key=lambda item: item[0])
         reached_us = self._sweep(dated)
         return self._result(self.before_us if reached_us is None else reached_us, complete=reached_us is None)
 
@@ -189,8 +189,8 @@ class Sweep:
                 yield hour, info
 
 
-def _directories(store: ObjectStore) -> Iterator[str]:
-    for kind in _KINDS:
+def all_directories(store: ObjectStore) -> Iterator[str]:
+    for kind in KINDS:
         yield from directories(store, kind)
 
 

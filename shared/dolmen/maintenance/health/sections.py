@@ -17,14 +17,7 @@ from dolmen.maintenance.health.elements import (
     small_print,
     time_text,
 )
-from dolmen.maintenance.health.health import (
-    Health,
-    KeptVersions,
-    PendingErasure,
-    Pipeline,
-    QueueHealth,
-    RejectsHealth,
-)
+from dolmen.maintenance.health.health import Health, KeptVersions, PendingErasure, Pipeline, QueueHealth, RejectsHealth
 
 
 def versions(health: Health) -> Html | None:
@@ -86,12 +79,12 @@ def erasures(health: Health) -> Html:
     if not health.erasures:
         return _section("Erasures", element("p", "No erasure is pending: what was erased is gone from the disk."))
     columns = {"erasure": "id", "deadline": "time", "time used": "", "state": "", "tables": "words", "next": "words"}
-    rows = [_erasure(each, health.looked_at) for each in health.erasures]
+    rows = [_erasure_row(each, health.looked_at) for each in health.erasures]
     caption = _with_rest("Erasures of which some object may still hold rows, by deadline", health.erasures_left_out)
     return _section("Erasures", grid(caption, columns, rows))
 
 
-def _erasure(each: PendingErasure, now_us: int) -> tuple[object, ...]:
+def _erasure_row(each: PendingErasure, now_us: int) -> tuple[object, ...]:
     elapsed, total = now_us - each.requested_at, max(each.due_at - each.requested_at, 1)
     sign = element("span", "✖ in danger", class_="badge danger") if each.in_danger else None
     if each.due_at < now_us:
@@ -132,7 +125,7 @@ def _pipeline_parts(parts: Pipeline, now_us: int) -> Iterator[Html]:
         )
     else:
         columns = {"queue": "", "waiting": "number", "under way": "number", "given up": "number", "place": "words"}
-        yield grid("Queues: approximate numbers of messages", columns, [_queue(each) for each in parts.queues])
+        yield grid("Queues: approximate numbers of messages", columns, [_queue_row(each) for each in parts.queues])
 
 
 def _rejects(rejects: RejectsHealth, now_us: int) -> Html:
@@ -149,7 +142,7 @@ def _rejects(rejects: RejectsHealth, now_us: int) -> Html:
     return join((summary, small_print(newest + rest), url))
 
 
-def _queue(queue: QueueHealth) -> tuple[object, ...]:
+def _queue_row(queue: QueueHealth) -> tuple[object, ...]:
     numbers = [
         "not known" if number is None else f"{number:,}" for number in (queue.waiting, queue.under_way, queue.dead)
     ]
@@ -158,10 +151,10 @@ def _queue(queue: QueueHealth) -> tuple[object, ...]:
 
 
 def background(health: Health) -> Html:
-    return _section("Background work", _planned(health), _last_runs(health), _past(health))
+    return _section("Background work", _planned_work(health), _last_runs(health), _recent_commits(health))
 
 
-def _planned(health: Health) -> Html:
+def _planned_work(health: Health) -> Html:
     if not health.planned:
         return element("p", "Nothing is due: a round of maintenance, or a collection, would find nothing to do.")
     columns = {"step": "", "table": "", "work": "words", "command": "words"}
@@ -192,7 +185,7 @@ def _last_runs(health: Health) -> Html | None:
     return small_print(text)
 
 
-def _past(health: Health) -> Html | None:
+def _recent_commits(health: Health) -> Html | None:
     if not health.past:
         return None
     columns = {

@@ -22,13 +22,7 @@ from dolmen.maintenance.health.elements import (
     size_text,
     small_print,
 )
-from dolmen.maintenance.health.health import (
-    DeleteCost,
-    FileSizes,
-    Health,
-    SortOverlap,
-    TableHealth,
-)
+from dolmen.maintenance.health.health import DeleteCost, FileSizes, Health, SortOverlap, TableHealth
 
 MOST_PANELS = 50
 """The most tables with a panel of their own: the largest by bytes."""

@@ -60,7 +60,7 @@ def _pointer(context: Context, log: FindingLog) -> Pointer | None:
     except UnsupportedFormatError as error:
         log.add("newer-format", POINTER, str(error))
     except CorruptionError as error:
-        log.add("pointer-damaged", POINTER, f"{error.reason}; {last_listed(context)}")
+        log.add("pointer-damaged", POINTER, f"{error.reason}; {last_manifest(context)}")
     return None
 
 
@@ -89,12 +89,12 @@ def read_manifest(context: Context, key: str, version: int, log: FindingLog, *, 
     except Error as error:  # an invalid table name or schema, for instance
         reason, kind = str(error), "manifest-damaged"
     if hint:
-        reason = f"{reason}, and {POINTER} names it; {last_listed(context)}"
+        reason = f"{reason}, and {POINTER} names it; {last_manifest(context)}"
     log.add(kind, key, reason, versions=(version, version))
     return None
 
 
-def last_listed(context: Context) -> str:
+def last_manifest(context: Context) -> str:
     last_key = max((info.key for info in context.store.list("manifest/")), default=None)
     return f"the last manifest listed is {last_key}" if last_key else "there is no manifest"
 

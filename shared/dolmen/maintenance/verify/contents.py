@@ -299,8 +299,8 @@ def _is_sorted(keys: list[pa.ChunkedArray]) -> bool:
     """Whether a stable sort (NULLs last, NaN before them) moves no row."""
     names = [str(index) for index in range(len(keys))]
     order = pc.sort_indices(pa.table(keys, names), sort_keys=[(name, "ascending") for name in names])
-    places = order.to_numpy()
-    return bool((np.diff(places.astype(np.int64)) > 0).all())
+    indexes = order.to_numpy()
+    return bool((np.diff(indexes.astype(np.int64)) > 0).all())
 
 
 def _can_become(own: pa.DataType, expected: pa.DataType) -> bool:

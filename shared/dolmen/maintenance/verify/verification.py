@@ -40,7 +40,7 @@ from dolmen.maintenance.verify.chain import (
     KeptContents,
     check_chain,
     check_intents,
-    last_listed,
+    last_manifest,
     newest_manifest,
     read_manifest,
 )
@@ -117,7 +117,7 @@ class _Verification:
         except ObjectNotFoundError:
             if not context.head.has_been_committed_to():
                 raise DatabaseNotFoundError(f"there is no database at {context.store.url}") from None
-            log.add("pointer-damaged", POINTER, f"it is gone; {last_listed(context)}")
+            log.add("pointer-damaged", POINTER, f"it is gone; {last_manifest(context)}")
             return self._report(version or 0, [], {})
         newest = newest_manifest(context, log)
         if newest is None:
@@ -141,7 +141,7 @@ class _Verification:
         check_repeated_files(self._references, log)
         missing, orphans = check_objects(context.store, context.runtime, self._references, log, newest)
         skip = {one.key for one in missing}
-        skip |= {found.object for found in log.findings if found.kind in _UNREADABLE_KINDS}
+        skip |= {finding.object for finding in log.findings if finding.kind in _UNREADABLE_KINDS}
         self._check_contents(tables, skip)
         if self._deep:
             self._kept.check(context, log, skip)
