@@ -33,7 +33,7 @@ PUBLICATIONS: tuple[Mutation, ...] = (
         "a delete file is carried over if it hides as many rows of each of its data files as the version",
         "iceberg/manifest_writer.py",
         "if coverage.get(uuid) != count}",
-        "if not covered.get(uuid)}",
+        "if not coverage.get(uuid)}",
     ),
     mutation(
         "deletion vectors are carried over whatever they hide",
@@ -75,7 +75,7 @@ PUBLICATIONS: tuple[Mutation, ...] = (
         "the metadata is created with If-None-Match: of two publishers with one number one wins",
         "iceberg/publication_directory.py",
         "            if stored is not None:\n                return False\n",
-        "            if found is not None:\n                break\n",
+        "            if stored is not None:\n                break\n",
     ),
     mutation(
         "publications are not compared",
@@ -89,7 +89,7 @@ PUBLICATIONS: tuple[Mutation, ...] = (
         "a snapshot has the schema of its version",
         "iceberg/metadata.py",
         'next((each["schema-id"] for each in self.schemas if each["fields"] == fields), None)',
-        'next((known["schema-id"] for known in self.schemas if len(known["fields"]) == len(fields)), None)',
+        'next((each["schema-id"] for each in self.schemas if len(each["fields"]) == len(fields)), None)',
     ),
     mutation(
         "columns with a default are published in v2",
@@ -103,7 +103,7 @@ PUBLICATIONS: tuple[Mutation, ...] = (
         "bounds hold for all rows of a file",
         "iceberg/manifests.py",
         "    least, greatest = bounds.min, bounds.max\n",
-        "    least, greatest = known.min, known.max - 1 if type(known.max) is int else known.max\n",
+        "    least, greatest = bounds.min, bounds.max - 1 if type(bounds.max) is int else bounds.max\n",
     ),
     mutation(
         "row ids are given out twice",
