@@ -74,8 +74,8 @@ DELETES: tuple[Mutation, ...] = (
         "resolution marks segments that it has read only in part",
         "a segment's resolved_through covers every live file in it",
         "maintenance/resolution.py",
-        "        if not self.stopped:\n            self.segments += [own",
-        "        if self.entry is not None:\n            self.segments += [own",
+        "        if not self.stopped:\n            self.segments += [key",
+        "        if self.entry is not None:\n            self.segments += [key",
     ),
     mutation(
         "resolution replaces the vector of another commit",
@@ -187,7 +187,7 @@ DELETES: tuple[Mutation, ...] = (
         "rows expire by a time to live that is no longer set",
         "an expiry is committed only if its time to live is still set",
         "maintenance/ttl.py",
-        '    unit.add(Expect(name, entry.uuid, entry.properties, ["ttl"]))  # rows with a longer ttl now must live\n',
+        '    unit.add(Expect(name, entry.uuid, entry.properties, ["ttl"]))  # if the ttl became longer, these rows must live\n',
         "",
     ),
     mutation(

@@ -17,7 +17,7 @@ PAST: tuple[Mutation, ...] = (
     mutation(
         "the manifest of a tagged version goes with those around it",
         "manifests before the horizon go, but for those that tags name",
-        "maintenance/gc/mark.py",
+        "maintenance/gc/deletion.py",
         "            if parsed is None or info.key in tagged:\n",
         "            if parsed is None:\n",
     ),

@@ -23,8 +23,7 @@ from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.format.manifest import Manifest, Segment
 from dolmen.format.properties import DatabaseSettings, has_index
 from dolmen.maintenance.gc.collection import Collected, collect
-from dolmen.maintenance.gc.deletion import Codes, KeySet, stable_code, stable_codes
-from dolmen.maintenance.gc.mark import MarkPart, keys_of_part, split_mark
+from dolmen.maintenance.gc.mark import Codes, KeySet, MarkPart, keys_of_part, split_mark, stable_code, stable_codes
 from dolmen.maintenance.indexing import MOST_LOST, Indexed, IndexVersion, PartBuilding, index_reader
 from dolmen.spark.sessions import check_database, check_session
 from dolmen.spark.tasks import (
@@ -254,9 +253,9 @@ class _IndexRun:
             manifest = self._context.head.refresh().manifest
             with self._context.reading(manifest.version):
                 version = IndexVersion.of(self._context, self._name, manifest, reader)
-                useless = version.useless()
+                useless = version.useless_parts()
                 more = has_index(version.entry) and not useless
-                buildings = version.to_build(self._tried)[: self._at_once] if more else []
+                buildings = version.plan_parts(self._tried)[: self._at_once] if more else []
             if not useless and not buildings:
                 return self._done(finished=True)
             if deadline():

@@ -19,7 +19,7 @@ from dolmen.ingest.announcements import DIRECTORY_BUCKET, Drop, write_notificati
 from dolmen.ingest.landing import is_temporary
 from dolmen.ingest.pipeline_health import look_at_queue, look_at_rejects
 from dolmen.ingest.queues import DirectoryQueue, FileWatch, Letter, Stamp, letter_id, list_files, write_atomically
-from dolmen.maintenance.health.health import Pipeline, QueuePlace
+from dolmen.maintenance.health.health import Pipeline, QueueHealth
 from dolmen.maintenance.health.page import draw_page
 from dolmen.service.local.local_functions import LocalFunction, Schedule, functions_directory
 from dolmen.service.local.page_server import PageServer
@@ -163,14 +163,14 @@ class LocalHealthPage:
         deletes = look_at_queue("delete requests", str(layout.queue), runtime)
         return Pipeline(look_at_rejects(str(layout.rejected), runtime), (self._drops(), deletes))
 
-    def _drops(self) -> QueuePlace:
+    def _drops(self) -> QueueHealth:
         """Files of the landing directory are not messages: only those that were given up count."""
         layout = self._layout
         try:
             dead = sum(1 for _ in layout.dead_letters.glob("ingest-*.json"))
         except OSError as error:
-            return QueuePlace("drops", str(layout.landing), problem=f"{type(error).__name__}: {error}")
-        return QueuePlace("drops", str(layout.landing), dead=dead, dead_letters=str(layout.dead_letters))
+            return QueueHealth("drops", str(layout.landing), problem=f"{type(error).__name__}: {error}")
+        return QueueHealth("drops", str(layout.landing), dead=dead, dead_letters=str(layout.dead_letters))
 
 
 def run_local(
