@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dolmen import Database
-from dolmen.commit.statements.row_changes import Advance, all_above, forgettable
+from dolmen.commit.statements.row_changes import Advance, forgettable, is_above_all
 from dolmen.errors import ConflictError, SchemaError
 from dolmen.format.manifest import Mark, Sequences
 from dolmen.ingest.cdc.apply_changes import ChangeCounts
@@ -128,7 +128,7 @@ def test_what_is_above_all_of_a_table() -> None:
 
     def above(least: int) -> bool:
         entry = feed.place.db._context.head.refresh().manifest.table("t")
-        return all_above(entry, entry.schema.field("seq"), least)
+        return is_above_all(entry, entry.schema.field("seq"), least)
 
     assert above(-(2**63)), "of an empty table"
     table.append([{"id": 1, "v": "a", "seq": None}])

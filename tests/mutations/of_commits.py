@@ -203,7 +203,7 @@ COMMITS: tuple[Mutation, ...] = (
         "a request that was applied in the meantime loses its id and keeps its rows",
         "if part of a batch was applied, the rest is built without the statements of those ids",
         "commit/change.py",
-        "        return replace(self, statements=tuple(left), applied=applied)\n",
+        "        return replace(self, statements=tuple(remaining), applied=applied)\n",
         "        return replace(self, applied=applied)\n",
     ),
     mutation(

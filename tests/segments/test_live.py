@@ -79,7 +79,7 @@ class Table:
             vector=random_vector(self.rng, old.rows) if self.rng.random() < 0.8 else None,
             erasing=self.rng.choice([old.erasing, 0, self.clock]),
         )
-        if not old.newer_pair(new.applied_through, new.vector):
+        if not old.is_older_than(new.applied_through, new.vector):
             return
         self.model[name] = new
         if any(file.uuid == name for file in self.entry.files):
@@ -234,7 +234,7 @@ def test_segments_that_cannot_match_are_not_fetched() -> None:
 
 def test_tombstones_are_listed_oldest_first_spilled_or_not() -> None:
     table = Table(random.Random(1))
-    all_ = [tombstone().stamped(ts) for ts in range(1, 6)]
+    all_ = [tombstone().stamp(ts) for ts in range(1, 6)]
     table.change(tombstones=tuple(all_))
     table.spill("tombstones", 2)
     table.spill("tombstones", 2)

@@ -233,14 +233,14 @@ def find_applied(manifest: Manifest, ids: Collection[str], segments: SegmentRead
     """Finds those of ``ids`` that a version has applied. Bloom filters rule ids out without a request."""
     if not ids:
         return {}
-    known = {entry.id: entry for entry in manifest.applied if entry.id in ids}
+    found = {entry.id: entry for entry in manifest.applied if entry.id in ids}
     for segment in reversed(manifest.segments_of("applied")):
-        if missing := [id_ for id_ in ids if id_ not in known]:
-            known |= {entry.id: entry for entry in segments.applied(segment, missing)}
-    return known
+        if missing := [id_ for id_ in ids if id_ not in found]:
+            found |= {entry.id: entry for entry in segments.applied(segment, missing)}
+    return found
 
 
-def applied_by(manifest: Manifest, versions: range, segments: SegmentReader) -> dict[int, list[str]]:
+def request_ids_by_version(manifest: Manifest, versions: range, segments: SegmentReader) -> dict[int, list[str]]:
     """The request ids that some versions applied, by version. One GET for each segment that holds any of them."""
     found: dict[int, list[str]] = {}
     spilled = [s for s in manifest.segments_of("applied") if s.least < versions.stop and s.greatest >= versions.start]
@@ -345,17 +345,17 @@ class Change:
             raise ConflictError(
                 f"request {id_!r}, which excludes this one, was applied by version {found[id_].version}"
             )
-        known = [entry for id_, entry in found.items() if id_ in self.applied]
-        for entry in known:
+        repeated = [entry for id_, entry in found.items() if id_ in self.applied]
+        for entry in repeated:
             digest = self.applied[entry.id]
             if entry.digest and digest and entry.digest != digest:
                 raise AppliedIdError(
                     f"id {entry.id!r} was applied by version {entry.version} with other content, or by other columns: "
                     "use a new id for another request; the same one is applied"
                 )
-        return {entry.id: entry.version for entry in known}
+        return {entry.id: entry.version for entry in repeated}
 
-    def without(self, ids: set[str]) -> Change:
+    def without_requests(self, ids: set[str]) -> Change:
         """The same change without the requests ``ids`` and their statements.
 
         Raises ConflictError if a delete by position or a dependency is based on rows as these requests left them, or if
@@ -364,7 +364,7 @@ class Change:
         if not ids:
             return self
         changed = set[str]()  # uuids of tables changed by a removed request; names may change in between
-        left = list[Statement]()
+        remaining = list[Statement]()
         for statement in self.statements:
             if _belongs_to(statement, ids):
                 changed.add(statement.uuid)
@@ -373,14 +373,14 @@ class Change:
                 raise ConflictError(
                     f"table {statement.name!r}: rows were looked up after a request applied meanwhile: repeat"
                 )
-            left.append(statement)
-        for dependency in self.dependencies if left else ():  # when nothing is left to commit, none can fail
+            remaining.append(statement)
+        for dependency in self.dependencies if remaining else ():  # when nothing is left to commit, none can fail
             if dependency.uuid in changed:
                 raise ConflictError(
                     f"table {dependency.name!r} was read beside a request that was applied meanwhile: repeat"
                 )
         applied = {id_: digest for id_, digest in self.applied.items() if id_ not in ids}
-        return replace(self, statements=tuple(left), applied=applied)
+        return replace(self, statements=tuple(remaining), applied=applied)
 
     @property
     def is_prepared(self) -> bool:
@@ -453,7 +453,7 @@ def make_version(
     first_ts = max(base.commit_ts, now_us) + 1
     for change in changes:
         if effects:
-            draft = draft.following(effects[-1].commit_ts, effects[-1].applied)
+            draft = draft.next_draft(effects[-1].commit_ts, effects[-1].applied)
         effects.append(change.apply(draft, first_ts))
         first_ts = effects[-1].commit_ts + 1
     if changes[0].upkeep and not draft.has_changes:

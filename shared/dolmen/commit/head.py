@@ -153,14 +153,14 @@ class Head:
         self._seen_at = float("-inf")
         self._is_new = False
 
-    def known(self) -> Base:
+    def newest(self) -> Base:
         """The newest version seen so far; looks for it if none was seen. Raises as ``refresh`` does."""
         return self.cached or self.refresh()
 
     @property
     def manifest_bytes(self) -> int:
         """Size of the newest manifest seen so far, which every commit uploads; 0 before the first commit."""
-        manifest = self.known().manifest
+        manifest = self.newest().manifest
         return len(manifest.encode()) if manifest.version else 0
 
     def refresh(self) -> Base:
@@ -190,15 +190,15 @@ class Head:
 
     def look(self) -> Look | None:
         """Reads the pointer alone: 1 GET. None if there is none. Raises what ``refresh`` raises."""
-        known = self.cached
+        seen = self.cached
         try:
             found = self.store.get(POINTER)
         except ObjectNotFoundError:
-            if known and known.etag is not None:
+            if seen and seen.etag is not None:
                 raise CorruptionError(POINTER, "the pointer is gone") from None
             return None
         pointer = Pointer.decode(found.body, POINTER)
-        _check_forward(known, pointer)
+        _check_forward(seen, pointer)
         return Look(pointer, found.etag, self.store.clock.now_us, self.runtime.monotonic())
 
     def follow(self, look: Look) -> Base:
@@ -206,9 +206,9 @@ class Head:
 
         Raises ObjectNotFoundError if it is missing. Look again: the version may have expired in the meantime.
         """
-        known, named = self.cached, look.pointer
-        if known and known.manifest.commit_id == named.commit_id:
-            base = replace(known, etag=look.etag, date_us=look.date_us, turn=look.turn)
+        seen, named = self.cached, look.pointer
+        if seen and seen.manifest.commit_id == named.commit_id:
+            base = replace(seen, etag=look.etag, date_us=look.date_us, turn=look.turn)
             return self._remember(base, look.at)
         manifest = self.read_manifest(named.manifest)
         if manifest.commit_id != named.commit_id:
@@ -315,16 +315,16 @@ def commit_of(head: Head, newest: Manifest, version: int) -> HistoryEntry | None
     return next((entry for entry in entries if entry.version == version), None)
 
 
-def _check_forward(known: Base | None, named: Pointer) -> None:
+def _check_forward(seen: Base | None, named: Pointer) -> None:
     """Raises CorruptionError if the pointer moved back, which only happens if somebody replaced it."""
-    if known is None or known.manifest.version < named.version:
+    if seen is None or seen.manifest.version < named.version:
         return
-    there = known.manifest
-    if (there.version, there.commit_id) != (named.version, named.commit_id):
+    manifest = seen.manifest
+    if (manifest.version, manifest.commit_id) != (named.version, named.commit_id):
         raise CorruptionError(
             POINTER,
-            f"it names version {named.version}, commit {named.commit_id}, though version {there.version}, "
-            f"{there.commit_id}, was committed; if an older copy was put back on purpose, open the database again",
+            f"it names version {named.version}, commit {named.commit_id}, though version {manifest.version}, "
+            f"{manifest.commit_id}, was committed; if an older copy was put back on purpose, open the database again",
         )
 
 

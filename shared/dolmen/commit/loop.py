@@ -157,7 +157,7 @@ class _AdaptedChange:
         return not self.found or bool(self.change.applied or self.change.statements)
 
 
-def _first_together(waiting: list[Member], most: int) -> list[Member]:
+def _choose_group(waiting: list[Member], most: int) -> list[Member]:
     """The first changes that can become one version together, at most ``most``.
 
     Background work goes alone, because it makes no version if it has nothing to do. A message must not become too long.
@@ -306,7 +306,7 @@ class Leader:
         """
         base, segments = self._base.manifest, self._head.segments
         members, draft, adapted = (
-            _first_together(self._queue.all(), self._most),
+            _choose_group(self._queue.all(), self._most),
             Draft(base, segments),
             list[_AdaptedChange](),
         )
@@ -314,7 +314,7 @@ class Leader:
             try:
                 # Requests that are applied already leave the change before anything is compared with the base.
                 found = member.change.already_applied(draft.base, segments)
-                change = member.change.without(set(found))
+                change = member.change.without_requests(set(found))
                 each = _AdaptedChange(member, change, member.already | found)
                 if each.has_work:
                     if change.is_prepared:  # it may read rows of the changes before it: their files must be stored
@@ -327,7 +327,7 @@ class Leader:
                     if len(members) > 1:  # applied to a copy: an error must leave no trace in the draft of the others
                         tried = draft.copy()
                         effects = change.apply(tried, draft.base.commit_ts + 1)
-                        draft = tried.following(effects.commit_ts, effects.applied)
+                        draft = tried.next_draft(effects.commit_ts, effects.applied)
             except Error as error:
                 if adapted:  # perhaps an error because of these: it waits for the next version
                     continue

@@ -119,7 +119,7 @@ def manifest_at_time(
         )
     if newest.created_at <= timestamp_us:
         return newest
-    for entry in chain(reversed(newest.history), _spilled_at(head, newest, timestamp_us)):
+    for entry in chain(reversed(newest.history), _spilled_history(head, newest, timestamp_us)):
         if entry.created_at <= timestamp_us and entry.version >= newest.horizon:
             return manifest_of(head, entry)
     if newest.horizon > 1:
@@ -133,7 +133,7 @@ def is_settled(base: Base, timestamp_us: int) -> bool:
     return base.manifest.created_at > timestamp_us or timestamp_us <= base.date_us - SETTLED_AFTER_US
 
 
-def _spilled_at(head: Head, newest: Manifest, timestamp_us: int) -> Iterator[HistoryEntry]:
+def _spilled_history(head: Head, newest: Manifest, timestamp_us: int) -> Iterator[HistoryEntry]:
     """History in segments, newest first, without segments that are entirely younger: at most two GETs."""
     segments = newest.segments_of("history")
     for index in range(len(segments) - 1, -1, -1):

@@ -39,9 +39,9 @@ def build(ids: Sequence[str]) -> bytes:
     return words.astype("<u4").tobytes()
 
 
-def maybe(body: bytes, ids: Sequence[str]) -> list[str]:
+def possible_ids(body: bytes, ids: Sequence[str]) -> list[str]:
     """The ids that may be in the filter; the others certainly are not."""
-    mask = maybe_mask(_blocks_of(body), _hashes(ids))
+    mask = may_contain_mask(_blocks_of(body), _hashes(ids))
     return [id_ for id_, may_be in zip(ids, mask, strict=True) if may_be]
 
 
@@ -49,7 +49,7 @@ def _blocks_of(body: bytes | memoryview) -> Blocks:
     return np.frombuffer(body, "<u4").reshape(-1, 8)
 
 
-def maybe_mask(blocks: Blocks, hashes: Hashes) -> npt.NDArray[np.bool_]:
+def may_contain_mask(blocks: Blocks, hashes: Hashes) -> npt.NDArray[np.bool_]:
     block, bits = _bits(hashes, len(blocks))
     mask: npt.NDArray[np.bool_] = ((blocks[block] & bits) == bits).all(axis=1)
     return mask

@@ -101,11 +101,11 @@ class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
         """Rows that the vector does not delete; tombstones are not applied."""
         return self.rows - (self.vector.cardinality if self.vector else 0)
 
-    def stamped(self, ts: int) -> DataFile:
+    def stamp(self, ts: int) -> DataFile:
         """A new file's entry with its statement's timestamp."""
         return msgspec.structs.replace(self, row_ts=ts, applied_through=ts)
 
-    def newer_pair(self, applied_through: int, vector: Vector | None) -> bool:
+    def is_older_than(self, applied_through: int, vector: Vector | None) -> bool:
         """Whether this pair may replace the file's: a pair is only ever replaced by a strictly greater one."""
         cardinality = vector.cardinality if vector else 0
         own = self.vector.cardinality if self.vector else 0
@@ -141,7 +141,7 @@ class WhereTombstone(msgspec.Struct, frozen=True, omit_defaults=True, tag_field=
     ts: int = UNSTAMPED
     needs: tuple[str, ...] = ()
 
-    def stamped(self, ts: int) -> WhereTombstone:
+    def stamp(self, ts: int) -> WhereTombstone:
         return msgspec.structs.replace(self, ts=ts)
 
 
@@ -164,7 +164,7 @@ class KeysTombstone(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, t
     values: tuple[tuple[Json, ...], ...] | None = None
     ts: int = UNSTAMPED
 
-    def stamped(self, ts: int) -> KeysTombstone:
+    def stamp(self, ts: int) -> KeysTombstone:
         return msgspec.structs.replace(self, ts=ts)
 
 

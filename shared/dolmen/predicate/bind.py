@@ -78,10 +78,10 @@ def find_column(name: str, schema: Schema, *, quoted: bool = True) -> Field:
     if not found:
         names = [field.name for field in schema.fields]
         close = difflib.get_close_matches(name.lower(), [each.lower() for each in names], 1, cutoff=0.7)
-        meant = [each for each in names if each.lower() in close]
+        similar = [each for each in names if each.lower() in close]
         listed = ", ".join(names[:_MOST_NAMES]) + (", ..." if len(names) > _MOST_NAMES else "")
-        hint = f"did you mean {meant[0]!r}?" if meant else _HINTS.get(name.lower(), f"there are: {listed}")
-        text = "" if meant and not quoted else " (write texts in single quotes)"
+        hint = f"did you mean {similar[0]!r}?" if similar else _HINTS.get(name.lower(), f"there are: {listed}")
+        text = "" if similar and not quoted else " (write texts in single quotes)"
         raise PredicateError(f"no column {short_repr(name)}{text}; {hint}")
     if is_nested(found[0].arrow_type):
         raise PredicateError(f"column {found[0].name!r} is nested: nested columns cannot be used in predicates")

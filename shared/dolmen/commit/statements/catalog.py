@@ -131,19 +131,19 @@ class AlterTable:
 
     name: str
     uuid: str
-    known: Schema
-    known_sort_key: tuple[int, ...]
+    seen: Schema
+    seen_sort_key: tuple[int, ...]
     changes: tuple[SchemaChange, ...]
     request: str | None = None
 
     def apply(self, draft: Draft, ts: int) -> None:
         entry = draft.table(self.name, self.uuid)
-        is_known = (entry.schema.fields, entry.schema.next_id, entry.sort_key) == (
-            self.known.fields,
-            self.known.next_id,
-            self.known_sort_key,
+        is_unchanged = (entry.schema.fields, entry.schema.next_id, entry.sort_key) == (
+            self.seen.fields,
+            self.seen.next_id,
+            self.seen_sort_key,
         )
-        if not is_known and self._is_first(draft, entry.schema):
+        if not is_unchanged and self._is_first(draft, entry.schema):
             raise ConflictError(
                 f"table {self.name!r}: somebody changed its columns meanwhile, in version {draft.base.version} or one "
                 "before it: look at them again"
@@ -183,7 +183,7 @@ class AdoptTable(CreateTable):
             msgspec.structs.replace(field, widened_ts=ts) if field.widened_ts else field for field in before.fields
         )
         schema = msgspec.structs.replace(before, fields=fields, altered_ts=ts)
-        files = tuple(file.stamped(ts) for file in self.entry.files)
+        files = tuple(file.stamp(ts) for file in self.entry.files)
         draft.tables[self.name] = msgspec.structs.replace(self.entry, epoch=draft.version, schema=schema, files=files)
         draft.require([ADOPTED_FILES, *needed_features(schema)])
         draft.counts += Counts(rows_added=sum(file.live_rows for file in files), files_added=len(files))
@@ -294,7 +294,7 @@ class SubjectDeletes:
         def record(entry: TableEntry, erasure: Erasure, predicate: Predicate) -> Tombstone | None:
             key = entry.uuid, erasure.id
             if key not in made:
-                name = next(name for name, known in tables.items() if known.uuid == entry.uuid)
+                name = next(name for name, other in tables.items() if other.uuid == entry.uuid)
                 made[key] = record_predicate(partial(uploads.tombstone_object, name, ""), entry.schema, predicate)
             return made[key]
 
@@ -316,16 +316,16 @@ class SubjectDeletes:
         assert self.prepared_on == draft.base.key, "deletes were made for another version"
         erasures = draft.erasures_after(then_ts)
 
-        def recorded(entry: TableEntry, erasure: Erasure, predicate: Predicate) -> Tombstone | None:
+        def find_record(entry: TableEntry, erasure: Erasure, predicate: Predicate) -> Tombstone | None:
             return self.made[entry.uuid, erasure.id]
 
-        hidden = {name: with_erasures(entry, erasures, draft.segments, recorded) for name, entry in tables.items()}
-        found = {name: self._without_keys(entry, erasures) for name, entry in hidden.items()}
-        return found | {memory.name: memory.with_types_of_owner() for memory in RememberedKeys.each(found)}
+        hidden = {name: with_erasures(entry, erasures, draft.segments, find_record) for name, entry in tables.items()}
+        visible = {name: self._without_keys(entry, erasures) for name, entry in hidden.items()}
+        return visible | {memory.name: memory.with_types_of_owner() for memory in RememberedKeys.each(visible)}
 
     def _without_keys(self, entry: TableEntry, erasures: Iterable[Erasure]) -> TableEntry:
         deletes = [
-            msgspec.structs.replace(each, tombstone=each.tombstone.stamped(erasure.ts))
+            msgspec.structs.replace(each, tombstone=each.tombstone.stamp(erasure.ts))
             for erasure in erasures
             for each in self.keys.get((entry.uuid, erasure.id), ())
         ]
@@ -372,7 +372,7 @@ class Restore:
         draft.check_kept(self.version)
         if self.name is not None and self.present:
             draft.table(self.name, self.uuid)
-        was = {name: draft.segments.whole(draft.tables[name]) for name in self._replaced(draft)}
+        was = {name: draft.segments.whole(draft.tables[name]) for name in self._replaced_names(draft)}
         for name in tables:
             if name in draft.tables and name not in was:
                 raise TableExistsError(
@@ -384,14 +384,14 @@ class Restore:
             draft.counts += Counts(files_removed=count_files(entry))
         now = {entry.uuid: entry for entry in was.values()}
         for name, entry in tables.items():
-            draft.tables[name] = _under_new_epoch(_with_later_columns(entry, now.get(entry.uuid), ts), draft, ts)
+            draft.tables[name] = _start_epoch(_with_later_columns(entry, now.get(entry.uuid), ts), draft, ts)
             draft.counts += Counts(files_added=count_files(entry))
         draft.data_change = True
 
     def effect(self, draft: Draft) -> TableEffect:
         return TableEffect(self.name or "", "restore", (f"version {self.version}",))
 
-    def _replaced(self, draft: Draft) -> list[str]:
+    def _replaced_names(self, draft: Draft) -> list[str]:
         """Names of the present tables that are removed or replaced."""
         if self.name is None:
             return list(draft.tables)
@@ -432,7 +432,7 @@ class CloneTable:
             if name in draft.tables:
                 raise TableExistsError(f"table {name!r} exists already")
         for name, entry in clones.items():
-            draft.tables[name] = _under_new_epoch(entry, draft, ts)
+            draft.tables[name] = _start_epoch(entry, draft, ts)
             draft.counts += Counts(files_added=count_files(entry))
         draft.data_change = True
 
@@ -440,13 +440,13 @@ class CloneTable:
         return TableEffect(self.name, "clone", (f"version {self.version}",))
 
     def _clones(self) -> dict[str, TableEntry]:
-        clones = {self.name: _cloned(self.entry, self.uuid)}
+        clones = {self.name: _clone_entry(self.entry, self.uuid)}
         if self.memory is not None and self.entry.sequences is not None:
             memory, uuid = self.memory
             sequences = msgspec.structs.replace(self.entry.sequences, memory=uuid)
             clones[self.name] = msgspec.structs.replace(clones[self.name], sequences=sequences)
             name = check_table_name(memory_name(self.name))
-            clones[name] = _cloned(memory, uuid)
+            clones[name] = _clone_entry(memory, uuid)
         return clones
 
 
@@ -460,11 +460,11 @@ def table_and_memory(name: str, entry: TableEntry, tables: Mapping[str, TableEnt
     return found
 
 
-def _cloned(entry: TableEntry, uuid: str) -> TableEntry:
+def _clone_entry(entry: TableEntry, uuid: str) -> TableEntry:
     return msgspec.structs.replace(entry, uuid=uuid, source=entry.uuid, origins=entry.lineage[1:])
 
 
-def _under_new_epoch(entry: TableEntry, draft: Draft, ts: int) -> TableEntry:
+def _start_epoch(entry: TableEntry, draft: Draft, ts: int) -> TableEntry:
     """The entry in this commit. Changes that read the table before conflict with it.
 
     It has no index, which may have keys of rows that were erased since.

@@ -206,7 +206,7 @@ class KeyRuns:
     def repeated(self, most: int) -> tuple[int, pa.Table]:
         """The number of keys that several rows have, and the values of the first ``most`` of them."""
         count, first = 0, no_keys(self.encoding.width)
-        for keys in self._repeated():
+        for keys in self._repeated_keys():
             count += len(keys)
             first = np.concatenate([first, keys[: most - len(first)]])
         if not count:
@@ -214,19 +214,19 @@ class KeyRuns:
         found = pa.Table.from_batches([run.values_of(first) for run in self.runs()], self._schema)
         return count, found.group_by(found.column_names, use_threads=False).aggregate([])
 
-    def _repeated(self) -> Iterator[Keys]:
+    def _repeated_keys(self) -> Iterator[Keys]:
         """The keys that several rows have, each once, block by block."""
-        last, known = no_keys(self.encoding.width), False
-        for block in self._in_order():
+        last, is_repeated = no_keys(self.encoding.width), False
+        for block in self._ordered_keys():
             keys = np.concatenate([last, block])
             same: npt.NDArray[np.bool_] = keys[1:] == keys[:-1]
             if not len(same):
                 last = keys
                 continue
-            yield keys[1:][same & ~np.concatenate([[known], same[:-1]])]
-            last, known = keys[-1:], bool(same[-1])
+            yield keys[1:][same & ~np.concatenate([[is_repeated], same[:-1]])]
+            last, is_repeated = keys[-1:], bool(same[-1])
 
-    def _in_order(self) -> Iterator[Keys]:
+    def _ordered_keys(self) -> Iterator[Keys]:
         """All keys in order, block by block."""
         if not self._files:
             yield from (run.encoded for run in self.runs())

@@ -267,8 +267,8 @@ class RowBounds:
     def of(cls, file: DataFile | Segment, schema: Schema, ids: Collection[int]) -> RowBounds:
         """The bounds of some columns in a file, or in all files of a segment, if the schema still has them."""
         fields = schema.by_id
-        known = {id_: column_bounds(file, fields[id_]) for id_ in ids if id_ in fields}
-        return cls(known, file.rows, file.applied_through)
+        bounds = {id_: column_bounds(file, fields[id_]) for id_ in ids if id_ in fields}
+        return cls(bounds, file.rows, file.applied_through)
 
     def judge(self, predicate: Predicate) -> StatsVerdict:
         """Judges whether a predicate is TRUE for all, some or none of the rows."""

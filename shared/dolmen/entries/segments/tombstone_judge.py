@@ -191,8 +191,8 @@ class _KeyEnds:
         least, greatest = int(self.least.min()), int(self.greatest.max())
         if self.values is None:
             return least, greatest
-        known = greatest < len(self.values)
-        return self.values[least] if least >= 0 else None, self.values[greatest] if known else None
+        has_greatest = greatest < len(self.values)
+        return self.values[least] if least >= 0 else None, self.values[greatest] if has_greatest else None
 
 
 @dataclass(frozen=True)

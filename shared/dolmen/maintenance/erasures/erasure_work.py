@@ -22,7 +22,7 @@ from dolmen.base.units import DAY_US, HOUR_US
 from dolmen.commit.change import Statement
 from dolmen.commit.head import Context
 from dolmen.commit.statements.erasures import ForgetErasures, NoteRewritten, WakeTables, forgettable
-from dolmen.entries.segments.erasures_in_force import least_held, stale_sections
+from dolmen.entries.segments.erasures_in_force import least_erasure, stale_sections
 from dolmen.entries.segments.segment_reader import SegmentReader, erasures_of
 from dolmen.errors import CorruptionError, ObjectNotFoundError, StoreUnavailableError
 from dolmen.format.layout import FORMAT_VERSION
@@ -129,7 +129,7 @@ def erasure_work(
 
 def rewritten_through(manifest: Manifest, reader: SegmentReader, listed: tuple[Erasure, ...]) -> int:
     """Timestamp of the youngest listed erasure up to which no file of this version holds rows; 0 = of none."""
-    held_rows = least_held(manifest.tables.values(), reader, {erasure.ts for erasure in listed})
+    held_rows = least_erasure(manifest.tables.values(), reader, {erasure.ts for erasure in listed})
     return max((erasure.ts for erasure in listed if not held_rows or erasure.ts < held_rows), default=0)
 
 

@@ -20,7 +20,7 @@ from dolmen.base.runtime import cached_property
 from dolmen.entries.segments.row_bounds import RowBounds, undecided
 from dolmen.entries.segments.tombstone_judge import FileTombstones
 from dolmen.errors import CorruptionError
-from dolmen.format.bloom_filters import Blocks, Hashes, decode, has_hashes, hashes_in_file, maybe_mask
+from dolmen.format.bloom_filters import Blocks, Hashes, decode, has_hashes, hashes_in_file, may_contain_mask
 from dolmen.format.column_history import has_same_fields, nested_values
 from dolmen.format.delete_object import keep_mask
 from dolmen.format.entries import Blob, DataFile, KeysTombstone, Tombstone, WhereTombstone
@@ -145,7 +145,7 @@ class FileProbe:
         if blocks is None:
             return None
         hashes = self.probes.hashes(source, at, self.filters.footer.columns[id_].type)
-        return None if hashes is None else maybe_mask(blocks, hashes[0]) & hashes[1]
+        return None if hashes is None else may_contain_mask(blocks, hashes[0]) & hashes[1]
 
 
 _FEW_ROWS = 10_000
