@@ -35,7 +35,7 @@ from dolmen.format.layout import FORMAT_VERSION, check_format_version, prepare, 
 from dolmen.format.manifest import PREDICATE_EXPRESSIONS, Segment
 from dolmen.format.schema import Schema
 from dolmen.format.types import to_array
-from dolmen.predicate.ast import Predicate, as_keys, columns, to_builtins, to_json, uses_calls
+from dolmen.predicate.ast import Predicate, columns, listed_tuples, to_builtins, to_json, uses_calls
 from dolmen.predicate.evaluate import check_evaluates
 from dolmen.store.base import Buffer, ObjectStore, StreamedOutput, create
 
@@ -231,7 +231,7 @@ def record_keys(target: Target, keys: Keys) -> KeysTombstone | None:
 
 def keys_in(predicate: Predicate, schema: Schema) -> Keys | None:
     """The keys in a predicate that only lists keys; None for other predicates."""
-    tuples = as_keys(predicate)
+    tuples = listed_tuples(predicate)
     if tuples is None:
         return None
     ids, values = tuples

@@ -60,7 +60,7 @@ def manifest_at_version(head: Head, newest: Manifest, version: int) -> Manifest:
     if not 1 <= version <= newest.version:
         raise VersionNotFoundError(f"no version {version}: the newest is {newest.version}")
     if version < newest.horizon:
-        if key := newest.tagged(version):
+        if key := newest.tagged_manifest(version):
             return read_tagged(head, version, key)
         raise VersionExpiredError(f"version {version} has expired: the oldest kept is {newest.horizon}")
     if version == newest.version:

@@ -149,7 +149,7 @@ class ChunkLocations:
             columns = [_chunk(column, start, length, rows + extra) for column, start, length, extra in chunks]
             size = integer(int(self.lengths[group].sum()))
             encoded.append(struct([(1, LIST, array(STRUCT, columns)), (2, I64, size), (3, I64, integer(rows))]))
-        footer = template.footer.filled(int(self.rows[groups].sum()), encoded)
+        footer = template.footer.fill(int(self.rows[groups].sum()), encoded)
         states = map(States, before[groups].ravel().tolist(), self.states[groups].ravel().tolist())
         return PlacedGroups(_read_metadata(footer), tuple(firsts), tuple(states))
 
@@ -175,7 +175,7 @@ def _template(schema: bytes) -> _EmptyFile:
     """Raises ValueError if the bytes are not Thrift metadata."""
     try:
         footer = EmptyFooter.split(schema)
-        columns = _read_metadata(footer.filled(0, [])).schema
+        columns = _read_metadata(footer.fill(0, [])).schema
         leaves = [columns.column(leaf) for leaf in range(len(columns))]
         types = [integer(PHYSICAL_TYPES.index(leaf.physical_type)) for leaf in leaves]
         paths = [array(BINARY, [binary(leaf.path.encode())]) for leaf in leaves]
@@ -310,7 +310,7 @@ class GroupSums:
         return int(self.states[-1]) ^ shift_difference(difference, int(self.distances[-1]))
 
 
-def moved_sums(parts: Sequence[GroupSums], differences: Sequence[int]) -> tuple[list[States], PageLocations]:
+def move_sums(parts: Sequence[GroupSums], differences: Sequence[int]) -> tuple[list[States], PageLocations]:
     """The checksums of row groups that move behind other bytes, and their pages.
 
     They follow from the old checksums, so damaged bytes still differ from them.

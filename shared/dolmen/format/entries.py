@@ -198,7 +198,7 @@ def column_stats(least: Plain, greatest: Plain, nulls: int | None, nans: int | N
     if isinstance(least, float) and (math.isnan(least) or math.isnan(float(greatest or 0))):
         raise AssertionError("NaN is in neither minimum nor maximum")
     cut_least = least[:TEXT_LIMIT] if isinstance(least, (str, bytes)) else least
-    least, greatest = (0.0 if end == 0 and isinstance(end, float) else end for end in (cut_least, _cut_up(greatest)))
+    least, greatest = (0.0 if end == 0 and isinstance(end, float) else end for end in (cut_least, _round_up(greatest)))
     return ColumnStats(to_json(least), to_json(greatest), nulls, nans)
 
 
@@ -219,7 +219,7 @@ def constant_bounds(json: Json, arrow_type: pa.DataType, rows: int) -> Bounds:
     return Bounds(value, value, 0, 0)
 
 
-def _cut_up(value: Plain) -> Plain:
+def _round_up(value: Plain) -> Plain:
     """The shortest upper bound of a long value: its prefix with the last possible unit incremented."""
     if isinstance(value, str) and len(value) > TEXT_LIMIT:
         for end in range(TEXT_LIMIT, 0, -1):

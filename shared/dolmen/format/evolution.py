@@ -25,8 +25,8 @@ from dolmen.format.column_history import (
     widening_problem,
 )
 from dolmen.format.manifest import COLUMN_DEFAULTS, WIDENED_COLUMNS, Mark, Sequences, TableEntry
-from dolmen.format.properties import columns_named, sequence_column, with_renamed_column
-from dolmen.format.schema import Field, Schema, check_column_names, is_nested, number_field, storable
+from dolmen.format.properties import named_columns, sequence_column, with_renamed_column
+from dolmen.format.schema import Field, Schema, check_column_names, is_nested, number_field, stored_type
 from dolmen.format.types import Json, short_type
 
 MAX_COMMENT = 1_000
@@ -76,7 +76,7 @@ class AddColumn(_ColumnChange):
         if path is not None:
             return self._apply_inside(path, entry, ts)
         if self.is_path and "." in self.name:
-            own = quoted_name(self.name)
+            own = unquote_name(self.name)
             if own is None:
                 above = self.name.rpartition(".")[0]
                 raise SchemaError(
@@ -126,7 +126,7 @@ class DropColumn(_ColumnChange):
             raise SchemaError(f"column {self.name!r} is part of the primary key, by which rows are replaced")
         if field.id in entry.sort_key:
             raise SchemaError(f"column {self.name!r} is part of the sort key: set another one first")
-        if used := columns_named(entry.properties).get(field.name):
+        if used := named_columns(entry.properties).get(field.name):
             raise SchemaError(f"column {self.name!r} is named by the setting {used}: change that first")
         return _with_fields(entry, _without(schema.fields, field), dropped=(*schema.dropped, field))
 
@@ -172,7 +172,7 @@ class WidenColumn(_ColumnChange):
     type: pa.DataType
 
     def apply(self, entry: TableEntry, ts: int) -> TableEntry:
-        wide = storable(self.type)
+        wide = stored_type(self.type)
         path = NestedPath.of(entry.schema, self.name)
         if path is not None:
             return _with_column(entry, path.replace(lambda field: self._widen_inside(field, wide)), ts)
@@ -198,7 +198,7 @@ class WidenColumn(_ColumnChange):
 
     def widen(self, entry: TableEntry, ts: int) -> TableEntry:
         """The entry with the wider type of a whole column, without a check for changes (CDC)."""
-        field, wide = entry.schema.field(self.name), storable(self.type)
+        field, wide = entry.schema.field(self.name), stored_type(self.type)
         narrow = field.arrow_type
         changed = msgspec.structs.replace(
             field,
@@ -294,7 +294,7 @@ class SetSortKey:
         return msgspec.structs.replace(entry, sort_key=tuple(field.id for field in fields))
 
 
-def quoted_name(name: str) -> str | None:
+def unquote_name(name: str) -> str | None:
     """The column's own name in double quotes, as in SQL; None without them."""
     return name[1:-1].replace('""', '"') if len(name) > 2 and name[0] == name[-1] == '"' else None
 
@@ -376,7 +376,7 @@ def _with_fields(entry: TableEntry, fields: Sequence[Field], **changes: Any) -> 
 
 def _with_column(entry: TableEntry, changed: Field, ts: int, next_id: int | None = None) -> TableEntry:
     """The entry with other fields inside a column. Raises SchemaError: the column is nested too deeply."""
-    storable(changed.arrow_type)
+    stored_type(changed.arrow_type)
     fields = _replace_field(entry.schema, msgspec.structs.replace(changed, widened_ts=ts))
     return _with_fields(entry, fields, next_id=next_id or entry.schema.next_id, altered_ts=ts)
 

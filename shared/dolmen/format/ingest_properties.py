@@ -35,7 +35,7 @@ from dolmen.format.properties import (
     check_properties,
     check_subject_column,
     check_ttl_column,
-    columns_named,
+    named_columns,
     parse_choice,
     parse_count,
     parse_flag,
@@ -158,8 +158,8 @@ def parse_time_pattern(text: str) -> TimePattern:
         elif not piece.startswith("%"):
             regex.append(r"\s+" if piece.isspace() else re.escape(piece))
         elif directive not in _DIRECTIVES:
-            known = ", ".join(f"%{each}" for each in _DIRECTIVES)
-            raise InputError(f"{what}: {piece} is unknown; there are {known} and %%")
+            listed = ", ".join(f"%{each}" for each in _DIRECTIVES)
+            raise InputError(f"{what}: {piece} is unknown; there are {listed} and %%")
         elif directive in directives:
             raise InputError(f"{what}: {piece} is there twice")
         else:
@@ -476,6 +476,6 @@ def check_table_properties(
     if checked.keys() & INGEST_PROPERTIES.keys():
         merged = {name: value for name, value in {**(current or {}), **checked}.items() if value is not None}
         IngestSettings.read(merged).check(schema, primary_key)
-    for column in columns_named(checked):
+    for column in named_columns(checked):
         checked = with_renamed_column(checked, column, schema.field(column).name)
     return checked

@@ -391,13 +391,13 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         """The name of the table with this uuid; None if there is none. A renamed table keeps its uuid."""
         return next((name for name, entry in self.tables.items() if entry.uuid == uuid), None)
 
-    def tagged(self, version: int) -> str | None:
+    def tagged_manifest(self, version: int) -> str | None:
         """Key of a version's manifest if a tag names the version."""
         return next((tag.manifest for tag in self.tags.values() if tag.version == version), None)
 
     def is_kept(self, version: int) -> bool:
         """Whether a version may be read: it has not expired, or a tag keeps it."""
-        return version >= self.horizon or self.tagged(version) is not None
+        return version >= self.horizon or self.tagged_manifest(version) is not None
 
     def as_history(self) -> HistoryEntry:
         """This commit as an entry in the history of later manifests."""

@@ -174,7 +174,7 @@ class EmptyFooter:
             before = cursor.at if last == 2 else before
         return cls(body[:before], body[cursor.at :])
 
-    def filled(self, rows: int, groups: Sequence[bytes]) -> bytes:
+    def fill(self, rows: int, groups: Sequence[bytes]) -> bytes:
         """The metadata with some encoded row groups, which have this number of rows together."""
         return (
             self.before + struct([(3, I64, integer(rows)), (4, LIST, array(STRUCT, groups))], last=2)[:-1] + self.after

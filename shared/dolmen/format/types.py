@@ -264,7 +264,7 @@ def can_be_key(arrow_type: pa.DataType) -> bool:
     return found is not None and found.codes is not None
 
 
-def in_unit(column_type: ColumnType, unit: str) -> pa.DataType:
+def with_unit(column_type: ColumnType, unit: str) -> pa.DataType:
     """The Arrow type of a column type's values, with another unit of time: s, ms, us or ns; "" keeps the stored one."""
     if unit in ("", "us"):
         return column_type.stored

@@ -73,7 +73,7 @@ def join(*domains: Domain | None) -> Domain | None:
     return reduce(wider, domains)
 
 
-def into(value: Any, own: object, domain: Domain) -> Any:
+def convert(value: Any, own: object, domain: Domain) -> Any:
     """Converts a plain value from domain ``own`` to a wider domain."""
     if own is Domain.DATE and domain is Domain.NAIVE:
         return value * DAY_US
@@ -159,7 +159,7 @@ def plain_of(raw: int, arrow_type: pa.DataType) -> Plain:
     return raw
 
 
-def representable(values: Iterable[Any], arrow_type: pa.DataType, domain: Domain) -> list[Plain]:
+def keep_valid(values: Iterable[Any], arrow_type: pa.DataType, domain: Domain) -> list[Plain]:
     """The plain values of those values that the type has."""
     cells = grid(arrow_type, domain)
     fitted = [fit("=", value, cells) for value in values]

@@ -23,7 +23,7 @@ from dolmen.format.entries import DataFile, Overlay, Tombstone, Vector, least_er
 from dolmen.format.ingest_properties import check_table_properties
 from dolmen.format.layout import uuid_of
 from dolmen.format.manifest import INDEXES, Counts, Segment, TableEffect, TableEntry
-from dolmen.format.properties import DatabaseSettings, columns_named
+from dolmen.format.properties import DatabaseSettings, named_columns
 from dolmen.format.schema import Schema
 
 
@@ -277,7 +277,7 @@ class SetProperties:
     def _check(self, seen: TableEntry, now: TableEntry) -> None:
         ids_then = {field.name: field.id for field in seen.schema.fields}
         ids_now = {field.name: field.id for field in now.schema.fields}
-        for column, setting in columns_named(self._apply_to({})).items():
+        for column, setting in named_columns(self._apply_to({})).items():
             if ids_now.get(column) != ids_then.get(column):
                 raise ConflictError(
                     f"column {column!r} of table {self.name!r}, which the setting {setting} names, was dropped, "
