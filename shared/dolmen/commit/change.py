@@ -148,8 +148,8 @@ class ColumnsDependency:
             return
         now = {(field.name, field.id): field for field in draft.table(self.name, self.uuid).schema.fields}
         for column in self.schema.fields:
-            there = now.get((column.name, column.id))
-            if there is None or (there.type != column.type and is_nested(there.arrow_type)):
+            column_now = now.get((column.name, column.id))
+            if column_now is None or (column_now.type != column.type and is_nested(column_now.arrow_type)):
                 raise ColumnsMovedError(
                     f"column {column.name!r} of table {self.name!r} was dropped, renamed or replaced by version "
                     f"{draft.base.version} or one before it: repeat the call"

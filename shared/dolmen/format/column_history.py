@@ -170,8 +170,8 @@ class NestedPath:
         for field in fields:
             if field.name.lower() == name.lower():
                 return field
-        there = ", ".join(field.name for field in fields)
-        raise SchemaError(f"column {self.column.name!r} has no field {name!r} there; there are: {there}")
+        names = ", ".join(field.name for field in fields)
+        raise SchemaError(f"column {self.column.name!r} has no field {name!r} there; there are: {names}")
 
     def _replace(self, fields: tuple[Field, ...], name: str, change: Callable[[Field], Field]) -> tuple[Field, ...]:
         own = self.find(fields, name)
@@ -230,9 +230,9 @@ def is_successor(json: TypeJson, now: TypeJson, base_ts: int) -> bool:
     """Whether values fit the type ``now``: all fields are there, as wide or wider. ``base_ts``: see ``same_column``."""
     if isinstance(json, str) or isinstance(now, str):
         return isinstance(json, str) and isinstance(now, str) and _widens(json, now)
-    there = {field.id: field for field in child_fields(now)}
+    fields_now = {field.id: field for field in child_fields(now)}
     return json.keys() == now.keys() and all(
-        field.id in there and _is_same_field(field, there[field.id], base_ts) for field in child_fields(json)
+        field.id in fields_now and _is_same_field(field, fields_now[field.id], base_ts) for field in child_fields(json)
     )
 
 

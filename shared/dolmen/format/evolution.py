@@ -323,12 +323,12 @@ def check_written_under(schema: Schema, entry: TableEntry, base_ts: int) -> None
     """
     now = entry.schema
     for field in schema.fields:
-        there = same_column(now, field, base_ts)
-        if there is None:
+        present = same_column(now, field, base_ts)
+        if present is None:
             other_type = next((one.type for one in now.fields if one.id == field.id and one.type != field.type), None)
             what = "was dropped" if other_type is None else f"is {other_type}, and was {field.type} before,"
             raise SchemaError(f"column {field.name!r} {what} meanwhile")
-        if field.nullable and not there.nullable:
+        if field.nullable and not present.nullable:
             raise SchemaError(f"column {field.name!r} does not allow NULL any more")
     written = {field.id for field in schema.fields}
     for field in now.fields:
@@ -345,10 +345,10 @@ def same_column(schema: Schema, field: Field, base_ts: int) -> Field | None:
     Args:
         base_ts: ``commit_ts`` of the version on which this one is made.
     """
-    there = next((one for one in schema.fields if one.id == field.id), None)
-    if there is None or not is_successor(field.type, there.type, base_ts):
+    column = next((one for one in schema.fields if one.id == field.id), None)
+    if column is None or not is_successor(field.type, column.type, base_ts):
         return None
-    return there if there.added_ts > base_ts or there.added_ts == field.added_ts else None
+    return column if column.added_ts > base_ts or column.added_ts == field.added_ts else None
 
 
 def widen_entry(entry: TableEntry, changes: Mapping[int, tuple[pa.DataType, pa.DataType]]) -> TableEntry:

@@ -384,8 +384,8 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         try:
             return self.tables[name]
         except KeyError:
-            there = ", ".join(sorted(self.tables)) or "none"
-            raise TableNotFoundError(f"no table {name!r} in version {self.version}; tables: {there}") from None
+            names = ", ".join(sorted(self.tables)) or "none"
+            raise TableNotFoundError(f"no table {name!r} in version {self.version}; tables: {names}") from None
 
     def name_of(self, uuid: str) -> str | None:
         """The name of the table with this uuid; None if there is none. A renamed table keeps its uuid."""

@@ -155,8 +155,8 @@ class _AnyOf:
         conjuncts = self._predicates[at].conjuncts
         for done, conjunct in enumerate(conjuncts):
             if mask is not None:
-                left = int(np.count_nonzero(mask))
-                if left * _SPARSE < self._length:
+                count = int(np.count_nonzero(mask))
+                if count * _SPARSE < self._length:
                     self._narrow(at, np.flatnonzero(mask), conjuncts[done:])
                     return
             found = self._whole(conjunct)

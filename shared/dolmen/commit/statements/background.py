@@ -347,9 +347,9 @@ class CollectionProgress(DatabaseStatement):
 
     def apply(self, draft: Draft, ts: int) -> None:
         draft.freed, draft.swept = max(draft.freed, self.freed), max(draft.swept, self.swept)
-        left = tuple(entry for entry in draft.released if entry.version > draft.freed)
-        if len(left) < len(draft.released):
-            draft.released = left
+        unfreed = tuple(entry for entry in draft.released if entry.version > draft.freed)
+        if len(unfreed) < len(draft.released):
+            draft.released = unfreed
         _remove_segments(draft, lambda segment: segment.kind == "released" and segment.greatest <= draft.freed)
 
 

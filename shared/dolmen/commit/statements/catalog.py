@@ -248,15 +248,15 @@ class PutCursor(DatabaseStatement):
 
     def apply(self, draft: Draft, ts: int) -> None:
         """Raises ConflictError if another reader moved it, VersionExpiredError if changes after it may be unknown."""
-        there = draft.cursors.get(self.cursor)
-        if there != self.seen:
-            state = "was removed" if there is None else f"is at version {there.version}"
+        current = draft.cursors.get(self.cursor)
+        if current != self.seen:
+            state = "was removed" if current is None else f"is at version {current.version}"
             raise ConflictError(f"cursor {self.cursor!r} {state}, since another reader uses it: open it again")
         others = {name: each for name, each in draft.cursors.items() if name != self.cursor}
         if self.value is None:
             draft.cursors = others
             return
-        if there is None and len(others) >= MAX_NAMES:
+        if current is None and len(others) >= MAX_NAMES:
             raise LimitError(f"there are {MAX_NAMES:,} cursors, the most of a database: remove some")
         if self.value.version < draft.base.horizon:
             raise VersionExpiredError(

@@ -69,9 +69,9 @@ class Write:
     def _check_tombstones(self, entry: TableEntry, base_ts: int) -> None:
         """Raises ConflictError unless the tombstones mean the same rows as under the columns of their schema."""
         bound, now = (self.schema or entry.schema).fields, entry.schema
-        there = {field.id for field in bound if same_column(now, field, base_ts)}
+        present = {field.id for field in bound if same_column(now, field, base_ts)}
         for tombstone in self.tombstones:
-            if missing := set(tombstone.columns) - there:
+            if missing := set(tombstone.columns) - present:
                 raise ConflictError(
                     f"table {self.name!r}: columns {sorted(missing)} of the delete were dropped, or got another type, "
                     "meanwhile"
@@ -114,10 +114,10 @@ class DeletePositions:
         files that were not looked at.
         """
         entry = draft.table(self.name, self.uuid)
-        there = next((each for each in draft.base.tables.values() if each.uuid == self.uuid), None)
-        if self.epoch and self.positions and there is not None and there.epoch != self.epoch:
+        base_entry = next((each for each in draft.base.tables.values() if each.uuid == self.uuid), None)
+        if self.epoch and self.positions and base_entry is not None and base_entry.epoch != self.epoch:
             raise ConflictError(
-                f"table {self.name!r}: version {there.epoch} overwrote or restored it since the delete was planned"
+                f"table {self.name!r}: version {base_entry.epoch} overwrote or restored it since the delete was planned"
             )
         live = LiveFiles(entry, draft.segments).find([uuid_of(path) for path in self.positions])
         files = {file.path: file for file in live.values()}

@@ -112,14 +112,14 @@ def merge(sorted_blocks: Sequence[Iterator[LeafPage]]) -> Iterator[LeafPage]:
     sources = [_Source(block, blocks) for blocks in sorted_blocks if (block := next(blocks, None)) is not None]
     while sources:
         bound = min((source.block.keys[-1:] for source in sources), key=lambda last: last[0])
-        parts, left = [], []
+        parts, unfinished = [], []
         for source in sources:
             part, has_more = source.take(bound)
             if len(part.keys):
                 parts.append(part)
             if has_more:
-                left.append(source)
-        sources = left
+                unfinished.append(source)
+        sources = unfinished
         if len(parts) == 1:
             yield parts[0]
         else:

@@ -112,8 +112,8 @@ class RememberedKeys:
 
     def _ids(self, columns: tuple[int, ...]) -> dict[int, int]:
         """The memory's ids of columns, by those of the owner."""
-        there = self.entry.schema
-        return {id_: there.field(self.owner.schema.by_id[id_].name).id for id_ in columns}
+        schema = self.entry.schema
+        return {id_: schema.field(self.owner.schema.by_id[id_].name).id for id_ in columns}
 
 
 def _with_ids(node: Any, ids: Mapping[int, int]) -> Any:

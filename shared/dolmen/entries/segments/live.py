@@ -118,18 +118,18 @@ class LiveFiles:
         """The effective entries of the files that are still live, by uuid."""
         requested = set(uuids)
         found = {file.uuid: file for file in self.entry.files if file.uuid in requested}
-        left = requested - found.keys()
-        if self.segments and left:
-            left -= self.changes.removed
+        remaining = requested - found.keys()
+        if self.segments and remaining:
+            remaining -= self.changes.removed
         for segment in reversed(self.segments):  # the newest has them most likely
-            if not left:
+            if not remaining:
                 break
             (each,) = self.live_segments([segment])
-            positions, _ = each.table.find(Uuids(left))
+            positions, _ = each.table.find(Uuids(remaining))
             for file in each.entries(positions):
                 found[file.uuid] = file
                 self._found_in[file.uuid] = segment.object
-            left -= found.keys()
+            remaining -= found.keys()
         return found
 
     def segment_of(self, uuid: str) -> str | None:

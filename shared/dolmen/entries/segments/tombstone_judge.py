@@ -163,10 +163,10 @@ class _KeyEnds:
         """Removes tombstones from a mask whose least and greatest value are not both this one."""
         if self.values is not None:
             rank = bisect_left(self.values, value)
-            there = rank < len(self.values) and self.values[rank] == value
+            is_present = rank < len(self.values) and self.values[rank] == value
         else:
-            rank, there = value, isinstance(value, int) and _INT64.min <= value <= _INT64.max
-        mask &= (self.least == rank) & (self.greatest == rank) if there else False
+            rank, is_present = value, isinstance(value, int) and _INT64.min <= value <= _INT64.max
+        mask &= (self.least == rank) & (self.greatest == rank) if is_present else False
 
     def narrow(self, mask: Mask, own: Bounds) -> None:
         """Removes tombstones from a mask that end before ``own`` begins, or begin after it ends."""
