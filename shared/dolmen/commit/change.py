@@ -107,7 +107,7 @@ class NamesDependency:
     """A read of the names of tables: the commit is valid only if no table was created, dropped or renamed since.
 
     Args:
-        among: the names that were looked for; None for all. ``seen`` are those of them that there were.
+        among: the names that the transaction looked for; None for all. ``seen`` has the ones that existed.
     """
 
     seen: frozenset[str]
@@ -116,7 +116,7 @@ class NamesDependency:
 
     @property
     def name(self) -> str:
-        """The names that were looked for, for a message."""
+        """The names that the transaction looked for, for a message."""
         return "*" if self.among is None else ", ".join(sorted(self.among))
 
     def check(self, draft: Draft) -> None:
@@ -200,7 +200,7 @@ def _reading_properties(schema: Schema) -> list[tuple[Any, ...]]:
 
 
 class ErasedMeanwhileError(ConflictError):
-    """Rows were erased after those of a commit were compared with erasures. When it is repeated, it leaves them out."""
+    """Rows were erased after the commit's rows were compared with erasures. The repeated commit leaves them out."""
 
 
 @dataclass(frozen=True)
@@ -257,7 +257,7 @@ def digest_of(request: Any) -> str:
 
 
 def is_raw_digest(digest: str, request: Any) -> bool:
-    """Whether a digest is that of a request's raw arguments. Older versions made digests of deletes so."""
+    """Whether a digest was made from a request's raw arguments, as older versions did for deletes."""
     try:
         return digest == digest_of(request)
     except (InputError, TypeError, ValueError):
@@ -388,7 +388,7 @@ class Change:
         return any(is_prepared(statement) for statement in self.statements)
 
     def with_first_upload(self, now_us: int) -> Change:
-        """The same change with the time of its first upload, which is now; unchanged if there was an upload before."""
+        """The same change, with ``now_us`` as the time of its first upload; unchanged if it had one before."""
         return self if self.first_upload_us is not None else replace(self, first_upload_us=now_us)
 
     def prepare(self, draft: Draft, uploads: PendingUploads) -> Change:
@@ -433,7 +433,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Effects:
-    """The effects of one change on a version, without those of others; ``commit_ts`` is that of its last statement."""
+    """The effects of one change on a version; ``commit_ts`` is the timestamp of its last statement."""
 
     commit_ts: int
     counts: Counts

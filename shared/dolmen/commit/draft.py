@@ -229,7 +229,7 @@ class Draft:
         return Manifest(**members)
 
     def _still_rewritten(self) -> tuple[RewrittenErasures, ...]:
-        """The notes on erasures whose rows no file holds, without those that a restored or cloned table refutes."""
+        """The entries of ``rewritten`` that still hold: a restored or cloned table may bring erased rows back."""
         if not self.rewritten:
             return ()
         committed = {(entry.uuid, entry.epoch) for entry in self.committed.tables.values()}
@@ -247,7 +247,7 @@ class Draft:
         return (*(entry for entry in history[:recent] if entry.version >= self.horizon), *history[recent:])
 
     def _revoked_intents(self, created_at: int) -> dict[str, int]:
-        """The revoked txids. One that was revoked before the fence's time is dropped: the fence stops its writer."""
+        """The revoked txids, without those revoked before the fence's time: the fence stops their writers."""
         if not self.revoked and self.orphan_cutoff == self.committed.orphan_cutoff:
             return self.committed.revoked_intents
         still_revoked = {txid: at for txid, at in self.committed.revoked_intents.items() if at >= self.orphan_cutoff}
@@ -255,5 +255,5 @@ class Draft:
 
 
 def _without_values(segment: Segment) -> Segment:
-    """A segment's reference for the work list: bounds are values of rows, which may have to leave the disk."""
+    """A segment's reference for the work list, without its bounds: they are values of rows, which may be erased."""
     return msgspec.structs.replace(segment, stats={}) if segment.stats else segment

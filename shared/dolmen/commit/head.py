@@ -94,7 +94,7 @@ STAMP_SECONDS = 240.0
 signature for 15 minutes, so no version can land more than 20 minutes after its date (docs/protocol.md)."""
 
 _CLOCKS_DISAGREE_SECONDS = 5.0
-"""The most by which responses of one server may disagree, beside whole seconds."""
+"""How far responses of one server may disagree, beyond whole seconds."""
 
 _BEHIND_FIRST = manifest_key(1, "").removesuffix("-.json") + "~"
 """Sorts after all manifests of version 1, which attempts at the first commit may leave behind."""
@@ -131,7 +131,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """The time that a version is dated with, by the server's clock and (``made``) by those of this machine."""
+    """The date of a version by the server's clock, and (``made``) by this machine's clocks."""
 
     time_us: int
     made: Instant
@@ -154,7 +154,7 @@ class Head:
         self._is_new = False
 
     def newest(self) -> Base:
-        """The newest version seen so far; looks for it if none was seen. Raises as ``refresh`` does."""
+        """The newest version seen so far; reads it if none was seen. Raises as ``refresh`` does."""
         return self.cached or self.refresh()
 
     @property
@@ -218,7 +218,7 @@ class Head:
         return self._remember(Base(manifest, look.etag, look.date_us, look.turn), look.at)
 
     def take_turn(self, look: Look, turn: Turn) -> Look | None:
-        """Names a turn in the pointer: 1 PUT. Returns the pointer with it, None if it is not known to be there."""
+        """Puts a turn into the pointer: 1 PUT. Returns the new pointer; None if the PUT may have failed."""
         pointer = msgspec.structs.replace(look.pointer, turn=turn)
         outcome = self.store.put(POINTER, pointer.encode(), if_match=look.etag)
         return replace(look, pointer=pointer, etag=outcome.etag) if isinstance(outcome, Stored) else None

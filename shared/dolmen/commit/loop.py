@@ -199,7 +199,7 @@ class Leader:
         self._sent = ""  # the commit id of a pointer that may have landed
 
     def lead(self) -> None:
-        """Makes attempts until its own change has an outcome. An error of the store is that of all changes involved."""
+        """Makes attempts until its own change has an outcome. All changes involved get an error of the store."""
         try:
             self._begin()
             while self._own.outcome is None:
@@ -334,7 +334,7 @@ class Leader:
                 if self._is_final(member, error):
                     self._queue.end(member, error)
                 return []
-            # If this version does not land, the requests that it applies are not applied. Those of the base are.
+            # Only requests that the base has applied are certain: this version may not land.
             if all(version <= base.version for version in found.values()):
                 member.already, member.change = each.found, change  # true whatever becomes of this attempt
                 if not each.has_work:

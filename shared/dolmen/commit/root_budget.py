@@ -93,7 +93,7 @@ class Tail:
 
 
 def _tails(base: Manifest, manifest: Manifest, newest: int) -> Iterator[Tail]:
-    """The parts of the manifest that may move into a segment, but for idle tables: entries that its base has too.
+    """The tails that may move into a segment, except idle tables: entries that the base has too.
 
     The ``newest`` earlier commits stay.
     """
@@ -132,7 +132,7 @@ def _idle_tables(base: Manifest, manifest: Manifest) -> Tail:
 
 
 def _tables_in_both(base: Manifest, manifest: Manifest) -> Iterator[tuple[str, TableEntry, TableEntry]]:
-    """The tables with whole entries that the base has under the same names: their names, and both entries."""
+    """Yields tables that both have under one name, with whole entries: the name, the entry, and the base's."""
     for name, entry in manifest.tables.items():
         before = base.tables.get(name)
         if before is not None and before.uuid == entry.uuid and not entry.section:
@@ -159,7 +159,7 @@ def _last_change(entry: TableEntry) -> int:
 
 @dataclass(frozen=True)
 class Spill:
-    """A segment, and the tail that it replaces; ``merged`` is a segment that it replaces as well, with its entries."""
+    """A segment, and the tail that it replaces; ``merged`` is an older segment whose entries it has as well."""
 
     tail: Tail
     segment: Segment
@@ -181,7 +181,7 @@ class Spill:
         return changed if changed is None or self.merged is None else _release(changed, self.merged.object)
 
     def _replace_entries(self, owner: Owner) -> Owner | None:
-        """A table or the database with the segment in place of the entries, and of the segment that it has joined."""
+        """The table or database with the segment in place of the entries, and of the segment that it has merged."""
         kind, count = self.tail.kind, len(self.tail.entries)
         entries: tuple[Any, ...] = getattr(owner, kind)
         if entries[:count] != tuple(self.tail.entries):
@@ -302,14 +302,14 @@ def _last(owner: Manifest | TableEntry, kind: SegmentKind) -> Segment | None:
 
 
 def _entries(reader: SegmentReader, segment: Segment, tail: Tail) -> list[Any]:
-    """The entries of a segment as it has them, with bounds in the form of the columns' present types."""
+    """The entries of a segment, with bounds in the form of the columns' present types."""
     if segment.kind == "files":
         return [*chain.from_iterable(reader.files(segment).entries(types=tail.schema.widened_types))]
     return list(getattr(reader, segment.kind)(segment))
 
 
 def _release(manifest: Manifest, key: str) -> Manifest:
-    """The manifest with an object more among those that its own commit has released."""
+    """The manifest with one more object that its own commit has released."""
     *earlier, last = manifest.released or (Released(0),)
     if last.version != manifest.version:
         earlier, last = [*manifest.released], Released(manifest.version)

@@ -53,7 +53,7 @@ class BufferedFiles:
         """The buffered bodies, by key."""
 
     def allow(self) -> None:
-        """Lets small files wait. Only for a commit that reads nothing of what it has written; otherwise none waits."""
+        """Lets small files wait. Only for a commit that does not read what it has written; in others no file waits."""
         self._most_bytes = MOST_BUFFERED_BYTES
 
     def __bool__(self) -> bool:

@@ -128,8 +128,7 @@ def manifest_at_time(
 
 
 def is_settled(base: Base, timestamp_us: int) -> bool:
-    """Whether no commit can change any more which version was the newest at a time: there is a later version, or 20
-    minutes have passed."""
+    """Whether it is final which version was the newest at a time: a later one exists, or 20 minutes have passed."""
     return base.manifest.created_at > timestamp_us or timestamp_us <= base.date_us - SETTLED_AFTER_US
 
 

@@ -1,4 +1,4 @@
-"""Columns of older versions and those of the present: wider types, fields inside columns, and former names.
+"""Columns of older versions and of the present one: wider types, fields inside columns, and former names.
 
 A column is its id. Every value of an older type is one of the newer type, so files of the older type are read exactly,
 as in Iceberg 3 (https://iceberg.apache.org/spec/#schema-evolution).

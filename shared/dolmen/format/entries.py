@@ -106,7 +106,7 @@ class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
         return msgspec.structs.replace(self, row_ts=ts, applied_through=ts)
 
     def is_older_than(self, applied_through: int, vector: Vector | None) -> bool:
-        """Whether this pair may replace the file's: a pair is only ever replaced by a strictly greater one."""
+        """Whether the file's pair is less than this one, which may then replace it. A pair never gets less."""
         cardinality = vector.cardinality if vector else 0
         own = self.vector.cardinality if self.vector else 0
         return (applied_through, cardinality) > (self.applied_through, own)

@@ -337,7 +337,7 @@ def check_written_under(schema: Schema, entry: TableEntry, base_ts: int) -> None
 
 
 def same_column(schema: Schema, field: Field, base_ts: int) -> Field | None:
-    """The column of this version that a column of an older one is, perhaps of a wider type; None if it is dropped.
+    """Finds a column of an older version in this one, perhaps with a wider type; None if it was dropped.
 
     A table that was dropped and restored may use an id twice, so the time of the column's addition counts too. A column
     that the same commit adds has no such time before the commit, and its id is its own.

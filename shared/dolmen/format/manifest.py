@@ -32,7 +32,7 @@ from dolmen.format.types import Json
 HISTORY_LENGTH = 64
 """The earlier commits that stay in a manifest, whatever its size, if the database has a budget of its own for it."""
 SHORT_HISTORY = 16
-"""The earlier commits that stay in any manifest: most writers find there what has become of a commit of theirs."""
+"""The earlier commits that stay in any manifest: most writers find the outcome of their commit there."""
 PREDICATE_EXPRESSIONS = "predicate-expressions"
 """Tombstones may compute with columns: predicates may have nodes of kind ``call``."""
 COLUMN_DEFAULTS = "column-defaults"

@@ -41,7 +41,7 @@ COMMIT_TS_ID = 2**31 - 1
 MAX_DEPTH = 32
 """How deeply lists, structs and maps may nest: readers of Parquet take 100 levels, each of these up to three."""
 MAX_LEVELS, MAX_TYPES = 128, 250_000
-"""Levels of a type that is looked at, dictionaries, runs and extensions counted, and types that are inside it."""
+"""The most levels of a type, counting dictionaries, runs and extensions, and the most types inside it."""
 _UNITS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 _ADVICE: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
     (pa.types.is_null, "NULL alone has no type; cast it to the type of the values to come"),

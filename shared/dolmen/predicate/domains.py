@@ -160,7 +160,7 @@ def plain_of(raw: int, arrow_type: pa.DataType) -> Plain:
 
 
 def keep_valid(values: Iterable[Any], arrow_type: pa.DataType, domain: Domain) -> list[Plain]:
-    """The plain values of those values that the type has."""
+    """The plain values of the values that the type has; others are dropped."""
     cells = grid(arrow_type, domain)
     fitted = [fit("=", value, cells) for value in values]
     return [plain_of(each[1], arrow_type) for each in fitted if isinstance(each, tuple)]

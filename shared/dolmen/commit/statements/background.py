@@ -402,7 +402,7 @@ def without_index(entry: TableEntry) -> TableEntry:
 
 
 def without_files(entry: TableEntry, uuids: Collection[str]) -> TableEntry:
-    """The table's entry without these files, all of which it must have. Those in segments get into ``removed``."""
+    """The table's entry without these files; it must have all of them. Files in segments get into ``removed``."""
     spilled = dict.fromkeys(uuids)
     inline: list[DataFile] = []
     for file in entry.files:
@@ -430,7 +430,7 @@ def put_entry(draft: Draft, name: str, before: TableEntry, after: TableEntry) ->
 
 
 def _without_unneeded_tombstones(entry: TableEntry) -> tuple[TableEntry, list[Tombstone], list[Segment]]:
-    """A table's entry without the tombstones that no live file needs (docs/format.md), and these: inline, spilled.
+    """A table's entry without tombstones that no live file needs (docs/format.md); the dropped tombstones and segments.
 
     A segment counts as one live file with the least ``applied_through`` of its files; overlays are not considered.
     """

@@ -127,7 +127,7 @@ class RenameTable:
 
 @dataclass(frozen=True)
 class AlterTable:
-    """Changes columns in order, or the sort key. Columns or a sort key other than the author saw are a conflict."""
+    """Changes columns in order, or the sort key. It is a conflict if either differs from what the author saw."""
 
     name: str
     uuid: str
@@ -341,12 +341,12 @@ _UNPREPARED = SubjectDeletes({})
 
 @dataclass(frozen=True)
 class Restore:
-    """Makes tables what they were in an earlier version: rows, columns and settings.
+    """Restores tables of an earlier version: rows, columns and settings.
 
     A table that was dropped since comes back. The memory of a table's changes (CDC) comes back with it, or goes.
 
     Args:
-        name, uuid: those of the table; None and "" for all tables of the database.
+        name, uuid: of the table; None and "" for all tables of the database.
         tables: whole entries of that version, by the name that each gets.
         present: whether the table must still have its name, and not have been dropped.
     """
@@ -404,7 +404,7 @@ class Restore:
 
 @dataclass(frozen=True)
 class CloneTable:
-    """Makes a second table of a table of some version. Both have the same files from then on.
+    """Clones a table of some version. Both tables have the same files from then on.
 
     Args:
         entry: the whole entry in that version.
@@ -451,7 +451,7 @@ class CloneTable:
 
 
 def table_and_memory(name: str, entry: TableEntry, tables: Mapping[str, TableEntry]) -> dict[str, TableEntry]:
-    """A table's entry under a name and, if it has a memory of changes in the same version, that beside it."""
+    """A table's entry under a name, and the memory of its changes if the same version has one."""
     found = {name: entry}
     if entry.sequences is not None:
         memory = next((each for each in tables.values() if each.uuid == entry.sequences.memory), None)

@@ -47,7 +47,7 @@ LEAVE_PART = 8
 
 @dataclass(frozen=True)
 class NoteRewritten(DatabaseStatement):
-    """Records up to which erasure no file of any table has rows any more, if it is a later one than the last."""
+    """Records the last erasure whose rows no file of any table has any more; it never moves back."""
 
     def apply(self, draft: Draft, ts: int) -> None:
         listed = erasures_of(draft.base, draft.segments)
@@ -74,8 +74,8 @@ class ForgetErasures(DatabaseStatement):
 
     def apply(self, draft: Draft, ts: int) -> None:
         listed = erasures_of(draft.base, draft.segments)
-        leaving = forgettable(
-            listed, forgotten_through(draft), through=self.through, now_us=self.now_us, listed_us=self.listed_us
+        leaving = first_to_leave(
+            listed, last_unneeded_ts(draft), through=self.through, now_us=self.now_us, listed_us=self.listed_us
         )
         if not leaving:
             return
@@ -143,13 +143,13 @@ class HurryErasure(DatabaseStatement):
         )
 
 
-def forgotten_through(draft: Draft) -> int:
+def last_unneeded_ts(draft: Draft) -> int:
     """Timestamp up to which no kept version has rows of an erasure, or shows them without it; 0 if there is none."""
     oldest = min([draft.horizon, *(tag.version for tag in draft.tags.values())])
     return max((each.through for each in draft.rewritten if each.version <= oldest), default=0)
 
 
-def forgettable(
+def first_to_leave(
     listed: tuple[Erasure, ...], until: int, *, through: int, now_us: int, listed_us: int
 ) -> tuple[Erasure, ...]:
     """The erasures that may leave the list (oldest first): all up to the first that may not. See ``ForgetErasures``."""
@@ -201,7 +201,7 @@ class Erase:
     Unlike a delete it also holds for older versions, late drops and the disk.
 
     Args:
-        name, uuid: those of the table; None and "" for all tables with a subject.
+        name, uuid: of the table; None and "" for all tables with a subject.
         erasure: id of the erasure.
         requested_at: time of the request, in microseconds by the server's clock.
         tombstone: names the rows of the one table.

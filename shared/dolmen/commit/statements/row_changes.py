@@ -346,9 +346,8 @@ def is_above_all(entry: TableEntry, field: Field, least: Any) -> bool:
     return all(value < least for value in values)
 
 
-def forgettable(sequences: Sequences | None, before_us: int) -> Json:
-    """The sequence up to which deletes can be forgotten, because they were committed before a time; None if there is
-    none."""
+def sequence_to_forget(sequences: Sequences | None, before_us: int) -> Json:
+    """The greatest sequence that was committed before a time: deletes up to it can be forgotten. None without one."""
     old = [mark.greatest for mark in sequences.marks if mark.ts <= before_us] if sequences else []
     return old[-1] if old else None
 

@@ -3,7 +3,7 @@
 The order of the bytes is the order of the keys, whatever their columns. Two keys are compared as if the shorter one
 were padded with zero bytes, which is how numpy compares its byte strings: so trailing zero bytes are not stored.
 
-A page has no checksum: the reference to it has one, so that another intact page in its place is found out as well.
+A page has no checksum: the reference to it has one, so it also reveals an intact page that is not the right one.
 """
 
 from __future__ import annotations
@@ -310,7 +310,7 @@ class PageRef(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LeafPage:
-    """Entries in the order of their keys; those of one key are in no particular order."""
+    """Entries in the order of their keys; entries of one key are in no particular order."""
 
     keys: Keys
     addresses: Addresses
@@ -560,7 +560,7 @@ class TreeWriter:
         self.crc32 = crc32(data, self.crc32)
 
     def add(self, keys: Keys, addresses: Addresses) -> None:
-        """Adds entries in the order of their keys, which are not less than those of entries before."""
+        """Adds entries in the order of their keys. No key is less than an earlier one."""
         self.entries += len(keys)
         self._keys, self._addresses = np.concatenate((self._keys, keys)), np.concatenate((self._addresses, addresses))
         at = 0

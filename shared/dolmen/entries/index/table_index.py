@@ -263,7 +263,7 @@ def write_part(
     Args:
         files: uuids of the data files, by their number in the entries.
         blocks: the entries, in the order of their keys.
-        locations: those of files' column chunks, by uuid, if they are known; read after the last block.
+        locations: where files' column chunks are, by uuid, as far as known; read after the last block.
     """
     with store.open_output(key) as output:
         writer = TreeWriter(output.write, encoding.width)

@@ -134,7 +134,7 @@ def erasure_timestamps(manifest: Manifest, reader: SegmentReader) -> frozenset[i
 
 
 def apply_later_erasures(manifest: Manifest, newest: Manifest, reader: SegmentReader) -> Manifest:
-    """A version without the rows that were erased since, by the newest version. For reading only."""
+    """Hides the rows of a version that were erased since, by the newest version. The result is for reading only."""
     erasures = erasures_of(newest, reader, after=manifest.commit_ts) if manifest.version else ()
     if not erasures:
         return manifest
@@ -151,7 +151,7 @@ def apply_later_erasures(manifest: Manifest, newest: Manifest, reader: SegmentRe
 
 
 def _keep_types(entry: TableEntry, own: TableEntry) -> TableEntry:
-    """An entry with deletes, from which readers get the types of the version's own entry."""
+    """An entry with deletes, whose readers still get the types of the version's own entry."""
     types = {field.id: field.type for field in entry.schema.fields}
     narrower = tuple(field for field in own.schema.fields if types.get(field.id, field.type) != field.type)
     if not narrower:
@@ -221,7 +221,7 @@ def tables_of(erasure: Erasure, entry: TableEntry) -> tuple[ErasedTable, ...]:
 
 
 def with_deletes(entry: TableEntry, erased: Iterable[ErasedTable]) -> TableEntry:
-    """A table's whole entry with deletes and their columns, but for deletes whose column ids it has given to others."""
+    """A table's whole entry with deletes and their columns, without deletes whose column ids other columns have now."""
     tombstones = entry.tombstones
     for each in erased:
         by_id = entry.schema.by_id

@@ -286,7 +286,7 @@ class RowBounds:
 
 
 def undecided(judged: Iterable[tuple[T, StatsVerdict]]) -> list[T] | None:
-    """The deletes that may hide some of the rows by which they were judged; None if one of them hides all."""
+    """The deletes that may hide some of the judged rows; None if one of them hides all."""
     found: list[T] = []
     for delete, verdict in judged:
         if verdict is StatsVerdict.ALWAYS:

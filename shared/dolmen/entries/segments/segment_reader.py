@@ -533,7 +533,7 @@ def erasures_of(manifest: Manifest, reader: SegmentReader, after: int = 0) -> tu
 def listed_erasures(
     segments: Iterable[Segment], inline: Sequence[Erasure], reader: SegmentReader, after: int = 0
 ) -> tuple[Erasure, ...]:
-    """The same for a list in parts."""
+    """``erasures_of`` for a list in parts."""
     spilled = [segment for segment in segments if segment.greatest > after]
     listed = (*(erasure for some in reader.runtime.map(reader.erasures, spilled) for erasure in some), *inline)
     return tuple(sorted((erasure for erasure in listed if erasure.ts > after), key=lambda erasure: erasure.ts))

@@ -51,7 +51,7 @@ _MANY = 64
 class KeyRanges:
     """Keys tombstones over the same columns of the same types, oldest first, judged all at once.
 
-    ``indexes`` are those among all tombstones of the table; ``ends`` the least and greatest values, by column.
+    ``indexes`` are their indexes among all tombstones; ``ends`` the least and greatest values, by column.
     """
 
     tombstones: Sequence[KeysTombstone]
