@@ -87,8 +87,8 @@ COMMITS: tuple[Mutation, ...] = (
         "a version that history no longer contains counts as another's",
         "unreadable means unknown, never theirs",
         "commit/readback.py",
-        "    if found is None:\n        return Readback.UNKNOWN\n",
-        "    if found is None:\n        return Readback.THEIRS\n",
+        "    if successor is None:\n        return Readback.UNKNOWN\n",
+        "    if successor is None:\n        return Readback.THEIRS\n",
     ),
     mutation(
         "a name in a cached version is reported as taken",

@@ -88,7 +88,7 @@ PAST: tuple[Mutation, ...] = (
         "a restored table does not get its memory of deleted keys",
         "the memory of a table of changes comes back with it",
         "commit/statements/catalog.py",
-        "            found[check_table_name(memory_name(name))] = memory\n",
+        "            entries[check_table_name(memory_name(name))] = memory\n",
         "            assert memory_name(name)\n",
     ),
     mutation(

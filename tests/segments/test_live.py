@@ -158,8 +158,8 @@ def test_live_files_are_those_of_a_plain_model_through_any_history() -> None:
             rng.choice([f"x BETWEEN {first} AND {first + 5}", f"s = '{first:03}' OR x IS NULL"]), SCHEMA, now_us=0
         )
         expected = [file for file in live if may_hold_matches(file, where, SCHEMA)]
-        assert list(live.matching(where)) == expected, seed
-        assert list(live.matching(None)) == list(live), seed
+        assert list(live.find_matching(where)) == expected, seed
+        assert list(live.find_matching(None)) == list(live), seed
         kinds |= {segment.kind for segment in table.entry.segments}
     assert kinds == {"files", "overlays", "removed"}
 
@@ -225,10 +225,10 @@ def test_segments_that_cannot_match_are_not_fetched() -> None:
         table.spill("files")
     table.append(slice(80, 85))
     table.store.reset()
-    found = list(table.live().matching(parse("x BETWEEN 44 AND 47", SCHEMA, now_us=0)))
+    found = list(table.live().find_matching(parse("x BETWEEN 44 AND 47", SCHEMA, now_us=0)))
     assert [file.stats[1].min for file in found] == [40, 45]
     assert table.store.gets == 1
-    assert list(table.live().matching(parse("x > 500", SCHEMA, now_us=0))) == []
+    assert list(table.live().find_matching(parse("x > 500", SCHEMA, now_us=0))) == []
     assert table.store.gets == 1
 
 

@@ -242,12 +242,12 @@ def find_applied(manifest: Manifest, ids: Collection[str], segments: SegmentRead
 
 def request_ids_by_version(manifest: Manifest, versions: range, segments: SegmentReader) -> dict[int, list[str]]:
     """The request ids that some versions applied, by version. One GET for each segment that holds any of them."""
-    found: dict[int, list[str]] = {}
+    ids_by_version: dict[int, list[str]] = {}
     spilled = [s for s in manifest.segments_of("applied") if s.least < versions.stop and s.greatest >= versions.start]
     for entry in chain(chain.from_iterable(map(segments.applied, spilled)), manifest.applied):
         if entry.version in versions:
-            found.setdefault(entry.version, []).append(entry.id)
-    return found
+            ids_by_version.setdefault(entry.version, []).append(entry.id)
+    return ids_by_version
 
 
 def digest_of(request: Any) -> str:

@@ -192,14 +192,14 @@ class Head:
         """Reads the pointer alone: 1 GET. None if there is none. Raises what ``refresh`` raises."""
         seen = self.cached
         try:
-            found = self.store.get(POINTER)
+            response = self.store.get(POINTER)
         except ObjectNotFoundError:
             if seen and seen.etag is not None:
                 raise CorruptionError(POINTER, "the pointer is gone") from None
             return None
-        pointer = Pointer.decode(found.body, POINTER)
+        pointer = Pointer.decode(response.body, POINTER)
         _check_forward(seen, pointer)
-        return Look(pointer, found.etag, self.store.clock.now_us, self.runtime.monotonic())
+        return Look(pointer, response.etag, self.store.clock.now_us, self.runtime.monotonic())
 
     def follow(self, look: Look) -> Base:
         """Reads the manifest that the pointer names, unless it is known: at most 1 GET.

@@ -322,7 +322,7 @@ class Leader:
                             if other.has_work and other.member.uploads.files:
                                 self._record_upload(other)
                                 other.member.uploads.upload_files()
-                    member.uploads.beside = [other.member.uploads for other in adapted]
+                    member.uploads.earlier = [other.member.uploads for other in adapted]
                     each.change = change = change.prepare(draft, member.uploads)
                     if len(members) > 1:  # applied to a copy: an error must leave no trace in the draft of the others
                         tried = draft.copy()

@@ -274,14 +274,14 @@ def _tail_to_move(base: Manifest, manifest: Manifest, may_move_early: bool) -> T
     # Above the budget size alone decides, and the commit's own files may move as well.
     if len(manifest.encode()) > budget:
         own = _new_files(base, manifest, budget)
-        found = [*_tails(base, manifest, HISTORY_LENGTH), _idle_tables(base, manifest), *own]
-        size, largest = max(((tail.size_bytes, tail) for tail in found), key=lambda item: item[0])
+        tails = [*_tails(base, manifest, HISTORY_LENGTH), _idle_tables(base, manifest), *own]
+        size, largest = max(((tail.size_bytes, tail) for tail in tails), key=lambda item: item[0])
         return largest if size >= budget // LEAST_PART else None
     if not may_move_early:
         return None
     # Within the budget a tail moves once its repeated upload has cost as much as the PUT of a segment.
-    times, found = [entry.commit_ts for entry in manifest.history], [*_tails(base, manifest, SHORT_HISTORY)]
-    spent, most_expensive = max(((tail.spent_bytes(manifest, times), tail) for tail in found), key=lambda item: item[0])
+    times, tails = [entry.commit_ts for entry in manifest.history], [*_tails(base, manifest, SHORT_HISTORY)]
+    spent, most_expensive = max(((tail.spent_bytes(manifest, times), tail) for tail in tails), key=lambda item: item[0])
     return most_expensive if spent >= PUT_BYTES else None
 
 

@@ -116,7 +116,7 @@ class PendingUploads:
         self._open: dict[str, TombstoneObject] = {}
         self._uploaded: dict[str, bytes] = {}
         self.files = BufferedFiles(store)
-        self.beside: Sequence[PendingUploads] = ()
+        self.earlier: Sequence[PendingUploads] = ()
         """The uploads of earlier changes of the same version, which may still wait."""
 
     def tombstone_object(self, table: str, uuid: str) -> TombstoneObject:
@@ -133,11 +133,11 @@ class PendingUploads:
 
     def read(self, key: str, offset: int, length: int) -> bytes | None:
         """Reads a range of an object that this commit made, for a transaction that reads; None for other objects."""
-        found = (body for uploads in (self, *self.beside) if (body := uploads._own(key)) is not None)
+        found = (body for uploads in (self, *self.earlier) if (body := uploads._own_body(key)) is not None)
         body = next(found, None)
         return None if body is None else body[offset : offset + length]
 
-    def _own(self, key: str) -> bytes | None:
+    def _own_body(self, key: str) -> bytes | None:
         if (body := self._uploaded.get(key)) is not None:
             return body
         return next((target.encode() for target in self._open.values() if target.key == key), None)

@@ -158,15 +158,15 @@ def newest_at(head: Head, manifest: Manifest, time_us: int) -> int:
     """The version that was the newest at a time; 0 if there was none, or if it has left the history."""
     if manifest.created_at <= time_us:
         return manifest.version
-    found = _last(manifest.history, time_us)
+    version = _last(manifest.history, time_us)
     segments = manifest.segments_of("history")
     for index in range(len(segments) - 1, -1, -1):
-        if found:
+        if version:
             break
         if index and segments[index - 1].created_at > time_us:
             continue  # all entries of this segment are younger
-        found = _last(head.segments.history(segments[index]), time_us)
-    return found
+        version = _last(head.segments.history(segments[index]), time_us)
+    return version
 
 
 def _last(history: Sequence[HistoryEntry], time_us: int) -> int:

@@ -9,7 +9,7 @@ from itertools import chain
 import numpy as np
 
 from dolmen.commit.head import Context
-from dolmen.entries.segments.row_bounds import RowBounds, undecided
+from dolmen.entries.segments.row_bounds import RowBounds, undecided_deletes
 from dolmen.entries.segments.tombstone_judge import FileTombstones, TombstoneJudge
 from dolmen.format.entries import Blob, DataFile, KeysTombstone, Tombstone, WhereTombstone
 from dolmen.format.manifest import TableEntry
@@ -49,7 +49,7 @@ class Unresolved:
         younger = (tombstone for tombstone in self._where if tombstone.ts > file.applied_through)
         where = ((each, rows.judge(deletes.predicates[each.blob])) for each in younger)
         keys = ((each, deletes.judge_keys(columns, rows)) for columns, each in self._keys.items())
-        found = undecided(chain[tuple[Tombstone, StatsVerdict]](where, keys))
+        found = undecided_deletes(chain[tuple[Tombstone, StatsVerdict]](where, keys))
         return None if found is None else FilePlan(file, False, tuple(found))
 
 
@@ -69,7 +69,7 @@ class ErasureMatches:
         self._alone: dict[Blob, tuple[KeysLookup, ...]] = {}
 
     def tombstones_for(self, file: DataFile) -> FileTombstones:
-        return self._judge.that_may_hide(RowBounds.of(file, self._entry.schema, self.ids))
+        return self._judge.judge_rows(RowBounds.of(file, self._entry.schema, self.ids))
 
     def row_groups(self, file: OpenFile, to_read: Sequence[RowGroup]) -> list[RowGroup]:
         """All row groups of a file in which the tombstones may match, in order; ``to_read`` are among them anyway."""
@@ -79,7 +79,7 @@ class ErasureMatches:
             rows = file.footer.rows(index)
             if index in there:
                 found.append(there[index])
-            elif rows and self._judge.that_may_hide(file.bounds(index, self.ids, self._entry.schema)):
+            elif rows and self._judge.judge_rows(file.bounds(index, self.ids, self._entry.schema)):
                 deleted = file.vector.range_cardinality(first, first + rows) if file.vector else 0
                 found.append(RowGroup(file, index, first, rows, deleted, None, (), ()))
         return found

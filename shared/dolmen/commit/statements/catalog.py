@@ -87,11 +87,11 @@ class DropTable:
 
 def _with_memory(draft: Draft, name: str, uuid: str) -> dict[str, TableEntry]:
     """The whole entries of a table and, if it has one, of the memory of its changes, by name."""
-    found = {name: draft.table(name, uuid)}
-    memory, sequences = draft.tables.get(memory_name(name)), found[name].sequences
+    entries = {name: draft.table(name, uuid)}
+    memory, sequences = draft.tables.get(memory_name(name)), entries[name].sequences
     if memory and sequences and memory.uuid == sequences.memory:
-        found[memory_name(name)] = draft.segments.whole(memory)
-    return found
+        entries[memory_name(name)] = draft.segments.whole(memory)
+    return entries
 
 
 @dataclass(frozen=True)
@@ -452,12 +452,12 @@ class CloneTable:
 
 def table_and_memory(name: str, entry: TableEntry, tables: Mapping[str, TableEntry]) -> dict[str, TableEntry]:
     """A table's entry under a name, and the memory of its changes if the same version has one."""
-    found = {name: entry}
+    entries = {name: entry}
     if entry.sequences is not None:
         memory = next((each for each in tables.values() if each.uuid == entry.sequences.memory), None)
         if memory is not None:
-            found[check_table_name(memory_name(name))] = memory
-    return found
+            entries[check_table_name(memory_name(name))] = memory
+    return entries
 
 
 def _clone_entry(entry: TableEntry, uuid: str) -> TableEntry:

@@ -140,26 +140,26 @@ def key_order(keys: Keys) -> npt.NDArray[np.int64]:
 
 
 def _kind(arrow_type: pa.DataType) -> str:
-    found = type_of(arrow_type)
-    assert found is not None
-    if found is DECIMAL:
+    column_type = type_of(arrow_type)
+    assert column_type is not None
+    if column_type is DECIMAL:
         return f"decimal({arrow_type.scale})"
-    if found is FIXED_BINARY:
+    if column_type is FIXED_BINARY:
         return f"fixed({arrow_type.byte_width})"
-    if found.text == "integer":
+    if column_type.text == "integer":
         return "signed" if pa.types.is_signed_integer(arrow_type) else "unsigned"
-    return found.name
+    return column_type.name
 
 
 def _width(arrow_type: pa.DataType) -> int:
     """Bytes of each value of the type; 0 if they differ."""
-    found = type_of(arrow_type)
-    assert found is not None
-    if found.codes == "variable":
+    column_type = type_of(arrow_type)
+    assert column_type is not None
+    if column_type.codes == "variable":
         return 0
-    if found is FIXED_BINARY:
+    if column_type is FIXED_BINARY:
         return int(arrow_type.byte_width)
-    return 16 if found is DECIMAL else 8
+    return 16 if column_type is DECIMAL else 8
 
 
 def _longest(arrays: Sequence[pa.Array]) -> int:
@@ -206,14 +206,14 @@ def _buffers(array: pa.Array) -> tuple[Bytes, Lengths]:
 
 def _part(array: pa.Array, *, last: bool) -> tuple[Bytes, Lengths]:
     """The encoded values of one column, back to back, and the length of each."""
-    found = type_of(array.type)
-    assert found is not None
-    if found.codes == "variable":
+    column_type = type_of(array.type)
+    assert column_type is not None
+    if column_type.codes == "variable":
         return _texts(array, last=last)
     width = _width(array.type)
-    if found is FIXED_BINARY:
+    if column_type is FIXED_BINARY:
         data = _fixed(array, width)
-    elif found is DECIMAL:
+    elif column_type is DECIMAL:
         data = _fixed(array.cast(pa.decimal128(38, array.type.scale)), 16)[:, ::-1].copy()
         data[:, 0] ^= 0x80
     else:

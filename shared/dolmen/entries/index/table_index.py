@@ -112,12 +112,12 @@ def _encode_root(
     chunks: list[tuple[int, bytes] | None] = []
     count = 0
     for uuid in files:
-        found = locations.get(uuid)
-        if found is None or count + found.states.size > MOST_CHUNKS:
+        chunks_of_file = locations.get(uuid)
+        if chunks_of_file is None or count + chunks_of_file.states.size > MOST_CHUNKS:
             chunks.append(None)
             continue
-        count += found.states.size
-        chunks.append((schemas.setdefault(found.schema, len(schemas)), found.encode()))
+        count += chunks_of_file.states.size
+        chunks.append((schemas.setdefault(chunks_of_file.schema, len(schemas)), chunks_of_file.encode()))
     head = IndexHead(FORMAT_VERSION, columns, kinds, files, tuple(schemas), tuple(chunks) if count else ())
     document = seal(msgspec.json.encode(head))
     frame: bytes = pa.Codec("zstd").compress(document, asbytes=True)
@@ -188,11 +188,11 @@ class IndexReader:
             raise CorruptionError(part.object, "its reference does not say where the root block is")
         offset, length, checksum = part.root
         key = ("index", part.object, offset)
-        found: tuple[IndexHead, Page] | None = self.cache.get(key)
-        if found is None:
-            found = _decode_root(self.fetch(part.object, offset, offset + length), part, checksum)
-            self.cache.put(key, found, found[0].nbytes + found[1].nbytes)
-        return OpenPart(part, found[0], Tree(found[1], lambda references: self.pages((part, r) for r in references)))
+        root: tuple[IndexHead, Page] | None = self.cache.get(key)
+        if root is None:
+            root = _decode_root(self.fetch(part.object, offset, offset + length), part, checksum)
+            self.cache.put(key, root, root[0].nbytes + root[1].nbytes)
+        return OpenPart(part, root[0], Tree(root[1], lambda references: self.pages((part, r) for r in references)))
 
     def pages(self, requested: Iterable[tuple[Segment, PageRef]]) -> Iterator[Page]:
         """Reads pages of parts, in this order; neighbours that are not cached take one request."""

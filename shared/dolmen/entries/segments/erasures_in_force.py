@@ -296,14 +296,14 @@ def least_erasure(tables: Iterable[TableEntry], reader: SegmentReader, timestamp
     the result is too small. Without ``timestamps`` of listed erasures, every tombstone may belong to one.
     """
     every = tuple(tables)
-    found = [EVERY] if any(stale_sections(every)) else []
+    erasing = [EVERY] if any(stale_sections(every)) else []
     for stub in every:
         entry = reader.whole(stub)
-        found += [file.erasing for file in entry.files]
-        found += [segment.erasing for segment in entry.segments_of("files")]
-        found += [segment.least for segment in entry.segments_of("tombstones")]
-        found += [t.ts for t in entry.tombstones if timestamps is None or t.ts in timestamps]
-    return least_erasing(found)
+        erasing += [file.erasing for file in entry.files]
+        erasing += [segment.erasing for segment in entry.segments_of("files")]
+        erasing += [segment.least for segment in entry.segments_of("tombstones")]
+        erasing += [t.ts for t in entry.tombstones if timestamps is None or t.ts in timestamps]
+    return least_erasing(erasing)
 
 
 def stale_sections(tables: Iterable[TableEntry]) -> Iterator[Segment]:

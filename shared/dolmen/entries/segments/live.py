@@ -138,7 +138,7 @@ class LiveFiles:
             self.find([uuid])
         return self._found_in.get(uuid)
 
-    def matching(self, where: Predicate | None, ids: Collection[int] | None = None) -> Iterator[DataFile]:
+    def find_matching(self, where: Predicate | None, ids: Collection[int] | None = None) -> Iterator[DataFile]:
         """Effective entries of the files that may have rows for which a bound predicate is TRUE, oldest first.
 
         They have the bounds of columns ``ids``; all by default.

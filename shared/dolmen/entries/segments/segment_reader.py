@@ -136,13 +136,13 @@ class FileTable:
 
     def column(self, name: str) -> pa.Array | None:
         """A column; None if there is no such column."""
-        found = self._columns.get(name)
-        if found is None and name in self._names:
-            found = one_array(self._read([name])[name])
-            self._columns[name] = found
-            self.nbytes += found.nbytes
+        column = self._columns.get(name)
+        if column is None and name in self._names:
+            column = one_array(self._read([name])[name])
+            self._columns[name] = column
+            self.nbytes += column.nbytes
             self._grown(self)
-        return found
+        return column
 
     def numbers(self, name: str) -> Positions:
         """A column of integers; -1 for NULL."""
@@ -201,15 +201,15 @@ class FileTable:
             yield from self._decode(positions, requested, types or {})
             return
         choice = requested, frozenset(item for item in (types or {}).items() if item[0] in requested)
-        found = self._decoded.get(choice)
-        if found is None:
-            found = [entry for some in self._decode(None, requested, types or {}) for entry in some]
+        entries = self._decoded.get(choice)
+        if entries is None:
+            entries = [entry for some in self._decode(None, requested, types or {}) for entry in some]
             if len(self._decoded) < _MOST_DECODED:
-                self._decoded[choice] = found
-                self.nbytes += len(found) * (_ENTRY_BYTES + _STATS_BYTES * len(requested))
+                self._decoded[choice] = entries
+                self.nbytes += len(entries) * (_ENTRY_BYTES + _STATS_BYTES * len(requested))
                 self._grown(self)
         if positions is None or len(positions):
-            yield found if positions is None else [found[position] for position in positions.tolist()]
+            yield entries if positions is None else [entries[position] for position in positions.tolist()]
 
     def _decode(
         self, positions: Positions | None, requested: Collection[int], types: Mapping[int, pa.DataType]
@@ -223,12 +223,12 @@ class FileTable:
                 if not len(own):
                     continue
             table = _widen(self._read(names, [group]), types)
-            found = to_entries(table if own is None else table.take(pa.array(own)))
-            for entry in found:
+            entries = to_entries(table if own is None else table.take(pa.array(own)))
+            for entry in entries:
                 check_reference(entry.path, self.segment.object)
                 if entry.vector:
                     check_reference(entry.vector.object, self.segment.object)
-            yield found
+            yield entries
 
     def _groups(self) -> Iterator[tuple[int, int, int]]:
         """The number, the first row and the end of each row group."""
@@ -493,10 +493,10 @@ class LiveSegment:
     def entries(self, positions: Positions | None = None, ids: Collection[int] | None = None) -> Iterator[DataFile]:
         """Effective entries of live files. Arguments: see ``FileTable.entries``."""
         requested = self.positions() if positions is None else positions
-        at = iter(requested.tolist())
+        remaining = iter(requested.tolist())
         for some in self.table.entries(requested, ids, self.schema.widened_types):
             for file in some:
-                yield with_newest_pair(file, self.overlays.get(next(at)), self.segment.resolved_through)
+                yield with_newest_pair(file, self.overlays.get(next(remaining)), self.segment.resolved_through)
 
     def totals(self, positions: Positions | None = None) -> Totals:
         """Sums over live files, or over those at these positions."""

@@ -23,7 +23,7 @@ from dolmen.entries.segments.row_bounds import (
     in_range_mask,
     inline_predicate,
     may_match_mask,
-    undecided,
+    undecided_deletes,
     verdict_masks,
 )
 from dolmen.entries.segments.segment_reader import LiveSegment, Positions
@@ -87,7 +87,7 @@ class KeyRanges:
     def columns(self) -> tuple[int, ...]:
         return self.tombstones[0].columns
 
-    def hide_all(self, rows: RowBounds) -> bool:
+    def hides_all(self, rows: RowBounds) -> bool:
         """Whether one of them certainly hides all rows: all rows have its only tuple."""
         values = rows.one_tuple(self.columns)
         if values is None or rows.rows == 0:
@@ -339,10 +339,10 @@ class TombstoneJudge:
         if not self:
             return FileTombstones()
         rows = RowBounds.of(file, self._schema, self.ids)
-        where = undecided((each, each.judge(rows)) for each in self._where)
+        where = undecided_deletes((each, each.judge(rows)) for each in self._where)
         return None if where is None else self._of(file, where, rows)
 
-    def that_may_hide(self, rows: RowBounds) -> FileTombstones:
+    def judge_rows(self, rows: RowBounds) -> FileTombstones:
         """The tombstones that may hide some of the rows, or all of them."""
         where, ranges = self._may_hide(rows)
         return FileTombstones(tuple(where), tuple(ranges), rows)
@@ -350,7 +350,7 @@ class TombstoneJudge:
     def _of(self, file: DataFile, where: list[_WherePredicate], rows: RowBounds | None = None) -> FileTombstones | None:
         """``of_file``, once the ``where`` tombstones that may hide some rows have been found."""
         rows = rows or RowBounds.of(file, self._schema, self.ids)
-        if any(each.hide_all(rows) for each in self._ranges):
+        if any(each.hides_all(rows) for each in self._ranges):
             return None
         ranges = tuple(each for each in self._ranges if each.tombstone_mask(rows).any())
         own = {id_: rows.columns[id_] for each in ranges for id_ in each.columns if id_ in rows.columns}

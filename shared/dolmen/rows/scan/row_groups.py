@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from dolmen.base.runtime import cached_property
-from dolmen.entries.segments.row_bounds import RowBounds, undecided
+from dolmen.entries.segments.row_bounds import RowBounds, undecided_deletes
 from dolmen.entries.segments.tombstone_judge import FileTombstones
 from dolmen.errors import CorruptionError
 from dolmen.format.bloom_filters import Blocks, Hashes, decode, has_hashes, hashes_in_file, may_contain_mask
@@ -289,10 +289,10 @@ class DeleteTests:
         """The deletes that may hide some of the rows; None if one of them hides all."""
         predicates: Sequence[Conjunction] | None = self.predicates
         if judge_predicates:
-            predicates = undecided((each, rows.judge(each.predicate)) for each in self.predicates)
+            predicates = undecided_deletes((each, rows.judge(each.predicate)) for each in self.predicates)
         if predicates is None:
             return None
-        lookups = undecided((each, each.judge(rows)) for each in self.lookups)
+        lookups = undecided_deletes((each, each.judge(rows)) for each in self.lookups)
         return None if lookups is None else DeleteTests(tuple(predicates), tuple(lookups))
 
 
@@ -313,7 +313,7 @@ class Deletes:
 
     def judge_keys(self, columns: tuple[int, ...], rows: RowBounds) -> StatsVerdict:
         """Judges whether the deletes by keys over these columns hide all, some or none of the rows."""
-        maybe = undecided((lookup, lookup.judge(rows)) for lookup in self.lookups[columns])
+        maybe = undecided_deletes((lookup, lookup.judge(rows)) for lookup in self.lookups[columns])
         if maybe is None:
             return StatsVerdict.ALWAYS
         return StatsVerdict.MAYBE if maybe else StatsVerdict.NEVER
