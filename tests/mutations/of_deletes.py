@@ -236,8 +236,8 @@ DELETES: tuple[Mutation, ...] = (
         "a file is pruned although its greatest value matches",
         "statistics prune a file only if no row of it can match: a value at its bounds can",
         "predicate/prune.py",
-        "    found: Fact = a is None or b is None or a <= b\n",
-        "    found: Fact = a is None or b is None or a < b\n",
+        "    may_be: Fact = a is None or b is None or a <= b\n",
+        "    may_be: Fact = a is None or b is None or a < b\n",
     ),
     mutation(
         "a delete removes rows with NULL where statistics match all other rows",

@@ -92,7 +92,7 @@ class ChunkLocations:
         schema = _schema_of(metadata)
         if sums is None or schema is None or not groups:
             return None
-        found: list[tuple[int, int, int]] = []
+        numbers: list[tuple[int, int, int]] = []
         end, state, rows = len(PARQUET_MAGIC), crc32(PARQUET_MAGIC), list[int]()
         for group in range(groups):
             row_group, first = metadata.row_group(group), end
@@ -103,11 +103,11 @@ class ChunkLocations:
                 extra = chunk.num_values - rows[-1]
                 if (start, states.start) != (end, state) or not 0 <= extra < _END or chunk.compression != _CODEC:
                     return None
-                found.append((length, extra, states.end))
+                numbers.append((length, extra, states.end))
                 end, state = start + length, states.end
             if end - first > MOST_GROUP_BYTES:
                 return None
-        lengths, repeated, ends = np.array(found, np.int64).reshape(groups, leaves, 3).transpose(2, 0, 1)
+        lengths, repeated, ends = np.array(numbers, np.int64).reshape(groups, leaves, 3).transpose(2, 0, 1)
         return cls(schema, np.array(rows, np.int64), lengths, repeated, ends)
 
     def encode(self) -> bytes:

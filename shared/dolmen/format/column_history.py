@@ -101,11 +101,11 @@ def widen_stats(
     stats: Mapping[int, ColumnStats], changes: Mapping[int, tuple[pa.DataType, pa.DataType]]
 ) -> dict[int, ColumnStats]:
     """Statistics of columns in the JSON forms of the newer types; ``changes`` has the older and newer ones by id."""
-    found = dict(stats)
+    widened = dict(stats)
     for id_ in stats.keys() & changes.keys():
         own, (narrow, wide) = stats[id_], changes[id_]
-        found[id_] = msgspec.structs.replace(own, min=widen(own.min, narrow, wide), max=widen(own.max, narrow, wide))
-    return found
+        widened[id_] = msgspec.structs.replace(own, min=widen(own.min, narrow, wide), max=widen(own.max, narrow, wide))
+    return widened
 
 
 def changed_forms(before: Schema, now: Schema) -> dict[int, tuple[pa.DataType, pa.DataType]]:

@@ -311,10 +311,10 @@ def _stored_type(arrow_type: pa.DataType, depth: int) -> pa.DataType:
     if depth < 0:
         raise _too_deep()
     arrow_type = plain_type(arrow_type)
-    found = type_of(arrow_type)
-    if found is None:
+    column_type = type_of(arrow_type)
+    if column_type is None:
         raise SchemaError(f"type {short_type(arrow_type)} cannot be stored: {_advice_for(arrow_type)}")
-    return found.stored or STORABLE[found](arrow_type, depth)
+    return column_type.stored or STORABLE[column_type](arrow_type, depth)
 
 
 def plain_type(arrow_type: pa.DataType) -> pa.DataType:

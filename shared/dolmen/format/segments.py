@@ -107,9 +107,9 @@ def to_table(entries: Sequence[DataFile], schema: Schema | None) -> pa.Table:
         "vector_cardinality": [vector.cardinality if vector else None for vector in vectors],
     }
     for name in OPTIONAL_COLUMNS:
-        found = [getattr(entry, name) for entry in entries]
-        if any(found):
-            integers[name] = found
+        values = [getattr(entry, name) for entry in entries]
+        if any(values):
+            integers[name] = values
     columns |= {name: pa.array(values, pa.int64()) for name, values in integers.items()}
     odd: list[_Odd] = [{} for _ in entries]
     for id_ in sorted({id_ for entry in entries for id_ in entry.stats}):
@@ -170,11 +170,11 @@ def _same(stats: ColumnStats, back: ColumnStats | None) -> bool:
     return stats == back and msgspec.json.encode(stats) == msgspec.json.encode(back)
 
 
-def _stats_arrays(found: Sequence[ColumnStats | None], arrow_type: pa.DataType | None) -> list[pa.Array]:
+def _stats_arrays(column_stats: Sequence[ColumnStats | None], arrow_type: pa.DataType | None) -> list[pa.Array]:
     """The four columns; NULL where their types can't say a value. Without a type, bounds have the type null."""
-    least, greatest, nulls, nans = ([stats and getattr(stats, name) for stats in found] for name in STATS)
+    least, greatest, nulls, nans = ([stats and getattr(stats, name) for stats in column_stats] for name in STATS)
     if arrow_type is None or pa.types.is_null(arrow_type):
-        ends = [pa.nulls(len(found))] * 2
+        ends = [pa.nulls(len(column_stats))] * 2
     else:
         ends = [_end(least, arrow_type), _end(greatest, arrow_type)]
     return [*ends, pa.array(nulls, pa.int64()), pa.array(nans, pa.int64())]
@@ -230,13 +230,13 @@ def bounds_of_all(entries: Sequence[DataFile], schema: Schema) -> dict[int, Colu
     """Bounds by column id that hold for all of these files; a column that any of them lacks is left out."""
     ids = schema.by_id.keys() & set.intersection(*(set(entry.stats) for entry in entries))
     rows = [entry.rows for entry in entries]
-    found: dict[int, ColumnStats] = {}
+    bounds_by_id: dict[int, ColumnStats] = {}
     for id_ in sorted(ids):
         arrow_type = schema.by_id[id_].arrow_type
         if not is_nested(arrow_type):
             with suppress(SchemaError):  # bounds that are not of this type are unknown
-                found[id_] = _join_bounds([bounds(entry.stats[id_], arrow_type) for entry in entries], rows)
-    return found
+                bounds_by_id[id_] = _join_bounds([bounds(entry.stats[id_], arrow_type) for entry in entries], rows)
+    return bounds_by_id
 
 
 def _join_bounds(several: Sequence[Bounds], rows: Sequence[int]) -> ColumnStats:

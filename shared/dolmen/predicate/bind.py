@@ -70,12 +70,12 @@ def find_column(name: str, schema: Schema, *, quoted: bool = True) -> Field:
     Args:
         quoted: whether a column with exactly this name wins over columns whose names differ only in case.
     """
-    found = [field for field in schema.fields if field.name.lower() == name.lower()]
-    if quoted and len(found) > 1:
-        found = [field for field in found if field.name == name] or found
-    if len(found) > 1:
-        raise PredicateError(f"column {name} could be any of {', '.join(f.name for f in found)}: quote its exact name")
-    if not found:
+    fields = [field for field in schema.fields if field.name.lower() == name.lower()]
+    if quoted and len(fields) > 1:
+        fields = [field for field in fields if field.name == name] or fields
+    if len(fields) > 1:
+        raise PredicateError(f"column {name} could be any of {', '.join(f.name for f in fields)}: quote its exact name")
+    if not fields:
         names = [field.name for field in schema.fields]
         close = difflib.get_close_matches(name.lower(), [each.lower() for each in names], 1, cutoff=0.7)
         similar = [each for each in names if each.lower() in close]
@@ -83,9 +83,9 @@ def find_column(name: str, schema: Schema, *, quoted: bool = True) -> Field:
         hint = f"did you mean {similar[0]!r}?" if similar else _HINTS.get(name.lower(), f"there are: {listed}")
         text = "" if similar and not quoted else " (write texts in single quotes)"
         raise PredicateError(f"no column {short_repr(name)}{text}; {hint}")
-    if is_nested(found[0].arrow_type):
-        raise PredicateError(f"column {found[0].name!r} is nested: nested columns cannot be used in predicates")
-    return found[0]
+    if is_nested(fields[0].arrow_type):
+        raise PredicateError(f"column {fields[0].name!r} is nested: nested columns cannot be used in predicates")
+    return fields[0]
 
 
 def compare(op: Op, left: Side, right: Side, within: Domain | None = None) -> Predicate:
@@ -214,8 +214,8 @@ def compute(function: Function, args: Sequence[Side], target: pa.DataType | None
     terms = [_argument(function, arg) for arg in args]
     if function == "cast" and terms[0].arrow_type == target:
         return args[0]
-    found = domains.result_of(function, [term.arrow_type for term in terms], target)
-    return Computed(ast.Call(function, tuple(terms), str(found)))
+    result_type = domains.result_of(function, [term.arrow_type for term in terms], target)
+    return Computed(ast.Call(function, tuple(terms), str(result_type)))
 
 
 def _argument(function: Function, arg: Side) -> Term | ast.Literal:
@@ -276,10 +276,10 @@ def _rebind_term(term: Term, schema: Schema) -> Term:
     if isinstance(term, ast.Call):
         args = tuple(arg if isinstance(arg, ast.Literal) else _rebind_term(arg, schema) for arg in term.args)
         try:
-            found = domains.result_of(term.function, [arg.arrow_type for arg in args], term.arrow_type)
+            result_type = domains.result_of(term.function, [arg.arrow_type for arg in args], term.arrow_type)
         except PredicateError as error:
             raise SchemaError(f"the predicate can no longer be evaluated: {error.reason}") from error
-        return ast.Call(term.function, args, str(found))
+        return ast.Call(term.function, args, str(result_type))
     field = next((field for field in schema.fields if field.id == term.id), None)
     if field is None:
         old = schema.by_id.get(term.id)
@@ -464,8 +464,8 @@ class ConditionReader(ABC, Generic[Node]):
     def read(self, node: Node) -> ForeignCondition:
         """The predicate of all conjuncts that have one."""
         predicates = [self.find(conjunct) for conjunct in self._conjuncts(node)]
-        found = [predicate for predicate in predicates if predicate is not None]
-        return ForeignCondition(conjunction(found) if found else None, len(found) == len(predicates))
+        readable = [predicate for predicate in predicates if predicate is not None]
+        return ForeignCondition(conjunction(readable) if readable else None, len(readable) == len(predicates))
 
     def _conjuncts(self, node: Node) -> Iterator[Node]:
         match self.connective(node):

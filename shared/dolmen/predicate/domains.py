@@ -60,8 +60,8 @@ _WIDER = {
 
 def domain_of(arrow_type: pa.DataType) -> Domain | None:
     """The domain of a stored type; None for nested ones."""
-    found = type_of(arrow_type)
-    return None if found is None or found.domain is None else Domain[found.domain]
+    column_type = type_of(arrow_type)
+    return None if column_type is None or column_type.domain is None else Domain[column_type.domain]
 
 
 def join(*domains: Domain | None) -> Domain | None:

@@ -127,10 +127,10 @@ def _part(function: str, array: Any) -> pa.Array:
     values = raw.fill_null(0).to_numpy(zero_copy_only=False)
     if function in ("hour", "minute"):
         step = HOUR_US if function == "hour" else MINUTE_US
-        found = values % DAY_US // step % (24 if function == "hour" else 60)
+        part = values % DAY_US // step % (24 if function == "hour" else 60)
     else:
-        found = civil_from_days(values if of_dates else values // DAY_US)[("year", "month", "day").index(function)]
-    return pa.array(found, pa.int64(), mask=to_mask(raw.is_null()))
+        part = civil_from_days(values if of_dates else values // DAY_US)[("year", "month", "day").index(function)]
+    return pa.array(part, pa.int64(), mask=to_mask(raw.is_null()))
 
 
 Columns: TypeAlias = Mapping[int, pa.Array | pa.ChunkedArray]
@@ -388,16 +388,16 @@ def _in(p: ast.In, columns: Columns) -> Any:
     if values is None:
         values = p.prepared[array.type, domain] = _value_set(p, array.type, domain)
     if not len(values):
-        found = _constant_unless_null(array, False)
+        result = _constant_unless_null(array, False)
     elif len(values) <= _FEW:
-        found = reduce(pc.or_, (pc.equal(array, value) for value in values))
+        result = reduce(pc.or_, (pc.equal(array, value) for value in values))
     else:
-        found = pc.is_in(array, value_set=values)
+        result = pc.is_in(array, value_set=values)
         if array.null_count:
-            found = pc.if_else(pc.is_valid(array), found, _NULL)
+            result = pc.if_else(pc.is_valid(array), result, _NULL)
     if pa.types.is_floating(array.type) and p.plain[-1] != p.plain[-1]:
-        found = pc.or_(found, pc.is_nan(array))
-    return pc.or_kleene(found, _NULL) if p.null else found
+        result = pc.or_(result, pc.is_nan(array))
+    return pc.or_kleene(result, _NULL) if p.null else result
 
 
 def equal_values(term: Term, literal: ast.Literal, arrow_type: pa.DataType) -> pa.Array | None:

@@ -514,15 +514,15 @@ def _equal(field: Field, value: Any) -> Predicate:
 def _read_pairs(field: Field, conditions: Mapping[Any, Any]) -> Predicate:
     if not conditions:
         raise PredicateError('an empty mapping says nothing; write {"column": {">=": 3}}')
-    found = []
+    predicates = []
     for word, value in conditions.items():
         operator = " ".join(word.lower().split()) if isinstance(word, str) else None
         if operator not in OPERATORS:
             raise PredicateError(f"{short_repr(word)} is no operator; there are {', '.join(OPERATORS)}")
         positive = operator.removeprefix("not ")
         p = _operator(field, positive, value)
-        found.append(p if positive == operator else bind.negation(p))
-    return bind.conjunction(found)
+        predicates.append(p if positive == operator else bind.negation(p))
+    return bind.conjunction(predicates)
 
 
 def _operator(field: Field, operator: str, value: Any) -> Predicate:

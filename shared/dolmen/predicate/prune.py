@@ -160,13 +160,13 @@ def _equal(a: Spread, b: Spread) -> Outcomes:
 
 
 def _may_be_less(a: Any, b: Any) -> Fact:
-    found: Fact = a is None or b is None or a < b
-    return found
+    may_be: Fact = a is None or b is None or a < b
+    return may_be
 
 
 def _may_be_at_most(a: Any, b: Any) -> Fact:
-    found: Fact = a is None or b is None or a <= b
-    return found
+    may_be: Fact = a is None or b is None or a <= b
+    return may_be
 
 
 def _in(p: ast.In, statistics: Statistics) -> Outcomes:
@@ -174,11 +174,11 @@ def _in(p: ast.In, statistics: Statistics) -> Outcomes:
     spread = _spread(p.column, statistics, domain)
     has_nan = p.plain[-1] != p.plain[-1]
     may_be_member, may_be_other = statistics.members(spread, p, domain)
-    found = (spread.ordinary & may_be_member) | (spread.nan & has_nan)
-    missed = (spread.ordinary & may_be_other) | (spread.nan & (not has_nan))
+    may_be_true = (spread.ordinary & may_be_member) | (spread.nan & has_nan)
+    may_be_false = (spread.ordinary & may_be_other) | (spread.nan & (not has_nan))
     if p.null:
-        return Outcomes(found, False, spread.null | missed)
-    return Outcomes(found, missed, spread.null)
+        return Outcomes(may_be_true, False, spread.null | may_be_false)
+    return Outcomes(may_be_true, may_be_false, spread.null)
 
 
 def sorted_members(p: ast.In, domain: Domain) -> list[Any]:
