@@ -89,7 +89,7 @@ class Draft:
         return other
 
     def next_draft(self, commit_ts: int, applied: tuple[AppliedId, ...]) -> Draft:
-        """A draft of the same version for the next change, whose base has the effects so far, as if committed."""
+        """The draft for the next change of the same version. Its base has the effects so far, as if committed."""
         other = self.copy()
         other.counts = Counts()
         other.base = msgspec.structs.replace(

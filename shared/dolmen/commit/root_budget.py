@@ -74,7 +74,7 @@ class Tail:
         return len(msgspec.json.encode(self.entries))
 
     def spent_bytes(self, manifest: Manifest, times: Sequence[int]) -> int:
-        """The bytes that were uploaded for them with the versions before this one, by their average size.
+        """The bytes that earlier versions have uploaded for the entries, by their average size.
 
         Idle tables, removed uuids and erasures count as 0: they leave only a manifest that exceeds its budget.
         ``times`` are the timestamps of the commits in the manifest's history, ascending.
@@ -140,7 +140,7 @@ def _tables_in_both(base: Manifest, manifest: Manifest) -> Iterator[tuple[str, T
 
 
 def _common_front(old: Entries, new: Entries) -> Entries:
-    """The entries that both begin with. Tails grow at their end."""
+    """The entries that both have in common from the first on. Tails grow at their end."""
     count = 0
     for one, other in zip(old, new, strict=False):
         if one is not other and one != other:

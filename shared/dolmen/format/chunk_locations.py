@@ -276,7 +276,7 @@ def _times(factor: int, values: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32
 
 
 def _times_one(factor: int, value: int) -> int:
-    """The product of two polynomials, without numpy, whose calls take longer."""
+    """The product of two polynomials. It avoids numpy, whose calls take longer."""
     product = 0
     for bit in reversed(range(_ONE_BIT.bit_length())):
         if factor >> bit & 1:

@@ -302,7 +302,7 @@ class Pointer(msgspec.Struct, frozen=True):
 
 
 class Tag(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A name for one version, which stays with all that it needs.
+    """A name for one version, which keeps that version and all that it needs.
 
     Args:
         manifest, created_at: of the version, because histories forget expired versions.

@@ -208,7 +208,7 @@ class TableEntry(msgspec.Struct, frozen=True, omit_defaults=True):
         removed: uuids of files whose entries are in segments, and which are not part of the table any more.
         section: of an idle table, the segment that holds its whole entry (and others'). Beside it are only uuid, epoch,
             the two timestamps of deletes, and what tells whether an erasure reaches it: source, origins, subject.
-        source, origins: uuids of the table that it was cloned from, and of those before, the nearest first.
+        source, origins: uuids of the table that it was cloned from, and of that one's sources, nearest first.
     """
 
     uuid: str

@@ -386,7 +386,7 @@ def _type_to_json(arrow_type: pa.DataType, ids: Iterator[int]) -> TypeJson:
 
 
 def _child_to_json(field: pa.Field, ids: Iterator[int]) -> dict[str, Any]:
-    """A child in the form in which it is read again, so that a new schema equals itself when it is read."""
+    """A child in the form that decoding gives it, so that a new schema equals itself when it is read."""
     child: dict[str, Any] = msgspec.to_builtins(_number(field, ids))
     return child
 

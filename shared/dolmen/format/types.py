@@ -61,7 +61,7 @@ class ColumnType:
     Args:
         name: in messages and docs.
         stored: the Arrow type in which values are stored; None for a type with parameters (digits, width, fields).
-        ids: ids of the Arrow types that hold such values, among them those in which they are not stored.
+        ids: ids of the Arrow types that hold such values, also of types in which they are not stored.
         plain: the Python class of a single value in its plain form; None for a type with children.
         domain: name of the predicate ``Domain`` in which values compare; None for a type that does not compare.
         family: the word by which conversions of data frames tell types apart.

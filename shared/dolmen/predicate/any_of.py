@@ -36,7 +36,7 @@ _SHARED = 2
 _MAX_CACHED = 256
 """The most conjuncts whose masks are cached, a byte for each row."""
 _SPARSE = 4
-"""Conjuncts are evaluated on the rows that are left once these are fewer than 1 / _SPARSE of all."""
+"""Once fewer than 1 / _SPARSE of all rows remain, conjuncts are evaluated on these rows alone."""
 
 
 class Conjunction:

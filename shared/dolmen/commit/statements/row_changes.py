@@ -162,7 +162,7 @@ class DeletePositions:
 
 @dataclass(frozen=True)
 class Overwrite:
-    """Replaces all rows of a table. Its earlier entries are never read again.
+    """Replaces all rows of a table, whose earlier entries are never read again.
 
     ``force`` overwrites also rows that were added since ``base_ts``; otherwise they are a conflict, and deletes since.
     """
@@ -224,8 +224,7 @@ class Overwrite:
 
 
 KeysCheck: TypeAlias = Callable[[Draft, PendingUploads, int], None]
-"""Reads the table of a draft. Raises DuplicateKeyError if a visible row of a later commit timestamp than the given one
-has one of the keys."""
+"""Reads a draft's table. Raises DuplicateKeyError if a visible row after a commit timestamp has one of the keys."""
 
 
 @dataclass(frozen=True)

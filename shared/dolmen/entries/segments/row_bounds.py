@@ -244,7 +244,7 @@ def _search_members(p: In, least: _End, greatest: _End) -> Fact | None:
 
 
 def _holds(ends: pa.Array, op: Op, other: pa.Array | pa.Scalar) -> Mask:
-    """A mask of the files for which a comparison holds, or one side is NULL: unknown."""
+    """A mask of the files for which a comparison holds, or may hold because one side is NULL (unknown)."""
     return to_mask(_FUNCTIONS[op](ends, other).fill_null(True))
 
 
