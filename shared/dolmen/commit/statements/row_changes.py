@@ -164,7 +164,7 @@ class DeletePositions:
 class Overwrite:
     """Replaces all rows of a table, whose earlier entries are never read again.
 
-    ``force`` overwrites also rows that were added since ``base_ts``; otherwise they are a conflict, and deletes since.
+    With ``force`` also rows added since ``base_ts`` are replaced; otherwise rows added or deleted since are a conflict.
     """
 
     name: str
