@@ -25,8 +25,8 @@ DELETES: tuple[Mutation, ...] = (
         "fresh files have every delete behind them",
         "a fresh file's applied_through is its own statement's T, so that later deletes of the same commit hide its rows",
         "commit/statements/row_changes.py",
-        "            files=(*entry.files, *(file.stamped(ts) for file in files)),\n",
-        "            files=(*entry.files, *(file.stamped(ts + 16) for file in files)),\n",
+        "            files=(*entry.files, *(file.stamp(ts) for file in files)),\n",
+        "            files=(*entry.files, *(file.stamp(ts + 16) for file in files)),\n",
     ),
     mutation(
         "keys deleted twice are remembered by their first delete",
@@ -46,22 +46,22 @@ DELETES: tuple[Mutation, ...] = (
         "a tombstone is dropped once one file has resolved it",
         "a tombstone is dropped only when EVERY live file has applied_through >= T or cannot match",
         "commit/statements/background.py",
-        "    settled = min((file.applied_through for file in lagging), default=None)\n",
-        "    settled = max((file.applied_through for file in lagging), default=None)\n",
+        "    least = min((part.applied_through for part in parts), default=None)\n",
+        "    least = max((part.applied_through for part in parts), default=None)\n",
     ),
     mutation(
         "a tombstone is dropped without checking segments",
         "a segment that is not loaded counts as a live file with the least applied_through of its files",
         "commit/statements/background.py",
-        '    lagging: list[DataFile | Segment] = [*entry.segments_of("files"), *entry.files]\n',
-        "    lagging: list[DataFile | Segment] = [*entry.files]\n",
+        '    parts: list[DataFile | Segment] = [*entry.segments_of("files"), *entry.files]\n',
+        "    parts: list[DataFile | Segment] = [*entry.files]\n",
     ),
     mutation(
         "a segment of tombstones is dropped with its oldest",
         "a segment of tombstones is dropped only when the youngest in it is resolved",
         "commit/statements/background.py",
-        'gone = [s for s in entry.segments_of("tombstones") if settled is None or s.greatest <= settled]',
-        'gone = [s for s in entry.segments_of("tombstones") if settled is None or s.least <= settled]',
+        'unneeded = [s for s in entry.segments_of("tombstones") if least is None or s.greatest <= least]',
+        'unneeded = [s for s in entry.segments_of("tombstones") if least is None or s.least <= least]',
     ),
     mutation(
         "resolution marks files through the version it lands on",
@@ -103,9 +103,9 @@ DELETES: tuple[Mutation, ...] = (
         "a delete by position skips files that were compacted in the meantime",
         "a delete by position whose files were replaced is planned again",
         "commit/statements/row_changes.py",
-        "        if gone := self.positions.keys() - files.keys():\n"
+        "        if lost := self.positions.keys() - files.keys():\n"
         "            raise ConflictError(\n"
-        '                f"table {self.name!r}: {len(gone)} files, {min(gone)} first, were replaced since the delete was planned"\n'
+        '                f"table {self.name!r}: {len(lost)} files, {min(lost)} first, were replaced since the delete was planned"\n'
         "            )\n"
         "        vectors: dict[str, tuple[DataFile, Vector]] = {}\n"
         "        for path, positions in self.positions.items():\n",
@@ -118,9 +118,9 @@ DELETES: tuple[Mutation, ...] = (
         "a delete by position of compacted files takes the same positions of another file",
         "a delete by position whose files were replaced is planned again",
         "commit/statements/row_changes.py",
-        "        if gone := self.positions.keys() - files.keys():\n"
+        "        if lost := self.positions.keys() - files.keys():\n"
         "            raise ConflictError(\n"
-        '                f"table {self.name!r}: {len(gone)} files, {min(gone)} first, were replaced since the delete was planned"\n'
+        '                f"table {self.name!r}: {len(lost)} files, {min(lost)} first, were replaced since the delete was planned"\n'
         "            )\n",
         "        for path in self.positions.keys() - files.keys():\n"
         "            live = list(LiveFiles.of(entry, draft.segments))\n"
@@ -173,8 +173,8 @@ DELETES: tuple[Mutation, ...] = (
         "of two pairs of a file the older one is used",
         "of two pairs of a file the one with the greater (applied_through, cardinality) is newer",
         "entries/segments/live.py",
-        "        if known is None or pair_of(known) < pair_of(overlay):\n",
-        "        if known is None or pair_of(known) > pair_of(overlay):\n",
+        "        if earlier is None or pair_of(earlier) < pair_of(overlay):\n",
+        "        if earlier is None or pair_of(earlier) > pair_of(overlay):\n",
     ),
     mutation(
         "a pair is replaced by a smaller one",
@@ -201,8 +201,8 @@ DELETES: tuple[Mutation, ...] = (
         "changes with sequences within those of the table are applied without a comparison",
         "a file is applied without a comparison only if its sequences are ABOVE all sequences of the table",
         "commit/statements/row_changes.py",
-        "    return all(value < least for value in known)\n",
-        "    return all(value <= least for value in known)\n",
+        "    return all(value < least for value in values)\n",
+        "    return all(value <= least for value in values)\n",
     ),
     mutation(
         "deletes of changes are not remembered",
@@ -229,15 +229,15 @@ DELETES: tuple[Mutation, ...] = (
         "changes applied without a comparison are not checked when they rebase",
         "each rebase checks changes that were applied without a comparison",
         "commit/statements/row_changes.py",
-        "        if self.above is not None and not all_above(entry, field, self.above):\n",
+        "        if self.above is not None and not is_above_all(entry, field, self.above):\n",
         "        if self.above is not None and not field:\n",
     ),
     mutation(
         "a file is pruned although its greatest value matches",
         "statistics prune a file only if no row of it can match: a value at its bounds can",
         "predicate/prune.py",
-        "    found: Fact = a is None or b is None or a <= b\n",
-        "    found: Fact = a is None or b is None or a < b\n",
+        "    may_be: Fact = a is None or b is None or a <= b\n",
+        "    may_be: Fact = a is None or b is None or a < b\n",
     ),
     mutation(
         "a delete removes rows with NULL where statistics match all other rows",

@@ -107,7 +107,7 @@ class ChangeCursor:
             >>> cursor.version
             3
         """
-        until, newest = self.until, self._context.head.known().manifest
+        until, newest = self.until, self._context.head.newest().manifest
         if self.version < newest.horizon > 1 and not newest.is_kept(self.version):
             reason = f"version {max(self.version, 1)} has expired: the oldest kept is {newest.horizon}"
             raise self._ended_error(VersionExpiredError(reason))

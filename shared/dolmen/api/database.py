@@ -13,7 +13,7 @@ from dolmen.api.table import Table
 from dolmen.api.upkeep import MaintainableDatabase
 from dolmen.base import arguments
 from dolmen.base.runtime import Runtime, shared_runtime
-from dolmen.commit.change import applied_by
+from dolmen.commit.change import request_ids_by_version
 from dolmen.commit.head import Context, Head
 from dolmen.commit.versions import commits
 from dolmen.errors import InputError, short_repr
@@ -137,7 +137,7 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
     @property
     def version(self) -> int:
         """The newest version seen so far; 0 before the first commit. ``refresh`` looks for a newer one."""
-        return self._context.head.known().manifest.version
+        return self._context.head.newest().manifest.version
 
     def refresh(self) -> int:
         """Looks for the newest version, with one request, or two if there is a new version. Returns its number.
@@ -425,7 +425,7 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
         with self._context.reading(newest.version):
             listed = list(islice(entries, limit))
             versions = range(listed[-1].version, listed[0].version + 1) if listed else range(0)
-            requests = applied_by(newest, versions, self._context.segments)
+            requests = request_ids_by_version(newest, versions, self._context.segments)
         return [Commit.of(entry, requests.get(entry.version, ())) for entry in listed]
 
     def transaction(self, operation: str = "transaction", *, message: str | None = None) -> Transaction:

@@ -169,7 +169,7 @@ class IndexVersion:
 
     @cached_property
     def live(self) -> dict[str, DataFile]:
-        files = LiveFiles.of(self.entry, self.context.segments).matching(None, ids=())
+        files = LiveFiles.of(self.entry, self.context.segments).find_matching(None, ids=())
         return {file.uuid: file for file in files}
 
     @cached_property

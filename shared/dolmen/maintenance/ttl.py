@@ -140,7 +140,7 @@ def _expire_table(context: Context, transaction: Transaction, base: Manifest, na
             return may_hold_matches(file, predicate, entry.schema)
         return since is not None and may_hold_matches(file, since, entry.schema)
 
-    if not any(may_hold(file) for file in LiveFiles.of(entry, context.segments).matching(predicate)):
+    if not any(may_hold(file) for file in LiveFiles.of(entry, context.segments).find_matching(predicate)):
         return None
     unit.add(Expect(name, entry.uuid, entry.properties, ["ttl"]))  # if the ttl became longer, these rows must live
     transaction.table(name).delete(expired)

@@ -9,7 +9,7 @@ from itertools import chain
 import numpy as np
 
 from dolmen.commit.head import Context
-from dolmen.entries.segments.row_bounds import RowBounds, undecided
+from dolmen.entries.segments.row_bounds import RowBounds, undecided_deletes
 from dolmen.entries.segments.tombstone_judge import FileTombstones, TombstoneJudge
 from dolmen.format.entries import Blob, DataFile, KeysTombstone, Tombstone, WhereTombstone
 from dolmen.format.manifest import TableEntry
@@ -51,7 +51,7 @@ class Unresolved:
         younger_deletes = (tombstone for tombstone in self._where_deletes if tombstone.ts > file.applied_through)
         where = ((each, rows.judge(deletes.predicates[each.blob])) for each in younger_deletes)
         keys = ((each, deletes.judge_keys(columns, rows)) for columns, each in self._keys_by_columns.items())
-        tombstones = undecided(chain[tuple[Tombstone, StatsVerdict]](where, keys))
+        tombstones = undecided_deletes(chain[tuple[Tombstone, StatsVerdict]](where, keys))
         return None if tombstones is None else FilePlan(file, False, tuple(tombstones))
 
 
@@ -71,7 +71,7 @@ class ErasureMatches:
         self._lookups_by_blob: dict[Blob, tuple[KeysLookup, ...]] = {}
 
     def tombstones_for(self, file: DataFile) -> FileTombstones:
-        return self._judge.that_may_hide(RowBounds.of(file, self._entry.schema, self.ids))
+        return self._judge.judge_rows(RowBounds.of(file, self._entry.schema, self.ids))
 
     def row_groups(self, file: OpenFile, to_read: Sequence[RowGroup]) -> list[RowGroup]:
         """Adds to ``to_read`` the other row groups of a file in which the tombstones may match; in order."""
@@ -81,7 +81,7 @@ class ErasureMatches:
             rows = file.footer.rows(index)
             if index in groups_by_index:
                 groups.append(groups_by_index[index])
-            elif rows and self._judge.that_may_hide(file.bounds(index, self.ids, self._entry.schema)):
+            elif rows and self._judge.judge_rows(file.bounds(index, self.ids, self._entry.schema)):
                 deleted = file.vector.range_cardinality(first, first + rows) if file.vector else 0
                 groups.append(RowGroup(file, index, first, rows, deleted, None, (), ()))
         return groups

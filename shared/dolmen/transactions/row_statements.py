@@ -314,7 +314,7 @@ class _InsertCheck:
 
     def check_distinct(self) -> None:
         """Raises DuplicateKeyError if several rows have one key."""
-        count, first = self._keys.repeated(NAMED_KEYS)
+        count, first = self._keys.repeated_rows(NAMED_KEYS)
         if count:
             raise self._error(count, first, in_rows=True)
 

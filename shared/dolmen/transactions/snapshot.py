@@ -13,7 +13,7 @@ from dolmen.base.units import LAST_US, parse_duration, since_epoch, utc
 from dolmen.commit.head import Base, Context
 from dolmen.commit.statements.catalog import CloneTable, DropTag, PutTag, Restore, table_and_memory
 from dolmen.commit.versions import is_settled, manifest_at_tag, manifest_at_time, manifest_at_version
-from dolmen.entries.segments.erasures_in_force import as_read_now
+from dolmen.entries.segments.erasures_in_force import apply_later_erasures
 from dolmen.errors import (
     InputError,
     InvalidNameError,
@@ -122,7 +122,7 @@ def pin(
     newest = context.head.refresh()
     manifest, is_settled = Moment(version, timestamp, tag, settled).find(context, newest)
     with context.reading(newest.manifest.version):
-        return Snapshot(context, as_read_now(manifest, newest.manifest, context.segments), settled=is_settled)
+        return Snapshot(context, apply_later_erasures(manifest, newest.manifest, context.segments), settled=is_settled)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dolmen.commit.statements.row_changes import forgettable
+from dolmen.commit.statements.row_changes import sequence_to_forget
 from dolmen.errors import InputError, InvalidNameError
 from dolmen.format.layout import check_table_name, memory_name
 from dolmen.format.manifest import TableEntry
@@ -211,7 +211,7 @@ class DeleteMemory:
             )
         forgotten: Json = None
         # Marks after the base are this transaction's own: their time is not its commit time.
-        forget = forgettable(sequences, min(unit.now_us - age_us, unit.base.commit_ts))
+        forget = sequence_to_forget(sequences, min(unit.now_us - age_us, unit.base.commit_ts))
         if sequences is not None:
             forgotten = sequences.forgotten_through
             if memory is None:  # it was dropped: all deletes up to here are lost

@@ -31,10 +31,10 @@ from pyarrow import types as t
 from dolmen.errors import InputError, SchemaError, short_repr
 from dolmen.format.ingest_properties import MAX_COLUMNS
 from dolmen.format.schema import own_names
-from dolmen.format.types import TYPES, in_unit
+from dolmen.format.types import TYPES, with_unit
 from dolmen.ingest.formats.column_limits import MAX_FIXED_BYTES, too_many_columns
 
-_BY_NAMES = {(base, logical): in_unit(each, unit) for each in TYPES for base, logical, unit in each.avro}
+_BY_NAMES = {(base, logical): with_unit(each, unit) for each in TYPES for base, logical, unit in each.avro}
 _PRIMITIVES = {"null": pa.null(), **{base: kind for (base, logical), kind in _BY_NAMES.items() if logical is None}}
 CONNECT_TIMES: dict[tuple[str, str], pa.DataType] = {
     ("int", "io.debezium.time.Date"): pa.date32(),

@@ -21,8 +21,8 @@ from dolmen.base.runtime import RECEIPT, Runtime, attempts
 from dolmen.base.units import DAY_US, HOUR_US
 from dolmen.commit.change import Statement
 from dolmen.commit.head import Context
-from dolmen.commit.statements.erasures import ForgetErasures, NoteRewritten, WakeTables, forgettable
-from dolmen.entries.segments.erasures_in_force import least_held, stale_sections
+from dolmen.commit.statements.erasures import ForgetErasures, NoteRewritten, WakeTables, first_to_leave
+from dolmen.entries.segments.erasures_in_force import least_erasure, stale_sections
 from dolmen.entries.segments.segment_reader import SegmentReader, erasures_of
 from dolmen.errors import CorruptionError, ObjectNotFoundError, StoreUnavailableError
 from dolmen.format.layout import FORMAT_VERSION
@@ -119,7 +119,7 @@ def erasure_work(
     tags = tuple(name for name, tag in sorted(manifest.tags.items()) if tag.version < forced)
     oldest = min([max(horizon, forced), *(tag.version for tag in manifest.tags.values() if tag.version >= forced)])
     until = max((each.through for each in manifest.rewritten if each.version <= oldest), default=0)
-    forgets = forgettable(listed[:MOST_FORGOTTEN], until, through=until, now_us=now_us, listed_us=settings.listed_us)
+    forgets = first_to_leave(listed[:MOST_FORGOTTEN], until, through=until, now_us=now_us, listed_us=settings.listed_us)
     due = any(rewrite_at(each, settings) <= now_us for each in listed)
     stale = frozenset(section.object for section in stale_sections(manifest.tables.values())) if due else frozenset()
     noted_ts = max((each.through for each in manifest.rewritten), default=0)
@@ -129,7 +129,7 @@ def erasure_work(
 
 def rewritten_through(manifest: Manifest, reader: SegmentReader, listed: tuple[Erasure, ...]) -> int:
     """Timestamp of the youngest listed erasure such that no file holds rows of it or of older ones; 0 if none."""
-    least_ts = least_held(manifest.tables.values(), reader, {erasure.ts for erasure in listed})
+    least_ts = least_erasure(manifest.tables.values(), reader, {erasure.ts for erasure in listed})
     return max((erasure.ts for erasure in listed if not least_ts or erasure.ts < least_ts), default=0)
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from dolmen.base.units import count_text, utc
 from dolmen.commit.head import Context
-from dolmen.entries.segments.erasures_in_force import least_held
+from dolmen.entries.segments.erasures_in_force import least_erasure
 from dolmen.entries.segments.segment_reader import SegmentReader, erasures_of
 from dolmen.errors import InputError, NotFoundError, ObjectNotFoundError
 from dolmen.format.layout import FORMAT_VERSION, parse_manifest_key
@@ -229,7 +229,7 @@ def _check_gone(context: Context, manifest: Manifest, status: ErasureStatus) -> 
         yield f"{location.label} is there"
     if any(erasure.id == receipt.id for erasure in erasures_of(manifest, context.segments)):
         yield "the erasure is still listed"
-    least_ts = least_held(manifest.tables.values(), context.segments, ())
+    least_ts = least_erasure(manifest.tables.values(), context.segments, ())
     if least_ts and least_ts <= receipt.ts:
         yield f"version {manifest.version:,} may hold its rows"
     if manifest.horizon < first:

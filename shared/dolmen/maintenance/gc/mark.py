@@ -102,7 +102,7 @@ def _keys_of_table(entry: TableEntry, reader: SegmentReader) -> Iterator[str]:
         yield from references(entry)
     for segment in entry.segments_of("tombstones"):
         yield from references(reader.tombstones(segment))
-    for file in LiveFiles.of(entry, reader).matching(None, ids=()):
+    for file in LiveFiles.of(entry, reader).find_matching(None, ids=()):
         yield from references(file)
 
 

@@ -239,7 +239,7 @@ def _compaction(context: Context, table: TableHealth, entry: TableEntry, erase_t
             what = f"small files: {files}, {size_text(debt.small_bytes)}, become {debt.files_saved:,} fewer"
             yield PlannedWork("compact", table.name, what, command)
         return
-    live_files = LiveFiles.of(entry, context.segments).matching(None, ids=entry.sort_key)
+    live_files = LiveFiles.of(entry, context.segments).find_matching(None, ids=entry.sort_key)
     plan = plan_compaction(
         table.name, entry, live_files, debt.target_file_bytes, CompactionOptions(), erase_through=erase_through
     )

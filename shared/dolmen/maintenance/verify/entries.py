@@ -200,7 +200,7 @@ class TableContents:
 
     def _apply_overlay(self, file: DataFile, segment: Segment) -> DataFile:
         overlay = self.overlays.get(file.uuid)
-        if overlay is not None and file.newer_pair(overlay.applied_through, overlay.vector):
+        if overlay is not None and file.is_older_than(overlay.applied_through, overlay.vector):
             file = msgspec.structs.replace(
                 file, applied_through=overlay.applied_through, vector=overlay.vector, erasing=overlay.erasing
             )

@@ -174,7 +174,7 @@ class _Verification:
     def _read_version(self, newest: Manifest, kept: dict[int, HistoryEntry], version: int) -> Manifest | None:
         if not 1 <= version <= newest.version:
             raise VersionNotFoundError(f"no version {version}: the newest is {newest.version}")
-        if key := newest.tagged(version):
+        if key := newest.tagged_manifest(version):
             return read_manifest(self._context, key, version, self._log)
         if version < newest.horizon:
             raise VersionExpiredError(f"version {version} has expired: the oldest kept is {newest.horizon}")

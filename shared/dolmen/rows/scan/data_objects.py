@@ -2,7 +2,7 @@
 
 The bytes of a data file are under its path in the database's store or, if it was adopted, where it was. The store of an
 adopted file is of the same kind as the database's: a manifest cannot make a reader of a bucket open files of the
-reader's machine. Columns of adopted files are cast to the types that tables have (``dolmen.format.schema.storable``).
+reader's machine. Columns of adopted files are cast to the types that tables have (``dolmen.format.schema``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dolmen.format.column_history import widen
 from dolmen.format.entries import UNKNOWN, Bounds, DataFile, constant_bounds
 from dolmen.format.layout import OWN_SCHEME, AdoptedPath, ColumnsBy, is_adopted
 from dolmen.format.page_locations import ChunkSums, PageLocations, chunk_range
-from dolmen.format.schema import Field, MappedColumn, field_id, is_nested, storable
+from dolmen.format.schema import Field, MappedColumn, field_id, is_nested, stored_type
 from dolmen.format.types import Plain
 from dolmen.store.base import ObjectStore, scheme_of
 from dolmen.store.cache import ObjectCache
@@ -208,7 +208,7 @@ def _with_ids(file_type: pa.DataType, mapping: Sequence[MappedColumn] | None) ->
         kind = _with_ids(field.type, None if mapping is None else mapped.fields if mapped else ())
         return pa.field(field.name, kind, field.nullable, {_FIELD_ID: str(_NO_ID if id_ is None else id_).encode()})
 
-    target = storable(file_type)
+    target = stored_type(file_type)
     if not is_nested(target):
         return target
     if isinstance(file_type, pa.BaseExtensionType):

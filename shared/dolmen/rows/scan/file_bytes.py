@@ -63,7 +63,7 @@ def read_pages(
     ]
     chunk_fields = struct([(2, I64, integer(start)), (3, STRUCT, struct(members))])
     group = struct([(1, LIST, array(STRUCT, [chunk_fields])), (2, I64, integer(length)), (3, I64, integer(rows))])
-    footer = template.filled(rows, [group])
+    footer = template.fill(rows, [group])
     parts = [_MAGIC, *pages, footer, len(footer).to_bytes(4, "little"), _MAGIC]
     file = pq.ParquetFile(pa.BufferReader(b"".join(parts)), pre_buffer=False)
     values = file.reader.read_row_group(0, column_indices=[0], use_threads=False).column(0)

@@ -209,7 +209,7 @@ class FilterChoice:
 
 @dataclass(frozen=True)
 class IndexedRows:
-    """The rows of some keys, hidden rows included, in the files (uuids) that the index has ``covered``.
+    """The rows of some keys, hidden rows included, in the files (uuids) that the index has ``covered_files``.
 
     ``footers`` are those of the row groups with these rows, by uuid, if the index has their locations.
     """
@@ -222,7 +222,7 @@ class IndexedRows:
     @classmethod
     def find(cls, index: TableIndex, keys: Keys, files: Sequence[FilePlan]) -> IndexedRows:
         """Looks distinct keys up, in ascending order. Does not read the index if it covers none of the files."""
-        is_covered = any(plan.file.uuid in index.covered for plan in files)
+        is_covered = any(plan.file.uuid in index.covered_files for plan in files)
         rows = index.find(keys) if is_covered else {}
         footers = {}
         for uuid, file in ((plan.file.uuid, plan.file) for plan in files if plan.file.uuid in rows):
@@ -231,7 +231,7 @@ class IndexedRows:
                 groups = chunks.groups_at(rows[uuid].positions.astype(np.int64))
                 if groups:
                     footers[uuid] = DataFileFooter.of_locations(chunks, groups)
-        return cls(index.covered, rows, footers, index.reader.tally)
+        return cls(index.covered_files, rows, footers, index.reader.tally)
 
     def has_none_of(self, plan: FilePlan) -> bool:
         """True if a file certainly has no row of the keys."""
@@ -249,7 +249,7 @@ def indexed_rows(
         return None
     # Its parts tell which files the index covers.
     index = TableIndex.of(entry, IndexReader(context.store, context.runtime, context.cache))
-    if not _pays(entry, choice, len(keys), [plan for plan in files if plan.file.uuid in index.covered]):
+    if not _pays(entry, choice, len(keys), [plan for plan in files if plan.file.uuid in index.covered_files]):
         return None
     return IndexedRows.find(index, keys, files)
 
@@ -315,7 +315,7 @@ class IndexedDeletes:
             return {}, 0
         reader = IndexReader(self.context.store, self.context.runtime, self.context.cache)
         index = TableIndex.of(self.entry, reader)
-        covered = {uuid: plan for uuid, plan in by_key.items() if uuid in index.covered}
+        covered = {uuid: plan for uuid, plan in by_key.items() if uuid in index.covered_files}
         if not self._pays(covered.values()):
             return {}, reader.tally.bytes
         found = {plan.file.path: BitMap() for plan in covered.values()}

@@ -180,7 +180,7 @@ def plan(
 
     Raises TableNotFoundError, SchemaError, InputError (a negative limit), CorruptionError.
     """
-    reader = view.context.segments.tallied()
+    reader = view.context.segments.with_tally()
     entry = reader.whole(view.manifest.table(view.table))
     check_limit(limit)
     live, tombstones = LiveFiles.of(entry, reader), tombstones_of(entry, reader)

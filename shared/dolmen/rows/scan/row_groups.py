@@ -17,10 +17,10 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from dolmen.base.runtime import cached_property
-from dolmen.entries.segments.row_bounds import RowBounds, undecided
+from dolmen.entries.segments.row_bounds import RowBounds, undecided_deletes
 from dolmen.entries.segments.tombstone_judge import FileTombstones
 from dolmen.errors import CorruptionError
-from dolmen.format.bloom_filters import Blocks, Hashes, decode, has_hashes, hashes_in_file, maybe_mask
+from dolmen.format.bloom_filters import Blocks, Hashes, decode, has_hashes, hashes_in_file, may_contain_mask
 from dolmen.format.column_history import has_same_fields, nested_values
 from dolmen.format.delete_object import keep_mask
 from dolmen.format.entries import Blob, DataFile, KeysTombstone, Tombstone, WhereTombstone
@@ -145,7 +145,7 @@ class FileProbe:
         if blocks is None:
             return None
         hashes = self.probes.hashes(source, at, self.filters.footer.columns[id_].type)
-        return None if hashes is None else maybe_mask(blocks, hashes[0]) & hashes[1]
+        return None if hashes is None else may_contain_mask(blocks, hashes[0]) & hashes[1]
 
 
 _FEW_ROWS = 10_000
@@ -289,10 +289,10 @@ class DeleteTests:
         """The deletes that may hide some of the rows; None if one of them hides all."""
         predicates: Sequence[Conjunction] | None = self.predicates
         if judge_predicates:
-            predicates = undecided((each, rows.judge(each.predicate)) for each in self.predicates)
+            predicates = undecided_deletes((each, rows.judge(each.predicate)) for each in self.predicates)
         if predicates is None:
             return None
-        lookups = undecided((each, each.judge(rows)) for each in self.lookups)
+        lookups = undecided_deletes((each, each.judge(rows)) for each in self.lookups)
         return None if lookups is None else DeleteTests(tuple(predicates), tuple(lookups))
 
 
@@ -313,7 +313,7 @@ class Deletes:
 
     def judge_keys(self, columns: tuple[int, ...], rows: RowBounds) -> StatsVerdict:
         """Judges whether the deletes by keys over these columns hide all, some or none of the rows."""
-        maybe = undecided((lookup, lookup.judge(rows)) for lookup in self.lookups[columns])
+        maybe = undecided_deletes((lookup, lookup.judge(rows)) for lookup in self.lookups[columns])
         if maybe is None:
             return StatsVerdict.ALWAYS
         return StatsVerdict.MAYBE if maybe else StatsVerdict.NEVER

@@ -17,7 +17,7 @@ from pyarrow import types as t
 
 from dolmen.base.runtime import Runtime
 from dolmen.errors import SchemaError
-from dolmen.format.chunk_locations import PARQUET_MAGIC, GroupSums, SpliceSource, moved_sums
+from dolmen.format.chunk_locations import PARQUET_MAGIC, GroupSums, SpliceSource, move_sums
 from dolmen.format.entries import DataFile
 from dolmen.format.layout import data_key
 from dolmen.format.manifest import TableEntry
@@ -154,7 +154,7 @@ class SplicedObject(Generic[Output]):
         """Finishes the file and makes the object visible; returns its entry, not yet stamped."""
         start = self._position
         behind, encoded = move_groups(self._groups, start)
-        states, pages = moved_sums(self._sums, self._differences)
+        states, pages = move_sums(self._sums, self._differences)
         footer = pages.encode() if len(pages.lengths) else b""
         footer += ChunkSums(tuple(states), crc32(behind, self._state), start + len(behind)).encode()
         metadata = FooterParts(written_frame(self._entry.schema.arrow), ()).encode(encoded, self._rows)

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from dolmen.base.units import MIB
 from dolmen.errors import LimitError, SchemaError
 from dolmen.format.delete_object import Keys, keys_from_arrow
-from dolmen.format.schema import Field, Schema, own_names, same_names, storable
+from dolmen.format.schema import Field, Schema, own_names, same_names, stored_type
 from dolmen.format.types import one_array, to_json, to_mask, to_plain
 from dolmen.predicate.ast import And, Column, Compare, Constant, In, Literal, Predicate
 from dolmen.rows.scan.keys_lookup import codes, is_exact
@@ -161,7 +161,7 @@ def _stored_type(field: pa.Field, table_types: dict[str, pa.DataType]) -> pa.Dat
     if pa.types.is_null(field.type):
         return table_types.get(field.name, pa.string())
     try:
-        return storable(field.type)
+        return stored_type(field.type)
     except SchemaError as error:
         if field.name in table_types and pa.types.is_nested(field.type):  # with nothing but NULL at some position
             return table_types[field.name]
