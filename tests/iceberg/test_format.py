@@ -19,7 +19,7 @@ from dolmen.errors import CorruptionError
 from dolmen.format.entries import ColumnStats, DataFile, column_stats
 from dolmen.format.schema import Field, Schema
 from dolmen.format.types import TYPES, Plain
-from dolmen.iceberg.file_groups import position_delete_file, puffin_file, vector_blob
+from dolmen.iceberg.file_groups import encode_position_deletes, encode_puffin, encode_vector_blob
 from dolmen.iceberg.manifests import (
     FileEntry,
     ManifestBody,
@@ -269,14 +269,14 @@ def test_what_is_no_manifest_is_damage(body: bytes) -> None:
 
 def test_a_deletion_vector_is_laid_out_as_the_specification_says() -> None:
     positions = BitMap([1, 5, 70_000])
-    blob = vector_blob(positions)
+    blob = encode_vector_blob(positions)
     (length,) = struct.unpack(">I", blob[:4])
     assert length == len(blob) - 8
     assert blob[4:8] == b"\xd1\xd3\x39\x64"
     assert struct.unpack("<QI", blob[8:20]) == (1, 0)
     assert BitMap.deserialize(blob[20:-4]) == positions
     assert struct.unpack(">I", blob[-4:]) == (zlib.crc32(blob[4:-4]),)
-    file = puffin_file(blob, "s3://b/data/x.parquet", 3)
+    file = encode_puffin(blob, "s3://b/data/x.parquet", 3)
     assert file[:4] == file[-4:] == b"PFA1"
     size, flags = struct.unpack("<II", file[-12:-4])
     assert flags == 0
@@ -288,7 +288,7 @@ def test_a_deletion_vector_is_laid_out_as_the_specification_says() -> None:
 
 
 def test_position_deletes_are_sorted_and_have_the_reserved_ids() -> None:
-    body = position_delete_file({"s3://b/z": BitMap([3, 1]), "s3://b/a": BitMap([9])})
+    body = encode_position_deletes({"s3://b/z": BitMap([3, 1]), "s3://b/a": BitMap([9])})
     found = pq.read_table(pa.BufferReader(body))
     assert found.to_pylist() == [
         {"file_path": "s3://b/a", "pos": 9},

@@ -25,15 +25,15 @@ DELETES: tuple[Mutation, ...] = (
         "fresh files have every delete behind them",
         "a fresh file's applied_through is its own statement's T, so that later deletes of the same commit hide its rows",
         "commit/statements/row_changes.py",
-        "            files=(*entry.files, *(file.stamped(ts) for file in files)),\n",
-        "            files=(*entry.files, *(file.stamped(ts + 16) for file in files)),\n",
+        "            files=(*entry.files, *(file.stamp(ts) for file in files)),\n",
+        "            files=(*entry.files, *(file.stamp(ts + 16) for file in files)),\n",
     ),
     mutation(
         "keys deleted twice are remembered by their first delete",
         "all keys tombstones are one lookup, value -> GREATEST T",
         "rows/scan/keys_lookup.py",
-        "            ts, found, order = np.maximum.reduceat(ts, firsts), found[firsts], order[firsts]\n",
-        "            ts, found, order = np.minimum.reduceat(ts, firsts), found[firsts], order[firsts]\n",
+        "            ts, key_codes, order = np.maximum.reduceat(ts, firsts), key_codes[firsts], order[firsts]\n",
+        "            ts, key_codes, order = np.minimum.reduceat(ts, firsts), key_codes[firsts], order[firsts]\n",
     ),
     mutation(
         "the first of equal keys wins in an upsert",
@@ -53,15 +53,15 @@ DELETES: tuple[Mutation, ...] = (
         "a tombstone is dropped without checking segments",
         "a segment that is not loaded counts as a live file with the least applied_through of its files",
         "commit/statements/background.py",
-        '    lagging: list[DataFile | Segment] = [*entry.segments_of("files"), *entry.files]\n',
-        "    lagging: list[DataFile | Segment] = [*entry.files]\n",
+        '    parts: list[DataFile | Segment] = [*entry.segments_of("files"), *entry.files]\n',
+        "    parts: list[DataFile | Segment] = [*entry.files]\n",
     ),
     mutation(
         "a segment of tombstones is dropped with its oldest",
         "a segment of tombstones is dropped only when the youngest in it is resolved",
         "commit/statements/background.py",
-        'gone = [s for s in entry.segments_of("tombstones") if settled is None or s.greatest <= settled]',
-        'gone = [s for s in entry.segments_of("tombstones") if settled is None or s.least <= settled]',
+        'unneeded = [s for s in entry.segments_of("tombstones") if least is None or s.greatest <= least]',
+        'unneeded = [s for s in entry.segments_of("tombstones") if least is None or s.least <= least]',
     ),
     mutation(
         "resolution marks files through the version it lands on",
@@ -74,8 +74,8 @@ DELETES: tuple[Mutation, ...] = (
         "resolution marks segments that it has read only in part",
         "a segment's resolved_through covers every live file in it",
         "maintenance/resolution.py",
-        "        if not self.stopped:\n            self.segments += [own",
-        "        if self.entry is not None:\n            self.segments += [own",
+        "        if not self.stopped:\n            self.segments += [key",
+        "        if self.entry is not None:\n            self.segments += [key",
     ),
     mutation(
         "resolution replaces the vector of another commit",
@@ -103,9 +103,9 @@ DELETES: tuple[Mutation, ...] = (
         "a delete by position skips files that were compacted in the meantime",
         "a delete by position whose files were replaced is planned again",
         "commit/statements/row_changes.py",
-        "        if gone := self.positions.keys() - files.keys():\n"
+        "        if lost := self.positions.keys() - files.keys():\n"
         "            raise ConflictError(\n"
-        '                f"table {self.name!r}: {len(gone)} files, {min(gone)} first, were replaced since the delete was planned"\n'
+        '                f"table {self.name!r}: {len(lost)} files, {min(lost)} first, were replaced since the delete was planned"\n'
         "            )\n"
         "        vectors: dict[str, tuple[DataFile, Vector]] = {}\n"
         "        for path, positions in self.positions.items():\n",
@@ -118,9 +118,9 @@ DELETES: tuple[Mutation, ...] = (
         "a delete by position of compacted files takes the same positions of another file",
         "a delete by position whose files were replaced is planned again",
         "commit/statements/row_changes.py",
-        "        if gone := self.positions.keys() - files.keys():\n"
+        "        if lost := self.positions.keys() - files.keys():\n"
         "            raise ConflictError(\n"
-        '                f"table {self.name!r}: {len(gone)} files, {min(gone)} first, were replaced since the delete was planned"\n'
+        '                f"table {self.name!r}: {len(lost)} files, {min(lost)} first, were replaced since the delete was planned"\n'
         "            )\n",
         "        for path in self.positions.keys() - files.keys():\n"
         "            live = list(LiveFiles.of(entry, draft.segments))\n"
@@ -173,8 +173,8 @@ DELETES: tuple[Mutation, ...] = (
         "of two pairs of a file the older one is used",
         "of two pairs of a file the one with the greater (applied_through, cardinality) is newer",
         "entries/segments/live.py",
-        "        if known is None or pair_of(known) < pair_of(overlay):\n",
-        "        if known is None or pair_of(known) > pair_of(overlay):\n",
+        "        if earlier is None or pair_of(earlier) < pair_of(overlay):\n",
+        "        if earlier is None or pair_of(earlier) > pair_of(overlay):\n",
     ),
     mutation(
         "a pair is replaced by a smaller one",
@@ -187,57 +187,57 @@ DELETES: tuple[Mutation, ...] = (
         "rows expire by a time to live that is no longer set",
         "an expiry is committed only if its time to live is still set",
         "maintenance/ttl.py",
-        '    unit.add(Expect(name, entry.uuid, entry.properties, ["ttl"]))  # rows with a longer ttl now must live\n',
+        '    unit.add(Expect(name, entry.uuid, entry.properties, ["ttl"]))  # if the ttl became longer, these rows must live\n',
         "",
     ),
     mutation(
         "of equal sequences the later change is applied",
         "a change applies only if its sequence is GREATER than the last one of its key",
         "ingest/cdc/apply_changes.py",
-        "pc.or_(pc.greater(own, theirs), again)",
-        "pc.or_(pc.greater_equal(own, theirs), again)",
+        "pc.or_(pc.greater(sequences, latest), is_same_file)",
+        "pc.or_(pc.greater_equal(sequences, latest), is_same_file)",
     ),
     mutation(
         "changes with sequences within those of the table are applied without a comparison",
         "a file is applied without a comparison only if its sequences are ABOVE all sequences of the table",
         "commit/statements/row_changes.py",
-        "    return all(value < least for value in known)\n",
-        "    return all(value <= least for value in known)\n",
+        "    return all(value < least for value in values)\n",
+        "    return all(value <= least for value in values)\n",
     ),
     mutation(
         "deletes of changes are not remembered",
         "a delete that arrives before an older change of its key is remembered",
         "ingest/cdc/apply_changes.py",
-        "        if remember.num_rows:\n            remembered",
-        "        if remember.num_rows > 1:\n            remembered",
+        "        if memory_rows.num_rows:\n            memory_table",
+        "        if memory_rows.num_rows > 1:\n            memory_table",
     ),
     mutation(
         "a late change does not supply its value to a row that kept an older one",
         "a kept value is that of the last change before it, however late that change arrives",
         "ingest/cdc/previous.py",
-        "            amended |= of_rows >= 0\n",
+        "            amended |= row_sources >= 0\n",
         "",
     ),
     mutation(
         "kept values are not remembered",
         "for each value that is older than its row, the memory records since when it is kept",
         "ingest/cdc/apply_changes.py",
-        "(kept := previous.kept_of(upserts)).num_rows:\n",
-        "(kept := previous.kept_of(upserts)).num_rows > 99:\n",
+        "(kept := previous.select_kept(upserts)).num_rows:\n",
+        "(kept := previous.select_kept(upserts)).num_rows > 99:\n",
     ),
     mutation(
         "changes applied without a comparison are not checked when they rebase",
         "each rebase checks changes that were applied without a comparison",
         "commit/statements/row_changes.py",
-        "        if self.above is not None and not all_above(entry, field, self.above):\n",
+        "        if self.above is not None and not is_above_all(entry, field, self.above):\n",
         "        if self.above is not None and not field:\n",
     ),
     mutation(
         "a file is pruned although its greatest value matches",
         "statistics prune a file only if no row of it can match: a value at its bounds can",
         "predicate/prune.py",
-        "    found: Fact = a is None or b is None or a <= b\n",
-        "    found: Fact = a is None or b is None or a < b\n",
+        "    may_be: Fact = a is None or b is None or a <= b\n",
+        "    may_be: Fact = a is None or b is None or a < b\n",
     ),
     mutation(
         "a delete removes rows with NULL where statistics match all other rows",

@@ -17,7 +17,7 @@ PAST: tuple[Mutation, ...] = (
     mutation(
         "the manifest of a tagged version goes with those around it",
         "manifests before the horizon go, but for those that tags name",
-        "maintenance/gc/mark.py",
+        "maintenance/gc/deletion.py",
         "            if parsed is None or info.key in tagged:\n",
         "            if parsed is None:\n",
     ),
@@ -46,8 +46,8 @@ PAST: tuple[Mutation, ...] = (
         "versions expire though a cursor has not seen them",
         "the horizon stops at a durable cursor, also at one that was made after the plan",
         "commit/statements/background.py",
-        "        draft.horizon = max(base.horizon, min([self.horizon, *held]), self.forced)\n",
-        "        draft.horizon = max(base.horizon, self.horizon, self.forced, *[0 for _ in held])\n",
+        "        draft.horizon = max(base.horizon, min([self.horizon, *cursor_versions]), self.forced)\n",
+        "        draft.horizon = max(base.horizon, self.horizon, self.forced, *[0 for _ in cursor_versions])\n",
     ),
     mutation(
         "a lost tag lets go of nothing",
@@ -88,7 +88,7 @@ PAST: tuple[Mutation, ...] = (
         "a restored table does not get its memory of deleted keys",
         "the memory of a table of changes comes back with it",
         "commit/statements/catalog.py",
-        "            found[check_table_name(memory_name(name))] = memory\n",
+        "            entries[check_table_name(memory_name(name))] = memory\n",
         "            assert memory_name(name)\n",
     ),
     mutation(

@@ -80,7 +80,7 @@ class Table:
             vector=random_vector(self.rng, old.rows) if self.rng.random() < 0.8 else None,
             erasing=self.rng.choice([old.erasing, 0, self.clock]),
         )
-        if not old.newer_pair(new.applied_through, new.vector):
+        if not old.is_older_than(new.applied_through, new.vector):
             return
         self.model[name] = new
         if any(file.uuid == name for file in self.entry.files):
@@ -159,8 +159,8 @@ def test_live_files_are_those_of_a_plain_model_through_any_history() -> None:
             rng.choice([f"x BETWEEN {first} AND {first + 5}", f"s = '{first:03}' OR x IS NULL"]), SCHEMA, now_us=0
         )
         expected = [file for file in live if may_hold_matches(file, where, SCHEMA)]
-        assert list(live.matching(where)) == expected, seed
-        assert list(live.matching(None)) == list(live), seed
+        assert list(live.find_matching(where)) == expected, seed
+        assert list(live.find_matching(None)) == list(live), seed
         kinds |= {segment.kind for segment in table.entry.segments}
     assert kinds == {"files", "overlays", "removed"}
 
@@ -226,16 +226,16 @@ def test_segments_that_cannot_match_are_not_fetched() -> None:
         table.spill("files")
     table.append(slice(80, 85))
     table.store.reset()
-    found = list(table.live().matching(parse("x BETWEEN 44 AND 47", SCHEMA, now_us=0)))
+    found = list(table.live().find_matching(parse("x BETWEEN 44 AND 47", SCHEMA, now_us=0)))
     assert [file.stats[1].min for file in found] == [40, 45]
     assert table.store.gets == 1
-    assert list(table.live().matching(parse("x > 500", SCHEMA, now_us=0))) == []
+    assert list(table.live().find_matching(parse("x > 500", SCHEMA, now_us=0))) == []
     assert table.store.gets == 1
 
 
 def test_tombstones_are_listed_oldest_first_spilled_or_not() -> None:
     table = Table(random.Random(1))
-    all_ = [tombstone().stamped(ts) for ts in range(1, 6)]
+    all_ = [tombstone().stamp(ts) for ts in range(1, 6)]
     table.change(tombstones=tuple(all_))
     table.spill("tombstones", 2)
     table.spill("tombstones", 2)

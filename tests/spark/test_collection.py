@@ -19,8 +19,7 @@ from dolmen import Database
 from dolmen.commit.head import context_of
 from dolmen.errors import CorruptionError, InputError, VersionExpiredError
 from dolmen.maintenance.gc.collection import collect
-from dolmen.maintenance.gc.deletion import stable_code, stable_codes
-from dolmen.maintenance.gc.mark import mark, split_mark
+from dolmen.maintenance.gc.mark import mark, split_mark, stable_code, stable_codes
 from dolmen.spark import spark_upkeep
 from dolmen.spark.spark_upkeep import SparkMarker, check_codes, gc
 from support.aging import DEFAULTS
@@ -77,7 +76,7 @@ def test_spark_marks_what_the_core_marks_and_the_same_objects_go(
 ) -> None:
     seed = SEED + place
     print(f"DOLMEN_TEST_SEED={seed}")
-    monkeypatch.setattr("dolmen.maintenance.gc.mark.ENTRIES_TOGETHER", 20)
+    monkeypatch.setattr("dolmen.maintenance.gc.mark.PART_ENTRIES", 20)
     life = life if seed == FIXED else grown(seed)
     db, other = directory(life, tmp_path), directory(life, tmp_path, "other")
     manifest, segments = context_of(db).head.refresh().manifest, context_of(db).segments

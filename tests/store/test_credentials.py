@@ -64,7 +64,7 @@ def test_those_in_an_endpoint_are_never_shown(endpoint: str, monkeypatch: pytest
         lambda: dolmen.open(f"s3a://user:{SECRET}@bucket/x"),
         lambda: dolmen.open(f"s3:user:{SECRET}@bucket/x"),
         lambda: dolmen.open(f"file://user:{SECRET}@host/x"),
-        lambda: open_queue(f"http://user:{SECRET}@127.0.0.1:1/1/q", hasty()).waiting(),
+        lambda: open_queue(f"http://user:{SECRET}@127.0.0.1:1/1/q", hasty()).count_waiting(),
         lambda: open_queue(f"https://user:{SECRET}@host/q.fifo"),
         lambda: open_queue(f"ftp://user:{SECRET}@host/q"),
         lambda: DropSource.of(f"https://user:{SECRET}@host/bucket"),

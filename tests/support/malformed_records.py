@@ -98,7 +98,7 @@ MALFORMED_RECORDS: list[MalformedFile] = [
     whole("wrong name", "avro.csv", _AVRO, "Avro"),
     whole("stored", "numbers.avro", _written("long", [1, 2]), "no records"),
     whole("stored", "union.avro", _avro({"id": ["long", "string"]}, {"id": 1}, {"id": "a"}), "union"),
-    whole("stored", "recursive.avro", _avro({"id": "long", "next": ["null", "user"]}, {"id": 1, "next": None}), "holds itself"),
+    whole("stored", "recursive.avro", _avro({"id": "long", "next": ["null", "user"]}, {"id": 1, "next": None}), "contains itself"),
     whole("unknown column", "unknown-column.avro", _avro({"id": "long", "nmae": "string"}, {"id": 1, "nmae": "a"}), "column 'nmae'"),
     whole("other kind", "string-as-integer.avro", _avro({"id": "string"}, {"id": "1"}), "text", column="id"),
     value("null-id.avro", _avro({"id": ["null", "long"]}, {"id": 1}, {"id": None}), "not nullable", 2, "id", "null"),

@@ -97,7 +97,7 @@ _MESSAGES = [
     _message("a member twice", '{"table": "a", "table": "b", "where": "x=1"}', "'table'"),
     _message("where twice", '{"table": "a", "where": "x=1", "where": "TRUE"}', "'where'"),
     _message("a column twice", '{"table": "a", "where": {"x": 1, "x": 2}}', "'x'"),
-    _message("a member twice among 20,000", '{"where": {' + ", ".join(f'"c{n}": 1' for n in range(20_000)) + ', "c19999": 2}}', "'c19999' stands"),
+    _message("a member twice among 20,000", '{"where": {' + ", ".join(f'"c{n}": 1' for n in range(20_000)) + ', "c19999": 2}}', "'c19999' is in an object"),
     _message("half a surrogate pair", '{"table": "a", "keys": ["\\ud83d"]}', "surrogate"),
     _message("half a surrogate pair as a column", '{"table": "a", "where": {"\\udc00": 1}}', "surrogate"),
     # not a request

@@ -143,9 +143,9 @@ _ANY_NUMBER = "its schema allows any number of values in a few bytes"
 
 
 def _takes_bytes(schema: Any, records: set[str]) -> bool:
-    """Whether each value of a schema takes at least one byte. A partition may not: it can have no fields.
+    """True if each value of a schema takes at least one byte. A partition without fields takes none.
 
-    Raises ValueError if a list's items take no bytes, or a record is used twice or in itself, which no manifest does.
+    Raises ValueError if a list's items take no bytes, or a record is used twice or in itself: no manifest does that.
     """
     if isinstance(schema, list):
         for branch in schema:
@@ -167,7 +167,7 @@ def _takes_bytes(schema: Any, records: set[str]) -> bool:
         return bool(schema["size"] > 0)
     if kind in ("record", "error"):
         records.add(schema["name"])
-        takes = [_takes_bytes(field["type"], records) for field in schema["fields"]]  # all are checked
+        takes = [_takes_bytes(field["type"], records) for field in schema["fields"]]  # a list, to check every field
         return any(takes)
     return kind == "enum" or _takes_bytes(kind, records)
 
@@ -192,7 +192,7 @@ def deleted_positions(
     A deletion vector replaces the position deletes of its file. Position deletes apply to files whose sequence number
     is not greater than theirs.
     """
-    found: dict[str, BitMap] = {}
+    deleted: dict[str, BitMap] = {}
     vectors = [file for file in deletes if file.blob is not None]
 
     def positions(file: IcebergFile) -> tuple[IcebergFile, dict[str, BitMap] | str]:
@@ -211,16 +211,16 @@ def deleted_positions(
         if isinstance(result, str):
             refusals.add(file.path, f"its deletes cannot be read: {result}")
             continue
-        for path, own in result.items():
+        for path, bitmap in result.items():
             name = label(path)
             target = data.get(name)
             if target is None or target.sequence > file.sequence or (file.blob is None and name in with_vectors):
                 continue
-            if own and own.max() >= target.rows:
-                refusals.add(file.path, f"it deletes row {own.max():,} of a file with {target.rows:,} rows")
+            if bitmap and bitmap.max() >= target.rows:
+                refusals.add(file.path, f"it deletes row {bitmap.max():,} of a file with {target.rows:,} rows")
                 continue
-            found[name] = found[name] | own if name in found else own
-    return found
+            deleted[name] = deleted[name] | bitmap if name in deleted else bitmap
+    return deleted
 
 
 def _vector(body: bytes, length: int) -> BitMap:
@@ -254,5 +254,5 @@ def _position_deletes(body: bytes, size: int) -> Iterator[tuple[str, BitMap]]:
     codes = paths.indices.to_numpy()
     order = np.argsort(codes, kind="stable")
     ends = np.searchsorted(codes[order], np.arange(len(paths.dictionary)), side="right")
-    for path, own in zip(paths.dictionary.to_pylist(), np.split(positions[order], ends[:-1]), strict=True):
-        yield path, BitMap(own.astype(np.uint32))
+    for path, positions_here in zip(paths.dictionary.to_pylist(), np.split(positions[order], ends[:-1]), strict=True):
+        yield path, BitMap(positions_here.astype(np.uint32))

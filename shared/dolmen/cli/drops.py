@@ -38,7 +38,7 @@ from dolmen.ingest.reject_listing import (
     read_report,
     read_reports,
 )
-from dolmen.ingest.reject_listing import earlier_retries as retries
+from dolmen.ingest.reject_listing import read_retries as retries
 from dolmen.ingest.reject_listing import retry as put_back
 from dolmen.ingest.rejects import ROWS_SUFFIX
 from dolmen.service.functions.function_settings import FunctionSettings
@@ -309,12 +309,12 @@ def retry(
     for key in chosen:
         done = put_back(store, key, runtime, landing=landing, table=to_table, force=force)
         if as_json:
-            print_json({"key": done.key, "as": done.url, "rows": done.rows, "left": done.left})
+            print_json({"key": done.key, "as": done.url, "rows": done.rows, "left": done.unwritten})
             continue
         rows = "" if done.rows is None else f" ({count_text(done.rows, 'row')})"
         say(f"{done.key} is dropped again as {done.url}{rows}")
-        if done.left:
-            left = count_text(done.left, "row")
+        if done.unwritten:
+            left = count_text(done.unwritten, "row")
             say(f"  {left} of it cannot be put back unchanged: dolmen rejected show {done.key}")
 
 
@@ -356,7 +356,7 @@ def _head(store: ObjectStore, key: str, report: dict[str, Any]) -> Iterator[str]
         return
     try:
         format = detect(key)
-        if not format.known.is_text:
+        if not format.traits.is_text:
             return
         open_it = partial(open_reject, store, key, report, shared_runtime())
         with SourceFile(open_it, format, key, ReadOptions(max_bytes=_HEAD_BYTES)).text() as stream:

@@ -105,7 +105,7 @@ def _input(name: str, kind: FileKind | None, options: ReadOptions, stack: ExitSt
         if kind is None:
             raise InputError("standard input has no name that shows its format: give --format csv, jsonl, ...")
         format = Format(kind)
-        opened = _standard_input(stack, copied=again or not format.known.is_text)
+        opened = _standard_input(stack, copied=again or not format.traits.is_text)
         return Input(SourceFile(opened, format, "standard input", options))
     if parts := split_object_url(name):
         return Input(SourceFile(_object(name, *parts), detect(name, kind), name, options))

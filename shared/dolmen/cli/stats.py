@@ -317,7 +317,7 @@ def report(
     The page needs no other file, and has no values of rows. With --json its figures are printed, and a page is written
     only if --output names a file. Reads metadata only.
     """
-    from dolmen.ingest.formats.export import open_whole
+    from dolmen.ingest.formats.export import open_for_replacement
     from dolmen.ingest.pipeline_health import look_at_pipeline
 
     page = DEFAULT_PAGE if output is None and not as_json else output
@@ -330,7 +330,7 @@ def report(
     if page is not None:
         from dolmen.maintenance.health.page import draw_page
 
-        with open_whole(page) as file:
+        with open_for_replacement(page) as file:
             file.write(draw_page(health).encode())
     if as_json:
         print_json(health.to_dict())

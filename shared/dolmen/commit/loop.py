@@ -157,7 +157,7 @@ class _AdaptedChange:
         return not self.found or bool(self.change.applied or self.change.statements)
 
 
-def _first_together(waiting: list[Member], most: int) -> list[Member]:
+def _choose_group(waiting: list[Member], most: int) -> list[Member]:
     """The first changes that can become one version together, at most ``most``.
 
     Background work goes alone, because it makes no version if it has nothing to do. A message must not become too long.
@@ -199,7 +199,7 @@ class Leader:
         self._sent = ""  # the commit id of a pointer that may have landed
 
     def lead(self) -> None:
-        """Makes attempts until its own change has an outcome. An error of the store is that of all changes involved."""
+        """Makes attempts until its own change has an outcome. All changes involved get an error of the store."""
         try:
             self._begin()
             while self._own.outcome is None:
@@ -306,7 +306,7 @@ class Leader:
         """
         base, segments = self._base.manifest, self._head.segments
         members, draft, adapted = (
-            _first_together(self._queue.all(), self._most),
+            _choose_group(self._queue.all(), self._most),
             Draft(base, segments),
             list[_AdaptedChange](),
         )
@@ -314,7 +314,7 @@ class Leader:
             try:
                 # Requests that are applied already leave the change before anything is compared with the base.
                 found = member.change.already_applied(draft.base, segments)
-                change = member.change.without(set(found))
+                change = member.change.without_requests(set(found))
                 each = _AdaptedChange(member, change, member.already | found)
                 if each.has_work:
                     if change.is_prepared:  # it may read rows of the changes before it: their files must be stored
@@ -322,19 +322,19 @@ class Leader:
                             if other.has_work and other.member.uploads.files:
                                 self._record_upload(other)
                                 other.member.uploads.upload_files()
-                    member.uploads.beside = [other.member.uploads for other in adapted]
+                    member.uploads.earlier = [other.member.uploads for other in adapted]
                     each.change = change = change.prepare(draft, member.uploads)
                     if len(members) > 1:  # applied to a copy: an error must leave no trace in the draft of the others
                         tried = draft.copy()
                         effects = change.apply(tried, draft.base.commit_ts + 1)
-                        draft = tried.following(effects.commit_ts, effects.applied)
+                        draft = tried.next_draft(effects.commit_ts, effects.applied)
             except Error as error:
                 if adapted:  # perhaps an error because of these: it waits for the next version
                     continue
                 if self._is_final(member, error):
                     self._queue.end(member, error)
                 return []
-            # If this version does not land, the requests that it applies are not applied. Those of the base are.
+            # Only requests that the base has applied are certain: this version may not land.
             if all(version <= base.version for version in found.values()):
                 member.already, member.change = each.found, change  # true whatever becomes of this attempt
                 if not each.has_work:

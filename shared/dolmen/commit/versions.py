@@ -60,7 +60,7 @@ def manifest_at_version(head: Head, newest: Manifest, version: int) -> Manifest:
     if not 1 <= version <= newest.version:
         raise VersionNotFoundError(f"no version {version}: the newest is {newest.version}")
     if version < newest.horizon:
-        if key := newest.tagged(version):
+        if key := newest.tagged_manifest(version):
             return read_tagged(head, version, key)
         raise VersionExpiredError(f"version {version} has expired: the oldest kept is {newest.horizon}")
     if version == newest.version:
@@ -119,7 +119,7 @@ def manifest_at_time(
         )
     if newest.created_at <= timestamp_us:
         return newest
-    for entry in chain(reversed(newest.history), _spilled_at(head, newest, timestamp_us)):
+    for entry in chain(reversed(newest.history), _spilled_history(head, newest, timestamp_us)):
         if entry.created_at <= timestamp_us and entry.version >= newest.horizon:
             return manifest_of(head, entry)
     if newest.horizon > 1:
@@ -128,12 +128,11 @@ def manifest_at_time(
 
 
 def is_settled(base: Base, timestamp_us: int) -> bool:
-    """Whether no commit can change any more which version was the newest at a time: there is a later version, or 20
-    minutes have passed."""
+    """Whether it is final which version was the newest at a time: a later one exists, or 20 minutes have passed."""
     return base.manifest.created_at > timestamp_us or timestamp_us <= base.date_us - SETTLED_AFTER_US
 
 
-def _spilled_at(head: Head, newest: Manifest, timestamp_us: int) -> Iterator[HistoryEntry]:
+def _spilled_history(head: Head, newest: Manifest, timestamp_us: int) -> Iterator[HistoryEntry]:
     """History in segments, newest first, without segments that are entirely younger: at most two GETs."""
     segments = newest.segments_of("history")
     for index in range(len(segments) - 1, -1, -1):
@@ -159,15 +158,15 @@ def newest_at(head: Head, manifest: Manifest, time_us: int) -> int:
     """The version that was the newest at a time; 0 if there was none, or if it has left the history."""
     if manifest.created_at <= time_us:
         return manifest.version
-    found = _last(manifest.history, time_us)
+    version = _last(manifest.history, time_us)
     segments = manifest.segments_of("history")
     for index in range(len(segments) - 1, -1, -1):
-        if found:
+        if version:
             break
         if index and segments[index - 1].created_at > time_us:
             continue  # all entries of this segment are younger
-        found = _last(head.segments.history(segments[index]), time_us)
-    return found
+        version = _last(head.segments.history(segments[index]), time_us)
+    return version
 
 
 def _last(history: Sequence[HistoryEntry], time_us: int) -> int:

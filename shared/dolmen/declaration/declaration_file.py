@@ -39,7 +39,7 @@ from dolmen.format.evolution import check_comment
 from dolmen.format.ingest_properties import INGEST_PROPERTIES, TABLE_PROPERTIES, check_table_properties
 from dolmen.format.layout import check_table_name
 from dolmen.format.properties import DATABASE_PROPERTIES, check_properties
-from dolmen.format.schema import MAX_DEPTH, Field, Schema, is_nested, storable
+from dolmen.format.schema import MAX_DEPTH, Field, Schema, is_nested, stored_type
 from dolmen.format.types import TYPES, Json, from_json, short_type, type_of
 from dolmen.predicate.constants import scalar_from_text
 from dolmen.predicate.domains import Domain, domain_of
@@ -447,7 +447,7 @@ _FORMS = {
 
 def parse_default(column: pa.Field, text: str) -> pa.Scalar:
     """Parses a default. Raises InputError if it is not a value of the column's type, or the type has no defaults."""
-    stored = storable(column.type)
+    stored = stored_type(column.type)
     if is_nested(stored):
         raise InputError(f"column {column.name!r} of type {short_type(stored)} can have no default other than NULL")
     text, domain = arguments.text("default", text), domain_of(stored)

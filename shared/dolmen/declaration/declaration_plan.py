@@ -43,7 +43,7 @@ from dolmen.format.evolution import (
 )
 from dolmen.format.ingest_properties import TABLE_PROPERTIES
 from dolmen.format.manifest import TableEntry
-from dolmen.format.properties import DATABASE_PROPERTIES, Property, columns_named, value_of, with_renamed_column
+from dolmen.format.properties import DATABASE_PROPERTIES, Property, named_columns, value_of, with_renamed_column
 from dolmen.format.schema import Field, Schema, own_names
 from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.unit_of_work import Commit
@@ -137,7 +137,7 @@ def _spell(table: DeclaredTable, existing: Schema) -> DeclaredTable:
     """A declared table with its columns spelled as in the existing table, which ignores case."""
     names, properties = own_names(table.schema.names, existing), dict(table.properties)
     for column, own in zip(table.schema.names, names, strict=True):
-        for used in columns_named(properties):
+        for used in named_columns(properties):
             if used.lower() == column.lower():
                 properties = with_renamed_column(properties, used, own)
     return replace(

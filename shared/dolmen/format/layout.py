@@ -20,7 +20,7 @@ from dolmen.errors import CorruptionError, InvalidNameError, UnsupportedFormatEr
 T = TypeVar("T")
 
 CLOCK_STEP_US = 1_000_000
-"""Servers tell the time in whole seconds: what was dropped within this time after a request may have been before it."""
+"""Servers tell the time in whole seconds: a file with a time up to this long after a request may be older."""
 FORMAT_VERSION = 1
 POINTER = "_latest_manifest"
 
@@ -265,7 +265,7 @@ class Turn(msgspec.Struct, frozen=True):
     """Asks all writers but one to wait for the next version (``dolmen.commit.head``).
 
     Args:
-        id: 32 hexadecimal digits, random, by which the writer whose turn it is knows it.
+        id: 32 random hexadecimal digits, by which the writer recognizes its own turn.
         ms: how long the others wait at most, in milliseconds after they have read it.
     """
 
@@ -302,7 +302,7 @@ class Pointer(msgspec.Struct, frozen=True):
 
 
 class Tag(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A name for one version, which stays with all that it needs.
+    """A name for one version, which keeps that version and all that it needs.
 
     Args:
         manifest, created_at: of the version, because histories forget expired versions.
@@ -329,7 +329,7 @@ class Cursor(msgspec.Struct, frozen=True):
     age_us: int
 
     def holds(self, now_us: int) -> bool:
-        """Whether versions may not expire at this time, because its reader may still come."""
+        """Whether the cursor keeps versions at this time, because its reader may still come back."""
         return now_us <= self.moved_at + self.age_us
 
 

@@ -32,7 +32,7 @@ from dolmen.format.types import Json
 HISTORY_LENGTH = 64
 """The earlier commits that stay in a manifest, whatever its size, if the database has a budget of its own for it."""
 SHORT_HISTORY = 16
-"""The earlier commits that stay in any manifest: most writers find there what has become of a commit of theirs."""
+"""The earlier commits that stay in any manifest: most writers find the outcome of their commit there."""
 PREDICATE_EXPRESSIONS = "predicate-expressions"
 """Tombstones may compute with columns: predicates may have nodes of kind ``call``."""
 COLUMN_DEFAULTS = "column-defaults"
@@ -208,7 +208,7 @@ class TableEntry(msgspec.Struct, frozen=True, omit_defaults=True):
         removed: uuids of files whose entries are in segments, and which are not part of the table any more.
         section: of an idle table, the segment that holds its whole entry (and others'). Beside it are only uuid, epoch,
             the two timestamps of deletes, and what tells whether an erasure reaches it: source, origins, subject.
-        source, origins: uuids of the table that it was cloned from, and of those before, the nearest first.
+        source, origins: uuids of the table that it was cloned from, and of that one's sources, nearest first.
     """
 
     uuid: str
@@ -384,20 +384,20 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         try:
             return self.tables[name]
         except KeyError:
-            there = ", ".join(sorted(self.tables)) or "none"
-            raise TableNotFoundError(f"no table {name!r} in version {self.version}; tables: {there}") from None
+            names = ", ".join(sorted(self.tables)) or "none"
+            raise TableNotFoundError(f"no table {name!r} in version {self.version}; tables: {names}") from None
 
     def name_of(self, uuid: str) -> str | None:
         """The name of the table with this uuid; None if there is none. A renamed table keeps its uuid."""
         return next((name for name, entry in self.tables.items() if entry.uuid == uuid), None)
 
-    def tagged(self, version: int) -> str | None:
+    def tagged_manifest(self, version: int) -> str | None:
         """Key of a version's manifest if a tag names the version."""
         return next((tag.manifest for tag in self.tags.values() if tag.version == version), None)
 
     def is_kept(self, version: int) -> bool:
         """Whether a version may be read: it has not expired, or a tag keeps it."""
-        return version >= self.horizon or self.tagged(version) is not None
+        return version >= self.horizon or self.tagged_manifest(version) is not None
 
     def as_history(self) -> HistoryEntry:
         """This commit as an entry in the history of later manifests."""

@@ -43,7 +43,7 @@ _FIRST_DROPPED = re.compile(rf"-retry-[0-9]+-of-([0-9]{{1,18}}|{_UNKNOWN_TIME})(
 
 
 def retry_name(stem: str, ending: str, time: int, dropped_us: int | None) -> str:
-    """The name of a reject's retry, counted from 1; ``Drop.dropped_us`` finds the time of the first drop in it."""
+    """The name of a reject's retry, counted from 1. It has the time of the first drop, for ``Drop.dropped_us``."""
     return f"{stem}-retry-{time}-of-{_UNKNOWN_TIME if dropped_us is None else dropped_us}{ending}"
 
 
@@ -52,11 +52,11 @@ class Drop:
     """An object that was created in a landing bucket.
 
     Args:
-        key: as S3 knows it, not encoded.
+        key: as in S3, not encoded.
         size: in bytes, from the event; 0 if the event lacks it.
-        etag: without quotes; empty only where there is a version.
+        etag: without quotes; empty only if there is a version.
         sequencer: orders the events of one key.
-        created_us: when it was created, microseconds since the epoch, if the event says so.
+        created_us: when it was created, microseconds since the epoch, if the event says.
     """
 
     bucket: str
@@ -82,17 +82,17 @@ class Drop:
 
     @property
     def dropped_us(self) -> int | None:
-        """When its rows were dropped first, if that is known. The name of a reject that was put back has the time."""
-        found = _FIRST_DROPPED.search(self.key)
-        if found is None:
+        """When its rows were first dropped, if known. The name of a retried reject has the time."""
+        match = _FIRST_DROPPED.search(self.key)
+        if match is None:
             return self.created_us
-        return None if found[1] == _UNKNOWN_TIME else min(int(found[1]), self.created_us or int(found[1]))
+        return None if match[1] == _UNKNOWN_TIME else min(int(match[1]), self.created_us or int(match[1]))
 
     @property
     def rejection_id(self) -> str | None:
         """The id under which the rejection of its event is committed: instead of ``id``, never in addition to it.
 
-        None for a drop that was found by listing: it has no event, and every listing is a new try.
+        None for a drop that a listing found: it has no event, and every listing is a new try.
         """
         return f"{self.id}#{self.sequencer}#rejected" if self.sequencer else None
 
@@ -130,23 +130,23 @@ def read_drops(body: str | Mapping[str, Any] | None) -> tuple[list[Drop], Messag
 
 
 def write_notification(records: Iterable[str]) -> str:
-    """One notification of S3 that holds these records, as ``write_record`` returns them."""
+    """Writes one notification of S3 with these records from ``write_record``."""
     return '{"Records":[' + ",".join(records) + "]}"
 
 
 def write_record(drop: Drop) -> str:
     """The record of a notification by which S3 announces a drop, as JSON text; ``read_drops`` reads the same drop."""
-    described: dict[str, object] = {"key": quote_plus(drop.key, safe="/"), "size": drop.size, "eTag": drop.etag}
+    details: dict[str, object] = {"key": quote_plus(drop.key, safe="/"), "size": drop.size, "eTag": drop.etag}
     if drop.version is not None:
-        described["versionId"] = drop.version
+        details["versionId"] = drop.version
     if drop.sequencer is not None:
-        described["sequencer"] = drop.sequencer
+        details["sequencer"] = drop.sequencer
     bucket = {"name": drop.bucket, "arn": f"arn:aws:s3:::{drop.bucket}"}
     record: dict[str, object] = {
         "eventVersion": "2.1",
         "eventSource": "aws:s3",
         "eventName": "ObjectCreated:Put",
-        "s3": {"s3SchemaVersion": "1.0", "bucket": bucket, "object": described},
+        "s3": {"s3SchemaVersion": "1.0", "bucket": bucket, "object": details},
     }
     if drop.created_us is not None:
         record["eventTime"] = (_EPOCH + timedelta(microseconds=drop.created_us)).isoformat()
@@ -200,12 +200,12 @@ def _from_s3(record: Any) -> Drop | None:
     if not name.removeprefix("s3:").startswith("ObjectCreated:"):
         return None
     s3 = _member(record, "s3", Mapping)
-    described = _member(s3, "object", Mapping)
+    details = _member(s3, "object", Mapping)
     try:
-        key = unquote_plus(_member(described, "key", str), errors="strict")
+        key = unquote_plus(_member(details, "key", str), errors="strict")
     except UnicodeDecodeError:
-        raise MessageError("key {} is not URL-encoded UTF-8", described["key"]) from None
-    return _drop(_member(s3, "bucket", Mapping), described, key, "eTag", "versionId", record.get("eventTime"))
+        raise MessageError("key {} is not URL-encoded UTF-8", details["key"]) from None
+    return _drop(_member(s3, "bucket", Mapping), details, key, "eTag", "versionId", record.get("eventTime"))
 
 
 def _from_eventbridge(event: Mapping[str, Any]) -> Drop | None:
@@ -214,14 +214,14 @@ def _from_eventbridge(event: Mapping[str, Any]) -> Drop | None:
     if _member(event, "detail-type", str) != "Object Created":
         return None
     detail = _member(event, "detail", Mapping)
-    described = _member(detail, "object", Mapping)
-    bucket, key = _member(detail, "bucket", Mapping), _member(described, "key", str)
-    return _drop(bucket, described, key, "etag", "version-id", event.get("time"))
+    details = _member(detail, "object", Mapping)
+    bucket, key = _member(detail, "bucket", Mapping), _member(details, "key", str)
+    return _drop(bucket, details, key, "etag", "version-id", event.get("time"))
 
 
-def _drop(bucket: Any, described: Any, key: str, etag_name: str, version_name: str, time: Any) -> Drop:
-    size, etag, version = described.get("size", 0), described.get(etag_name, ""), described.get(version_name)
-    sequencer = described.get("sequencer")
+def _drop(bucket: Any, details: Any, key: str, etag_name: str, version_name: str, time: Any) -> Drop:
+    size, etag, version = details.get("size", 0), details.get(etag_name, ""), details.get(version_name)
+    sequencer = details.get("sequencer")
     name = _member(bucket, "name", str)
     if not DROP_SCHEME.is_bucket(name):
         raise MessageError("bucket name {}", name)
@@ -242,7 +242,7 @@ def _drop(bucket: Any, described: Any, key: str, etag_name: str, version_name: s
 
 
 def _microseconds(time: Any) -> int | None:
-    """Parses a time as AWS writes it; None if it is malformed, as it only serves to measure how late an event is."""
+    """Parses a time as AWS writes it; None if it is malformed: it only measures how late an event is."""
     try:
         moment = datetime.fromisoformat(time)
     except (TypeError, ValueError):

@@ -27,8 +27,8 @@ MAX_TRIES_TOGETHER = 2
 MAX_TABLE_TRIES = 4
 """Deliveries of a drop. If its table does not exist at the last of them, the drop becomes a reject.
 
-Less than the ``maxReceiveCount`` of the queue (template.yaml) and the tries of the local pipeline, so that the last try
-is made before the message would be given up."""
+Less than the ``maxReceiveCount`` of the queue (template.yaml) and the tries of the local pipeline: the last try comes
+before the message is given up."""
 ID_ATTRIBUTE = "dolmen.id"
 SENT_ATTRIBUTE = "dolmen.sent"
 FAILURES_ATTRIBUTE = "dolmen.failures"
@@ -51,13 +51,13 @@ class Message:
     copy an id of its own, and counts from 1.
 
     Args:
-        id: the SQS message id under which it was sent first; None for an event that came without a queue.
-        body: the text of an SQS record, or the event itself; None for a record that has none.
-        tries: how often it was delivered by now without having been postponed, from 1.
-        delivery: the SQS message id of this copy, which the response names; None where it is ``id``.
+        id: the SQS message id of the first copy; None for an event without a queue.
+        body: the text of an SQS record, or the event itself; None for a record without one.
+        tries: how often it was delivered so far and not postponed, from 1.
+        delivery: the SQS message id of this copy, for the response; None if it is ``id``.
         waits: how often it was sent again because the table of one of its drops did not exist.
         crashes: how often it was delivered without a response, because the function died.
-        sent_us: when it was sent first, microseconds since the epoch, if that is known.
+        sent_us: when it was first sent, microseconds since the epoch, if known.
     """
 
     id: str | None
@@ -149,9 +149,9 @@ class BatchRequest:
     """One request of a batch, which is applied exactly once under its id.
 
     Args:
-        digest: of its content.
+        digest: the digest of its content.
         add_to: adds its statements to a transaction, bound to ``id``, and returns the decision. An exception fails
-            this request alone. Called again if the batch is built again.
+            only this request. Called again if the batch is rebuilt.
         rejection_id: the id under which a rejection is committed, instead of ``id``; None if it is never rejected.
     """
 
@@ -168,8 +168,8 @@ class RequestOutcome:
     Args:
         status: ``applied`` by this batch's commit; a ``duplicate`` of one that was applied before or is in this batch
             too; ``rejected``, by this batch's commit or before; ``finished`` without a commit; ``refused``: it cannot
-            be applied, and trying again does not help; ``postponed``: not begun for lack of time; ``failed``: nothing
-            of it is applied, or that is not known.
+            be applied, and a retry does not help; ``postponed``: not begun for lack of time; ``failed``: none of it is
+            applied, as far as is known.
     """
 
     status: RequestOutcomeStatus
@@ -179,7 +179,7 @@ class RequestOutcome:
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """The outcome of each request, in their order, the commit, if there was one, and the transaction of the batch."""
+    """The outcomes of the requests, in order, the commit, if there was one, and the transaction of the batch."""
 
     outcomes: list[RequestOutcome]
     commit: Commit | None
@@ -222,7 +222,7 @@ def apply_together(
             if add_all is None:
                 added = _add_requests(transaction, fresh, outcomes, deadline)
             else:
-                added = _add_at_once(transaction, fresh, outcomes, add_all)
+                added = _add_together(transaction, fresh, outcomes, add_all)
             if added:
                 commit = transaction.commit()
         except Exception as error:  # noqa: BLE001 - reported with every request of the commit
@@ -230,13 +230,13 @@ def apply_together(
                 failed = RequestOutcome("failed", error=error)
                 outcomes = {**{request.id: failed for request in waiting}, **outcomes}
                 break
-            continue  # built again on the newest version, where each request meets the changes by itself
+            continue  # rebuild on the newest version, where each request meets the changes on its own
         for request in waiting:
             if decision := added.get(request.id):
                 assert commit is not None
-                outcomes[request.id] = _committed(request, decision, commit)
+                outcomes[request.id] = _committed_outcome(request, decision, commit)
         break
-    results = [_outcome(request, leaders[request.id], outcomes[request.id]) for request in requests]
+    results = [_outcome_in_batch(request, leaders[request.id], outcomes[request.id]) for request in requests]
     return BatchResult(results, commit if commit and commit.commit_id else None, transaction)
 
 
@@ -254,7 +254,7 @@ def _finish_applied(
     for request in waiting:
         before, rejected = applied.get(request.id), applied.get(request.rejection_id or "")
         if before is not None:
-            outcomes[request.id] = _applied_before(request, before.digest, before.version)
+            outcomes[request.id] = _duplicate_outcome(request, before.digest, before.version)
         elif rejected is not None:
             outcomes[request.id] = RequestOutcome("rejected", rejected.version)
         else:
@@ -262,10 +262,10 @@ def _finish_applied(
     return fresh
 
 
-def _add_at_once(
+def _add_together(
     transaction: Transaction, fresh: Sequence[BatchRequest], outcomes: dict[str, RequestOutcome], add_all: AddAll
 ) -> dict[str, Decision]:
-    """Adds requests to a transaction at once; finishes those that are not to be committed."""
+    """Adds requests to a transaction at once; finishes the requests that need no commit."""
     decisions = add_all(transaction, fresh) if fresh else {}
     added: dict[str, Decision] = {}
     for request in fresh:
@@ -284,7 +284,7 @@ def _add_requests(
     outcomes: dict[str, RequestOutcome],
     deadline: Callable[[], bool],
 ) -> dict[str, Decision]:
-    """Adds requests to a transaction, one after the other; finishes those that are not to be committed."""
+    """Adds requests to a transaction, one after the other; finishes the requests that need no commit."""
     added: dict[str, Decision] = {}
     for request in fresh:
         try:
@@ -300,7 +300,7 @@ def _add_requests(
                     added[request.id] = decision
         except (InputError, TableNotFoundError) as error:
             outcomes[request.id] = RequestOutcome("refused", error=error)
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with one request must not block its batch
+        except Exception as error:  # noqa: BLE001 - one bad request must not block its batch
             outcomes[request.id] = RequestOutcome("failed", error=error)
     return added
 
@@ -308,14 +308,14 @@ def _add_requests(
 def _bind(transaction: Transaction, request: BatchRequest, decision: Decision) -> None:
     """Binds the transaction to one of the request's ids, so that it excludes the other."""
     ids = [request.id, request.rejection_id]
-    bound, other = reversed(ids) if decision == "reject" else ids
-    assert bound is not None
-    transaction.bind(bound, request.digest)
-    if other is not None:
-        transaction.exclude(other)
+    own_id, other_id = reversed(ids) if decision == "reject" else ids
+    assert own_id is not None
+    transaction.bind(own_id, request.digest)
+    if other_id is not None:
+        transaction.exclude(other_id)
 
 
-def _committed(request: BatchRequest, decision: Decision, commit: Commit) -> RequestOutcome:
+def _committed_outcome(request: BatchRequest, decision: Decision, commit: Commit) -> RequestOutcome:
     """The outcome of a request that is in a commit."""
     if decision == "reject":
         return RequestOutcome("rejected", commit.already.get(request.rejection_id or "", commit.version))
@@ -323,14 +323,14 @@ def _committed(request: BatchRequest, decision: Decision, commit: Commit) -> Req
     return RequestOutcome("applied", commit.version) if before is None else RequestOutcome("duplicate", before)
 
 
-def _applied_before(request: BatchRequest, digest: str, version: int) -> RequestOutcome:
+def _duplicate_outcome(request: BatchRequest, digest: str, version: int) -> RequestOutcome:
     if digest == request.digest:
         return RequestOutcome("duplicate", version)
     reason = f"id {request.id!r} was applied by version {version} with other content: use a new id"
     return RequestOutcome("refused", error=AppliedIdError(reason))
 
 
-def _outcome(request: BatchRequest, leader: BatchRequest, outcome: RequestOutcome) -> RequestOutcome:
+def _outcome_in_batch(request: BatchRequest, leader: BatchRequest, outcome: RequestOutcome) -> RequestOutcome:
     if request is leader or outcome.status in ("failed", "postponed"):
         return outcome
     if request.digest != leader.digest:

@@ -1,6 +1,6 @@
 """Delete requests: parses their messages (docs/ingest.md), and applies a batch of them in one commit.
 
-Numbers mean their digits: one that a double does not hold becomes a decimal, and is never rounded.
+Numbers keep all digits: one that a double cannot hold becomes a decimal, and is never rounded.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class TableDelete:
 
     @property
     def content(self) -> dict[str, Any]:
-        """The content that the digest is made over, without ``mode``, which only says how rows are found."""
+        """The content for the digest, without ``mode``, which only says how rows are found."""
         return {"table": self.table, "where": self.where, "keys": self.keys, "on": self.on}
 
 
@@ -84,19 +84,19 @@ def parse_request(body: str | Mapping[str, Any] | None, message_id: str | None) 
         _check_values(document)
     request_id = _request_id(document, message_id)
     if "forget" in document:
-        members = _alone(document, "forget")
+        members = _sole_member(document, "forget")
         subjects, dropped = _subjects(members), bool(members.get("dropped"))
         digest = digest_of({"forget": list(subjects), **({"dropped": True} if dropped else {})})
         return DeleteRequest(request_id, digest, (), erases=True, subjects=subjects, dropped=dropped)
     if "erase" in document:
-        erased = _erased(_alone(document, "erase"))
-        return DeleteRequest(request_id, digest_of({"erase": erased.content}), (erased,), erases=True)
+        delete = _parse_erasure(_sole_member(document, "erase"))
+        return DeleteRequest(request_id, digest_of({"erase": delete.content}), (delete,), erases=True)
     deletes = tuple(_deletes(document))
     keys = sum(len(delete.keys) for delete in deletes if delete.keys is not None)
     if keys > MAX_KEYS:
         raise LimitError(f"{keys:,} keys in one request: at most {MAX_KEYS:,} are allowed, so split it")
-    if twice := _first_duplicate([delete.table for delete in deletes]):
-        raise MessageError("table {} stands in the request twice; say it once, with OR", twice)
+    if duplicate := _first_duplicate([delete.table for delete in deletes]):
+        raise MessageError("table {} is in the request twice; say it once, with OR", duplicate)
     contents: list[dict[str, Any]] = [delete.content for delete in deletes]
     return DeleteRequest(request_id, digest_of(contents[0] if len(contents) == 1 else contents), deletes)
 
@@ -119,7 +119,7 @@ def _json(text: str) -> Any:
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) < len(pairs):
-        raise MessageError("member {} stands in an object twice", _first_duplicate([name for name, _ in pairs]))
+        raise MessageError("member {} is in an object twice", _first_duplicate([name for name, _ in pairs]))
     return members
 
 
@@ -133,7 +133,7 @@ def _refuse_constant(name: str) -> Any:
 
 
 def _number(text: str) -> float | Decimal:
-    """A number with a point or an exponent: a double only where that is exactly what the digits say."""
+    """Parses a number with a point or an exponent: as a double only if that is exact."""
     if len(text) > MAX_DIGITS:
         raise MessageError(f"a number of {len(text):,} digits: at most {MAX_DIGITS} are allowed")
     number, exact = float(text), Decimal(text)
@@ -151,7 +151,7 @@ def _is_deeper(value: Any, levels: int) -> bool:
 
 
 def _check_values(document: Mapping[str, Any]) -> None:
-    """Refuses what JSON has no way to say: halves of surrogate pairs, NaN and Infinity in what was read by others."""
+    """Refuses values that JSON does not have: halves of surrogate pairs, NaN and Infinity in parsed documents."""
     try:
         json.dumps(document, ensure_ascii=False, allow_nan=False, default=str).encode()
     except UnicodeEncodeError:
@@ -169,14 +169,14 @@ def _request_id(document: Mapping[str, Any], message_id: str | None) -> str:
     if not 0 < len(id_) <= MAX_ID_LENGTH or not id_.isprintable():
         raise MessageError(f"request_id: 1 to {MAX_ID_LENGTH} printable characters")
     if id_.startswith(drops):
-        raise MessageError(f"request_id: ids that begin with {drops} are those of dropped files")
+        raise MessageError(f"request_id: ids that begin with {drops} are for dropped files")
     return id_
 
 
 def _deletes(document: Mapping[str, Any]) -> list[TableDelete]:
     if unknown := sorted(str(name) for name in document.keys() - _OF_ONE - _OF_ALL):
-        known = ", ".join(sorted(_OF_ONE | _OF_ALL | {"erase", "forget"}))
-        raise MessageError(f"unknown member {{}}; there are: {known}", unknown[0])
+        allowed = ", ".join(sorted(_OF_ONE | _OF_ALL | {"erase", "forget"}))
+        raise MessageError(f"unknown member {{}}; there are: {allowed}", unknown[0])
     if ("table" in document) == ("tables" in document):
         raise MessageError("name a table: 'table', or 'tables' for several, one of them")
     if "table" in document:
@@ -192,24 +192,24 @@ def _deletes(document: Mapping[str, Any]) -> list[TableDelete]:
     if not all(isinstance(table, Mapping) for table in tables):
         raise MessageError("tables: names or objects, not both")
     if shared:
-        raise MessageError(f"{sorted(shared)[0]!r} stands beside tables that each say what to delete: put it into them")
-    for place, table in enumerate(tables, 1):
+        raise MessageError(f"{sorted(shared)[0]!r} is beside tables that each say what to delete: put it into them")
+    for number, table in enumerate(tables, 1):
         if unknown := sorted(str(name) for name in table.keys() - _OF_ONE):
-            raise MessageError(f"table {place}: unknown member {{}}", unknown[0])
+            raise MessageError(f"table {number}: unknown member {{}}", unknown[0])
     return [_delete(table) for table in tables]
 
 
-def _alone(document: Mapping[str, Any], member: str) -> Mapping[str, Any]:
-    """An object that no other member but the request's id may stand beside."""
+def _sole_member(document: Mapping[str, Any], member: str) -> Mapping[str, Any]:
+    """The object of a member that must be alone, except for the request's id."""
     if unknown := sorted(str(name) for name in document.keys() - {member, "request_id"}):
-        raise MessageError(f"{member!r} stands beside {{}}: only a request_id may", unknown[0])
+        raise MessageError(f"{member!r} is beside {{}}: only a request_id may be", unknown[0])
     if not isinstance(document[member], Mapping):
         raise MessageError(f"{member}: an object, not {_kind(document[member])}")
-    found: Mapping[str, Any] = document[member]
-    return found
+    members: Mapping[str, Any] = document[member]
+    return members
 
 
-def _erased(members: Mapping[str, Any]) -> TableDelete:
+def _parse_erasure(members: Mapping[str, Any]) -> TableDelete:
     if unknown := sorted(str(name) for name in members.keys() - _OF_ERASURE):
         raise MessageError(f"erase: unknown member {{}}; there are: {', '.join(sorted(_OF_ERASURE))}", unknown[0])
     if "table" not in members:
@@ -293,7 +293,7 @@ def apply_deletes(
 ) -> BatchResult:
     """Applies delete requests in ONE commit, each over all of its tables or not at all.
 
-    A request that cannot be applied is refused alone. Once ``deadline`` is true, requests not begun yet are postponed.
+    A request that cannot be applied does not affect the others. Once ``deadline`` is true, the rest is postponed.
     """
 
     def add_to(transaction: Transaction, request: DeleteRequest) -> Decision:

@@ -35,7 +35,7 @@ class LandingPath:
 
     @property
     def table(self) -> str:
-        """The table whose rows it holds. Raises InputError if no directory in its path can be a table's."""
+        """The table that it is for. Raises InputError if the path has no directory that can name a table."""
         folder, slash, _ = self.path.partition("/")
         if not slash:
             raise InputError("not in a directory that names a table: drop it into landing/<table>/")
@@ -47,7 +47,7 @@ class Landing:
     """The buckets that files are dropped into.
 
     Args:
-        prefix: what the keys of drops start with; empty for the whole bucket.
+        prefix: the start of the keys of drops; empty for the whole bucket.
         url: a store that replaces every bucket (a directory on one machine); None opens the drop's own bucket.
         rejected_url: where rejects go; None is ``rejected/`` in the bucket of the drop.
         handover_url: where records of drops for jobs are written; None if there are no jobs.
@@ -64,17 +64,17 @@ class Landing:
     def path_of(self, drop: Drop) -> LandingPath | None:
         """The path of a drop below the landing prefix; None if the object is not to be ingested.
 
-        Files that a symbolic link brings into a directory are left out: else a user who may drop files could make
-        dolmen read files that this user may not read.
+        Ignores files behind symbolic links in a directory: otherwise users who may drop files could make dolmen read
+        files that they may not read themselves.
         """
         path = drop.key.removeprefix(self.prefix)
         if not drop.key.startswith(self.prefix) or not path or path.endswith("/"):
             return None
-        if is_temporary(path) or self._is_from_outside(drop):
+        if is_temporary(path) or self._is_outside_landing(drop):
             return None
-        here = f"{unquote(self._bucket_url(drop))}/{drop.key}"
+        drop_url = f"{unquote(self._bucket_url(drop))}/{drop.key}"
         for url in (self.database_url, self._rejected_url(drop), self.handover_url):
-            if url and here.startswith(f"{unquote(url).rstrip('/')}/"):
+            if url and drop_url.startswith(f"{unquote(url).rstrip('/')}/"):
                 return None
         return LandingPath(path)
 
@@ -87,7 +87,7 @@ class Landing:
             return None
 
     def open(self, drop: Drop) -> BinaryIO:
-        """The dropped object as a file: this version of it or, in a bucket that keeps none, this ETag."""
+        """Opens the dropped object: this version or, in a bucket without versions, this ETag."""
         store = self.store(drop)
         if drop.version is not None:
             return store.open_input(drop.key, version=drop.version)
@@ -110,7 +110,7 @@ class Landing:
         fields = (self.database_url, self.prefix, self.url, self.rejected_url, self.handover_url)
         return _landing_of_this_process, fields
 
-    def _is_from_outside(self, drop: Drop) -> bool:
+    def _is_outside_landing(self, drop: Drop) -> bool:
         if self.url is None:
             return False
         try:
@@ -147,7 +147,7 @@ def is_temporary(path: str) -> bool:
 
 
 def etag_in(store: ObjectStore, etag: str) -> str:
-    """An ETag without quotes, as notifications have it, in the form in which a store writes it."""
+    """Converts an ETag without quotes, as in notifications, to the form that a store writes."""
     scheme = scheme_of(store.url)
     return f'"{etag}"' if scheme is None or scheme.has_quoted_etags else etag
 
@@ -162,7 +162,7 @@ def exists(store: ObjectStore, key: str) -> bool:
 
 
 def apply_landing_policy(landing: Landing, drop: Drop, policy: LandingPolicy) -> None:
-    """Tags or removes an ingested file, as its table's ``ingest_landing`` asks. Repeated, it changes nothing.
+    """Tags or removes an ingested file, by its table's ``ingest_landing``. Idempotent.
 
     A file that is deleted, or was overwritten by another drop, needs nothing. Raises LimitError for ten other tags.
     """
@@ -186,7 +186,7 @@ def _tag(landing: Landing, store: TaggingStore, drop: Drop, value: str) -> None:
         raise LimitError(f"{drop.source} has {len(tags)} tags, and an object can have {MAX_TAGS}: {TAG} is not set")
     store.set_tags(drop.key, {**tags, TAG: value}, version=drop.version)
     if drop.version is None and not _is_unchanged(landing, drop):
-        # Overwritten at this very moment: the tag may be on the new object, which is not ingested yet.
+        # Overwritten meanwhile: the tag may be on the new object, which is not ingested yet.
         tags = store.tags(drop.key)
         if tags.pop(TAG, None) is not None:
             store.set_tags(drop.key, tags)

@@ -1,4 +1,4 @@
-"""Late drops: files that were dropped before an erasure, and that are ingested after it, bring no erased row back.
+"""Late drops: files that were dropped before an erasure and are ingested after it must not bring erased rows back.
 
 A late row was erased if it matches under the names that the columns had when its file was dropped. If it matches only
 under the present names, or under another name that a column once had, it may be another row, and it is rejected.
@@ -33,13 +33,13 @@ from dolmen.transactions.transaction import Transaction, unit_of
 
 @dataclass(frozen=True)
 class LateNames:
-    """The names under which a file may have the columns by which rows were erased, by id.
+    """The names that a file may use for the columns by which rows were erased, by id.
 
     Args:
-        at_drop: their names when the file was dropped; several if that time is not known exactly.
-        now: their names now, by which the file is read.
-        others: with a name that a column had at another time, and that no other column had when the file was dropped.
-        is_complete: whether ``at_drop`` is known. The table may be older than the recording of names.
+        at_drop: their names when the file was dropped; several if that time is not exact.
+        now: their present names, which the file is read with.
+        others: with a name that a column had at another time, and no other column when the file was dropped.
+        is_complete: whether ``at_drop`` is reliable. The table may be older than the history of names.
     """
 
     ids: tuple[int, ...]
@@ -52,7 +52,7 @@ class LateNames:
     def of(
         cls, schema: Schema, ids: Collection[int], dropped_us: int | None, more: Iterable[tuple[int, str]]
     ) -> LateNames:
-        """The names in the history of a table's columns, and ``more`` names that these columns have had."""
+        """Takes the names from the history of a table's columns, and ``more`` names that they had."""
         now = {field.id: field.name for field in schema.fields if field.id in ids}
         around = names_around(schema, dropped_us)
         at_drop = distinct_names({id_: names[id_] for id_ in ids if id_ in names} for names in around)
@@ -73,25 +73,25 @@ class LateNames:
 
     @property
     def may_differ(self) -> bool:
-        """Whether a file may have these columns under other names than those of the table now."""
+        """Whether a file may have these columns under other names than the present ones."""
         return bool(self.others) or self.at_drop != (self.now,) or not self.is_complete
 
-    def spell(self, found: Iterable[str]) -> frozenset[str]:
-        """The names of these that a file's columns have, in whatever case, and the file's own names."""
-        own = frozenset(found)
+    def spell(self, columns: Iterable[str]) -> frozenset[str]:
+        """The file's own names, and the names here that match one of them in any case."""
+        own = frozenset(columns)
         lower = {name.lower() for name in own}
         names = {name for names in (*self.at_drop, self.now, *self.others) for name in names.values()}
         return own | {name for name in names if name.lower() in lower}
 
     def select(self, present: Collection[str]) -> tuple[Names, ...]:
-        """The names at the drop that fit the columns of a file best: several if they fit equally well."""
+        """Selects the names at the drop that fit the columns of a file best; several if they fit equally well."""
         fits = [sum(name in present for name in names.values()) for names in self.at_drop]
         return tuple(names for names, fit in zip(self.at_drop, fits, strict=True) if fit == max(fits))
 
-    def lacking(self, present: Collection[str]) -> list[int]:
-        """The columns that a file has under no known name, and may have under another one."""
-        found = {id_ for names in (*self.at_drop, self.now) for id_, name in names.items() if name in present}
-        return [id_ for id_ in self.ids if id_ not in found]
+    def find_missing(self, present: Collection[str]) -> list[int]:
+        """The columns that a file has under no recorded name; it may have them under another name."""
+        present_ids = {id_ for names in (*self.at_drop, self.now) for id_, name in names.items() if name in present}
+        return [id_ for id_ in self.ids if id_ not in present_ids]
 
 
 RowIds: TypeAlias = npt.NDArray[np.int64]
@@ -107,7 +107,7 @@ ReadColumns: TypeAlias = Callable[[Sequence[Field], OnBadRow], Iterator[tuple[Ma
 
 @dataclass(frozen=True)
 class _Matches:
-    """The numbers of the rows of a file that match under some names, and of those that cannot be read by them."""
+    """The numbers of a file's rows that match under some names, and of the rows that cannot be read with them."""
 
     erased: RowIds
     unread: RowIds
@@ -118,7 +118,7 @@ class _Matches:
 
 
 class ErasedRows:
-    """Finds the rows of a late file that were erased; ``count`` of them were left out so far."""
+    """Finds the rows of a late file that were erased. ``count`` is the number of rows left out so far."""
 
     def __init__(self, matcher: ErasureMatcher, names: LateNames, dropped_us: int | None) -> None:
         self._matcher, self._names, self._dropped_us = matcher, names, dropped_us
@@ -153,18 +153,18 @@ class ErasedRows:
         find_columns: Callable[[], Iterable[pa.Field]],
         read_columns: ReadColumns | None = None,
     ) -> None:
-        """Reads the file once for each other set of names that it may have; if no column was renamed or dropped, never.
+        """Reads the file once for each other set of names that it may use: never if no column was renamed or dropped.
 
-        Raises SchemaError if the names at the time of the drop are not known, or the file can't be read by them.
+        Raises SchemaError if the names at the time of the drop are unknown, or the file can't be read with them.
         """
-        if not (source.format.known.delimiter is None or source.options.header):
+        if not (source.format.traits.delimiter is None or source.options.header):
             self._check_order(source)
             return
         if not self._names.may_differ:
             return
         present = self._names.spell(field.name for field in find_columns())
-        if not self._names.is_complete and (lacking := self._names.lacking(present)):
-            columns = ", ".join(repr(self._matcher.entry.schema.by_id[id_].name) for id_ in lacking)
+        if not self._names.is_complete and (find_missing := self._names.find_missing(present)):
+            columns = ", ".join(repr(self._matcher.entry.schema.by_id[id_].name) for id_ in find_missing)
             raise SchemaError(
                 f"file {source.name!r}: rows were erased by column {columns} after it was dropped, and what the column "
                 "was called then is not known any more: take erased rows out of it, and drop it again as a new file"
@@ -172,42 +172,42 @@ class ErasedRows:
         read = read_columns or partial(_read_columns, source)
         self._at_drop = tuple(self._match(names, present, read, source) for names in self._names.select(present))
         others = [names for names in self._names.others if any(name in present for name in names.values())]
-        found = (self._match(names, present, read, None) for names in others)
-        self._others = tuple(each for each in found if each is not None)
+        matches = (self._match(names, present, read, None) for names in others)
+        self._others = tuple(match for match in matches if match is not None)
 
     def leave_out(
         self, rows: pa.RecordBatchReader, numbers: RowNumbers, name: str, on_bad_row: OnBadRow | None
     ) -> pa.RecordBatchReader:
-        """The rows that were not erased. ``numbers`` has seen the rows that could not be read so far; see ``keep``."""
+        """Leaves out erased rows. ``numbers`` numbers the rows that the reader returns; see ``keep``."""
         ids = {field.name: field.id for field in self._matcher.entry.schema.fields}
 
-        def kept() -> Iterator[pa.RecordBatch]:
+        def select_batches() -> Iterator[pa.RecordBatch]:
             for batch in rows:
                 columns = {ids[name]: batch.column(name) for name in batch.schema.names if name in ids}
-                left = batch.filter(self.keep(columns, numbers.next(batch.num_rows), name, on_bad_row))
-                if left.num_rows:
-                    yield left
+                remaining = batch.filter(self.keep(columns, numbers.next(batch.num_rows), name, on_bad_row))
+                if remaining.num_rows:
+                    yield remaining
 
-        return pa.RecordBatchReader.from_batches(rows.schema, kept())
+        return pa.RecordBatchReader.from_batches(rows.schema, select_batches())
 
     def keep(
         self, columns: Mapping[int, pa.Array], numbers: RowIds, name: str, on_bad_row: OnBadRow | None
     ) -> pa.BooleanArray:
-        """A mask of the rows that were not erased; counts the others.
+        """Selects the rows that were not erased, as a mask; counts the others.
 
         Args:
-            columns: by id, as the table has them. A row has the default of a column that is not there.
+            columns: by id, as in the table. Rows get the default of a missing column.
             numbers: of the rows in the file.
             name: of the file.
-            on_bad_row: called with each row that may be an erased one or another; None: it is an error.
+            on_bad_row: called with each row that may or may not be an erased one; None: such a row is an error.
         """
         now = self._matcher.mask(columns, len(numbers))
         erased, may_be = np.ones(len(numbers), np.bool_), now
-        for found in self._at_drop:
-            there = now if found is None else found.mask(numbers)
-            erased, may_be = erased & there, may_be | there
-            if found is not None:
-                may_be = may_be | np.isin(numbers, found.unread)
+        for matches in self._at_drop:
+            is_match = now if matches is None else matches.mask(numbers)
+            erased, may_be = erased & is_match, may_be | is_match
+            if matches is not None:
+                may_be = may_be | np.isin(numbers, matches.unread)
         for other in self._others:
             may_be = may_be | other.mask(numbers)
         self.count += int(np.count_nonzero(erased))
@@ -235,7 +235,7 @@ class ErasedRows:
     ) -> _Matches | None:
         """The rows of a file that match under some names; None if these are the present names.
 
-        If these may not be the file's names, ``source`` is None, and a value that does not fit does not match.
+        ``source`` is None for names that may not be the file's: then a value that does not fit is no match.
         """
         if names == self._names.now:
             return None
@@ -269,17 +269,17 @@ class ErasedRows:
 def _names_in_erasures(entry: TableEntry, late: Iterable[Erasure]) -> Iterator[tuple[int, str]]:
     """The names that columns had when rows were erased by them, by id.
 
-    A table that an erasure does not name is erased by its subject. A file may be of an earlier table of the same name,
-    whose subject had another name.
+    If an erasure does not name the table, it erased it by its subject. The file may be from an earlier table of the
+    same name, whose subject had another name.
     """
     for erasure in late:
         named = tables_of(erasure, entry)
         yield from ((field.id, field.name) for each in named for field in each.columns)
         subject = entry.properties.get(SUBJECT)
         if erasure.subject and not named and subject is not None:
-            own = next((field.id for field in entry.schema.fields if field.name == str(subject).strip()), None)
-            if own is not None:
-                yield from ((own, field.name) for each in erasure.tables for field in each.columns)
+            subject_id = next((field.id for field in entry.schema.fields if field.name == str(subject).strip()), None)
+            if subject_id is not None:
+                yield from ((subject_id, field.name) for each in erasure.tables for field in each.columns)
 
 
 def _read_columns(
@@ -294,7 +294,7 @@ def _read_columns(
 
 
 def expect_erasures(transaction: Transaction, name: str, dropped_us: int | None, request: str) -> None:
-    """Makes the commit fail if rows are erased meanwhile that late rows were not compared with."""
+    """Makes the commit fail if an erasure appears that the late rows were not compared with."""
     unit = unit_of(transaction)
     uuid, seen_ts = unit.entry(name).uuid, unit.base.commit_ts
     unit.add(ExpectErasures(name, uuid, seen_ts, dropped_us, request))

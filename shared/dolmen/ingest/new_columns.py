@@ -1,7 +1,7 @@
 """Gives a table the columns of a dropped file that it lacks (``ingest_new_columns: add``; docs/ingest.md, New columns).
 
-Two processes that add columns to one table at once conflict: the second builds its batch again, on the columns that the
-first has committed.
+Two processes that add columns to one table at once conflict: the second rebuilds its batch on the columns that the
+first committed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dolmen.format.evolution import AddColumn, WidenColumn
 from dolmen.format.ingest_properties import IngestSettings
 from dolmen.format.schema import Schema, own_names
 from dolmen.ingest.formats.formats import SourceFile
-from dolmen.ingest.formats.typed_batches import without_nulls
+from dolmen.ingest.formats.typed_batches import replace_null_types
 from dolmen.transactions.transaction import Transaction, unit_of
 
 MAX_COLUMNS = 1_000
@@ -27,12 +27,12 @@ MAX_COLUMNS = 1_000
 MAX_NAME = 200
 """Characters of the name of a column that a file adds."""
 _IMAGES = ("after", "payload", None)
-"""Parts of an event that errors name, instead of a column of the row in it."""
+"""Parts of an event that errors may name instead of a column."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewColumns:
-    """The columns of a file that its table lacks, and gets (``added``, all nullable) or not (``empty``).
+    """The columns of a file that its table lacks: ``added`` to it, all nullable, or ``empty`` and not added.
 
     ``widened`` columns of the table get the file's wider type.
     """
@@ -42,11 +42,11 @@ class NewColumns:
     widened: tuple[str, ...] = ()
 
     def extend(self, schema: pa.Schema) -> pa.Schema:
-        """The columns to read the file with: those of the table, and those that are empty."""
+        """The columns to read the file with: the table's, and the empty ones."""
         return pa.schema([*schema, *(pa.field(name, pa.string()) for name in self.empty)]) if self.empty else schema
 
     def leave_out(self, rows: pa.RecordBatchReader, schema: pa.Schema) -> pa.RecordBatchReader:
-        """Takes empty columns out of rows."""
+        """Removes empty columns from rows."""
         if not self.empty:
             return rows
         return pa.RecordBatchReader.from_batches(schema, (batch.select(schema.names) for batch in rows))
@@ -63,7 +63,7 @@ def ingest_with_new_columns(
     request: str,
     ingest: Callable[[IngestSettings, NewColumns], None],
 ) -> NewColumns:
-    """Ingests a file, adding the columns that the table lacks, and widening those that are too narrow; returns these.
+    """Ingests a file, adding the columns that the table lacks, and widening columns that are too narrow; returns both.
 
     ``ingest`` adds the file's rows to the transaction by these settings. It may be called several times.
     """
@@ -84,12 +84,12 @@ def ingest_with_new_columns(
     from dolmen.ingest.cdc.change_columns import find_columns  # only for files that do not fit
 
     schema = unit_of(transaction).entry(table).schema
-    found = _spell(find_columns(source, settings), schema)
-    new = select_new(found, {field.name for field in schema.fields}, source.name)
+    file_columns = _spell(find_columns(source, settings), schema)
+    new = select_new(file_columns, {field.name for field in schema.fields}, source.name)
     add_columns(transaction, table, source.name, new.added, request)
     if new.added or new.empty:
         problem = find_problem(new)
-    wider = _wider_types(found, schema)
+    wider = _wider_types(file_columns, schema)
     while problem is not None and (names := _narrow_columns(problem, wider, settings)):
         widened = {name: wider.pop(name) for name in names}
         if not _widen_columns(transaction, table, widened, request):
@@ -103,19 +103,19 @@ def ingest_with_new_columns(
     return new
 
 
-def _spell(found: list[pa.Field], schema: Schema) -> list[pa.Field]:
-    """A file's columns with the names that they have in its table, if it has them."""
-    names = own_names([field.name for field in found], schema)
-    return [field.with_name(name) for field, name in zip(found, names, strict=True)]
+def _spell(columns: list[pa.Field], schema: Schema) -> list[pa.Field]:
+    """Gives a file's columns the spelling of the table, if it has them."""
+    names = own_names([field.name for field in columns], schema)
+    return [field.with_name(name) for field, name in zip(columns, names, strict=True)]
 
 
-def select_new(found: Collection[pa.Field], table: Collection[str], file: str) -> NewColumns:
-    """Selects those of a file's columns that are not the table's. Raises SchemaError if none is."""
-    new = [field for field in found if field.name not in table]
-    if new and len(new) == len(found):
+def select_new(columns: Collection[pa.Field], table: Collection[str], file: str) -> NewColumns:
+    """Selects the columns of a file that its table lacks. Raises SchemaError if it lacks all of them."""
+    new = [field for field in columns if field.name not in table]
+    if new and len(new) == len(columns):
         raise SchemaError(f"file {file!r}: no column is one of the table's; there are: {', '.join(table)}")
     return NewColumns(
-        tuple(field.with_type(without_nulls(field.type)) for field in new if not t.is_null(field.type)),
+        tuple(field.with_type(replace_null_types(field.type)) for field in new if not t.is_null(field.type)),
         tuple(field.name for field in new if t.is_null(field.type)),
     )
 
@@ -144,12 +144,12 @@ def add_columns(transaction: Transaction, table: str, file: str, added: Collecti
         raise SchemaError(f"file {file!r}, new column: {error}") from None
 
 
-def _wider_types(found: Collection[pa.Field], schema: Schema) -> dict[str, pa.DataType]:
-    """The types of a file to which columns of its table may change, by name."""
+def _wider_types(columns: Collection[pa.Field], schema: Schema) -> dict[str, pa.DataType]:
+    """The wider types in a file that columns of its table may change to, by name."""
     narrow = {field.name: field.arrow_type for field in schema.fields}
     return {
         field.name: field.type
-        for field in found
+        for field in columns
         if field.name in narrow
         and field.type != narrow[field.name]
         and not widening_problem(narrow[field.name], field.type)
@@ -157,7 +157,7 @@ def _wider_types(found: Collection[pa.Field], schema: Schema) -> dict[str, pa.Da
 
 
 def _narrow_columns(problem: InputError, wider: Collection[str], settings: IngestSettings) -> list[str]:
-    """The columns that may be too narrow for a value: the one that an error names; of changes in an envelope, all."""
+    """The columns that may be too narrow: the one that the error names, or all if the file has Debezium events."""
     column: str | None = getattr(problem, "column", None)
     if column is not None and column in wider:
         return [column]
@@ -166,7 +166,7 @@ def _narrow_columns(problem: InputError, wider: Collection[str], settings: Inges
 
 
 def _widen_columns(transaction: Transaction, table: str, wider: Mapping[str, pa.DataType], request: str) -> bool:
-    """Gives columns wider types. Returns whether they may have them."""
+    """Widens columns. Returns False if that is not allowed."""
     unit = unit_of(transaction)
     entry = unit.entry(table)
     changes = tuple(WidenColumn(name, kind) for name, kind in wider.items())

@@ -3,11 +3,11 @@
 SQS limits messages: docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_SendMessageBatch.html. A
 directory has::
 
-    queue/<name>.json           messages that wait, those of users among them
+    queue/<name>.json           messages that wait; users may put some there
     queue/.claimed/<id>.<name>  messages that were delivered, until they are done
     dead-letters/*.json         beside the queue: messages that the local pipeline gave up
 
-A message may arrive twice: readers apply each once, by an id inside.
+A message may arrive twice: readers apply it once, by an id in it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class OutgoingMessage:
 class QueueDepth:
     """The approximate numbers of messages in a queue: to be delivered, delivered but not done, and given up.
 
-    ``dead`` is None if that is not known; ``dead_letters`` is where those are.
+    ``dead`` is None if unknown; ``dead_letters`` is their location.
     """
 
     waiting: int
@@ -59,23 +59,23 @@ class QueueDepth:
 
 
 class Queue(Protocol):
-    """A queue that takes messages."""
+    """A queue to send messages to."""
 
     url: str
     max_bytes: int
     """The most bytes of one message, in UTF-8."""
 
     def send(self, bodies: Sequence[str]) -> None:
-        """Sends messages. Raises LimitError if one is too large; none was sent.
+        """Sends messages. Raises LimitError if one is too large, and sends none.
 
-        Raises NotFoundError, AccessDeniedError, StoreUnavailableError; some may have been sent, and may be sent again.
+        Raises NotFoundError, AccessDeniedError, StoreUnavailableError; some may be sent; it is safe to send all again.
         """
 
     def depth(self) -> QueueDepth:
         """Counts the messages: one or two requests."""
 
-    def waiting(self) -> int:
-        """The approximate number of messages to be delivered: one request. Raises as ``send``."""
+    def count_waiting(self) -> int:
+        """The approximate number of messages to be delivered: one request. Raises like ``send``."""
 
 
 def _check_sizes(sizes: list[int], max_bytes: int) -> list[int]:
@@ -91,7 +91,7 @@ Stamp = tuple[int, int, int]
 
 @dataclass(slots=True)
 class Letter:
-    """A message of this machine, ``due`` (again) at that second of the runtime's monotonic clock."""
+    """A message on this machine; next delivery at ``due``, in seconds of the runtime's monotonic clock."""
 
     id: str
     name: str
@@ -102,24 +102,24 @@ class Letter:
 
 
 class FileWatch:
-    """Finds complete files: those that have the same stamp in two listings."""
+    """Finds complete files: their stamp is the same in two listings."""
 
     def __init__(self) -> None:
         self._last: dict[str, Stamp] = {}
 
-    def unchanged(self, now: dict[str, Stamp]) -> list[str]:
-        """Returns the names in ``now`` whose stamps are those of the last call."""
-        names = [name for name, stamp in now.items() if self._last.get(name) == stamp]
-        self._last = now
+    def find_unchanged(self, stamps: dict[str, Stamp]) -> list[str]:
+        """Returns the names whose stamps are the same as in the last call."""
+        names = [name for name, stamp in stamps.items() if self._last.get(name) == stamp]
+        self._last = stamps
         return names
 
 
 def letter_id(*parts: str) -> str:
-    """The id of a letter that these texts identify: the same after a restart."""
+    """Makes the id of a letter from texts that identify it: the same after a restart."""
     return str(uuid.uuid5(_NAMESPACE, "\n".join(parts)))
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str) -> None:
     """Writes a file so that it exists whole or not at all."""
     partial = path.with_name(f".{path.name}.partial")
     with partial.open("w", encoding="utf-8") as file:
@@ -132,7 +132,7 @@ def write_whole(path: Path, text: str) -> None:
 def list_files(root: Path, *, below: bool = True) -> Iterator[tuple[str, Stamp]]:
     """Lists the files under ``root``, and in its directories if ``below``: relative paths, with ``/``, and stamps.
 
-    Names that are not Unicode text are left out, because no event can contain them.
+    Skips names that are not Unicode text: no event can contain them.
     """
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(name for name in folders if below and not name.startswith("."))
@@ -141,22 +141,22 @@ def list_files(root: Path, *, below: bool = True) -> Iterator[tuple[str, Stamp]]
             relative = os.path.relpath(path, root).replace(os.sep, "/")
             try:
                 relative.encode()
-                found = os.stat(path)
+                status = os.stat(path)
             except (UnicodeEncodeError, FileNotFoundError):
                 continue
-            if stat.S_ISREG(found.st_mode) and not name.startswith("."):
-                yield relative, (found.st_ino, found.st_mtime_ns, found.st_size)
+            if stat.S_ISREG(status.st_mode) and not name.startswith("."):
+                yield relative, (status.st_ino, status.st_mtime_ns, status.st_size)
 
 
 MAX_FILE_BYTES = 64 * MIB
-"""The most bytes of one message: as many as a delete request may have."""
+"""The most bytes of one message: the limit of delete requests."""
 _MAX_SHOWN_BYTES = 200
 
 
 class DirectoryQueue:
-    """A queue whose messages are the ``*.json`` files of a directory. Anyone may put one there, by any name.
+    """A queue whose messages are the ``*.json`` files of a directory. Users may put files there, under any name.
 
-    A file that is delivered is renamed into ``.claimed``. Raises NotFoundError if there is no such directory.
+    A delivered file is renamed into ``.claimed``. Raises NotFoundError if there is no such directory.
     """
 
     max_bytes = MAX_FILE_BYTES
@@ -174,28 +174,28 @@ class DirectoryQueue:
 
     @property
     def dead_letters(self) -> Path:
-        """The directory in which the local pipeline puts messages that it gave up."""
+        """The directory of messages that the local pipeline gave up."""
         return self.root.absolute().parent / "dead-letters"
 
     def send(self, bodies: Sequence[str]) -> None:
         _check_sizes([len(body.encode()) for body in bodies], self.max_bytes)
         for body in bodies:
             name = f"{self._runtime.clock_us():017d}-{self._runtime.uuid()[:12]}.json"
-            write_whole(self.root / name, body)
+            write_atomically(self.root / name, body)
 
     def receive(self) -> Iterator[Letter]:
-        """Delivers the files that are complete, and those that an earlier process claimed and did not finish."""
+        """Delivers complete files, and files that an earlier process claimed and did not finish."""
         self._claimed.mkdir(exist_ok=True)
         if self._is_first_listing:
             self._is_first_listing = False
             for path in sorted(self._claimed.glob("*.json")):
                 yield _read_letter(path)
-        now = {name: stamp for name, stamp in list_files(self.root, below=False) if name.endswith(".json")}
-        complete = self._watch.unchanged(now)
-        self.has_incomplete = len(complete) < len(now)
+        stamps = {name: stamp for name, stamp in list_files(self.root, below=False) if name.endswith(".json")}
+        complete = self._watch.find_unchanged(stamps)
+        self.has_incomplete = len(complete) < len(stamps)
         for name in complete:
             shown = name if len(name.encode()) <= _MAX_SHOWN_BYTES else "long-name.json"
-            claimed = self._claimed / f"{letter_id(name, *map(str, now[name]))}.{shown}"
+            claimed = self._claimed / f"{letter_id(name, *map(str, stamps[name]))}.{shown}"
             try:
                 os.rename(self.root / name, claimed)
             except FileNotFoundError:
@@ -203,23 +203,23 @@ class DirectoryQueue:
             yield _read_letter(claimed)
 
     def acknowledge(self, letter: Letter, *, given_up: bool = False) -> None:
-        """Removes a message that is done, or that a dead letter holds now."""
+        """Removes a message that is done, or that is now a dead letter."""
         (self._claimed / f"{letter.id}.{letter.name}").unlink(missing_ok=True)
 
-    def waiting(self) -> int:
+    def count_waiting(self) -> int:
         return sum(1 for _ in self.root.glob("[!.]*.json"))
 
     def depth(self) -> QueueDepth:
         dead = self.dead_letters
         return QueueDepth(
-            self.waiting(),
+            self.count_waiting(),
             sum(1 for _ in self._claimed.glob("*.json")),
             sum(1 for _ in dead.glob("delete-*.json")),
             str(dead),
         )
 
     def find_messages(self) -> Iterator[dict[str, Any]]:
-        """Reads the messages that wait or are being handled, as JSON objects; empty for any other."""
+        """Reads the messages that wait or are being handled, as JSON objects; an unreadable one is empty."""
         for path in (*self.root.glob("[!.]*.json"), *self._claimed.glob("*.json")):
             yield _read_object(path)
 
@@ -234,7 +234,7 @@ def _read_letter(claimed: Path) -> Letter:
     try:
         body = claimed.read_bytes().decode(errors="replace")
     except OSError as error:
-        body = f"the file cannot be read: {error}"  # this is no request, and is given up with this text
+        body = f"the file cannot be read: {error}"  # not a request: it is given up with this text
     return Letter(id_, name, body, (0, 0, 0))
 
 
@@ -242,10 +242,10 @@ def _read_object(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > 2 * MAX_FILE_BYTES:
             return {}
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):  # removed in the meantime, or not JSON, which the function reports
+        document = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):  # removed meanwhile, or not JSON, which the function reports
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}
 
 
 MAX_SQS_BYTES = MIB
@@ -289,16 +289,16 @@ class SqsQueue:
     def put(self, messages: Sequence[OutgoingMessage]) -> None:
         """Sends messages with their attributes and delays; raises as ``send``."""
         for batch in _batches(messages, self.max_bytes):
-            left = {str(number): message for number, message in enumerate(batch)}
+            unsent = {str(number): message for number, message in enumerate(batch)}
             refused: dict[str, Any] = {}
             for _ in attempts(self._runtime, RetryPolicy(2) if self._expedited else REQUEST):
-                entries = [_entry(number, message) for number, message in left.items()]
+                entries = [_entry(number, message) for number, message in unsent.items()]
                 response = self._ask("send_message_batch", Entries=entries)
                 refused = {entry["Id"]: entry for entry in response.get("Failed", ())}
                 if bad := next((entry for entry in refused.values() if entry.get("SenderFault")), None):
                     raise InputError(f"{self.url} refuses a message: {bad.get('Code')}: {bad.get('Message')}")
-                left = {number: left[number] for number in refused}
-                if not left:
+                unsent = {number: unsent[number] for number in refused}
+                if not unsent:
                     break
             else:
                 [last, *_] = refused.values()
@@ -306,11 +306,11 @@ class SqsQueue:
 
     def depth(self) -> QueueDepth:
         names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
-        found = self._ask("get_queue_attributes", AttributeNames=[*names, "RedrivePolicy"])["Attributes"]
-        waiting, under_way = (int(found[name]) for name in names)
-        if "RedrivePolicy" not in found:
+        attributes = self._ask("get_queue_attributes", AttributeNames=[*names, "RedrivePolicy"])["Attributes"]
+        waiting, under_way = (int(attributes[name]) for name in names)
+        if "RedrivePolicy" not in attributes:
             return QueueDepth(waiting, under_way, None, None)
-        *_, account, name = json.loads(found["RedrivePolicy"])["deadLetterTargetArn"].split(":")
+        *_, account, name = json.loads(attributes["RedrivePolicy"])["deadLetterTargetArn"].split(":")
         parts = urlsplit(self.url)
         url = f"{parts.scheme}://{parts.netloc}/{account}/{name}"
         try:
@@ -327,7 +327,7 @@ class SqsQueue:
         """Removes messages that were delivered. Raises as ``send``: some may come again."""
         self._change("delete_message_batch", receipts)
 
-    def waiting(self) -> int:
+    def count_waiting(self) -> int:
         name = "ApproximateNumberOfMessages"
         return int(self._ask("get_queue_attributes", AttributeNames=[name])["Attributes"][name])
 
@@ -374,7 +374,7 @@ def _batches(messages: Sequence[OutgoingMessage], max_bytes: int) -> Iterator[li
 
 
 def open_queue(url: str | os.PathLike[str], runtime: Runtime | None = None, *, expedited: bool = False) -> Queue:
-    """The queue that a URL names; asks nothing of the network. Raises InputError, NotFoundError.
+    """Returns the queue of a URL, without a request. Raises InputError, NotFoundError.
 
     Args:
         url: ``https://sqs.<region>.amazonaws.com/<account>/<name>``, or at any other endpoint, or a directory.

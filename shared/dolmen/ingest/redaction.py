@@ -1,6 +1,6 @@
 """Describes errors for logs: kinds, names and numbers, never a value of the data or of a request.
 
-A log is read by other people than the data, and stored longer: the name of an erased person must not stay in it.
+Logs have other readers than the data, and are stored longer: the name of an erased person must not stay there.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from dolmen.errors import (
 )
 
 HIDDEN = "…"
-"""Replaces what an error quotes."""
+"""Replaces each quotation in an error."""
 _UNFORESEEN = "an unforeseen error; 'at' says where"
 _MOST_SHOWN = 120
 _MOST_FRAMES = 12
 
 
 class MessageError(InputError):
-    """A message that cannot be understood; its template has ``{}`` where something of the message is quoted."""
+    """A message that cannot be understood; its template has ``{}`` for each quotation of the message."""
 
     def __init__(self, template: str, *quoted: object) -> None:
         self.template, self.quoted = template, quoted
@@ -41,16 +41,16 @@ class MessageError(InputError):
 
     @property
     def text_for_log(self) -> str:
-        """The message without what it quotes."""
+        """The message without its quotations."""
         return self.template.format(*[HIDDEN] * len(self.quoted))
 
-    def at(self, place: str) -> MessageError:
+    def at(self, part: str) -> MessageError:
         """The same error, about a part of the message."""
-        return MessageError(f"{place}: {self.template}", *self.quoted)
+        return MessageError(f"{part}: {self.template}", *self.quoted)
 
 
 class UnforeseenError(InputError):
-    """A file that cannot be ingested, however often it is tried: the text of ``cause`` may hold anything."""
+    """A file that fails on every try with an error of no expected kind. The text of ``cause`` may hold data."""
 
     def __init__(self, file: str, cause: Exception) -> None:
         super().__init__(
@@ -70,32 +70,32 @@ class RequestContent:
     names: frozenset[str] = frozenset()
 
     def hide(self, text: str) -> str | None:
-        """Replaces what a message quotes of the request; None if the request is too long to check.
+        """Replaces quotations of the request in a message; None if the request is too long to check.
 
-        Hidden is any text in quotes that is not a name (or close to one), each word of the request or beginning of one,
-        each number that shares its digits before or behind a point with one of the request, and long numbers.
+        It hides any text in quotes that is not a name (or close to one), words of the request and beginnings of them,
+        numbers whose digits before or after the point are in the request, and long numbers.
         """
         if self._tokens is None:
             return None
         misspelt = text.startswith("no column ")
 
-        def of_quote(found: re.Match[str]) -> str:
-            inner = found[0][1:-1]
+        def hide_quote(match: re.Match[str]) -> str:
+            inner = match[0][1:-1]
             if inner in self.names or inner in _HARMLESS:
-                return found[0]
+                return match[0]
             if misspelt and difflib.get_close_matches(inner, self.names, 1, _CLOSE):
-                return found[0]
+                return match[0]
             return HIDDEN
 
-        def of_word(found: re.Match[str]) -> str:
-            return HIDDEN if self._is_quoted(found[0]) else found[0]
+        def hide_word(match: re.Match[str]) -> str:
+            return HIDDEN if self._is_quoted(match[0]) else match[0]
 
         parts: list[str] = []
         end = 0
         for quote in _QUOTE.finditer(text):
-            parts += [_WORD.sub(of_word, text[end : quote.start()]), of_quote(quote)]
+            parts += [_WORD.sub(hide_word, text[end : quote.start()]), hide_quote(quote)]
             end = quote.end()
-        parts.append(_WORD.sub(of_word, text[end:]))
+        parts.append(_WORD.sub(hide_word, text[end:]))
         return re.sub(rf"{HIDDEN}(?:[^\w'\"({HIDDEN}]*{HIDDEN})+", HIDDEN, "".join(parts))
 
     def _is_quoted(self, word: str) -> bool:
@@ -143,7 +143,7 @@ _VOCABULARY = frozenset(
         "without write you",
     )
 )
-"""Words that dolmen says itself, and keywords of SQL: no values, even where a request has them."""
+"""Words of dolmen's own messages, and keywords of SQL: never taken for values, even if a request has them."""
 
 
 def _texts(document: Any) -> Iterator[str]:
@@ -173,10 +173,10 @@ def reason_for_log(error: BaseException, request: RequestContent | None = None) 
             return str(error)  # counts, ids and names
         case InputError():
             position = getattr(error, "position", None)
-            place = "" if position is None else f"at character {position}: "
+            prefix = "" if position is None else f"at character {position}: "
             text = request.hide(getattr(error, "reason", str(error))) if request else None
             other = _OF_FILE if request is None else _OF_REQUEST
-            return f"{place}{text if text is not None else _FALLBACK.get(type(error), other)}"
+            return f"{prefix}{text if text is not None else _FALLBACK.get(type(error), other)}"
         case Error():
             return str(error)  # about objects and versions: no caller's data
     return _UNFORESEEN
@@ -193,7 +193,7 @@ _FALLBACK: dict[type[BaseException], str] = {
 
 
 def error_fields(error: BaseException, request: RequestContent | None = None) -> dict[str, Any]:
-    """The fields of a log record about an error: its kind, the reason, and where it is; for a bug, the calls."""
+    """The fields of a log record about an error: its kind, the reason, and the position; for a bug, the calls."""
     fields: dict[str, Any] = {"error": type(error).__name__, "reason": reason_for_log(error, request)}
     if isinstance(error, RowError):
         fields |= {"line": error.line, "row": error.row}

@@ -1,6 +1,6 @@
-"""Lists rejects, reads their reports, opens them, and puts them back into the landing place under a new name.
+"""Lists rejects, reads their reports, opens them, and puts them back into the landing bucket under a new name.
 
-Beside the copy and the report of a reject ``<copy>.retried.json`` says when it was put back, and under which name.
+The object ``<copy>.retried.json``, beside the copy and the report, says when a reject was put back, and as which file.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _DIGEST = re.compile(r"[0-9a-f]{8}")
 class RejectEntry:
     """A reject as a listing shows it; ``rejected_us`` is by the store's clock.
 
-    ``key`` is the copy's, or the report's without its ending if the drop was not copied; then ``size`` is None.
+    ``key`` is the copy's. If the drop was not copied, it is the report's without its ending, and ``size`` is None.
     """
 
     key: str
@@ -49,7 +49,7 @@ class RejectEntry:
 
     @property
     def rows_only(self) -> bool:
-        """Whether these are some rows of a file whose others are ingested."""
+        """Whether these are the bad rows of a file whose other rows are ingested."""
         return self.key.endswith(ROWS_SUFFIX)
 
 
@@ -79,18 +79,18 @@ def find_reject_key(store: ObjectStore, name: str) -> str:
     if not _DIGEST.fullmatch(name) and "://" not in key and exists(store, key + ERROR_SUFFIX):
         return key
     rejects = list_rejects(store, retried=True)
-    found = [one.key for one in rejects if name in re.split(r"[-/.]", one.key)]
-    found = found or [one.key for one in rejects if _ends_with(copy, one.key)]
-    found = found or [one.key for one in rejects if _ends_with(copy, dropped_name(one.key))]
-    if len(found) > 1:
-        raise InputError(f"{len(found)} rejects are of the name {name!r}: name one of {', '.join(found)}")
-    if not found:
+    keys = [reject.key for reject in rejects if name in re.split(r"[-/.]", reject.key)]
+    keys = keys or [reject.key for reject in rejects if _ends_with(copy, reject.key)]
+    keys = keys or [reject.key for reject in rejects if _ends_with(copy, dropped_name(reject.key))]
+    if len(keys) > 1:
+        raise InputError(f"{len(keys)} rejects are of the name {name!r}: name one of {', '.join(keys)}")
+    if not keys:
         raise NotFoundError(f"no reject in {store.url} is of the name {name!r}: dolmen rejected ls shows them")
-    return found[0]
+    return keys[0]
 
 
 def _ends_with(url: str, path: str) -> bool:
-    """Whether a URL or key is that of a path below some folder."""
+    """Whether a URL or key ends with a path."""
     return f"/{unquote(url)}".endswith(f"/{path}") or f"/{url}".endswith(f"/{path}")
 
 
@@ -110,15 +110,15 @@ def read_report(store: ObjectStore, key: str) -> dict[str, Any]:
 
 
 def read_reports(store: ObjectStore, keys: Iterable[str], runtime: Runtime) -> Iterator[dict[str, Any]]:
-    """The reports of several, in order; empty for one that cannot be read."""
+    """Reads several reports, in order; a report that cannot be read is empty."""
 
-    def readable(key: str) -> dict[str, Any]:
+    def read_or_empty(key: str) -> dict[str, Any]:
         try:
             return read_report(store, key)
         except (NotFoundError, CorruptionError):
             return {}
 
-    return runtime.map(readable, keys)
+    return runtime.map(read_or_empty, keys)
 
 
 def open_reject(store: ObjectStore, key: str, report: dict[str, Any], runtime: Runtime) -> BinaryIO:
@@ -127,7 +127,7 @@ def open_reject(store: ObjectStore, key: str, report: dict[str, Any], runtime: R
         return store.open_input(key)
     root, file, version, etag = (report.get(name) for name in ("landing", "file", "version", "etag"))
     if not (isinstance(root, str) and isinstance(file, str) and (version or etag)):
-        raise CorruptionError(key + ERROR_SUFFIX, "it names no copy, and not where the file is")
+        raise CorruptionError(key + ERROR_SUFFIX, "it names neither a copy nor the file's location")
     landing = open_store(root, runtime)
     if version:
         return landing.open_input(file, version=str(version))
@@ -157,17 +157,17 @@ def text_of(members: dict[str, Any]) -> bytes | None:
 class Retry:
     """A reject that was put back as the file at ``url``, whole or with a number of ``rows``.
 
-    ``left`` rows are not in it: they have no text, or a quote that is never closed.
+    ``unwritten`` rows are not in it: they have no text, or an unclosed quote.
     """
 
     key: str
     url: str
     rows: int | None
-    left: int
+    unwritten: int
 
 
-def earlier_retries(store: ObjectStore, key: str) -> list[dict[str, str]]:
-    """The times at which a reject was put back, and the URLs. Raises CorruptionError: the note cannot be read."""
+def read_retries(store: ObjectStore, key: str) -> list[dict[str, str]]:
+    """Reads when a reject was put back, and as which URLs. Raises CorruptionError: the note cannot be read."""
     try:
         body = store.get(key + RETRIED_SUFFIX).body
     except ObjectNotFoundError:
@@ -178,13 +178,13 @@ def earlier_retries(store: ObjectStore, key: str) -> list[dict[str, str]]:
         raise CorruptionError(key + RETRIED_SUFFIX, f"not a list of retries: {error}") from error
 
 
-def note_retry(store: ObjectStore, retry: Retry, before: list[dict[str, str]], runtime: Runtime) -> None:
+def note_retry(store: ObjectStore, retry: Retry, retries: list[dict[str, str]], runtime: Runtime) -> None:
     """Notes that a reject was put back. Raises StoreUnavailableError: it was put back, but could not be noted."""
     at = utc(runtime.clock_us()).isoformat()
-    body = json.dumps([*before, {"at": at, "as": retry.url}], indent=2).encode() + b"\n"
+    body = json.dumps([*retries, {"at": at, "as": retry.url}], indent=2).encode() + b"\n"
     key = retry.key + RETRIED_SUFFIX
-    outcome = store.put(key, body) if not before else store.put(key, body, if_match=store.head(key).etag)
-    if not isinstance(outcome, (Stored, PreconditionFailed)):  # refused: another has noted the same
+    outcome = store.put(key, body) if not retries else store.put(key, body, if_match=store.head(key).etag)
+    if not isinstance(outcome, (Stored, PreconditionFailed)):  # refused: another process noted the same
         raise StoreUnavailableError(f"{retry.url} is there, but {store.url}/{key} could not be written: {outcome}")
 
 
@@ -201,19 +201,19 @@ def retry(
 
     Args:
         store: where rejects are.
-        landing: the URL below which files are dropped; None: where it was dropped, as its report says.
-        table: for this table, instead of the one it was dropped for.
-        force: again, if it was put back before.
+        landing: the URL below which files are dropped; None takes it from the report.
+        table: put it back for this table, instead of its own.
+        force: put it back even if that was done before.
 
     Raises:
-        InputError: it was put back before; or it was dropped for no table; or nothing of it can be put back.
+        InputError: it was put back before, or was dropped for no table, or nothing of it can be put back.
         NotFoundError: there is no such reject.
         ObjectNotFoundError, ObjectChangedError: it was not copied, and the drop was deleted or overwritten.
         CorruptionError: its report, its rows or the note of earlier retries cannot be read.
     """
-    report, before = read_report(store, key), earlier_retries(store, key)
-    if before and not force:
-        raise InputError(f"{key} was put back {before[-1].get('at')} as {before[-1].get('as')}: --force does it again")
+    report, past = read_report(store, key), read_retries(store, key)
+    if past and not force:
+        raise InputError(f"{key} was put back {past[-1].get('at')} as {past[-1].get('as')}: --force does it again")
     url, file = str(report.get("source", "")), str(report.get("file", ""))
     root = landing or report.get("landing")
     if not root and file and url.endswith(file):
@@ -221,15 +221,15 @@ def retry(
     if not root:
         raise InputError(f"the report of {key} does not say where it was dropped: give --landing")
     target = open_store(root, runtime)
-    name = _name(key, report, len(before) + 1, table)
-    rows, left = None, 0
+    name = _name(key, report, len(past) + 1, table)
+    rows, unwritten = None, 0
     if key.endswith(ROWS_SUFFIX):
-        rows, left = _write_rows(store, key, report, target, name)
+        rows, unwritten = _write_rows(store, key, report, target, name)
     elif not exists(target, name):
         with open_reject(store, key, report, runtime) as source:
             copy_once(source, target, name)
-    done = Retry(key, f"{target.url}/{name}", rows, left)
-    note_retry(store, done, before, runtime)
+    done = Retry(key, f"{target.url}/{name}", rows, unwritten)
+    note_retry(store, done, past, runtime)
     return done
 
 
@@ -239,13 +239,13 @@ def _name(key: str, report: dict[str, Any], time: int, table: str | None) -> str
         stem, ending = key.removesuffix(ROWS_SUFFIX), f".{_kind(report)}"
     else:
         stem, ending = split_name(key)
-    folder, slash, rest = stem.partition("/")
+    folder, slash, path = stem.partition("/")
     if table is None and not slash:
         raise InputError(f"{key} was dropped for no table: say for which one, with --to-table")
     dropped_us = report.get("dropped_us")
     if not isinstance(dropped_us, int) or not 0 <= dropped_us < 10**18:
         dropped_us = None
-    return retry_name(f"{table or folder}/{rest if slash else folder}", ending, time, dropped_us)
+    return retry_name(f"{table or folder}/{path if slash else folder}", ending, time, dropped_us)
 
 
 def _kind(report: dict[str, Any]) -> str:
@@ -256,30 +256,30 @@ def _kind(report: dict[str, Any]) -> str:
 def _write_rows(
     store: ObjectStore, key: str, report: dict[str, Any], target: ObjectStore, name: str
 ) -> tuple[int, int]:
-    """Writes the file of the rows; returns how many are in it, and how many are not."""
+    """Writes a file of the rows; returns how many are in it, and how many are not."""
     quoted, header = _kind(report) != "jsonl", report.get("header")
-    left = rows = 0
+    unwritten = rows = 0
 
     def lines() -> Iterator[bytes]:
-        nonlocal left, rows
+        nonlocal unwritten, rows
         if isinstance(header, dict) and (text := text_of(header)) is not None:
             yield text
         for row in read_bad_rows(store, key):
             text = row["text"]
             if text is None or (quoted and text.count(b'"') % 2):
-                left += 1  # an open quote would swallow the rows after it
+                unwritten += 1  # an open quote would swallow the rows after it
             else:
                 rows += 1
                 yield text
 
-    there = exists(target, name)
+    exists_already = exists(target, name)
     with target.open_output(name) as output:
         for line in lines():
             output.write(line + b"\n")
         if not rows:
             copy = report.get("copy_of_file")
             where = f"look at {copy}, the whole file" if copy else "correct them, and drop them as a file of their own"
-            raise InputError(f"none of the {left} rows of {key} can be put back as it stands: {where}")
-        if not there:
+            raise InputError(f"none of the {unwritten} rows of {key} can be put back as it stands: {where}")
+        if not exists_already:
             commit_once(output, target, name)
-    return rows, left
+    return rows, unwritten

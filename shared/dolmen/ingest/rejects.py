@@ -1,4 +1,4 @@
-"""Rejects: files that cannot be read, or rows of a file whose others are ingested, with a report of what is wrong.
+"""Rejects: files that cannot be read, or bad rows of a file whose other rows are ingested, with a report.
 
 A drop ``landing/<table>/<path>/<name>.csv`` becomes, under the URL for rejects, the first two objects, and one whose
 good rows are ingested the other two; reports are written last::
@@ -39,17 +39,17 @@ from dolmen.store.base import MAX_KEY_BYTES, ObjectOutput, ObjectStore, Unknown
 
 ERROR_SUFFIX = ".error.json"
 _COPY_BYTES = MIB
-_ROOM_BYTES = 200
-"""Bytes of a key that are kept free for the prefix of the rejects, and for suffixes."""
+_RESERVED_BYTES = 200
+"""Bytes of a key reserved for the prefix of the rejects, and for suffixes."""
 _UNFIT = re.compile(r"[\\\0]")
-"""Characters that S3 takes in a key, and a directory does not."""
+"""Characters that are valid in a key of S3, but not in a directory."""
 _DIGEST_IN_NAME = re.compile(r"-[0-9a-f]{8}(?=\.|$)(?!.*-[0-9a-f]{8}(?:\.|$))")
 _ENDING = re.compile(r"(\.[A-Za-z0-9]{1,10})?(\.(gz|zst|bz2|xz|lz4|zip))?$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """A rejected drop or rows of one. ``key`` is that of the copy; without one, of the report without its ending."""
+    """A rejected drop or rows of one. ``key`` is the copy's; without a copy, the report's without its ending."""
 
     key: str
     url: str
@@ -57,7 +57,7 @@ class Reject:
 
 def reject_key(drop: Drop, path: LandingPath) -> str:
     """The key of the copy of a rejected drop."""
-    return _key_with_digest(path, f"{drop.id}#{drop.sequencer or ''}")
+    return _add_digest(path, f"{drop.id}#{drop.sequencer or ''}")
 
 
 def split_name(path: str) -> tuple[str, str]:
@@ -68,12 +68,12 @@ def split_name(path: str) -> tuple[str, str]:
     return f"{folder}{slash}{name.removesuffix(suffix)}", suffix
 
 
-def _key_with_digest(path: LandingPath, of: str, suffix: str | None = None) -> str:
-    digest = hashlib.sha256(of.encode()).hexdigest()[:8]
+def _add_digest(path: LandingPath, identity: str, suffix: str | None = None) -> str:
+    digest = hashlib.sha256(identity.encode()).hexdigest()[:8]
     stem, ending = split_name(path.path)
     suffix = ending if suffix is None else suffix
     key = f"{stem}-{digest}{suffix}"
-    if len(key.encode()) <= MAX_KEY_BYTES - _ROOM_BYTES and not _UNFIT.search(key):
+    if len(key.encode()) <= MAX_KEY_BYTES - _RESERVED_BYTES and not _UNFIT.search(key):
         return key
     return f"{_UNFIT.sub('-', path.path.partition('/')[0][:64])}/{digest}{suffix}"
 
@@ -85,7 +85,7 @@ def dropped_name(key: str) -> str:
 
 
 def find_reject(landing: Landing, drop: Drop, path: LandingPath) -> Reject | None:
-    """The reject of this very event, if it is complete: one request."""
+    """Finds the reject of this event, if it is complete: one request."""
     store, key = landing.rejects_store(drop), reject_key(drop, path)
     return Reject(key, f"{store.url}/{key}") if exists(store, key + ERROR_SUFFIX) else None
 
@@ -99,14 +99,14 @@ def reject_drop(
     *,
     copy: bool = True,
 ) -> Reject:
-    """Copies a drop, if ``copy``, to where rejects go, then writes the reason beside it. May be repeated."""
+    """Copies a drop to the rejects, if ``copy``, then writes the report beside it. Idempotent."""
     store, key = landing.rejects_store(drop), reject_key(drop, path)
     try:
         if copy:
             _copy_drop(landing, drop, store, key)
         else:
             _check_unchanged(landing, drop)
-    except InputError:  # a file in a directory whose name no key can be: the report alone can say so
+    except InputError:  # the file's name cannot be a key: write only the report
         copy = False
     what = {
         "file": path.path,
@@ -124,7 +124,7 @@ def reject_drop(
 
 
 def _drop_details(landing: Landing, drop: Drop, key: str | None) -> dict[str, Any]:
-    """The details of the drop, and of its copy if there is one, that are in every report."""
+    """The details of the drop, and of its copy if there is one, for every report."""
     return {
         "source": drop.source,
         "bytes": drop.size,
@@ -138,7 +138,7 @@ def _drop_details(landing: Landing, drop: Drop, key: str | None) -> dict[str, An
 
 
 def _write_report(landing: Landing, drop: Drop, key: str, report: dict[str, Any]) -> Reject:
-    """Creates the report beside a copy, unless an earlier delivery has written it. Raises StoreUnavailableError."""
+    """Creates the report beside a copy, unless an earlier delivery wrote it. Raises StoreUnavailableError."""
     store, text = landing.rejects_store(drop), json.dumps(report, indent=2, ensure_ascii=False)
     for _ in attempts(landing.runtime):
         outcome = store.put(key + ERROR_SUFFIX, text.encode("utf-8", "surrogatepass") + b"\n")
@@ -148,22 +148,22 @@ def _write_report(landing: Landing, drop: Drop, key: str, report: dict[str, Any]
 
 
 def _check_unchanged(landing: Landing, drop: Drop) -> None:
-    """Raises ObjectNotFoundError, ObjectChangedError: the drop is gone, or was overwritten."""
+    """Raises ObjectNotFoundError, ObjectChangedError: the drop was deleted, or overwritten."""
     store = landing.store(drop)
-    found = store.head(drop.key, version=drop.version)
-    if drop.version is None and found.etag != etag_in(store, drop.etag):
+    info = store.head(drop.key, version=drop.version)
+    if drop.version is None and info.etag != etag_in(store, drop.etag):
         raise ObjectChangedError(drop.key)
 
 
 def _copy_drop(landing: Landing, drop: Drop, store: ObjectStore, key: str) -> None:
     """Copies a dropped file, unless an object of this name exists, which is then its copy."""
-    if not exists(store, key):  # else by an earlier delivery: objects appear whole or not at all
+    if not exists(store, key):  # an earlier delivery copied it: objects appear whole or not at all
         with landing.open(drop) as source:
             copy_once(source, store, key)
 
 
 def copy_once(source: ByteStream, store: ObjectStore, key: str) -> None:
-    """Copies a file in bounded memory, unless another process has made the same copy meanwhile."""
+    """Copies a file in bounded memory, unless another process makes the same copy meanwhile."""
     with store.open_output(key) as target:
         while chunk := source.read(_COPY_BYTES):
             target.write(chunk)
@@ -171,7 +171,7 @@ def copy_once(source: ByteStream, store: ObjectStore, key: str) -> None:
 
 
 def commit_once(output: ObjectOutput, store: ObjectStore, key: str) -> None:
-    """Commits an object, unless another process has made the same one meanwhile."""
+    """Commits an object, unless another process makes the same one meanwhile."""
     try:
         output.commit()
     except CorruptionError:
@@ -188,7 +188,7 @@ _HEADER_BYTES = 1 << 16
 
 
 class Quarantine:
-    """The bad rows of one file, at most ``max_rows``: a context manager with a temporary file if they are many."""
+    """Collects the bad rows of one file, at most ``max_rows``. A context manager; many rows go to a temporary file."""
 
     def __init__(self, name: str, max_rows: int) -> None:
         self._name, self._max_rows = name, max_rows
@@ -204,11 +204,11 @@ class Quarantine:
         if len(self._first) < _FIRST:
             self._first.append(position)
         if self.count > self._max_rows:
-            raise self._too_many(f"more than {self._max_rows:,} rows cannot be read (ingest_max_bad_rows)")
+            raise self._limit_error(f"more than {self._max_rows:,} rows cannot be read (ingest_max_bad_rows)")
         line = json.dumps({**position, **_text(bad.text)}, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
         self._bytes += len(line)
         if self._bytes > MAX_BYTES:
-            raise self._too_many(f"rows that cannot be read take more than {MAX_BYTES >> 20} MB")
+            raise self._limit_error(f"rows that cannot be read take more than {MAX_BYTES >> 20} MB")
         self._without_text += bad.text is None
         self._digest.update(line)
         self._rows.write(line)
@@ -222,19 +222,19 @@ class Quarantine:
         header: bytes | None,
         database: dict[str, Any],
     ) -> Reject:
-        """Writes the rows to where rejects go, then the report. Repeated, it changes nothing.
+        """Writes the rows to the rejects, then the report. Idempotent.
 
         Args:
-            header: the file's first line, without which its rows cannot be understood.
+            header: the file's first line, which gives its rows their meaning.
             database: details of the database at that time, for the report.
         """
         store, content = landing.rejects_store(drop), self._digest.hexdigest()
-        key = _key_with_digest(path, f"{drop.id}#{content}", ROWS_SUFFIX)
-        whole: dict[str, Any] = {}
+        key = _add_digest(path, f"{drop.id}#{content}", ROWS_SUFFIX)
+        file_copy: dict[str, Any] = {}
         if self._without_text:
-            copied = _key_with_digest(path, f"{drop.id}#{content}", f".rows{split_name(path.path)[1]}")
-            _copy_drop(landing, drop, store, copied)
-            whole = {"rows_without_text": self._without_text, "copy_of_file": copied}
+            copy_key = _add_digest(path, f"{drop.id}#{content}", f".rows{split_name(path.path)[1]}")
+            _copy_drop(landing, drop, store, copy_key)
+            file_copy = {"rows_without_text": self._without_text, "copy_of_file": copy_key}
         if not exists(store, key):
             self._rows.seek(0)
             copy_once(self._rows, store, key)
@@ -247,7 +247,7 @@ class Quarantine:
             "format": format.kind,
             **({} if header is None else {"header": _text(header)}),
             **_drop_details(landing, drop, key),
-            **whole,
+            **file_copy,
             "database": database,
             "then": "all other rows of this file are ingested; correct these, and drop them as a file of their own",
         }
@@ -259,7 +259,7 @@ class Quarantine:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._rows.close()
 
-    def _too_many(self, reason: str) -> RowError:
+    def _limit_error(self, reason: str) -> RowError:
         first = self._first[0]
         return RowError(
             f"{reason}; the first: {first['reason']}",
@@ -271,8 +271,8 @@ class Quarantine:
 
 
 def header_of(source: SourceFile) -> bytes | None:
-    """The line of a delimited file that names its columns, without its end; None if there is none."""
-    if source.format.known.delimiter is None or not source.options.header:
+    """The header line of a delimited file, without its line end; None if there is none."""
+    if source.format.traits.delimiter is None or not source.options.header:
         return None
     find_end = partial(last_record_end, delimiter=source.delimiter)
     with source.text() as stream:

@@ -27,7 +27,7 @@ def compose(
     mode: str = "tombstone",
     request_id: str,
 ) -> str:
-    """The message that asks for a delete, checked as the function will check it. Raises InputError.
+    """Composes the message of a delete request, and checks it like the function does. Raises InputError.
 
     ``keys`` are values, or lists of them for a key of several columns, or a table of the columns that ``on`` names.
     """
@@ -52,12 +52,12 @@ def check(database: Database, request: DeleteRequest) -> int:
     """
     transaction = database.transaction()
     unit = unit_of(transaction)
-    before = unit.find_applied([request.id]).get(request.id)
-    if before is not None and before.digest != request.digest:
-        raise AppliedIdError(f"version {before.version} has applied another request under the id {request.id!r}")
+    applied = unit.find_applied([request.id]).get(request.id)
+    if applied is not None and applied.digest != request.digest:
+        raise AppliedIdError(f"version {applied.version} has applied another request under the id {request.id!r}")
     deletes = tuple(replace(delete, mode="tombstone") for delete in request.deletes)  # without looking rows up
     add_request(transaction, replace(request, deletes=deletes))
-    return unit.base.version  # which is given up here, before anything of it is uploaded
+    return unit.base.version  # the transaction ends here: nothing of it is uploaded
 
 
 def check_size(body: str, queue: Queue) -> None:
@@ -66,10 +66,10 @@ def check_size(body: str, queue: Queue) -> None:
     if size <= queue.max_bytes:
         return
     keys = sum(len(delete.keys or ()) for delete in parse_request(body, None).deletes)
-    part = max(1, keys * queue.max_bytes // size * 9 // 10)
+    most = max(1, keys * queue.max_bytes // size * 9 // 10)
     raise LimitError(
         f"the request has {size:,} bytes, and {queue.url} takes messages of {queue.max_bytes:,}: "
-        + (f"send at most about {part:,} keys in a request, each under an id of its own, " if keys else "shorten it, ")
+        + (f"send at most about {most:,} keys in a request, each under an id of its own, " if keys else "shorten it, ")
         + "say with --where what they have in common, or apply it directly with 'dolmen delete'"
     )
 
@@ -78,7 +78,7 @@ def check_size(body: str, queue: Queue) -> None:
 class RequestStatus:
     """The state of a request: applied by ``version``, waiting in the queue, or given up for ``reason``.
 
-    It is unknown if it is not applied, or was so long ago that it is forgotten. A queue of SQS cannot be looked into.
+    It is unknown if it is not applied, or so old that its id is forgotten. SQS queues cannot be searched.
     """
 
     id: str
@@ -103,7 +103,7 @@ def status_of(database: Database, ids: Sequence[str], queue: Queue | None = None
 
 
 def _letters(queue: DirectoryQueue, ids: frozenset[str]) -> Iterator[tuple[str, tuple[RequestState, str | None]]]:
-    """Finds requests in a directory's queue, dead letters first, so that one that was sent again is waiting."""
+    """Finds requests in a directory's queue, dead letters first, so that a request that was sent again is waiting."""
     for letter in queue.find_dead_letters():
         id_ = _id_in(letter.get("body")) or letter.get("message_id")
         if id_ in ids:
@@ -123,11 +123,11 @@ def _id_in(body: Any) -> Any:
 
 
 def _values(keys: pa.Table) -> list[Any]:
-    """Keys as JSON. Raises InputError for types whose values it does not hold."""
+    """Converts keys to JSON. Raises InputError for types that JSON does not have."""
     for field in keys.schema:
         if not (pa.types.is_integer(field.type) or pa.types.is_string(field.type) or pa.types.is_boolean(field.type)):
             raise InputError(
-                f"keys of column {field.name!r} are {field.type}, which a message has no form for: "
+                f"keys of column {field.name!r} are {field.type}, which a message cannot hold: "
                 "say the same with --where, or use 'dolmen delete'"
             )
     columns = [column.to_pylist() for column in keys.columns]

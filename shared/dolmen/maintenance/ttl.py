@@ -1,7 +1,7 @@
 """Expiry: deletes rows of tables with the property ``ttl`` by tombstones, once the rows are old enough.
 
-A run adds at most one tombstone per table, in one commit for all tables, and none where statistics and the last expiry,
-which is in the table's properties, prove that no live row has expired.
+A run adds at most one tombstone per table, in one commit for all tables. It adds none if statistics and the last expiry
+(in the table's properties) prove that no live row has expired.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _STEPS_PER_AGE = 50
 
 
 class LastExpiry(msgspec.Struct, frozen=True):
-    """No live row that was committed up to ``through`` has a time before ``before`` in this column, in this epoch.
+    """In this epoch, no live row committed up to ``through`` has a time before ``before`` in this column.
 
     For a column of dates, ``before`` is midnight of the first day that lives.
     """
@@ -53,9 +53,9 @@ class Expired:
     """The result of a run.
 
     Args:
-        cutoffs: by table that got a tombstone, the time before which rows have expired (microseconds, UTC).
+        cutoffs: for each table that got a tombstone, the time before which rows have expired (microseconds, UTC).
         commit: the commit with the tombstones; None when nothing had expired.
-        failures: errors by table that could not be looked at.
+        failures: errors, by name of the table that could not be checked.
     """
 
     cutoffs: dict[str, int] = field(default_factory=dict)
@@ -73,13 +73,13 @@ def expire_rows(
 ) -> Expired:
     """Deletes rows that are older than their table's ``ttl``.
 
-    The present time is that of the store's clock. NULL never expires. A date expires when its whole day has. Times
-    without zone are taken as UTC. Cut-offs move in steps of about a fiftieth of the age, in whole days, hours, minutes
-    or seconds. So runs within a step add no tombstone, and no row outlives its age by more than a step.
+    The store's clock gives the present time. NULL never expires. A date expires when its whole day has. Times without
+    zone are taken as UTC. Cut-offs move in steps of about a fiftieth of the age, in whole days, hours, minutes or
+    seconds. So runs within a step add no tombstone, and no row outlives its age by more than a step.
 
     Args:
         tables: their names; None for all.
-        deadline: True = stop looking at tables; what was found is committed.
+        deadline: when it returns True, no further table is checked, and the tombstones so far are committed.
     """
     (cutoffs, failures), commit = replay(
         context,
@@ -143,9 +143,9 @@ def _expire_table(context: Context, transaction: Transaction, base: Manifest, na
             return may_hold_matches(file, predicate, entry.schema)
         return since is not None and may_hold_matches(file, since, entry.schema)
 
-    if not any(may_hold(file) for file in LiveFiles.of(entry, context.segments).matching(predicate)):
+    if not any(may_hold(file) for file in LiveFiles.of(entry, context.segments).find_matching(predicate)):
         return None
-    unit.add(Expect(name, entry.uuid, entry.properties, ["ttl"]))  # rows with a longer ttl now must live
+    unit.add(Expect(name, entry.uuid, entry.properties, ["ttl"]))  # if the ttl became longer, these rows must live
     transaction.table(name).delete(expired)
     expiry = LastExpiry(column.id, entry.epoch, cutoff, base.commit_ts)
     unit.add(SetProperties(name, entry.uuid, {EXPIRED: msgspec.to_builtins(expiry)}))
@@ -153,7 +153,7 @@ def _expire_table(context: Context, transaction: Transaction, base: Manifest, na
 
 
 def _last_expiry(entry: TableEntry, column: int) -> LastExpiry | None:
-    """The last expiry as the table remembers it; None if it was of another column or of other rows."""
+    """The last expiry in the table's properties; None if it was about another column or other rows."""
     stored = entry.properties.get(EXPIRED)
     if stored is None:
         return None

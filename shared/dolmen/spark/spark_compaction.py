@@ -30,7 +30,7 @@ from dolmen.entries.segments.live import LiveFiles
 from dolmen.errors import InputError, SchemaError, short_repr
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.maintenance.compact.compaction import Compacted, PendingGroup, PendingGroups, same_table, target_file_bytes
+from dolmen.maintenance.compact.compaction import Compacted, PendingGroup, PendingGroups, is_replaced, target_file_bytes
 from dolmen.maintenance.compact.compaction_plan import CompactionOptions, CompactionPlan, PlannedGroup, plan_compaction
 from dolmen.maintenance.compact.rewrite import GroupRewriter, Rewritten, TableVersion, write_options
 from dolmen.maintenance.erasures.erasure_work import rewrite_through
@@ -180,8 +180,8 @@ class CompactionRun:
         self._stopped = False
 
     def _plan(self, version: TableVersion, options: CompactionOptions) -> CompactionPlan:
-        due = rewrite_through(self._context, version.manifest)
-        return plan_compaction(self._name, version.entry, version.files, self._target, options, version.dead(), due)
+        through, dead = rewrite_through(self._context, version.manifest), version.dead_uuids()
+        return plan_compaction(self._name, version.entry, version.files, self._target, options, dead, through)
 
     def _plan_parts(self, version: TableVersion, parallelism: int) -> CompactionPlan:
         """The core's plan, with smaller groups if more tasks could run at once."""
@@ -249,11 +249,11 @@ class CompactionRun:
         """Makes a job of the groups that still need work in the newest version. None = stop."""
         context = self._context
         manifest = context.head.refresh().manifest
-        if not same_table(manifest.tables.get(self._name), self._entry):
+        if is_replaced(manifest.tables.get(self._name), self._entry):
             return None
         with context.reading(manifest.version):
             version = TableVersion.of(context, self._name, manifest)
-            found = [(group, version.worth_rewriting(group.uuids, self._options)) for group in pending]
+            found = [(group, version.select_inputs(group.uuids, self._options)) for group in pending]
         return Job(version, [(group, inputs) for group, inputs in found if inputs], context.store.clock.now_us)
 
     def _task(self, job: Job) -> CompactionTask:

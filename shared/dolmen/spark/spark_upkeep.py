@@ -22,8 +22,7 @@ from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.format.manifest import Manifest, Segment
 from dolmen.format.properties import DatabaseSettings, has_index
 from dolmen.maintenance.gc.collection import Collected, collect
-from dolmen.maintenance.gc.deletion import Codes, KeySet, stable_code, stable_codes
-from dolmen.maintenance.gc.mark import MarkPart, keys_of_part, split_mark
+from dolmen.maintenance.gc.mark import Codes, KeySet, MarkPart, keys_of_part, split_mark, stable_code, stable_codes
 from dolmen.maintenance.indexing import Indexed, IndexVersion, PartBuilding, index_reader, index_table
 from dolmen.spark.sessions import check_database, check_session
 from dolmen.spark.tasks import (

@@ -16,7 +16,7 @@ from dolmen.format import evolution
 from dolmen.format.ingest_properties import TABLE_PROPERTIES, check_table_properties
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import check_properties
-from dolmen.format.schema import Schema, is_nested, storable
+from dolmen.format.schema import Schema, is_nested, stored_type
 from dolmen.format.types import Json, short_type, to_plain
 from dolmen.format.types import to_json as to_json_value
 from dolmen.predicate.ast import Predicate
@@ -69,7 +69,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         """
         raise NotImplementedError
 
-    def _erased(self, id_: str, done: CommitT) -> ErasedT:
+    def _erasure_result(self, id_: str, done: CommitT) -> ErasedT:
         """The result of an erasure with this id."""
         raise NotImplementedError
 
@@ -281,7 +281,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
             ids.append(erase_rows(change, where, parameters, keys, on, within))
 
         done = self._apply("erase", statement, message, request, data=keys)
-        return self._erased(ids[-1], done)
+        return self._erasure_result(ids[-1], done)
 
     def update(
         self,
@@ -663,7 +663,7 @@ class TransactionTable(TableVerbs[None, str]):
         refuse_message(message)
         statement(TableChange(self._unit, self.name, request))
 
-    def _erased(self, id_: str, done: None) -> str:
+    def _erasure_result(self, id_: str, done: None) -> str:
         return id_
 
     def replace(self, data: Any, keys: Any, *, request: str | None = None) -> None:
@@ -691,7 +691,7 @@ def default_json(name: str, arrow_type: pa.DataType, value: Any) -> Json:
     """A default as callers give it, in JSON form. Raises InputError if it does not fit the column."""
     if value is None:
         return None
-    stored = storable(arrow_type)
+    stored = stored_type(arrow_type)
     if is_nested(stored):
         raise InputError(f"column {name!r} of type {short_type(stored)} can have no default but NULL")
     schema = pa.schema([pa.field(name, stored)])

@@ -169,7 +169,7 @@ def test_a_map_that_the_table_has_no_map_for_is_refused() -> None:
         ("long", "no records"),
         ({"type": "array", "items": "long"}, "no records"),
         (_record(a=["long", "string"]), "union"),
-        (_record(a=["null", "row"]), "holds itself"),
+        (_record(a=["null", "row"]), "contains itself"),
         (_record(a={"type": "array", "items": "null"}), "nothing but NULL"),
         (_record(a={"type": "array", "items": {"type": "record", "name": "e", "fields": []}}), "nothing but NULL"),
         (_record(a={"type": "bytes", "logicalType": "decimal", "precision": 90}), "90 digits"),

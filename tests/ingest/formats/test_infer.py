@@ -183,9 +183,9 @@ SHAPES = [
     TextShape("integer", 0, 2**70),
     TextShape("float", 0, 2**60),
     TextShape("special"),
-    TextShape("integer", places=0),
-    TextShape("float", places=2, padded=True),
-    TextShape("float", places=1),
+    TextShape("integer", decimals=0),
+    TextShape("float", decimals=2, padded=True),
+    TextShape("float", decimals=1),
 ]
 SHAPES += [TextShape("float"), TextShape("date"), TextShape("timestamp"), TextShape("zoned")]
 

@@ -218,7 +218,7 @@ def many_released(place: Place, tables: int = 12) -> None:
 def test_a_run_that_has_to_stop_records_what_it_did_and_the_next_goes_on(
     old: Place, monkeypatch: pytest.MonkeyPatch, questions: int
 ) -> None:
-    for module in ("deletion", "mark"):
+    for module in ("deletion", "sweep"):
         monkeypatch.setattr(f"dolmen.maintenance.gc.{module}.BATCH", 3)
     many_released(old)
     for hour in range(5):

@@ -123,14 +123,14 @@ class _TableStatistics:
         if not members or not isinstance(least, _End) or not isinstance(greatest, _End):
             return bool(members), True
         if len(members) <= _FEW_MEMBERS:
-            found: Fact = False
+            has_member: Fact = False
             for member in members:
-                found = found | ((least <= member) & (greatest >= member))
+                has_member = has_member | ((least <= member) & (greatest >= member))
         elif (searched := _search_members(p, least, greatest)) is not None:
-            found = searched
+            has_member = searched
         else:  # between the least and the greatest member is near enough
             return (least <= members[-1]) & (greatest >= members[0]), True
-        return found, ~(_mask(found, self._table) & least.equals(greatest))
+        return has_member, ~(_mask(has_member, self._table) & least.equals(greatest))
 
 
 class _End:
@@ -245,7 +245,7 @@ def _search_members(p: In, least: _End, greatest: _End) -> Fact | None:
 
 
 def _holds(ends: pa.Array, op: Op, other: pa.Array | pa.Scalar) -> Mask:
-    """A mask of the files for which a comparison holds, or one side is NULL: unknown."""
+    """A mask of the files for which a comparison holds, or may hold because one side is NULL (unknown)."""
     return to_mask(_FUNCTIONS[op](ends, other).fill_null(True))
 
 
@@ -267,8 +267,8 @@ class RowBounds:
     def of(cls, file: DataFile | Segment, schema: Schema, ids: Collection[int]) -> RowBounds:
         """The bounds of some columns in a file, or in all files of a segment, if the schema still has them."""
         fields = schema.by_id
-        known = {id_: column_bounds(file, fields[id_]) for id_ in ids if id_ in fields}
-        return cls(known, file.rows, file.applied_through)
+        bounds = {id_: column_bounds(file, fields[id_]) for id_ in ids if id_ in fields}
+        return cls(bounds, file.rows, file.applied_through)
 
     def judge(self, predicate: Predicate) -> StatsVerdict:
         """Judges whether a predicate is TRUE for all, some or none of the rows."""
@@ -276,17 +276,17 @@ class RowBounds:
 
     def one_tuple(self, ids: Iterable[int]) -> tuple[Plain, ...] | None:
         """The tuple of values that all rows have; None if they may differ. Bounds that were cut are never equal."""
-        found: list[Plain] = []
+        values: list[Plain] = []
         for id_ in ids:
             own = self.columns.get(id_)
             if own is None or own.min is None or own.nulls != 0 or own.min != own.max:
                 return None
-            found.append(own.min)
-        return tuple(found)
+            values.append(own.min)
+        return tuple(values)
 
 
-def undecided(judged: Iterable[tuple[T, StatsVerdict]]) -> list[T] | None:
-    """The deletes that may hide some of the rows by which they were judged; None if one of them hides all."""
+def undecided_deletes(judged: Iterable[tuple[T, StatsVerdict]]) -> list[T] | None:
+    """The deletes that may hide some of the judged rows; None if one of them hides all."""
     found: list[T] = []
     for delete, verdict in judged:
         if verdict is StatsVerdict.ALWAYS:

@@ -1,8 +1,8 @@
-"""Change data capture: files of inserts, updates and deletes, each applied once, in whatever order they arrive.
+"""Change data capture: files of inserts, updates and deletes, each applied once, in any order of arrival.
 
-docs/cdc.md says which change wins. A file whose sequences are all above those of the table is applied without a look at
-the rows, as an upsert is. Any other one is compared with the rows of its keys and with the memory of deleted ones.
-Large files are taken in portions, which see those before them.
+docs/cdc.md says which change wins. If all sequences of a file are above the table's, it is applied like an upsert,
+without a look at the rows. Otherwise it is compared with the rows of its keys and with the memory of deleted keys.
+Large files are applied in portions; each sees the portions before it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as t
 
-from dolmen.commit.statements.row_changes import Advance, all_above
+from dolmen.commit.statements.row_changes import Advance, is_above_all
 from dolmen.errors import InputError
 from dolmen.format.ingest_properties import CdcSettings, FileKind, IngestSettings
 from dolmen.format.schema import Field
@@ -80,11 +80,11 @@ def ingest_changes(
     """Adds the changes in a file to a transaction, bound to the request. Raises InputError.
 
     Args:
-        source: the file, with the options that the settings ask for.
+        source: the file, with the options by the settings.
         on_bad_row: called with each row that cannot be applied; None: such a row is an error.
         request: the file's id.
-        unused: columns of the file's rows that are read and left out.
-        erased: rows that were erased after the file was dropped: no change brings them back. Deletes pass.
+        unused: columns of the file's rows to read and leave out.
+        erased: rows that were erased after the file was dropped: no change brings them back. Deletes are kept.
     """
     if transaction.has_applied(request):
         return ChangeCounts()
@@ -113,30 +113,30 @@ def ingest_changes(
     tables = change_tables.tables(reader)
     if erased is not None:
         erased.read_names(source, partial(find_columns, source, settings), partial(_read_images, source, target))
-        tables = _without_erased(tables, target.fields, erased, bad)
+        tables = _filter_erased(tables, target.fields, erased, bad)
     counts, first_ts = ChangeCounts(), unit_of(transaction).next_ts
     for changes in cut_portions(tables, str(target.sequence.id), portion_rows, portion_bytes):
         counts += target.apply(changes, first_ts)
     return counts + ChangeCounts(ddl=sum(change_tables.ddl))
 
 
-def _without_erased(
+def _filter_erased(
     tables: Iterator[pa.Table], fields: tuple[Field, ...], erased: ErasedRows, bad: BadChanges
 ) -> Iterator[pa.Table]:
-    """The changes without those that would bring erased rows back. Deletes pass."""
+    """Removes changes that would bring erased rows back. Deletes are kept."""
     on_bad_row = None if bad.on_bad_row is None else bad.report
     for changes in tables:
         deletes, upserts = changes.filter(changes[DELETED]), changes.filter(pc.invert(changes[DELETED]))
         columns, numbers = _images(upserts, fields)
-        rest = pa.concat_tables([upserts.filter(erased.keep(columns, numbers, bad.name, on_bad_row)), deletes])
-        if rest.num_rows:
-            yield rest
+        remaining = pa.concat_tables([upserts.filter(erased.keep(columns, numbers, bad.name, on_bad_row)), deletes])
+        if remaining.num_rows:
+            yield remaining
 
 
 def _read_images(
     source: SourceFile, target: _Target, renamed: Sequence[Field], on_bad_row: OnBadRow
 ) -> Iterator[tuple[dict[int, pa.Array], RowIds]]:
-    """Reads the columns of the changed rows in a file by other names than the table's."""
+    """Reads columns of the changed rows in a file by other names than the table's."""
     ids = {field.id for field in renamed}
     needed = [*target.keys, target.sequence]
     fields = (*(field for field in needed if field.id not in ids), *renamed)
@@ -173,7 +173,7 @@ class _Target:
     def of(
         cls, transaction: Transaction, name: str, settings: IngestSettings, request: str, bad: BadChanges
     ) -> _Target:
-        """Raises InputError if the table takes no changes."""
+        """Raises InputError if the table does not take changes."""
         entry = unit_of(transaction).entry(name)
         settings.check(entry.schema, entry.primary_key)
         if settings.cdc is None:
@@ -183,9 +183,9 @@ class _Target:
         return cls(transaction, name, entry.schema.fields, keys, sequence, settings.cdc, request, bad)
 
     def marked_columns(self, kind: FileKind) -> list[Field]:
-        """The columns in which a file of text may have placeholders that are no values of their types.
+        """The columns whose placeholders in a text file are no values of their types.
 
-        In JSON, not numbers and Booleans: no source leaves these out, and marks make reading slower.
+        Numbers and Booleans in JSON are not among them: no source leaves these out, and marks slow down the reader.
         """
         if kind not in ("jsonl", "csv", "tsv"):
             return []
@@ -198,14 +198,14 @@ class _Target:
         return [str(field.id) for field in self.keys]
 
     def apply(self, changes: pa.Table, first_ts: int) -> ChangeCounts:
-        """Adds one portion of a file, whose earlier portions have the commit timestamp ``first_ts`` or a later one."""
+        """Adds one portion of a file; its earlier portions have commit timestamps from ``first_ts`` on."""
         sequence, bad_before = str(self.sequence.id), self.bad.count
         last = last_of_each(changes, self.key_names, [sequence, ROW])
         least, _ = self._least_and_greatest(last)
         entry = unit_of(self.transaction).entry(self.name)
         memory = DeleteMemory.of(self.transaction, self.name, entry, self.keys, self.sequence, self.settings.memory_us)
         lacks_values = bool(unavailable_columns(changes))
-        if not lacks_values and all_above(entry, self.sequence, least):
+        if not lacks_values and is_above_all(entry, self.sequence, least):
             self._add(last, last, memory, above=least)
         else:
             remembered = memory.name if memory.table else None
@@ -231,34 +231,34 @@ class _Target:
     def _select_newer(
         self, last: pa.Table, known_keys: pa.Table, memory: DeleteMemory, first_ts: int
     ) -> tuple[pa.Table, pa.Table]:
-        """Selects the changes that are newer than the rows and deletes of their keys; and those of live keys."""
+        """Selects changes that are newer than the rows and deletes of their keys, and those of live keys among them."""
         names = self.key_names
         indices = last.select(names).append_column("index", pa.array(range(last.num_rows), pa.int64()))
-        beside = indices.join(known_keys, names, join_type="left outer", use_threads=False).sort_by("index")
-        own, theirs = last[str(self.sequence.id)], beside[SEQUENCE]
-        unknown = pc.is_null(beside[LIVE])
-        again = pc.and_(pc.equal(own, theirs), pc.greater_equal(beside[TS], first_ts))  # of this very file
-        newer = pc.or_(pc.is_null(theirs), pc.or_(pc.greater(own, theirs), again))
+        joined = indices.join(known_keys, names, join_type="left outer", use_threads=False).sort_by("index")
+        sequences, latest = last[str(self.sequence.id)], joined[SEQUENCE]
+        unknown = pc.is_null(joined[LIVE])
+        is_same_file = pc.and_(pc.equal(sequences, latest), pc.greater_equal(joined[TS], first_ts))
+        newer = pc.or_(pc.is_null(latest), pc.or_(pc.greater(sequences, latest), is_same_file))
         newer = pc.fill_null(newer, True)
         if memory.forgotten_through is not None:
             limit = to_array([memory.forgotten_through], self.sequence.arrow_type)[0]
-            late = pc.and_(unknown, pc.less_equal(own, limit))
+            late = pc.and_(unknown, pc.less_equal(sequences, limit))
             newer = pc.and_not(newer, late)
             self._report_stragglers(last.filter(pc.and_not(late, last[DELETED])))
-        return last.filter(newer), last.filter(pc.and_(newer, pc.fill_null(beside[LIVE], False)))
+        return last.filter(newer), last.filter(pc.and_(newer, pc.fill_null(joined[LIVE], False)))
 
     def _report_stragglers(self, late: pa.Table) -> None:
-        """Reports changes of unknown keys, which may have been deleted so long ago that it is forgotten."""
+        """Reports late changes of keys whose deletes may be forgotten."""
         for row in sorted(late[ROW].to_pylist()):
             self.bad.add(
-                f"straggler: a change whose {self.sequence.name} is older than deletes are remembered (cdc_memory); "
-                "whether its row was deleted since is not known",
+                f"straggler: a change whose {self.sequence.name} is older than the remembered deletes (cdc_memory); "
+                "its row may have been deleted since",
                 row,
                 self.sequence.name,
             )
 
     def _report_lost(self, previous: PreviousValues) -> None:
-        """Reports changes without a value that has no source."""
+        """Reports changes that lack a value which no row or change has."""
         names = {field.id: field.name for field in self.fields}
         for row, column in previous.lost:
             self.bad.add(
@@ -276,9 +276,9 @@ class _Target:
         above: Plain,
         previous: PreviousValues | None = None,
     ) -> None:
-        """Adds changes to the transaction; rows with the keys of ``hidden`` are what they replace."""
+        """Adds changes to the transaction; they replace the rows with the keys of ``hidden``."""
         transaction, request = self.transaction, self.request
-        remembered, uuid = memory.ensure_table(request)
+        memory_table, uuid = memory.ensure_table(request)
         unit_of(transaction).add(
             Advance(
                 self.name,
@@ -295,22 +295,22 @@ class _Target:
         memory.forget_old(request)
         upserts, deletes = changes.filter(pc.invert(changes[DELETED])), changes.filter(changes[DELETED])
         target = transaction.table(self.name)
-        rows: pa.Table | pa.RecordBatchReader = _with_names(upserts, self.fields)
+        rows: pa.Table | pa.RecordBatchReader = _rename_columns(upserts, self.fields)
         if previous is not None:
             filled = previous.fill(upserts, transaction, self.name, self.keys)
-            tables = (_with_names(part, self.fields) for part in filled)
+            tables = (_rename_columns(part, self.fields) for part in filled)
             rows = pa.RecordBatchReader.from_batches(rows.schema, (b for part in tables for b in part.to_batches()))
-        target.replace(rows, _with_names(hidden, self.keys), request=request)
-        remember = _with_names(deletes, (*self.keys, self.sequence))
-        if previous is not None and (kept := previous.kept_of(upserts)).num_rows:
-            memory.ensure_kept(remembered, request)
-            kept_rows = _with_names(kept, (*self.keys, self.sequence))
+        target.replace(rows, _rename_columns(hidden, self.keys), request=request)
+        memory_rows = _rename_columns(deletes, (*self.keys, self.sequence))
+        if previous is not None and (kept := previous.select_kept(upserts)).num_rows:
+            memory.ensure_kept(memory_table, request)
+            kept_rows = _rename_columns(kept, (*self.keys, self.sequence))
             for name in (KEPT_COLUMN, KEPT_SINCE):
                 kept_rows = kept_rows.append_column(name, kept[name])
-            remember = pa.concat_tables([remember, kept_rows], promote_options="default")
-        if remember.num_rows:
-            remembered.append(remember, request=request)
+            memory_rows = pa.concat_tables([memory_rows, kept_rows], promote_options="default")
+        if memory_rows.num_rows:
+            memory_table.append(memory_rows, request=request)
 
 
-def _with_names(changes: pa.Table, fields: tuple[Field, ...]) -> pa.Table:
+def _rename_columns(changes: pa.Table, fields: tuple[Field, ...]) -> pa.Table:
     return pa.table([changes[str(field.id)] for field in fields], [field.name for field in fields])

@@ -1,12 +1,12 @@
-"""Surveys a file of changes: the columns of its rows, for a table that may get them, and how it writes positions.
+"""Surveys a file of changes: the columns of its rows, for a table that may add them, and the form of its positions.
 
 Debezium's events in JSON may bring their schema (Kafka Connect's JsonConverter with ``schemas.enable``)::
 
     {"schema": {"type": "struct", "fields": [{"field": "after", "type": "struct", "fields": [
         {"field": "id", "type": "int32", "optional": false}, ...]}, ...]}, "payload": {"after": {"id": 1, ...}, ...}}
 
-Then types are those that it names. Without it they are inferred from all of the file. Avro's are those of its own
-schema, in which Kafka Connect names its types of times, too (``connect.name``).
+Then the schema names the types. Without it they are inferred from all of the file. In Avro the file's schema has the
+types; there, too, Kafka Connect names its types of times (``connect.name``).
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ _PLAIN: dict[str, pa.DataType] = {
 """Kafka Connect's types."""
 _TIMES = {name: named for (_, name), named in CONNECT_TIMES.items()}
 _FORMATS = {"ms": "epoch_ms", "us": "epoch_us"}
-"""By the unit of times that are numbers: the ``ingest_timestamp_format`` that reads them."""
+"""By unit: the ``ingest_timestamp_format`` that reads times as numbers."""
 _DECIMALS = frozenset({"org.apache.kafka.connect.data.Decimal", "io.debezium.data.VariableScaleDecimal"})
 _SCHEMA = b'"schema"'
 _SCHEMA_FIRST = re.compile(r'\s*\{\s*"schema"\s*:\s*')
 _DECODER = json.JSONDecoder()
-_LOOKED_AT_BYTES = MIB
+_SEARCHED_BYTES = MIB
 _PIECE_BYTES = 1 << 16
 _HEADS = 16
-"""Files have few different schemas: those seen last are known again without being parsed."""
+"""A file has few different schemas: the last ones are recognized without parsing."""
 
 
 def find_columns(source: SourceFile, settings: IngestSettings) -> list[pa.Field]:
-    """Finds the columns of a file's rows, whatever its table's mode, with the types that hold all of it."""
+    """Finds the columns of a file's rows, in every mode of its table, with types that hold all values."""
     skip_bad_rows = settings.on_bad_row == "quarantine"
     if settings.cdc is not None:
         return image_columns(source, settings.cdc, skip_bad_rows=skip_bad_rows)
@@ -64,16 +64,16 @@ def find_columns(source: SourceFile, settings: IngestSettings) -> list[pa.Field]
 
 
 def image_columns(source: SourceFile, settings: CdcSettings, *, skip_bad_rows: bool) -> list[pa.Field]:
-    """The columns of a file's rows, without those about the change; of type null where it does not say the type."""
+    """The columns of a file's rows, without those about the change; type null if the file does not show the type."""
     if settings.envelope != "debezium":
         outside = {name.lower() for name in (settings.operation, *settings.sequence_from)}
         return [field for field in survey(source, skip_bad_rows=skip_bad_rows) if field.name.lower() not in outside]
     source = replace(source, options=replace(source.options, extra="ignore", null_lines="skip"))
     if source.format.kind == "avro":
-        found = survey_with_times(source, lambda named, _: _time_type(named, source.options.timestamp_format))
+        surveyed = survey_with_times(source, lambda named, _: _time_type(named, source.options.timestamp_format))
     else:
-        found = survey(source, skip_bad_rows=skip_bad_rows)
-    whole = pa.struct(list(found))
+        surveyed = survey(source, skip_bad_rows=skip_bad_rows)
+    whole = pa.struct(list(surveyed))
     images = (_type_at(whole, path) for path in (["after"], ["payload", "after"]))
     columns = {
         field.name: field.type for image in images if image is not None and t.is_struct(image) for field in image
@@ -94,7 +94,7 @@ def _type_at(kind: pa.DataType, path: Iterable[str]) -> pa.DataType | None:
 
 
 def _declared_columns(source: SourceFile) -> dict[str, pa.DataType]:
-    """The types of columns that schemas in a file of events name. Raises SchemaError for one that can't be read."""
+    """The types of columns by the schemas in a file of events. Raises SchemaError for an unreadable schema."""
     columns: dict[str, pa.DataType] = {}
     for schema in _schemas(source):
         try:
@@ -113,7 +113,7 @@ def _declared_columns(source: SourceFile) -> dict[str, pa.DataType]:
 
 
 def _schemas(source: SourceFile) -> Iterator[Any]:
-    """Yields the schemas in a file's lines, but not that of a line that begins as one before it, schema included."""
+    """Yields the schemas in a file's lines. Skips lines that begin with a recent schema."""
     heads: tuple[bytes, ...] = ()
     with source.text() as stream:
         for block in line_blocks(stream.read, source.name, source.block_bytes):
@@ -140,7 +140,7 @@ def _split_schema(line: str) -> tuple[str, Any]:
 def _declared_type(field: dict[str, Any], source: SourceFile) -> pa.DataType:
     """The type of a column by its field in Kafka Connect's schema. Raises SchemaError.
 
-    Times that are numbers stay numbers unless ``ingest_timestamp_format`` is the one that reads them.
+    Times as numbers stay numbers, unless ``ingest_timestamp_format`` reads them.
     """
     logical, unit = field.get("name"), source.options.timestamp_format
     if logical in _DECIMALS:
@@ -148,8 +148,8 @@ def _declared_type(field: dict[str, Any], source: SourceFile) -> pa.DataType:
             f"file {source.name!r}, new column {field.get('field')!r}: decimals are written as bytes; set "
             "decimal.handling.mode to string or double at the connector"
         )
-    if isinstance(logical, str) and logical in _TIMES and (found := _time_type(_TIMES[logical], unit)) is not None:
-        return found
+    if isinstance(logical, str) and logical in _TIMES and (time_type := _time_type(_TIMES[logical], unit)) is not None:
+        return time_type
     match field.get("type"):
         case "array":
             return pa.list_(_declared_type(field["items"], source))
@@ -164,7 +164,7 @@ def _declared_type(field: dict[str, Any], source: SourceFile) -> pa.DataType:
 
 
 def _time_type(named: pa.DataType, timestamp_format: str | None) -> pa.DataType | None:
-    """The type of a column of times that Kafka Connect names; None if they stay numbers."""
+    """The type of a column of times by Kafka Connect's name; None if they stay numbers."""
     if t.is_date(named):
         return None if timestamp_format is None else named
     return pa.timestamp("us", named.tz) if named.tz or _FORMATS[named.unit] == timestamp_format else None
@@ -181,9 +181,9 @@ def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:
 
 
 def find_text_positions(source: SourceFile, settings: CdcSettings) -> dict[str, bool]:
-    """Finds whether a file of events has text, not numbers, at the paths of the sequence: by its first event or schema.
+    """Finds whether the sequence's paths in a file of events hold text or numbers, by its first event or schema.
 
-    A path that is not in the first megabyte is left out. So is a file that cannot be read: the reader reports why.
+    Leaves out paths that are not in the first megabyte, and all paths of an unreadable file, which the reader reports.
     """
     if settings.envelope != "debezium":
         return {}
@@ -194,33 +194,33 @@ def find_text_positions(source: SourceFile, settings: CdcSettings) -> dict[str, 
         whole = pa.struct(list(infer(source)))
     except InputError:
         return {}
-    found: dict[str, bool] = {}
+    is_text: dict[str, bool] = {}
     for path, names in paths.items():
         for kind in (_type_at(whole, names), _type_at(whole, ["payload", *names])):
             if kind is not None and (t.is_string(kind) or t.is_integer(kind)):
-                found[path] = t.is_string(kind)
-    return found
+                is_text[path] = t.is_string(kind)
+    return is_text
 
 
 def _text_positions_in_json(source: SourceFile, paths: dict[str, list[str]]) -> dict[str, bool]:
-    found: dict[str, bool] = {}
+    is_text: dict[str, bool] = {}
     with source.text() as stream:
         rest, size = b"", 0
-        while size < _LOOKED_AT_BYTES and (data := stream.read(_PIECE_BYTES)):
+        while size < _SEARCHED_BYTES and (data := stream.read(_PIECE_BYTES)):
             size += len(data)
             *lines, rest = (rest + data).split(b"\n")
             for line in lines:
-                _note_positions(line, paths, found)
-            if len(found) == len(paths):
-                return found
-        _note_positions(rest, paths, found)
-    return found
+                _note_positions(line, paths, is_text)
+            if len(is_text) == len(paths):
+                return is_text
+        _note_positions(rest, paths, is_text)
+    return is_text
 
 
-def _note_positions(line: bytes, paths: dict[str, list[str]], found: dict[str, bool]) -> None:
+def _note_positions(line: bytes, paths: dict[str, list[str]], is_text: dict[str, bool]) -> None:
     try:
         event = json.loads(line, parse_int=float, parse_float=float)
-    except (ValueError, RecursionError):  # not whole, or a bad row, which is reported when it is read
+    except (ValueError, RecursionError):  # incomplete, or a bad row, which the reader reports
         return
     if isinstance(event, dict) and isinstance(event.get("payload"), dict):
         event = event["payload"]
@@ -228,5 +228,5 @@ def _note_positions(line: bytes, paths: dict[str, list[str]], found: dict[str, b
         value: Any = event
         for each in names:
             value = value.get(each) if isinstance(value, dict) else None
-        if path not in found and isinstance(value, str | float):
-            found[path] = isinstance(value, str)
+        if path not in is_text and isinstance(value, str | float):
+            is_text[path] = isinstance(value, str)

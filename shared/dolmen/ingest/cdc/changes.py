@@ -1,8 +1,8 @@
-"""Turns the changes in a file into tables of one shape, whatever the envelope; rows without a change are bad rows.
+"""Turns the changes in a file into tables of one shape for all envelopes; rows without a change are bad rows.
 
 A table of changes has the columns of its table, named by their ids, and ``delete`` and ``row``, the number of the row
-in the file. If the source left values out, it has ``unavailable`` too, the ids of the columns concerned, and
-``created``, whether the change created its row.
+in the file. If the source left values out, it also has ``unavailable``, the ids of their columns, and ``created``,
+whether the change created its row.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dolmen.ingest.formats.source_file import BadRow, OnBadRow, RowNumbers
 DELETED, ROW, UNAVAILABLE, CREATED = "delete", "row", "unavailable", "created"
 PORTION_ROWS = 500_000
 PORTION_BYTES = 128 * MIB
-"""The most bytes that are applied at once; they are in memory, twice for a moment."""
+"""The most bytes that are applied at once; they are in memory, briefly twice."""
 
 _NOT_NAMED = "the placeholder of an unavailable value (cdc_unavailable_value) names no row"
 
@@ -95,10 +95,10 @@ class ChangeTables:
         if has_moved is None:
             return rows.filter(good)
         changed = pa.concat_tables([rows.filter(good), self._delete_old_keys(rows, batch, has_moved)])
-        return changed.sort_by(ROW)  # a portion that ends between two changes takes both from one row
+        return changed.sort_by(ROW)  # a portion never splits the two changes of one row
 
     def _select_good(self, batch: ChangeBatch, numbers: pa.Array) -> pa.Array:
-        """Selects the rows that hold a change; reports those that should and do not."""
+        """Selects the rows that hold a change; reports bad ones."""
         upserts = pc.equal(batch.kinds, UPSERT)
         problems: list[tuple[pa.Array, str, str | None]] = [
             (pc.equal(batch.kinds, UNKNOWN), "no operation that is known, or none with the row it needs", None),
@@ -158,24 +158,24 @@ def _ids_by_row(masks: Mapping[int, pa.BooleanArray]) -> pa.Array:
 
 
 def is_unavailable(changes: pa.Table, column: int) -> npt.NDArray[np.bool_]:
-    """The rows of a table of changes in which the source left out the value of a column."""
-    found = np.zeros(changes.num_rows, bool)
+    """Selects the changes in which the source left out the value of a column."""
+    mask = np.zeros(changes.num_rows, bool)
     if UNAVAILABLE in changes.column_names:
         lists = changes[UNAVAILABLE].combine_chunks()
-        found[pc.list_parent_indices(lists).filter(pc.equal(lists.flatten(), column)).to_numpy()] = True
-    return found
+        mask[pc.list_parent_indices(lists).filter(pc.equal(lists.flatten(), column)).to_numpy()] = True
+    return mask
 
 
 def unavailable_columns(changes: pa.Table) -> list[int]:
-    """The ids of the columns of which the source left out values; usually none."""
+    """The ids of the columns with values that the source left out; usually none."""
     if UNAVAILABLE not in changes.column_names:
         return []
-    found: list[int] = pc.unique(changes[UNAVAILABLE].combine_chunks().flatten()).to_pylist()
-    return found
+    ids: list[int] = pc.unique(changes[UNAVAILABLE].combine_chunks().flatten()).to_pylist()
+    return ids
 
 
 def cut_portions(tables: Iterator[pa.Table], sequence: str, max_rows: int, max_bytes: int) -> Iterator[pa.Table]:
-    """Cuts changes into portions that are applied at once, but not within a change of a key, even of two rows."""
+    """Cuts changes into portions to apply at once, but never between the delete of an old key and its new row."""
     buffered: list[pa.Table] = []
     rows = size = 0
     for changes in tables:
@@ -184,7 +184,7 @@ def cut_portions(tables: Iterator[pa.Table], sequence: str, max_rows: int, max_b
                 *whole, last = buffered
                 border = pa.concat_tables([last.slice(last.num_rows - 1), part.slice(0, 1)], promote_options="default")
                 buffered, rows, size = [], 0, 0
-                if _joins(border, sequence)[0]:
+                if _continues(border, sequence)[0]:
                     buffered, last = [border.slice(0, 1)], last.slice(0, last.num_rows - 1)
                 if whole or last.num_rows:
                     yield pa.concat_tables([*whole, last], promote_options="default")
@@ -198,17 +198,17 @@ def _parts(changes: pa.Table, sequence: str, max_rows: int) -> Iterator[pa.Table
     if changes.num_rows <= max_rows:
         yield changes
         return
-    start, joins = 0, _joins(changes, sequence)
+    start, continues = 0, _continues(changes, sequence)
     while start < changes.num_rows:
         stop = start + max_rows
-        while stop < changes.num_rows and joins[stop - 1]:
+        while stop < changes.num_rows and continues[stop - 1]:
             stop += 1
         yield changes.slice(start, stop - start)
         start = stop
 
 
-def _joins(changes: pa.Table, sequence: str) -> npt.NDArray[np.bool_]:
-    """The changes, all but the last, that may delete the old key of a row that the next one gives another key."""
+def _continues(changes: pa.Table, sequence: str) -> npt.NDArray[np.bool_]:
+    """Selects changes (but the last) that may delete the old key of a row, before the next gives it another key."""
     rows, deletes = changes[ROW].to_numpy(), changes[DELETED].to_numpy()
     same: npt.NDArray[np.bool_] = np.diff(rows) == 0
     if CREATED in changes.column_names:

@@ -1,11 +1,11 @@
-"""The memory of a table of changes: the keys that were deleted at each sequence, in ``<table>__deleted`` (docs/cdc.md).
+"""The memory of a table of changes: deleted keys and their sequences, in the table ``<table>__deleted`` (docs/cdc.md).
 
 It has the key's columns and the sequence column, and holds every delete after ``forgotten_through`` of the table's
-``sequences``; a row that exists again since has a greater sequence, which counts.
+``sequences``. If a row exists again since, its sequence is greater, and wins.
 
-It also records which values are older than their rows, because the source left them out of later changes: a row with
-the sequence of the row, the id of the column (``kept_column``) and the sequence of the change that the value is from
-(``kept_since``; NULL if the row had none). The memory gets these two columns with the first such change.
+It also records values that are older than their rows, because the source left them out of later changes: the sequence
+of the row, the id of the column (``kept_column``) and the sequence of the change that supplied the value
+(``kept_since``; NULL if the row had none). The first such change adds these two columns to the memory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dolmen.commit.statements.row_changes import forgettable
+from dolmen.commit.statements.row_changes import sequence_to_forget
 from dolmen.errors import InputError, InvalidNameError
 from dolmen.format.layout import check_table_name, memory_name
 from dolmen.format.manifest import TableEntry
@@ -32,24 +32,24 @@ from dolmen.rows.scan.lookup import where_key_in
 from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.transaction_table import TransactionTable
 
-LIVE, SEQUENCE, TS, KNOWN = "live", "sequence", "ts", "known"
+LIVE, SEQUENCE, TS, HAS_SEQUENCE = "live", "sequence", "ts", "has_sequence"
 KEPT_COLUMN, KEPT_SINCE = "kept_column", "kept_since"
 """Columns of a memory."""
 LIST = 1000
-"""A condition lists at most this many values; of more it is a range."""
+"""A condition lists at most this many values; for more it uses a range."""
 INDEXED_LIST = 10_000
-"""The same where a table has an index of them, which finds listed keys wherever they are."""
+"""The same for a table with an index, which finds listed keys in any file."""
 _FOLD_ROWS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LatestSequences:
-    """The latest sequences of some keys, and values that are older.
+    """The latest sequences of some keys, and their older values.
 
     Args:
-        rows: the columns of keys that are live or remembered, ``live`` (whether there are rows of it), the greatest
-            ``sequence`` (NULL for rows without one) and ``ts`` (when it came to it).
-        kept: values of live rows that are older: ``index`` among ``rows``, ``kept_column``, ``kept_since``.
+        rows: the key columns of live and remembered keys, ``live`` (whether the key has a row), the greatest
+            ``sequence`` (NULL for rows without one) and its commit timestamp ``ts``.
+        kept: values older than their live rows: ``index`` in ``rows``, ``kept_column``, ``kept_since``.
     """
 
     rows: pa.Table
@@ -64,16 +64,16 @@ def latest_sequences(
     keys: tuple[Field, ...],
     sequence: Field,
 ) -> LatestSequences:
-    """The latest sequences of the keys of ``changes``, on which the transaction depends then."""
-    found = [_rows(transaction, table, changes, keys, sequence, live=True)]
+    """Reads the latest sequences of the keys of ``changes``; the transaction depends on them."""
+    tables = [_rows(transaction, table, changes, keys, sequence, live=True)]
     if memory is not None:
-        found.append(_rows(transaction, memory, changes, keys, sequence, live=False))
-    rows = pa.concat_tables([each.drop_columns([KEPT_COLUMN, KEPT_SINCE]) for each in found])
+        tables.append(_rows(transaction, memory, changes, keys, sequence, live=False))
+    rows = pa.concat_tables([each.drop_columns([KEPT_COLUMN, KEPT_SINCE]) for each in tables])
     names = [str(field.id) for field in keys]
-    latest = last_of_each(rows, names, [KNOWN, SEQUENCE, TS])
+    latest = last_of_each(rows, names, [HAS_SEQUENCE, SEQUENCE, TS])
     alive = rows.group_by(names, use_threads=False).aggregate([(LIVE, "max")]).rename_columns([*names, LIVE])
     latest = latest.select([*names, SEQUENCE, TS]).join(alive, names, join_type="inner", use_threads=False)
-    return LatestSequences(latest, _older_values(found[-1], latest, names))
+    return LatestSequences(latest, _older_values(tables[-1], latest, names))
 
 
 def last_of_each(rows: pa.Table, keys: Sequence[str], order: Sequence[str]) -> pa.Table:
@@ -93,7 +93,7 @@ def last_of_each(rows: pa.Table, keys: Sequence[str], order: Sequence[str]) -> p
 
 
 def _older_values(remembered: pa.Table, latest: pa.Table, names: list[str]) -> pa.Table:
-    """The values that are older than their rows, if these are live with the sequences that the memory names."""
+    """The values older than their rows, if the rows are live and have the sequences in the memory."""
     remembered = remembered.filter(pc.is_valid(remembered[KEPT_COLUMN]))
     own = latest.append_column("index", pa.array(np.arange(latest.num_rows))).filter(latest[LIVE])
     own = own.select([*names, SEQUENCE, "index"]).rename_columns([*names, "own", "index"])
@@ -118,7 +118,7 @@ def _rows(
     )
 
     def read() -> Iterator[pa.Table]:
-        """Yields the rows with these keys; rows of other keys are soon dropped, to bound memory."""
+        """Yields the rows with these keys; drops rows of other keys early, to bound memory."""
         buffered: list[pa.Table] = []
         size = 0
         for batch in scan.to_batches():
@@ -135,9 +135,9 @@ def _rows(
         yield _select_keys(buffered, changes, keys) if buffered else schema.empty_table()
 
     rows = pa.concat_tables(read())
-    known = pc.is_valid(rows[SEQUENCE]).cast(pa.int8())
-    lives = pa.array(np.full(rows.num_rows, live))
-    return rows.append_column(KNOWN, known).append_column(LIVE, lives)
+    has_sequence = pc.is_valid(rows[SEQUENCE]).cast(pa.int8())
+    is_live = pa.array(np.full(rows.num_rows, live))
+    return rows.append_column(HAS_SEQUENCE, has_sequence).append_column(LIVE, is_live)
 
 
 def _select_keys(tables: list[pa.Table], changes: pa.Table, keys: tuple[Field, ...]) -> pa.Table:
@@ -149,7 +149,7 @@ def _select_keys(tables: list[pa.Table], changes: pa.Table, keys: tuple[Field, .
 
 
 def condition_on_keys(transaction: Transaction, table: str, keys: tuple[Field, ...], changes: pa.Table) -> Predicate:
-    """A condition that all rows with one of the keys in ``changes`` fulfil, and maybe others."""
+    """A condition that matches all rows with a key in ``changes``, and maybe others."""
     entry = unit_of(transaction).entry(table)
     most = INDEXED_LIST if len(keys) == 1 and entry.segments_of("index") else LIST
     own = ((entry.schema.field(key.name), changes[str(key.id)]) for key in keys)
@@ -161,8 +161,8 @@ class DeleteMemory:
     """The memory of one table, as a transaction sees it; ``table`` is None until the first changes create it.
 
     Args:
-        forgotten_through: deletes up to this sequence (plain) may be missing in it; None: all are there.
-        forget: the sequence in JSON form up to which it is to be emptied now; None: it is not.
+        forgotten_through: deletes up to this sequence (plain) may be missing; None: it has all deletes.
+        forget: now delete entries up to this sequence (in JSON form); None: delete none.
     """
 
     transaction: Transaction
@@ -194,34 +194,34 @@ class DeleteMemory:
                 f"table {table!r}: deletes of its changes are remembered in table {name!r}, whose name is too long; "
                 f"for ingest_mode cdc a name has at most {longest} characters"
             ) from None
-        sequences, there = entry.sequences, unit.manifest.tables.get(name)
-        if there is not None and (sequences is None or there.uuid != sequences.memory):
+        sequences, memory = entry.sequences, unit.manifest.tables.get(name)
+        if memory is not None and (sequences is None or memory.uuid != sequences.memory):
             raise InputError(
                 f"table {name!r} is in the way: deletes of the changes of {table!r} are to be remembered under this "
                 "name; keep its rows elsewhere and drop it"
             )
         forgotten: Json = None
-        # Marks beyond the base are this transaction's own: their time is not that of its commit.
-        forget = forgettable(sequences, min(unit.now_us - age_us, unit.base.commit_ts))
+        # Marks after the base are this transaction's own: their time is not its commit time.
+        forget = sequence_to_forget(sequences, min(unit.now_us - age_us, unit.base.commit_ts))
         if sequences is not None:
             forgotten = sequences.forgotten_through
-            if there is None:  # it was dropped: nothing up to here is remembered any more
+            if memory is None:  # it was dropped: all deletes up to here are lost
                 forgotten = forget = sequences.greatest
         plain = from_json(forgotten, sequence.arrow_type)
-        found = transaction.table(name) if there else None
-        return cls(transaction, name, keys, sequence, found, plain, forget)
+        memory_table = transaction.table(name) if memory else None
+        return cls(transaction, name, keys, sequence, memory_table, plain, forget)
 
     def ensure_table(self, request: str) -> tuple[TransactionTable, str]:
-        """The table, created if it is missing, and its uuid."""
-        found = self.table
-        if found is None:
+        """Returns the table, created if it is missing, and its uuid."""
+        table = self.table
+        if table is None:
             fields = [pa.field(field.name, field.arrow_type, False) for field in (*self.keys, self.sequence)]
             names = [field.name for field in self.keys]
-            found = self.transaction.create_table(self.name, pa.schema(fields), names, names, request=request)
-        return found, unit_of(self.transaction).manifest.tables[self.name].uuid
+            table = self.transaction.create_table(self.name, pa.schema(fields), names, names, request=request)
+        return table, unit_of(self.transaction).manifest.tables[self.name].uuid
 
     def ensure_kept(self, table: TransactionTable, request: str) -> None:
-        """Gives the memory the columns that say which values of a row are older than its sequence."""
+        """Adds to the memory the columns for values that are older than their rows."""
         names = table.schema.names
         for name, kind in ((KEPT_COLUMN, pa.int64()), (KEPT_SINCE, self.sequence.arrow_type)):
             if name not in names:

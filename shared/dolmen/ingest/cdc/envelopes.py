@@ -1,4 +1,4 @@
-"""Takes changes out of their envelopes, and composes their sequences: docs/cdc.md says how each envelope is read."""
+"""Takes changes out of their envelopes, and composes their sequences; docs/cdc.md describes the envelopes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _plain_position(text: pa.Array) -> pa.Array:
 
 DIGITS = 20
 _NUMBERS = frozenset({"lsn", "pos", "row", "ts_ms", "ts_us", "ts_ns", "txId", "total_order", "data_collection_order"})
-"""Fields of Debezium's ``source`` and ``transaction`` that are numbers: requested as such, they are parsed fast."""
+"""Fields of Debezium's ``source`` and ``transaction`` that are numbers: the parser is fast if asked for numbers."""
 _OWN = frozenset({"op", "databaseName", "before", "after", "payload", "schema"})
 DELETED_FIELD = "__deleted"
 """The field that Debezium adds to rows without an envelope, if deletes are kept among them."""
@@ -56,15 +56,15 @@ UPSERT, DELETE, SKIP, UNKNOWN = 0, 1, 2, 3
 
 @dataclass(frozen=True, slots=True)
 class ChangeBatch:
-    """A batch of a file's rows, taken out of their envelope.
+    """A batch of a file's rows, without their envelope.
 
     Args:
         kinds: UPSERT, DELETE, SKIP or UNKNOWN (int8).
-        images: by column id: the row as it is now; of a delete, at least its key.
-        old_keys: by column id: the key that an upsert had before, NULL where it is not known.
-        sequences: NULL where one is missing.
-        created: which rows were created, as far as the operation says so.
-        unavailable: by column id, for columns with such values: the rows whose value the source left out.
+        images: by column id: the row after the change; for a delete, at least its key.
+        old_keys: by column id: the key that an upsert had before, NULL if unknown.
+        sequences: NULL if missing.
+        created: whether the operation says that the change created its row.
+        unavailable: by column id, only for columns with such values: the rows whose value the source left out.
         ddl: messages about the source's columns, which are skipped.
     """
 
@@ -79,9 +79,9 @@ class ChangeBatch:
 
 @dataclass(slots=True)
 class ColumnEnvelope:
-    """Rows with a column that has the operation; a file of a full load has no such column.
+    """Rows with a column for the operation, which a file of a full load lacks.
 
-    The first row decides ``has_operation``: where only some have one, a delete must not become an insert.
+    The first row decides ``has_operation``: a delete without its operation must not become an insert.
     """
 
     fields: tuple[Field, ...]
@@ -109,13 +109,13 @@ class ColumnEnvelope:
             if field.name in paths and field.arrow_type != kind and not t.is_string(kind):
                 raise SchemaError(f"property cdc_sequence_from: column {field.name!r} is no {kind}, as the sequence is")
         more = [path for path in dict.fromkeys(paths) if path not in {field.name for field in columns}]
-        known = {operation, *more, *(field.name for field in columns)}
+        present = {operation, *more, *(field.name for field in columns)}
         return pa.schema(
             [
                 (operation, pa.string()),
                 *((field.name, field.arrow_type) for field in columns),
                 *((path, kind) for path in more),
-                *((name, pa.string()) for name in self.unused if name not in known),
+                *((name, pa.string()) for name in self.unused if name not in present),
                 *_mark_fields(self.marked),
             ]
         )
@@ -197,28 +197,28 @@ class DebeziumEnvelope:
     def open(self, batch: pa.RecordBatch) -> ChangeBatch:
         wrapped = pc.is_valid(batch["payload"])
 
-        def at(*path: str) -> pa.Array:
+        def value_at(*path: str) -> pa.Array:
             """The values at a path, below ``payload`` or at the top."""
             bare = pc.struct_field(batch[path[0]], list(path[1:])) if len(path) > 1 else batch[path[0]]
             if not batch["payload"].null_count < len(batch):
                 return bare
             return pc.if_else(wrapped, pc.struct_field(batch["payload"], list(path)), bare)
 
-        op, before, after = at("op"), pc.is_valid(at("before")), pc.is_valid(at("after"))
+        op, before, after = value_at("op"), pc.is_valid(value_at("before")), pc.is_valid(value_at("after"))
         kinds = _kinds(op, ("c", "r", "u"), ("d",))
         nothing = pc.and_(pc.is_null(op), pc.invert(pc.or_(before, after)))
         has_image = pc.if_else(pc.equal(kinds, DELETE), before, after)
         nothing = pc.or_(nothing, pc.fill_null(pc.equal(op, "m"), False))
         kinds = pc.if_else(nothing, SKIP, pc.if_else(has_image, kinds, UNKNOWN)).cast(pa.int8())
         deletes = pc.equal(kinds, DELETE)
-        old = {field.id: at("before", field.name) for field in self.keys}
+        old = {field.id: value_at("before", field.name) for field in self.keys}
         images = {}
         for field in self._image:
-            image = at("after", field.name)
+            image = value_at("after", field.name)
             images[field.id] = pc.if_else(deletes, old[field.id], image) if field.id in old else image
-        parts = [at(*path.split(".")) for path in self.settings.sequence_from]
-        ddl = pc.sum(pc.and_(nothing, pc.is_valid(at("databaseName")))).as_py() or 0
-        marks = {field.id: at("after", mark_name(field.name)) for field in self.marked}
+        parts = [value_at(*path.split(".")) for path in self.settings.sequence_from]
+        ddl = pc.sum(pc.and_(nothing, pc.is_valid(value_at("databaseName")))).as_py() or 0
+        marks = {field.id: value_at("after", mark_name(field.name)) for field in self.marked}
         unavailable = _unavailable(images, kinds, self.settings, marks)
         created = pc.fill_null(pc.equal(op, "c"), False)
         return ChangeBatch(kinds, images, old, _sequence(parts, self.sequence), created, unavailable, ddl)
@@ -243,8 +243,8 @@ def choose_envelope(
     Args:
         reject_extra: whether a row with a column that the table does not have is bad.
         text_positions: whether the file has text at the sequence's paths in the envelope, by path.
-        unused: columns of the file's rows that are read and left out.
-        marked: columns for which the file is asked to mark unavailable values (``mark_name``).
+        unused: columns of the file's rows to read and leave out.
+        marked: columns whose unavailable values are marked (``mark_name``).
     """
     columns, left_out, marks = tuple(fields), tuple(unused), tuple(marked)
     if settings.envelope == "debezium":
@@ -261,16 +261,16 @@ def _unavailable(
 ) -> dict[int, pa.BooleanArray]:
     """The upserts whose value the source left out, by column; in ``images`` they become NULL."""
     placeholder, upserts = UnavailableValue.of(settings.unavailable_value), pc.equal(kinds, UPSERT)
-    found: dict[int, pa.BooleanArray] = {}
+    unavailable: dict[int, pa.BooleanArray] = {}
     for id_, values in images.items():
-        placed = placeholder.find(values)
+        mask = placeholder.find(values)
         if id_ in marks and marks[id_].null_count < len(values):
             marked = pc.is_valid(marks[id_])
-            placed = marked if placed is None else pc.or_(marked, pc.fill_null(placed, False))
-        if placed is not None:
-            found[id_] = pc.and_(pc.fill_null(placed, False), upserts)
-            images[id_] = pc.if_else(found[id_], pa.scalar(None, values.type), values)
-    return found
+            mask = marked if mask is None else pc.or_(marked, pc.fill_null(mask, False))
+        if mask is not None:
+            unavailable[id_] = pc.and_(pc.fill_null(mask, False), upserts)
+            images[id_] = pc.if_else(unavailable[id_], pa.scalar(None, values.type), values)
+    return unavailable
 
 
 def _kinds(words: pa.Array, upserts: Sequence[str | None], deletes: Sequence[str]) -> pa.Array:

@@ -9,8 +9,8 @@ It has a form that fits the column::
     lists of integers     a list of its bytes, which are signed; of dates too, in days
     maps (hstore)         the placeholder as the only key; also as JSON text
 
-In JSON lines it may be plain text in columns of any type. There the text becomes NULL, and a field beside it marks it,
-with the number of the form that was there, so that a bad row can be reported as it was.
+In JSON lines it may be plain text in columns of any type. There the text becomes NULL, and an extra field marks it with
+the number of its form, so that a bad row can be reported unchanged.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from dolmen.ingest.formats.source_file import BadRow, ByteStream, SourceFile, ma
 from dolmen.ingest.formats.text_blocks import MAX_RECORD_BYTES
 
 HEX = "hex:"
-"""Begins a placeholder whose octets are given as hexadecimal digits, as PostgreSQL's connector reads it."""
+"""Prefix of a placeholder in hexadecimal digits, as PostgreSQL's connector reads it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,10 +44,10 @@ class UnavailableValue:
 
     Args:
         words: the placeholder as text, and its bytes in base64 and in hexadecimal digits.
-        texts: all texts that stand for it.
-        octets: all values of bytes that stand for it.
+        texts: all its forms as text.
+        octets: all its forms as bytes.
         items: the only items of lists of texts, and the only keys of maps.
-        numbers: of each spelling, the items of lists of numbers.
+        numbers: the items of lists of numbers, for each spelling.
     """
 
     words: tuple[str, ...]
@@ -58,26 +58,26 @@ class UnavailableValue:
 
     @classmethod
     def of(cls, placeholder: str) -> UnavailableValue:
-        """The forms of a placeholder as the connector is given it. With ``hex:``, both readings of it count."""
+        """The forms of a placeholder in the connector's configuration. With ``hex:``, both readings count."""
         return _forms(placeholder)
 
     def find(self, values: pa.Array) -> pa.BooleanArray | None:
-        """Selects the placeholders among values; None if there are none, as is usual."""
+        """Selects the placeholders among values; None in the usual case that there are none."""
         kind = values.type
         if t.is_string(kind):
-            found = pc.is_in(values, self.texts)
+            is_placeholder = pc.is_in(values, self.texts)
         elif t.is_binary(kind):
-            found = pc.is_in(values, self.octets)
+            is_placeholder = pc.is_in(values, self.octets)
         elif t.is_map(kind) and t.is_string(kind.key_type):
             pairs = values.cast(pa.list_(pa.struct([kind.key_field, kind.item_field])))
-            found = self._find_single(pairs, pc.struct_field(pairs.flatten(), 0))
+            is_placeholder = self._find_single(pairs, pc.struct_field(pairs.flatten(), 0))
         elif t.is_list(kind) and (t.is_string(kind.value_type) or t.is_binary(kind.value_type)):
-            found = self._find_single(values, values.flatten())
+            is_placeholder = self._find_single(values, values.flatten())
         elif t.is_list(kind) and (t.is_integer(kind.value_type) or t.is_date32(kind.value_type)):
-            found = self._find_numbers(values)
+            is_placeholder = self._find_numbers(values)
         else:
             return None
-        return found if found is not None and pc.any(found).as_py() else None
+        return is_placeholder if is_placeholder is not None and pc.any(is_placeholder).as_py() else None
 
     def _find_single(self, lists: pa.Array, items: pa.Array) -> pa.Array | None:
         hits = pc.is_in(items, self.octets if t.is_binary(items.type) else self.items)
@@ -94,27 +94,27 @@ class UnavailableValue:
         sizes = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
         found = np.zeros(len(lists), bool)
         for numbers in self.numbers:
-            places = np.flatnonzero(sizes == len(numbers))
-            if not len(places):
+            rows = np.flatnonzero(sizes == len(numbers))
+            if not len(rows):
                 continue
-            items = lists.take(pa.array(places)).flatten()
+            items = lists.take(pa.array(rows)).flatten()
             if t.is_date32(items.type):
                 items = items.cast(pa.int32())
-            rows = pc.fill_null(items.cast(pa.float64(), safe=False), np.nan).to_numpy(zero_copy_only=False)
-            found[places] = (rows.reshape(-1, len(numbers)) == np.array(numbers, np.float64)).all(axis=1)
+            values = pc.fill_null(items.cast(pa.float64(), safe=False), np.nan).to_numpy(zero_copy_only=False)
+            found[rows] = (values.reshape(-1, len(numbers)) == np.array(numbers, np.float64)).all(axis=1)
         return pa.array(found)
 
 
 @cache
 def _forms(placeholder: str) -> UnavailableValue:
-    spelled = [placeholder.encode()]
+    spellings = [placeholder.encode()]
     if placeholder.startswith(HEX):
-        spelled.append(bytes.fromhex(placeholder.removeprefix(HEX)))
+        spellings.append(bytes.fromhex(placeholder.removeprefix(HEX)))
     words: list[str] = []
     texts: list[str] = []
     ids: list[str] = []
-    numbers = [tuple(np.frombuffer(octets, np.int8).tolist()) for octets in spelled]
-    for octets, bytes_ in zip(spelled, numbers, strict=True):
+    numbers = [tuple(np.frombuffer(octets, np.int8).tolist()) for octets in spellings]
+    for octets, bytes_ in zip(spellings, numbers, strict=True):
         text = octets.decode(errors="replace")
         encoded = [base64.b64encode(octets).decode(), base64.urlsafe_b64encode(octets).decode()]
         encoded += [octets.hex(), octets.hex().upper()]
@@ -123,7 +123,7 @@ def _forms(placeholder: str) -> UnavailableValue:
         ids.append(id_)
         texts += [_json(form) for form in ({text: text}, [text], [id_], list(bytes_), *([each] for each in encoded))]
     words = list(dict.fromkeys(words))
-    octets_: list[bytes] = [*spelled, *(word.encode() for word in words)]
+    octets_: list[bytes] = [*spellings, *(word.encode() for word in words)]
     return UnavailableValue(
         tuple(words),
         pa.array([*words, *texts]),
@@ -150,36 +150,36 @@ class MarkedText:
         self._forms = [form for word in words for form in (word, b"[%b]" % word, b"{%b:%b}" % (word, word))]
         names = b"|".join(re.escape(json.dumps(column, ensure_ascii=False).encode()) for column in columns)
         forms = b"|".join(rb"(%b|\[\s*%b\s*\]|\{\s*%b\s*:\s*%b\s*\})" % ((re.escape(word),) * 4) for word in words)
-        self._placed = re.compile(rb"((?i:%b))(\s*:\s*)(?:%b)(?=\s*[,}])" % (names, forms))
+        self._pattern = re.compile(rb"((?i:%b))(\s*:\s*)(?:%b)(?=\s*[,}])" % (names, forms))
 
     def source(self, source: SourceFile) -> SourceFile:
         @contextmanager
-        def opened() -> Iterator[Any]:
+        def open_marked() -> Iterator[Any]:
             with source.stream() as stream:
                 yield _MarkedStream(stream, self)
 
-        return replace(source, open=cast(Any, opened), format=replace(source.format, compression=None))
+        return replace(source, open=cast(Any, open_marked), format=replace(source.format, compression=None))
 
     def mark(self, lines: bytes) -> bytes:
         if not any(word in lines for word in self._words):
             return lines
-        return self._placed.sub(self._replacement, lines)
+        return self._pattern.sub(self._replacement, lines)
 
     def restore(self, bad: BadRow) -> BadRow:
-        """A bad row as in the file, but for spaces in a placeholder."""
+        """Restores a bad row as in the file, except for spaces in a placeholder."""
         if bad.text is None or _MARK.encode() not in bad.text:
             return bad
-        return replace(bad, text=_MARKED.sub(lambda found: self._forms[int(found[1])], bad.text))
+        return replace(bad, text=_MARKED.sub(lambda match: self._forms[int(match[1])], bad.text))
 
-    def _replacement(self, found: re.Match[bytes]) -> bytes:
-        name, colon = found[1], found[2]
-        word = next(index for index, group in enumerate(found.groups()[2:]) if group)
-        form = 3 * word + b'"[{'.index(found[3 + word][:1])
+    def _replacement(self, match: re.Match[bytes]) -> bytes:
+        name, colon = match[1], match[2]
+        word = next(index for index, group in enumerate(match.groups()[2:]) if group)
+        form = 3 * word + b'"[{'.index(match[3 + word][:1])
         return b'%b%bnull,"%b%b:%d' % (name, colon, _MARK.encode(), name[1:], form)
 
 
 class _MarkedStream:
-    """The bytes of a file, line by line with marks."""
+    """The bytes of a file, with marks in its lines."""
 
     def __init__(self, stream: ByteStream, marks: MarkedText) -> None:
         self._stream, self._marks = stream, marks

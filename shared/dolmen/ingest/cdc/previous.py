@@ -1,12 +1,12 @@
-"""Gives changes the values that the source left out: each is what its row had before the change.
+"""Gives changes the values that the source left out: the values that their rows had before.
 
-The changes of a key are in the order of their sequences, and of their rows in the file, followed by what is known of
-the key. A change that gives a row another key goes on from the row of the old key, which the same row of the file
-deletes, or the row before it (Debezium: ``d``, then ``c``, at one position in the source's log).
+The changes of a key are ordered by their sequences, then by their rows in the file. The latest sequence of the key
+follows them. A change that gives a row another key continues the row of the old key. The same row of the file deletes
+that one, or the row before it (Debezium: ``d``, then ``c``, at one position in the source's log).
 
-A value comes from the last change before it that has the value, in the same portion of the file, or from the row in the
-table. The memory (``deleted_keys``) records which values are older than their rows, because a late change may be
-between the two: then its value is put into the row, whose sequence stays.
+A value comes from the last earlier change that has it, in the same portion of the file, or from the row in the table.
+The memory (``deleted_keys``) records values that are older than their rows: a late change may fall between the two.
+Then its value goes into the row, whose sequence stays.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from dolmen.transactions.transaction import Transaction, unit_of
 Indices = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 NOWHERE = int(np.iinfo(np.int64).min)
-"""The source of a value that nothing has."""
+"""The source of a value that no change or row has."""
 _LAST = 1 << 62
 
 
 @dataclass(frozen=True, eq=False)
 class ChangeOrder:
-    """The order of some changes, which are counted first, and of the known keys, which are counted after them.
+    """The order of some changes and their known keys. Indices count the changes first, then the known keys.
 
     Args:
         keys: a number for each key.
-        ranks: of the sequences; -1 for a stored row without one.
+        ranks: the ranks of the sequences; -1 for a stored row without one.
         sequences: by rank.
-        kept: of columns of known keys, by id, the rank of the sequence that their value is from, where that is older.
+        kept: by column id, for each known key: the rank of the sequence that supplied the value of the column.
         rows: the changes' rows in the file.
-        old_keys: for each change that gives its row another key the index of the delete of the old one; -1 for others.
-        live: which of the known keys have a row.
-        same_file: which of the known keys came to their sequence by the same file.
+        old_keys: for a change that gives its row another key, the index of the old key's delete; else -1.
+        live: whether each known key has a row.
+        same_file: whether each known key got its sequence from the same file.
     """
 
     keys: Indices
@@ -68,9 +68,9 @@ class ChangeOrder:
     def of(
         cls, changes: pa.Table, latest: LatestSequences, keys: Sequence[str], sequence: str, first_ts: int
     ) -> ChangeOrder:
-        """The order of all changes of some keys. Rows from the timestamp ``first_ts`` on are of the same file."""
+        """Orders all changes of some keys. Rows with timestamps from ``first_ts`` on are from the same file."""
         known_keys = latest.rows
-        ranks, sequences = _ranks(_joined(changes[sequence], known_keys[SEQUENCE], latest.kept[KEPT_SINCE]))
+        ranks, sequences = _ranks(_concat(changes[sequence], known_keys[SEQUENCE], latest.kept[KEPT_SINCE]))
         ranks, since = np.split(ranks, [changes.num_rows + known_keys.num_rows])
         rows, deletes = changes[ROW].to_numpy(), changes[DELETED].to_numpy()
         columns, indices = latest.kept[KEPT_COLUMN].to_numpy(), latest.kept["index"].to_numpy()
@@ -78,7 +78,7 @@ class ChangeOrder:
         for column, ranks_ in kept.items():
             np.maximum.at(ranks_, indices[columns == column], since[columns == column])
         return cls(
-            _key_numbers([_joined(changes[name], known_keys[name]) for name in keys]),
+            _key_numbers([_concat(changes[name], known_keys[name]) for name in keys]),
             ranks,
             sequences,
             {column: np.where(own == -2, ranks[len(rows) :], own) for column, own in kept.items()},
@@ -98,7 +98,7 @@ class ChangeOrder:
         return newer
 
     def select_after(self, some: Mask) -> Mask:
-        """Selects those of some changes that come after all others of their keys."""
+        """Selects the changes in ``some`` that come after all other changes of their keys."""
         count = len(self.rows)
         keys = self.keys[:count]
         indices = np.empty(count, np.int64)
@@ -108,19 +108,19 @@ class ChangeOrder:
         return some & (indices > last[keys])
 
     def find_sources(self, column: int, missing: Mask) -> tuple[Indices, Indices]:
-        """Finds where the values of a column come from, which the ``missing`` changes do not have.
+        """Finds the sources of a column's values, which the ``missing`` changes lack.
 
         Returns:
-            For each change, and for each known key, the index of the change that has the value, or the index of the
-            known key whose row has it, counted down from -1, or ``NOWHERE``.
+            For each change, and for each known key: the index of the change that has the value; or the index of the
+            known key whose row has it, counted down from -1; or ``NOWHERE``.
         """
         count, key_count = len(self.rows), len(self.live)
         moved = np.flatnonzero(missing & (self.old_keys >= 0))
         deletes = self.old_keys[moved]
         ends = count + np.arange(key_count)
         since = self.kept.get(column, self.ranks[count:])
-        # A value has the position of its source, maybe before changes that came late; the end of a row that of the row.
-        # A change of a key looks at its old key as it is before the delete.
+        # A value is ordered by its source, maybe before late changes; the end of a row is ordered by the row.
+        # A change of a key sees its old key as it was before the delete.
         keys = np.concatenate((self.keys, self.keys[deletes], self.keys[ends]))
         ranks = np.concatenate((self.ranks[:count], since, self.ranks[moved], self.ranks[ends]))
         stored_rows = np.where(self.same_file, -1, _LAST)
@@ -140,31 +140,31 @@ class ChangeOrder:
         source[moved] = count + key_count + np.arange(len(moved))
         while not np.array_equal(source, further := source[source]):
             source = further
-        found = np.concatenate((source[:count], source[nothing - key_count : nothing]))
-        stored = found - count
+        sources = np.concatenate((source[:count], source[nothing - key_count : nothing]))
+        stored = sources - count
         is_stored = (stored >= 0) & (stored < key_count)
         is_stored[is_stored] = self.live[stored[is_stored]]
-        is_changed = found < count
-        is_changed[is_changed] = ~self.deletes[found[is_changed]]
-        found = np.where(is_changed, found, np.where(is_stored, -1 - stored, NOWHERE))
-        return found[:count], found[count:]
+        is_changed = sources < count
+        is_changed[is_changed] = ~self.deletes[sources[is_changed]]
+        sources = np.where(is_changed, sources, np.where(is_stored, -1 - stored, NOWHERE))
+        return sources[:count], sources[count:]
 
 
 def _find_old_keys(changes: pa.Table, rows: Indices, deletes: Mask, ranks: Indices) -> Indices:
     """The index of the delete of each change's old key, or -1."""
-    found = np.full(len(rows), -1)
-    order = np.lexsort((~deletes, rows))  # a row that changes its key: first the delete of the old one
+    old_keys = np.full(len(rows), -1)
+    order = np.lexsort((~deletes, rows))  # if a row changes its key, the old key's delete comes first
     after, before = order[1:], order[:-1]
     created = np.zeros(len(rows), bool)
     if CREATED in changes.column_names:
         created = pc.fill_null(changes[CREATED], False).to_numpy()
     goes_on = (rows[after] == rows[before]) | (created[after] & (ranks[after] == ranks[before]))
     goes_on &= deletes[before] & ~deletes[after]
-    found[after[goes_on]] = before[goes_on]
-    return found
+    old_keys[after[goes_on]] = before[goes_on]
+    return old_keys
 
 
-def _joined(*columns: pa.ChunkedArray) -> pa.Array:
+def _concat(*columns: pa.ChunkedArray) -> pa.Array:
     return pa.chunked_array([chunk for column in columns for chunk in column.chunks], columns[0].type).combine_chunks()
 
 
@@ -177,7 +177,7 @@ def _key_numbers(columns: Sequence[pa.Array]) -> Indices:
 
 
 def _ranks(values: pa.Array) -> tuple[Indices, pa.Array]:
-    """The rank of each value among the distinct ones, from 0 on, -1 for NULL; and the distinct ones in order."""
+    """The rank of each value among the distinct values, from 0, -1 for NULL; and the distinct values in order."""
     encoded = values.dictionary_encode()
     order = pc.sort_indices(encoded.dictionary)
     ranks = np.full(len(order) + 1, -1)
@@ -191,15 +191,15 @@ INDEX, STORED = "index", "stored"
 
 @dataclass(frozen=True, eq=False)
 class PreviousValues:
-    """Changes, and the sources of the values that they do not have.
+    """Changes, and the sources of the values that they lack.
 
     Args:
-        changes: those that can be applied, with their ``index`` among all.
-        amended: stored rows into which values of late changes are put, as upserts.
+        changes: the changes that can be applied, with their ``index`` among all.
+        amended: stored rows that get values of late changes, as upserts.
         lost: row in the file and column of each value without a source.
-        kept: which values are older than their changes: ``index``, ``kept_column``, ``kept_since``.
-        every: all changes, and then a row for each known key.
-        known_keys: the keys, in the order in which sources count them.
+        kept: the values that are older than their changes: ``index``, ``kept_column``, ``kept_since``.
+        every: all changes, then a row for each known key.
+        known_keys: the keys, in the order that sources count them.
         sources: by column id, see ``ChangeOrder.find_sources``.
     """
 
@@ -222,19 +222,19 @@ class PreviousValues:
         newer, lost_column = order.select_newer(), np.full(count, -1)
         sources: dict[int, Indices] = {}
         amended = np.zeros(known_keys.num_rows, bool)
-        there = {column for column in order.kept if str(column) in changes.column_names}  # others were dropped
-        for column in sorted({*unavailable_columns(changes), *there}):
+        kept_columns = {column for column in order.kept if str(column) in changes.column_names}  # others were dropped
+        for column in sorted({*unavailable_columns(changes), *kept_columns}):
             missing = is_unavailable(changes, column)
-            found, of_rows = order.find_sources(column, missing)
-            lost_column[missing & newer & (found == NOWHERE)] = column
-            amended |= of_rows >= 0
-            sources[column] = np.concatenate((found, of_rows))
+            change_sources, row_sources = order.find_sources(column, missing)
+            lost_column[missing & newer & (change_sources == NOWHERE)] = column
+            amended |= row_sources >= 0
+            sources[column] = np.concatenate((change_sources, row_sources))
         lost = lost_column >= 0
-        last = np.flatnonzero(order.select_after(lost))  # one that a later change makes up for is no loss
+        last = np.flatnonzero(order.select_after(lost))  # a later change may replace the value
         applied = ~lost & ~(order.deletes & np.isin(order.rows, order.rows[lost]))  # with the delete of its old key
         amended[np.isin(order.keys[count:], order.keys[:count][applied & newer])] = False
 
-        every = _with_rows(changes, known_keys, keys, order_by)
+        every = _append_known_keys(changes, known_keys, keys, order_by)
         kept = _older_values(order, sources)
         if amended.any():
             others = {int(name) for name in changes.column_names if name.isdigit()} - {sequence.id, *map(int, keys)}
@@ -250,19 +250,19 @@ class PreviousValues:
             sources,
         )
 
-    def kept_of(self, upserts: pa.Table) -> pa.Table:
-        """The older values of some changes or amended rows: the columns of these, and of ``kept``."""
-        at = pc.index_in(self.kept[INDEX], upserts[INDEX].combine_chunks())
-        there = self.kept.filter(pc.is_valid(at)).select([KEPT_COLUMN, KEPT_SINCE])
-        rows = upserts.take(at.drop_null())
-        for name in there.column_names:
-            rows = rows.append_column(name, there[name])
+    def select_kept(self, upserts: pa.Table) -> pa.Table:
+        """Selects the older values of some changes or amended rows, with the columns of ``upserts`` and ``kept``."""
+        indices = pc.index_in(self.kept[INDEX], upserts[INDEX].combine_chunks())
+        kept = self.kept.filter(pc.is_valid(indices)).select([KEPT_COLUMN, KEPT_SINCE])
+        rows = upserts.take(indices.drop_null())
+        for name in kept.column_names:
+            rows = rows.append_column(name, kept[name])
         return rows
 
     def fill(
         self, upserts: pa.Table, transaction: Transaction, table: str, keys: tuple[Field, ...]
     ) -> Iterator[pa.Table]:
-        """Yields some of the changes, or amended rows, with all values; the transaction depends on what it reads."""
+        """Yields changes or amended rows with all values; the transaction depends on the rows that it reads."""
         indices = upserts[INDEX].to_numpy()
         stored = np.full(len(indices), -1)
         for column, sources in self.sources.items():
@@ -274,13 +274,13 @@ class PreviousValues:
             return
         waiting = upserts.append_column(STORED, pa.array(stored)).filter(pa.array(stored >= 0))
         is_stored = {id_: of[waiting[INDEX].to_numpy()] < 0 for id_, of in self.sources.items()}
-        is_stored = {id_: which for id_, which in is_stored.items() if which.any()}
+        is_stored = {id_: mask for id_, mask in is_stored.items() if mask.any()}
         for rows in self._stored_rows(waiting[STORED], list(is_stored), transaction, table, keys):
-            at = pc.index_in(waiting[STORED], rows[STORED].combine_chunks())
-            found = pc.is_valid(at).to_numpy()
-            part, at = waiting.filter(pa.array(found)), at.drop_null().to_numpy()
-            for column, which in is_stored.items():
-                part = _replace(part, str(column), rows[str(column)], at, which[found])
+            indices = pc.index_in(waiting[STORED], rows[STORED].combine_chunks())
+            is_found = pc.is_valid(indices).to_numpy()
+            part, indices = waiting.filter(pa.array(is_found)), indices.drop_null().to_numpy()
+            for column, mask in is_stored.items():
+                part = _replace(part, str(column), rows[str(column)], indices, mask[is_found])
             yield part
 
     def _stored_rows(
@@ -291,10 +291,10 @@ class PreviousValues:
         table: str,
         keys: tuple[Field, ...],
     ) -> Iterator[pa.Table]:
-        """Yields columns of rows in the table with their index among ``known_keys``: one row for each key."""
+        """Yields columns of stored rows with their index in ``known_keys``: one row for each key."""
         schema, names = unit_of(transaction).entry(table).schema, self.known_keys.column_names
-        left = pc.unique(stored)
-        sought = self.known_keys.take(left).append_column(STORED, left)
+        remaining = pc.unique(stored)
+        sought = self.known_keys.take(remaining).append_column(STORED, remaining)
         ids = [*names, *map(str, columns)]
         scan = transaction.table(table).scan(
             [schema.by_id[int(id_)].name for id_ in ids], condition_on_keys(transaction, table, keys, sought)
@@ -302,16 +302,16 @@ class PreviousValues:
         for batch in scan.to_batches():
             rows = pa.Table.from_batches([batch]).rename_columns(ids)
             own = rows.select(names).append_column(INDEX, pa.array(np.arange(rows.num_rows)))
-            found = own.join(sought, names, join_type="inner", use_threads=False)
-            found = found.filter(pc.is_in(found[STORED], left)).group_by(STORED, use_threads=False)
-            first = found.aggregate([(INDEX, "min")])
-            left = left.filter(pc.invert(pc.is_in(left, first[STORED].combine_chunks())))
+            matches = own.join(sought, names, join_type="inner", use_threads=False)
+            matches = matches.filter(pc.is_in(matches[STORED], remaining)).group_by(STORED, use_threads=False)
+            first = matches.aggregate([(INDEX, "min")])
+            remaining = remaining.filter(pc.invert(pc.is_in(remaining, first[STORED].combine_chunks())))
             yield rows.select(ids[len(names) :]).take(first[f"{INDEX}_min"]).append_column(STORED, first[STORED])
-        assert not len(left), "they were there when the latest sequences were read, in the same version"
+        assert not len(remaining), "the latest sequences were read from these rows, in the same version"
 
 
-def _with_rows(changes: pa.Table, known_keys: pa.Table, keys: Sequence[str], sequence: str) -> pa.Table:
-    """Changes, then known keys as upserts without values, each with its index."""
+def _append_known_keys(changes: pa.Table, known_keys: pa.Table, keys: Sequence[str], sequence: str) -> pa.Table:
+    """Appends known keys to changes, as upserts without values; each row gets its index."""
     rows = known_keys.select(keys).append_column(sequence, known_keys[SEQUENCE])
     rows = rows.append_column(DELETED, pa.array(np.zeros(known_keys.num_rows, bool)))
     rows = rows.append_column(ROW, pa.array(np.zeros(known_keys.num_rows, np.int64)))
@@ -320,7 +320,7 @@ def _with_rows(changes: pa.Table, known_keys: pa.Table, keys: Sequence[str], seq
 
 
 def _older_values(order: ChangeOrder, sources: Mapping[int, Indices]) -> pa.Table:
-    """The values that are older than their rows. A value of another key counts as the change's own."""
+    """The values that are older than their rows. A value from another key counts as the change's own."""
     indices, columns, ranks = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     count = len(order.rows)
     for column, source in sources.items():
@@ -329,7 +329,7 @@ def _older_values(order: ChangeOrder, sources: Mapping[int, Indices]) -> pa.Tabl
         since = order.ranks.copy()
         since[count:] = order.kept.get(column, since[count:])
         is_kept = (source != NOWHERE) & (order.keys[node] == order.keys) & (since[node] < order.ranks)
-        is_kept[count:] &= source[count:] >= 0  # of other stored rows it is known already
+        is_kept[count:] &= source[count:] >= 0  # the memory has the others already
         indices.append(np.flatnonzero(is_kept))
         columns.append(np.full(len(indices[-1]), column))
         ranks.append(since[node][is_kept])
@@ -339,11 +339,11 @@ def _older_values(order: ChangeOrder, sources: Mapping[int, Indices]) -> pa.Tabl
     return pa.table([pa.array(np.concatenate(indices)), pa.array(np.concatenate(columns)), values], names)
 
 
-def _replace(rows: pa.Table, column: str, others: pa.ChunkedArray, indices: Indices, which: Mask) -> pa.Table:
-    """Rows with values of a column taken from others by their indices, where ``which`` says so."""
+def _replace(rows: pa.Table, column: str, others: pa.ChunkedArray, indices: Indices, mask: Mask) -> pa.Table:
+    """Replaces values of a column, where ``mask`` is true, by values of ``others`` at ``indices``."""
     own = rows[column]
-    if not which.any():
+    if not mask.any():
         return rows
     both = pa.chunked_array([*own.chunks, *others.chunks], own.type)
-    values = both.take(pa.array(np.where(which, indices + len(own), np.arange(len(own)))))
+    values = both.take(pa.array(np.where(mask, indices + len(own), np.arange(len(own)))))
     return rows.set_column(rows.schema.get_field_index(column), rows.schema.field(column), values)

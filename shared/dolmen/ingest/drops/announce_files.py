@@ -1,7 +1,7 @@
-"""Finds files that were there before notifications were on, and announces them as their events would have.
+"""Finds files that are older than the bucket's notifications, and announces them like their events would.
 
-A drop found by listing has the id that the object's own event has or had, so each file is ingested once. It lacks the
-event's sequencer, which makes it a new try for a file that was rejected before.
+A drop found by listing has the same id as the object's own event, so each file is ingested once. It lacks the event's
+sequencer, so a file that was rejected before is tried again.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class DropSource:
         Args:
             url: ``s3://bucket/folder``, or with ``*`` at its end all keys that begin so; or a directory that has one
                 directory for each table.
-            database: its URL: its own objects are never taken for drops, and neither are those below ``rejected_url``.
-            tables: look for files of these alone.
+            database: its URL. Its objects are never drops, nor are objects below ``rejected_url``.
+            tables: look only for files of these tables.
         """
         runtime = runtime or shared_runtime()
         database = open_store(database, runtime).url if database else ""
@@ -138,7 +138,7 @@ def group_drops(drops: Iterable[Drop], max_files: int, max_bytes: int) -> Iterat
 
 
 def _prefix(path: str) -> str:
-    """The prefix of keys that a path asks for; a folder's ends with ``/``, so ``events`` does not match ``events2``."""
+    """The prefix of keys for a path; a folder's ends with ``/``, so ``events`` does not match ``events2``."""
     if path.endswith("*"):
         return path[:-1]
     return f"{path.strip('/')}/" if path.strip("/") else ""

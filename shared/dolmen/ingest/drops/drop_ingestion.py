@@ -39,13 +39,13 @@ from dolmen.ingest.redaction import UnforeseenError
 from dolmen.ingest.rejects import Quarantine, Reject, find_reject, header_of, reject_drop
 from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.transaction_table import TransactionTable
-from dolmen.transactions.unit_of_work import leaves_out_erased
+from dolmen.transactions.unit_of_work import must_leave_out_erased
 
 UPSERT_ROWS = 1_000_000
 UPSERT_BYTES = 128 * MIB
-"""The most bytes of one upsert, which holds its rows in memory, twice for a moment.
+"""The most bytes of one upsert, which holds its rows in memory, briefly twice.
 
-A larger file becomes several upserts of the same commit, in the order of the file: the last row of a key still wins."""
+A larger file becomes several upserts of the same commit, in file order: the last row of a key still wins."""
 
 
 def upsert_in_batches(
@@ -58,34 +58,34 @@ def upsert_in_batches(
 ) -> None:
     """Upserts a stream of any length, in bounded memory. Raises as ``Table.upsert`` does."""
     batches = (batch.slice(start, max_rows) for batch in rows for start in range(0, batch.num_rows, max_rows))
-    waiting = next(batches, None)
+    next_batch = next(batches, None)
 
     def take_part() -> Iterator[pa.RecordBatch]:
-        nonlocal waiting
+        nonlocal next_batch
         count = size = 0
-        while waiting is not None:
-            count, size = count + waiting.num_rows, size + waiting.nbytes
-            if count > max_rows or (size > max_bytes and count > waiting.num_rows):
+        while next_batch is not None:
+            count, size = count + next_batch.num_rows, size + next_batch.nbytes
+            if count > max_rows or (size > max_bytes and count > next_batch.num_rows):
                 return
-            yield waiting
-            waiting = next(batches, None)
+            yield next_batch
+            next_batch = next(batches, None)
 
-    while (first := waiting) is not None:
+    while (first := next_batch) is not None:
         part = pa.RecordBatchReader.from_batches(rows.schema, take_part())
         table.upsert(part, request=request, leave_out_erased=False)
-        if waiting is first:
-            return  # another delivery has applied the request in the version to which the transaction has moved
+        if next_batch is first:
+            return  # the transaction moved to a version in which another delivery applied the request
 
 
 def require_keys(schema: pa.Schema, primary_key: Sequence[str]) -> pa.Schema:
-    """Makes the key's columns not nullable, so that the reader reports where a row lacks a key."""
+    """Makes the key's columns not nullable, so that the reader reports rows without a key."""
     return pa.schema([field.with_nullable(False) if field.name in primary_key else field for field in schema])
 
 
-COPIED_A_SECOND = 30_000_000
-"""The least speed at which a reject is copied, bytes per second."""
-KEPT_SECONDS = 30
-"""Time that is kept free for the other reports when a reject is copied."""
+COPY_BYTES_PER_SECOND = 30_000_000
+"""The slowest speed of copying a reject."""
+RESERVED_SECONDS = 30
+"""Time for the other reports after a reject is copied."""
 
 
 @dataclass(slots=True)
@@ -94,11 +94,11 @@ class DropIngestion:
 
     Args:
         max_bytes: the most bytes of the unpacked file; None: the default of ``ReadOptions``.
-        time_left: seconds left for it, and for all that comes after it.
+        time_left: seconds left for it, and for all work after it.
         may_wait: whether it will be delivered again if its table does not exist.
-        settings: the settings of its table, once the file was read by them.
-        expected: binds a commit to these settings, to the columns by which it was read, and to this table.
-        error: why it is rejected, if its rejection is to be committed.
+        settings: the settings of its table that it was read with.
+        expected: ties the commit to this table, these settings, and the columns that it was read with.
+        error: why it is rejected, if the rejection needs a commit.
     """
 
     database: Database
@@ -133,14 +133,14 @@ class DropIngestion:
                 self.final_outcome = DropOutcome(drop, "waiting", error=error)
                 return "finish"
             if self._sees_uncommitted_columns(transaction):
-                again = ConflictError(f"{error}; another file of this batch makes the columns, so it is read again")
-                self.final_outcome = DropOutcome(drop, "failed", error=again)
+                retry = ConflictError(f"{error}; another file of this batch makes the columns, so it is read again")
+                self.final_outcome = DropOutcome(drop, "failed", error=retry)
                 return "finish"
             self.error, self.error_column = error, self._column_of_error(transaction, error)
             if drop.rejection_id is None:
                 self.final_outcome = self._reject(error)
                 return "finish"
-            if self.expected is not None:  # other settings or columns may make the file right
+            if self.expected is not None:  # with other settings or columns the file may be good
                 unit_of(transaction).add(replace(self.expected, request=drop.rejection_id))
             return "reject"
         except (ObjectNotFoundError, ObjectChangedError) as changed:
@@ -148,26 +148,26 @@ class DropIngestion:
         return "finish"
 
     def _reject(self, error: Error) -> DropOutcome:
-        """Writes the report. Raises ObjectNotFoundError, ObjectChangedError: the drop is gone, or was overwritten."""
-        about, copy = self._database_attributes(), self._can_copy()
-        rejected = reject_drop(self.landing, self.drop, self.path, error, about, copy=copy)
+        """Writes the report. Raises ObjectNotFoundError, ObjectChangedError: the drop was deleted, or overwritten."""
+        database, copy = self._database_attributes(), self._can_copy()
+        rejected = reject_drop(self.landing, self.drop, self.path, error, database, copy=copy)
         return DropOutcome(self.drop, "rejected", reject=rejected, error=error, column=self.error_column)
 
     def _sees_uncommitted_columns(self, transaction: Transaction) -> bool:
-        """Whether the table has columns only because of other files of the batch: then no file may be rejected.
+        """Whether other files of the batch gave the table its columns: then no file may be rejected.
 
         If another file creates the table, the file may be rejected in that commit, but not by a report without one.
         """
         name, whole = self.path.path.partition("/")[0], unit_of(transaction).uploads.segments.whole
-        now, before = unit_of(transaction).manifest.tables.get(name), unit_of(transaction).base.tables.get(name)
-        if now is None or before is None:
-            return now is not None and self.drop.rejection_id is None
-        return whole(now).schema != whole(before).schema
+        entry, base_entry = unit_of(transaction).manifest.tables.get(name), unit_of(transaction).base.tables.get(name)
+        if entry is None or base_entry is None:
+            return entry is not None and self.drop.rejection_id is None
+        return whole(entry).schema != whole(base_entry).schema
 
     def _try_to_add(self, transaction: Transaction) -> Error | None:
         """Adds the file's rows to the transaction, or adds nothing and returns what is wrong with the file.
 
-        An unforeseen error is the file's own if it occurs again on the second reading. Transient errors are raised.
+        An unforeseen error that occurs twice is the file's own. Transient errors are raised.
         """
         if too_large := self.size_error:
             return too_large
@@ -190,7 +190,7 @@ class DropIngestion:
 
     @property
     def size_error(self) -> LimitError | None:
-        """The error about a file whose size alone is over the limit; None if it is not."""
+        """The error about a file that is over the limit even before it is unpacked; None if it is not."""
         most = self.limit_options(ReadOptions()).max_bytes
         if self.drop.size <= most:
             return None
@@ -200,8 +200,8 @@ class DropIngestion:
         )
 
     def _can_copy(self) -> bool:
-        """Whether the file is not too large, and there is time to copy it to the rejects and to commit the others."""
-        return self.size_error is None and self.drop.size / COPIED_A_SECOND + KEPT_SECONDS <= self.time_left()
+        """Whether the file is small enough to copy it to the rejects and still commit the others in time."""
+        return self.size_error is None and self.drop.size / COPY_BYTES_PER_SECOND + RESERVED_SECONDS <= self.time_left()
 
     def open(self) -> BinaryIO:
         return self.landing.open(self.drop)
@@ -237,10 +237,10 @@ class DropIngestion:
         return DropOutcome(self.drop, "failed", error=outcome.error)
 
     def _report_rejection(self, version: int) -> DropOutcome:
-        """Writes the report of a committed rejection, unless an earlier delivery has."""
+        """Writes the report of a committed rejection, unless an earlier delivery did."""
         try:
-            if before := find_reject(self.landing, self.drop, self.path):
-                return DropOutcome(self.drop, "rejected", reject=before, error=self.error, column=self.error_column)
+            if reject := find_reject(self.landing, self.drop, self.path):
+                return DropOutcome(self.drop, "rejected", reject=reject, error=self.error, column=self.error_column)
             return self._reject(self.error or self._find_error(version))
         except (ObjectNotFoundError, ObjectChangedError) as changed:
             return DropOutcome(self.drop, "superseded", error=changed)
@@ -248,7 +248,7 @@ class DropIngestion:
             return DropOutcome(self.drop, "failed", error=error)
 
     def _find_error(self, version: int) -> Error:
-        """Reads the file again, by the version that rejected it, to find the reason."""
+        """Reads the file again on the version that rejected it, to find the reason."""
         try:
             transaction = Transaction(context_of(self.database), base=self.database.at(version).manifest)
             error = self._try_to_add(transaction)
@@ -268,7 +268,7 @@ class DropIngestion:
                 raise TableNotFoundError(f"no table {self.path.table!r}: create it, then drop the file again") from None
             entry = self._create_table(transaction)
         else:
-            # The commit fails if others change the settings or columns by which the file is read.
+            # The commit fails if others change the settings or columns that the file is read with.
             self.expected = Expect(
                 self.path.table, entry.uuid, entry.properties, INGEST_PROPERTIES, self.drop.id, entry.schema
             )
@@ -276,7 +276,7 @@ class DropIngestion:
         table = TransactionTable(unit_of(transaction), self.path.table)
         settings = IngestSettings.of(entry)
         settings.check(entry.schema, entry.primary_key)
-        every = leaves_out_erased(entry)
+        every = must_leave_out_erased(entry)
         expect_erasures(transaction, self.path.table, None if every else self.drop.dropped_us, self.drop.id)
         self.settings = settings
         path, schema = self.path.path, None if settings.mode == "cdc" else entry.schema
@@ -294,7 +294,7 @@ class DropIngestion:
             add_rows(settings, NO_NEW_COLUMNS)
 
     def _create_table(self, transaction: Transaction) -> TableEntry:
-        """Creates the table with types that fit the whole file. If the file is rejected, there is no table either."""
+        """Creates the table with types that fit the whole file. A rejected file creates no table."""
         path = self.path.path
         schema = infer(SourceFile(self.open, detect(path), path, self.limit_options(ReadOptions())))
         transaction.create_table(self.path.table, schema, request=self.drop.id)
@@ -309,7 +309,7 @@ class DropIngestion:
         new: NewColumns,
         erased: ErasedRows | None,
     ) -> None:
-        """Adds the rows as ``ingest_mode`` says, and the bad ones to the rejects if the settings ask for that."""
+        """Adds the rows by ``ingest_mode``; quarantines bad ones if the settings say so."""
         with Quarantine(self.path.path, settings.max_bad_rows) as quarantine:
             on_bad_row = quarantine.add if settings.on_bad_row == "quarantine" else None
             if settings.mode == "cdc":
@@ -346,8 +346,8 @@ class DropIngestion:
         new: NewColumns,
         on_bad_row: OnBadRow | None,
         erased: ErasedRows | None,
-    ) -> _CountedRows:
-        """The rows of the dropped file, without those that were erased since, counted as they are taken."""
+    ) -> _RowCounter:
+        """Reads the rows of the dropped file, without rows erased since, and counts them as they are consumed."""
         numbers = RowNumbers(on_bad_row)
         rows = new.leave_out(read(source, new.extend(schema), on_bad_row=numbers.for_reader), schema)
         if erased is not None:
@@ -356,7 +356,7 @@ class DropIngestion:
             assert self.settings is not None
             erased.read_names(source, partial(find_columns, source, self.settings))
             rows = erased.leave_out(rows, numbers, self.path.path, on_bad_row)
-        return _CountedRows(rows, context_of(self.database).runtime)
+        return _RowCounter(rows, context_of(self.database).runtime)
 
     def _column_of_error(self, transaction: Transaction, error: Exception) -> str | None:
         name = getattr(error, "column", None)
@@ -368,16 +368,16 @@ class DropIngestion:
 
 
 def _is_transient(error: Exception) -> bool:
-    """Whether an error is one of the store, of the database or of the machine, not of the file."""
+    """Whether an error comes from the store, the database or the machine, not from the file."""
     if isinstance(error, OSError):
         return error.errno is not None  # Arrow has OSErrors of its own, without a number, for damaged data
-    if isinstance(error, RuntimeError):  # a thread cannot be started, say; two kinds come from data alone
+    if isinstance(error, RuntimeError):  # such as: a thread cannot start; two kinds come only from data
         return not isinstance(error, RecursionError | NotImplementedError)
     return isinstance(error, Error | MemoryError | ImportError)
 
 
-class _CountedRows:
-    """Rows, counted as they are taken. While some are written, the next ones are read."""
+class _RowCounter:
+    """Counts rows as they are consumed. Reads the next ones while some are written."""
 
     def __init__(self, rows: pa.RecordBatchReader, runtime: Runtime) -> None:
         self.count = 0

@@ -16,10 +16,10 @@ DropStatus = Literal[
 
 @dataclass(frozen=True, slots=True)
 class RowCounts:
-    """The rows of a file, by what was done with them.
+    """The numbers of rows of a file, by their outcome.
 
     Args:
-        unchanged: changes without effect, because a newer one of their key was known.
+        unchanged: changes without effect, because their key had a newer one.
         ddl: messages about the columns of a source of changes, which were skipped.
         quarantined: rows that could not be read, and are among the rejects.
         erased: rows that were left out because they were erased after the file was dropped.

@@ -1,7 +1,7 @@
 """Ingests a batch of dropped files in one commit. Each file is in it once and whole, or not at all.
 
-A rejection is a commit too, under an id of its own, which excludes the file's id (docs/ingest.md, Rejects). A file that
-was found by listing has no event: its report is written without a commit.
+A rejection is a commit too, under an id of its own, which excludes the file's id (docs/ingest.md, Rejects). A file
+found by listing has no event: its report is written without a commit.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ def ingest_drops(
     """Ingests files into the tables that their keys name, in ONE commit, as the tables' properties say.
 
     A file that cannot be read goes to the rejects, with the reason, and so does one for a table that does not exist,
-    unless it may wait. A temporary failure is reported as failed: the file is to be delivered again.
+    unless it may wait. A temporary failure is reported as failed: deliver the file again.
 
     Args:
         auto_create: create a table that does not exist, with the schema of its first readable file of the batch, in the
             commit of its rows.
-        may_wait: drops that will be delivered again, and that wait if their table does not exist.
+        may_wait: drops that wait if their table does not exist, because they will be delivered again.
         max_bytes: the most bytes of one unpacked file; a larger one is rejected.
         deadline: once it is true, files not begun yet are postponed.
-        time_left: seconds until this must end: a reject that cannot be copied in time stays where it is.
+        time_left: seconds until the deadline of the process: a reject that cannot be copied in time stays in place.
         read_all: reads all files at once, instead of each by itself. Files that it leaves out are postponed.
     """
     outcomes: dict[int, DropOutcome] = {}
@@ -72,27 +72,27 @@ def ingest_drops(
         return dict.fromkeys(read_all(transaction, [by_id[request.id] for request in requests]), "apply")
 
     result = apply_together(database, operation, requests, deadline=deadline, add_all=add_all if read_all else None)
-    ended = [each.outcome(outcome) for each, outcome in zip(ingestions.values(), result.outcomes, strict=True)]
+    drop_outcomes = [each.outcome(outcome) for each, outcome in zip(ingestions.values(), result.outcomes, strict=True)]
     if result.transaction is not None:
-        _apply_policies(result.transaction, list(ingestions.values()), ended)
-    outcomes |= zip(ingestions, ended, strict=True)
+        _apply_policies(result.transaction, list(ingestions.values()), drop_outcomes)
+    outcomes |= zip(ingestions, drop_outcomes, strict=True)
     return IngestResult([outcomes[index] for index in range(len(drops))], result.commit)
 
 
 def ingest_with_retries(
     database: Database, landing: Landing, drops: Sequence[Drop], *, tries: int = 3, **options: Any
 ) -> Iterator[IngestResult]:
-    """Ingests drops that no queue delivers again. Yields each try's result, without failures that are tried again."""
-    left = list(drops)
+    """Ingests drops that no queue delivers again. Yields the result of each try, without failures to be retried."""
+    pending = list(drops)
     for attempt in attempts(context_of(database).runtime, RetryPolicy(tries, cap_seconds=10.0)):
-        ingested = ingest_drops(database, landing, left, **options)
+        ingested = ingest_drops(database, landing, pending, **options)
         failed = [outcome.drop for outcome in ingested.outcomes if outcome.status == "failed"]
         if not failed or attempt.is_last:
             yield ingested
             return
         finished = [outcome for outcome in ingested.outcomes if outcome.status != "failed"]
         yield IngestResult(finished, ingested.commit)
-        left = failed
+        pending = failed
 
 
 ReadAll = Callable[[Transaction, Sequence[DropIngestion]], Collection[str]]

@@ -1,7 +1,7 @@
-"""Arrow IPC: streams, and files (Feather version 2 too), which their first bytes tell apart; read batch by batch.
+"""Arrow IPC: streams and files (also Feather version 2), told apart by their first bytes; read batch by batch.
 
 A file is read by its footer, so a compressed one is unpacked into a temporary file first. A stream must end with its
-mark: without it, rows may be missing. A record batch of more than 256 MiB is refused.
+end mark: without it, rows may be missing. A record batch of more than 256 MiB is refused.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MAGIC, _OLD_FEATHER = b"ARROW1", b"FEA1"
 _CONTINUATION = b"\xff\xff\xff\xff"
 _FIRST_MESSAGE = 8
 _MOST_PADDING = 72
-"""Bytes between messages: they begin at multiples of up to 64, and the mark of the stream's end has 8."""
+"""Bytes between messages: these begin at multiples of up to 64, and the end mark of a stream has 8."""
 
 
 def own_schema(source: SourceFile) -> pa.Schema:
@@ -42,7 +42,7 @@ def read(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None = No
 def _open(source: SourceFile) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
     with ExitStack() as stack:
         stream = stack.enter_context(source.stream())
-        start = _exactly(stream, len(_MAGIC))
+        start = _read_exactly(stream, len(_MAGIC))
         if start.startswith(_OLD_FEATHER):
             raise InputError(f"file {source.name!r} is Feather version 1: write it as version 2, or as Parquet")
         if start != _MAGIC:
@@ -53,7 +53,7 @@ def _open(source: SourceFile) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBat
 
 
 def _open_stream(stream: _Stream, source: SourceFile) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    with _damage(source):
+    with _report_damage(source):
         reader = ipc.open_stream(pa.PythonFile(stream, mode="r"))
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -65,17 +65,17 @@ def _open_stream(stream: _Stream, source: SourceFile) -> tuple[pa.Schema, Iterat
 
 def _open_whole(file: BinaryIO, source: SourceFile) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     whole = _ArrowFile(file, source.name)
-    with _damage(source):
+    with _report_damage(source):
         end_at = file.seek(0, os.SEEK_END) - len(_MAGIC) - 4
         prefix = end = b""
         if end_at >= _FIRST_MESSAGE:
             file.seek(_FIRST_MESSAGE)
-            prefix = _exactly(file, 8)
+            prefix = _read_exactly(file, 8)
             file.seek(end_at)
-            end = _exactly(file, len(_MAGIC) + 4)
+            end = _read_exactly(file, len(_MAGIC) + 4)
         if not end.endswith(_MAGIC):
             raise pa.ArrowInvalid("it is truncated: its footer is not whole; upload it again")
-        framed = prefix.startswith(_CONTINUATION)  # not by Polars, whose schema takes less than the footer with it
+        framed = prefix.startswith(_CONTINUATION)  # Polars does not frame it; its schema is smaller than the footer
         schema = int.from_bytes(prefix[4:], "little") + 8 if framed else int.from_bytes(end[:4], "little")
         reader = ipc.open_file(pa.PythonFile(whole, mode="r"))
 
@@ -87,13 +87,13 @@ def _open_whole(file: BinaryIO, source: SourceFile) -> tuple[pa.Schema, Iterator
     return check_schema(reader.schema, source.name, source.options.max_columns), batches()
 
 
-def _damage(source: SourceFile) -> AbstractContextManager[None]:
-    return source.raising_damage("Arrow", MemoryError)
+def _report_damage(source: SourceFile) -> AbstractContextManager[None]:
+    return source.report_damage("Arrow", MemoryError)
 
 
 def _check(batches: Iterator[pa.RecordBatch], source: SourceFile) -> Iterator[pa.RecordBatch]:
     while True:
-        with _damage(source):
+        with _report_damage(source):
             batch = next(batches, None)
             if batch is None:
                 return
@@ -104,7 +104,7 @@ def _check(batches: Iterator[pa.RecordBatch], source: SourceFile) -> Iterator[pa
 class _ArrowFile:
     """A file as pyarrow reads it, in pieces that fit into memory.
 
-    pyarrow reads only the record batches in the footer; the ranges that were read show whether there are others.
+    pyarrow reads only the record batches in the footer; the ranges that it did not read show if there are others.
     """
 
     def __init__(self, file: BinaryIO, name: str) -> None:
@@ -116,12 +116,12 @@ class _ArrowFile:
     def read(self, size: int, /) -> bytes:
         _check_size(size, self._name)
         start = self._file.tell()
-        data = _exactly(self._file, size)
+        data = _read_exactly(self._file, size)
         self._read.append((start, start + len(data)))
         return data
 
     def check_all_read(self, start: int, batches: int) -> None:
-        """Raises InputError if there are bytes from ``start`` on, behind the schema, that no message holds."""
+        """Raises InputError if bytes from ``start`` on, after the schema, belong to no message."""
         end = start
         for first, last in sorted(self._read):
             if first - end > _MOST_PADDING and (batches or self._has_batches(end, first)):
@@ -133,16 +133,16 @@ class _ArrowFile:
             end = max(end, last)
 
     def _has_batches(self, start: int, end: int) -> bool:
-        """Whether there is anything but dictionaries, which are not read for a file without record batches."""
+        """Whether the bytes hold more than dictionaries, which are not read for a file without record batches."""
         self._file.seek(start)
         _check_size(end - start, self._name)
-        data = _exactly(self._file, end - start)
+        data = _read_exactly(self._file, end - start)
         messages = ipc.MessageReader.open_stream(data[max(0, data.find(_CONTINUATION)) :])
         return any(message.type != "dictionary" for message in messages)
 
 
 class _Stream:
-    """A stream as pyarrow reads it, the first bytes of which have been looked at."""
+    """A stream as pyarrow reads it; its first bytes, ``start``, are already read."""
 
     def __init__(self, stream: ByteStream, start: bytes, name: str) -> None:
         self._stream, self._ahead, self._name = stream, start, name
@@ -151,12 +151,12 @@ class _Stream:
     def read(self, size: int, /) -> bytes:
         _check_size(size, self._name)
         ahead, self._ahead = self._ahead[:size], self._ahead[size:]
-        data = ahead + _exactly(self._stream, size - len(ahead))
+        data = ahead + _read_exactly(self._stream, size - len(ahead))
         self._ended = len(data) < size
         return data
 
     def check_end(self) -> None:
-        """Raises InputError unless the stream ended by its mark, and nothing follows."""
+        """Raises InputError unless the stream ended with its end mark, and nothing follows."""
         if self._ended:
             raise InputError(f"file {self._name!r} is truncated, or its writer was never closed: it has no end mark")
         if self._stream.read(1):
@@ -171,7 +171,7 @@ def _check_size(size: int, name: str) -> None:
         )
 
 
-def _exactly(stream: ByteStream, size: int) -> bytes:
+def _read_exactly(stream: ByteStream, size: int) -> bytes:
     """Reads ``size`` bytes, or fewer at the end."""
     parts = []
     while size and (data := stream.read(size)):

@@ -1,7 +1,7 @@
-"""Avro object container files: rows are records, types are those that the file's schema says (``avro_types``).
+"""Avro object container files: rows are records, and the file's schema declares their types (``avro_types``).
 
-Records are decoded by fastavro, some thousands at a time. What no column can hold (a union of several types, a record
-that holds itself) is refused before any row is read; a map goes into a map column.
+fastavro decodes some thousands of records at a time. Types that no column can hold (a union of several types, a record
+that contains itself) are refused before any row is read; a map goes into a map column.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pyarrow import types as t
 
 from dolmen.base.units import MIB
 from dolmen.errors import InputError
-from dolmen.ingest.formats.avro_records import Container, Record, decoded_records
+from dolmen.ingest.formats.avro_records import Container, Record, decode_records
 from dolmen.ingest.formats.avro_types import (
     AvroTypes,
     FindTime,
+    apply_named_times,
     decoded_type,
     to_column_type,
     wide_type,
-    with_named_times,
 )
 from dolmen.ingest.formats.cells import text_cast
 from dolmen.ingest.formats.column_limits import BYTES_AT_ONCE, check_lists, rows_at_once, width
@@ -41,25 +41,25 @@ def own_schema(source: SourceFile) -> pa.Schema:
 
 
 def survey_with_times(source: SourceFile, find: FindTime) -> pa.Schema:
-    """The columns for a table that may get them, with the types of times that ``connect.name`` says, where found."""
+    """The columns for a table that may add them; ``find`` accepts the types of times that ``connect.name`` names."""
     with _open(source) as (container, types):
-        named = with_named_times(types.arrow, _connect_types(container, source), find)
+        named = apply_named_times(types.arrow, _connect_types(container, source), find)
         return surveyed_schema(named, source.name)
 
 
 def read(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None = None) -> Iterator[pa.RecordBatch]:
     with _open(source) as (container, types):
         connect = _connect_types(container, source)
-        own = with_named_times(types.arrow, connect, _time_of_column, schema)
+        own = apply_named_times(types.arrow, connect, _time_of_column, schema)
         own = pa.schema([field.with_type(wide_type(field.type)) for field in own])
         find = lossless_cast if connect == types.arrow else _lossless_or_zoned
         yield from conform_file(_batches(container, types, own, source.name), own, source, schema, on_bad_row, find)
 
 
 def _time_of_column(named: pa.DataType, column: pa.DataType | None) -> pa.DataType | None:
-    """Takes a number for the time that its name says where it goes to a column of dates or timestamps.
+    """Reads a number as the time that its name says, if its column holds dates or timestamps.
 
-    Text stays text: if it is not a time, its row alone is bad.
+    Text stays text: if it is not a time, only its row is bad.
     """
     if column is None or not (t.is_timestamp(column) or t.is_date(column)) or getattr(named, "tz", None):
         return None
@@ -67,14 +67,14 @@ def _time_of_column(named: pa.DataType, column: pa.DataType | None) -> pa.DataTy
 
 
 def _lossless_or_zoned(source: pa.DataType, target: pa.DataType) -> Cast | None:
-    """``lossless``, and for files with times as Kafka Connect writes them: text as a timestamp with a zone."""
+    """``lossless_cast``, and also text to a timestamp with a zone, as Kafka Connect writes it."""
     if t.is_string(source) and t.is_timestamp(target) and target.tz:
         return text_cast(target, empty_is_null=False)
     return lossless_cast(source, target)
 
 
 def _connect_types(container: Container, source: SourceFile) -> pa.Schema:
-    """The columns, with the types of times that ``connect.name`` says."""
+    """The columns, with the types of times that ``connect.name`` names."""
     return AvroTypes(container.schema, connect=True, max_columns=source.options.max_columns).arrow
 
 
@@ -97,7 +97,7 @@ def _batches(container: Container, types: AvroTypes, own: pa.Schema, name: str) 
     yielded = read_bytes = 0
 
     def parts(rows: list[Record]) -> Iterator[list[Record]]:
-        """The rows, fewer at a time where their lists take much memory: an item takes a byte of the file or more."""
+        """Splits rows whose lists take much memory; an item takes at least a byte of the file."""
         if read_bytes * widest > BYTES_AT_ONCE:
             sizes = {column: item_bytes([row[column] for row in rows], kind) for column, kind in decoded}
             if (size := sum(sizes.values())) > BYTES_AT_ONCE and len(rows) > 1:
@@ -118,11 +118,11 @@ def _batches(container: Container, types: AvroTypes, own: pa.Schema, name: str) 
                 index = next((n for n, value in enumerate(values) if not _fits(value, kind, field.type)), 0)
                 raise InputError(
                     f"file {name!r} is damaged: record {yielded + index + 1:,} of the file, field {column!r}: "
-                    "its value is none of its type"
+                    "its value does not match its type"
                 ) from None
         return pa.RecordBatch.from_arrays(arrays, schema=own)
 
-    for records, size in decoded_records(container, types.plain, name, most):
+    for records, size in decode_records(container, types.plain, name, most):
         if rows and (len(rows) + len(records) > most or read_bytes + size > _BATCH_BYTES):
             for part in parts(rows):
                 yield batch(part)
@@ -148,7 +148,7 @@ def _fits(value: object, kind: pa.DataType, target: pa.DataType) -> bool:
 
 
 def widest_item(kind: pa.DataType) -> int:
-    """The most bytes that an item in a list or map of this type takes; 0 if there are none in it."""
+    """The most bytes that an item in a list or map of this type takes; 0 if the type has no list or map."""
     if t.is_struct(kind):
         return max((widest_item(field.type) for field in kind), default=0)
     item = _item(kind)
@@ -158,13 +158,13 @@ def widest_item(kind: pa.DataType) -> int:
 def item_bytes(values: Sequence[Any], kind: pa.DataType) -> int:
     if widest_item(kind) == 0:
         return 0
-    there = [value for value in values if value is not None]
+    present = [value for value in values if value is not None]
     if t.is_struct(kind):
-        return sum(item_bytes([value[field.name] for value in there], field.type) for field in kind)
+        return sum(item_bytes([value[field.name] for value in present], field.type) for field in kind)
     item = _item(kind)
-    size = sum(map(len, there)) * width(item)
+    size = sum(map(len, present)) * width(item)
     if widest_item(item):
-        inner = (value.values() if t.is_map(kind) else value for value in there)
+        inner = (value.values() if t.is_map(kind) else value for value in present)
         size += item_bytes(list(chain.from_iterable(inner)), item)
     return size
 

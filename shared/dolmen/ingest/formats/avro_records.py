@@ -2,9 +2,9 @@
 
 A block of more than 64 MiB, packed or unpacked, is refused: it would have to fit into memory as a whole.
 
-fastavro takes a negative number of a symbol, or of a branch of a union, for an index from the end, so the lists in its
-schema are replaced by mappings (``_guard``). It takes the lowest 64 bits of a longer number, and finds no items where
-it cannot negate their number: records with bytes that may be such a number are walked through again.
+fastavro takes a negative number of a symbol, or of a branch of a union, for an index from the end, so ``_guard``
+replaces the lists in its schema by mappings. It keeps only the lowest 64 bits of a longer number, and reads no items if
+it cannot negate their number. So records with bytes that may be such a number are checked again (``_Walk``).
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class Container:
 
     def __init__(self, stream: ByteStream, name: str) -> None:
         self._stream, self._name = stream, name
-        if self._exactly(len(MAGIC), at_end="") != MAGIC:
+        if self._read_exactly(len(MAGIC), at_end="") != MAGIC:
             raise InputError(f"file {name!r} is not a readable Avro file: it does not begin like one")
         header = self._metadata()
-        self._sync = self._exactly(_SYNC_BYTES)
+        self._sync = self._read_exactly(_SYNC_BYTES)
         codec = header.get("avro.codec", b"null").decode(errors="replace") or "null"
         if codec not in _CODECS:
             raise InputError(f"file {name!r}: Avro codec {codec!r} is unknown; there are {', '.join(_CODECS)}")
@@ -52,9 +52,9 @@ class Container:
         try:
             self.schema: Any = json.loads(header["avro.schema"])
         except KeyError:
-            raise self._damaged("its header holds no schema") from None
+            raise self._damage_error("its header holds no schema") from None
         except (ValueError, RecursionError):
-            raise self._damaged("the schema in its header is no JSON, or nests too deeply") from None
+            raise self._damage_error("the schema in its header is no JSON, or nests too deeply") from None
 
     def blocks(self) -> Iterator[tuple[int, bytes]]:
         """The number of records and the unpacked bytes of each block. Raises InputError for a damaged file."""
@@ -63,26 +63,26 @@ class Container:
             number += 1
             count, size = self._number(first), self._number()
             if not 0 <= size <= MAX_BLOCK_BYTES or count < 0:
-                raise self._damaged(
+                raise self._damage_error(
                     f"block {number} says it has {_count_records(count)} in {size:,} bytes, and at most "
                     f"{MAX_BLOCK_BYTES:,} bytes are read"
                 )
-            packed = self._exactly(size)
-            if self._exactly(_SYNC_BYTES) != self._sync:
-                raise self._damaged(f"block {number} does not end with the mark of the file")
+            packed = self._read_exactly(size)
+            if self._read_exactly(_SYNC_BYTES) != self._sync:
+                raise self._damage_error(f"block {number} does not end with the mark of the file")
             try:
                 data = self._unpack(packed)
             except (zlib.error, lzma.LZMAError, OSError, EOFError, ValueError) as error:
-                raise self._damaged(f"block {number} cannot be unpacked: {error}") from None
+                raise self._damage_error(f"block {number} cannot be unpacked: {error}") from None
             if len(data) > MAX_BLOCK_BYTES:
-                raise self._damaged(f"block {number} unpacks to more than {MAX_BLOCK_BYTES:,} bytes")
+                raise self._damage_error(f"block {number} unpacks to more than {MAX_BLOCK_BYTES:,} bytes")
             if count > len(data):
-                raise self._damaged(f"block {number} of {_count_records(count)} has {len(data):,} bytes")
+                raise self._damage_error(f"block {number} of {_count_records(count)} has {len(data):,} bytes")
             yield count, data
 
     def _metadata(self) -> dict[str, bytes]:
         metadata: dict[str, bytes] = {}
-        left = _MAX_HEADER_BYTES
+        remaining = _MAX_HEADER_BYTES
         while count := self._number():
             if count < 0:
                 self._number()  # of bytes, for readers that skip them
@@ -90,31 +90,31 @@ class Container:
                 pair = []
                 for _ in range(2):
                     size = self._number()
-                    left -= size + 1
-                    if size < 0 or left < 0:
-                        raise self._damaged("its header is too large")
-                    pair.append(self._exactly(size))
+                    remaining -= size + 1
+                    if size < 0 or remaining < 0:
+                        raise self._damage_error("its header is too large")
+                    pair.append(self._read_exactly(size))
                 metadata[pair[0].decode(errors="replace")] = pair[1]
                 if len(metadata.get("avro.schema", b"")) > MAX_SCHEMA_BYTES:
-                    raise self._damaged(f"its schema has more than {MAX_SCHEMA_BYTES:,} bytes")
+                    raise self._damage_error(f"its schema has more than {MAX_SCHEMA_BYTES:,} bytes")
         return metadata
 
     def _number(self, first: bytes = b"") -> int:
-        number = _read_number(chain(first, iter(lambda: self._exactly(1)[0], None)))
+        number = _read_number(chain(first, iter(lambda: self._read_exactly(1)[0], None)))
         if number is None:
-            raise self._damaged("a number has more than 64 bits")
+            raise self._damage_error("a number has more than 64 bits")
         return number
 
-    def _exactly(self, size: int, at_end: str = "it ends early; upload it again") -> bytes:
-        parts, left = [], size
-        while left and (data := self._stream.read(left)):
+    def _read_exactly(self, size: int, at_end: str = "it ends early; upload it again") -> bytes:
+        parts, remaining = [], size
+        while remaining and (data := self._stream.read(remaining)):
             parts.append(data)
-            left -= len(data)
-        if left and at_end:
-            raise self._damaged(at_end)
+            remaining -= len(data)
+        if remaining and at_end:
+            raise self._damage_error(at_end)
         return b"".join(parts)
 
-    def _damaged(self, why: str) -> InputError:
+    def _damage_error(self, why: str) -> InputError:
         return InputError(f"file {self._name!r} is damaged, or not (only) Avro: {why}")
 
 
@@ -180,7 +180,7 @@ class _BadValue(Exception):  # noqa: N818 - turned into an InputError
 
 
 def _find_problem(plain: Any, data: memoryview, records: int, max_values: int = sys.maxsize) -> tuple[int, str] | None:
-    """Walks through records; returns the number of the first that cannot be decoded, from 1, and its problem."""
+    """Returns the number, from 1, of the first record that cannot be decoded, and its problem."""
     walk = _Walk(data, max_values)
     for number in range(1, records + 1):
         try:
@@ -194,15 +194,15 @@ class _Walk:
     """Goes through values. When it raises ``_BadValue``, ``path`` leads to the value."""
 
     def __init__(self, data: memoryview, max_values: int) -> None:
-        self._data, self._at, self._left = data, 0, max_values
+        self._data, self._position, self._remaining_values = data, 0, max_values
         self._named: dict[str, Any] = {}
         self.path: tuple[str, ...] = ()
 
     def read(self, plain: Any, path: tuple[str, ...]) -> None:
         self.path = path
-        self._left -= 1
-        if self._left < 0:
-            raise _BadValue("a value is none of its type")
+        self._remaining_values -= 1
+        if self._remaining_values < 0:
+            raise _BadValue("a value does not match its type")
         if isinstance(plain, list):
             branch = self._number()
             if not 0 <= branch < len(plain):
@@ -241,7 +241,7 @@ class _Walk:
             if count < 0:
                 count = -count
                 self._number()
-            if count > len(self._data) - self._at:
+            if count > len(self._data) - self._position:
                 raise _BadValue(f"it says that it has {count:,} items, more than there are bytes left in its block")
             for _ in range(count):
                 if plain["type"] == "map":
@@ -250,11 +250,11 @@ class _Walk:
                 self.path = path
 
     def _take(self, size: int, what: str) -> bytes:
-        left = len(self._data) - self._at
-        if not 0 <= size <= left:
-            raise _BadValue(f"it says that it has {what.format(f'{size:,}')}, and {left:,} are left in its block")
-        self._at += size
-        return bytes(self._data[self._at - size : self._at])
+        remaining = len(self._data) - self._position
+        if not 0 <= size <= remaining:
+            raise _BadValue(f"it says that it has {what.format(f'{size:,}')}, and {remaining:,} are left in its block")
+        self._position += size
+        return bytes(self._data[self._position - size : self._position])
 
     def _number(self) -> int:
         number = _read_number(iter(lambda: self._take(1, "one more byte")[0], None))
@@ -273,15 +273,13 @@ def _check_text(data: bytes) -> None:
 Record: TypeAlias = dict[str, Any]
 _SYNC = bytes(16)
 _DOUBTFUL_NUMBER = re.compile(rb"[\x80-\xff]{9}[\x02-\xff]|\xff{9}\x01")
-"""A number of more than 64 bits, the least one, or bytes of other values."""
+"""Matches numbers of more than 64 bits and the smallest one, and sometimes the bytes of other values."""
 _HIGH, _HIGH_BYTES = b"\1" * 9, bytes(128) + b"\1" * 128
-"""What each of these begins with, once bytes from 128 on are made 1: to find this takes a tenth of the time."""
+"""Each match begins with this once bytes from 128 on are mapped to 1: this search takes a tenth of the time."""
 
 
-def decoded_records(
-    container: Container, plain: Any, name: str, max_records: int
-) -> Iterator[tuple[list[Record], int]]:
-    """The records of all blocks, at most ``max_records`` of one block at a time, with the bytes that they took.
+def decode_records(container: Container, plain: Any, name: str, max_records: int) -> Iterator[tuple[list[Record], int]]:
+    """Yields the records of all blocks, at most ``max_records`` of one block at a time, and their size in bytes.
 
     Raises InputError where a block is damaged, or holds other records than it says.
     """
@@ -289,21 +287,21 @@ def decoded_records(
         data = block.bytes_.getvalue()
         if _HIGH in data.translate(_HIGH_BYTES) and _DOUBTFUL_NUMBER.search(data):
             block.bytes_ = _WatchedBytes(data)
-        bytes_, records, left = block.bytes_, iter(block), block.num_records
-        while left:
+        bytes_, records, remaining = block.bytes_, iter(block), block.num_records
+        while remaining:
             start = bytes_.tell()
             try:
-                some = list(islice(records, min(max_records, left)))
+                batch = list(islice(records, min(max_records, remaining)))
             except _DECODE_ERRORS:
                 bytes_.seek(start)
-                raise _error_of_undecodable(block, plain, name, number, block.num_records - left) from None
+                raise _find_record_error(block, plain, name, number, block.num_records - remaining) from None
             end = bytes_.tell()
             if isinstance(bytes_, _WatchedBytes) and bytes_.take_doubt():
-                found = _find_problem(plain, bytes_.getbuffer()[start:end], len(some))
-                if found:
-                    raise _damaged_record(name, number, block.num_records - left + found[0], found[1])
-            left -= len(some)
-            yield some, end - start
+                problem = _find_problem(plain, bytes_.getbuffer()[start:end], len(batch))
+                if problem:
+                    raise _record_error(name, number, block.num_records - remaining + problem[0], problem[1])
+            remaining -= len(batch)
+            yield batch, end - start
         if bytes_.read(1):
             raise InputError(
                 f"file {name!r} is damaged: block {number} holds more than its {_count_records(block.num_records)}"
@@ -314,7 +312,7 @@ _DECODE_ERRORS = (EOFError, ValueError, LookupError, TypeError, OverflowError)
 """The errors that fastavro raises for damaged bytes."""
 
 
-def _error_of_undecodable(block: Any, plain: Any, name: str, number: int, record: int) -> InputError:
+def _find_record_error(block: Any, plain: Any, name: str, number: int, record: int) -> InputError:
     """The error about the first record of a block that cannot be decoded, after ``record`` others."""
     bytes_, records = block.bytes_, iter(block)
     while True:
@@ -325,11 +323,14 @@ def _error_of_undecodable(block: Any, plain: Any, name: str, number: int, record
                 break
         except _DECODE_ERRORS:
             break
-    _, problem = _find_problem(plain, bytes_.getbuffer()[start:], 1, _MAX_STEPS) or (1, ": a value is none of its type")
-    return _damaged_record(name, number, record, problem)
+    _, problem = _find_problem(plain, bytes_.getbuffer()[start:], 1, _MAX_STEPS) or (
+        1,
+        ": a value does not match its type",
+    )
+    return _record_error(name, number, record, problem)
 
 
-def _damaged_record(name: str, block: int, record: int, problem: str) -> InputError:
+def _record_error(name: str, block: int, record: int, problem: str) -> InputError:
     return InputError(f"file {name!r} is damaged: block {block}, record {record:,}{problem}")
 
 
@@ -338,32 +339,32 @@ def _blocks(container: Container, plain: Any) -> Iterator[Any]:
 
     schema = json.dumps(plain).encode()
     header = b"".join((MAGIC, _number(1), _text(b"avro.schema"), _text(schema), _number(0), _SYNC))
-    reader = fastavro.block_reader(_Reframed(header, container.blocks()))
+    reader = fastavro.block_reader(_ReframedContainer(header, container.blocks()))
     _guard(reader.writer_schema)
     return iter(reader)
 
 
 def _guard(schema: Any) -> None:
     """Replaces lists of symbols and branches in the schema of a reader by mappings from their numbers."""
-    left = [schema]
-    while left:
-        kind = left.pop()
+    pending = [schema]
+    while pending:
+        kind = pending.pop()
         if "symbols" in kind:
             kind["symbols"] = dict(enumerate(kind["symbols"]))
-        left += kind.get("fields", ())
+        pending += kind.get("fields", ())
         for key, inner in kind.items():
             if key in ("type", "items", "values") or isinstance(key, int):
                 if isinstance(inner, list):
                     inner = kind[key] = {"type": "union"} | dict[str | int, Any](enumerate(inner))
                 if isinstance(inner, dict):
-                    left.append(inner)
+                    pending.append(inner)
 
 
 class _WatchedBytes(io.BytesIO):
-    """The bytes of a block, of which fastavro reads numbers byte by byte, watched for doubtful numbers."""
+    """The bytes of a block. It notes doubtful numbers, which fastavro reads byte by byte."""
 
     _high = 0
-    """Bytes read last, one by one, that are not the last of a number."""
+    """How many bytes that do not end a number were read last, one by one."""
     _has_doubt = False
 
     def read(self, size: int | None = -1, /) -> bytes:
@@ -384,12 +385,12 @@ class _WatchedBytes(io.BytesIO):
 
     def take_doubt(self) -> bool:
         """Whether there was a doubtful number since the last call."""
-        found, self._has_doubt = self._has_doubt, False
-        return found
+        had_doubt, self._has_doubt = self._has_doubt, False
+        return had_doubt
 
 
-class _Reframed:
-    """A container for fastavro: unpacked already, and with a schema without logical types."""
+class _ReframedContainer:
+    """A container for fastavro: its blocks are unpacked, and its schema has no logical types."""
 
     def __init__(self, header: bytes, blocks: Iterator[tuple[int, bytes]]) -> None:
         self._blocks, self._ahead, self._position = blocks, memoryview(header), 0

@@ -13,9 +13,9 @@ union of null and one type               that type, nullable
 all others                               the type of the same name
 =======================================  ==============================================================================
 
-Unknown logical types count as the type they stand on. Kafka Connect, and so Debezium, names its own types of times in
-``connect.name``: see ``CONNECT_TIMES`` and ``with_named_times``. A union of several types has no column type, and a
-type that holds itself has no end: both are refused.
+Unknown logical types count as their base type. Kafka Connect, and so Debezium, names its own types of times in
+``connect.name``: see ``CONNECT_TIMES`` and ``apply_named_times``. A union of several types has no column type, and a
+type that contains itself has no end: both are refused.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from pyarrow import types as t
 from dolmen.errors import InputError, SchemaError, short_repr
 from dolmen.format.ingest_properties import MAX_COLUMNS
 from dolmen.format.schema import own_names
-from dolmen.format.types import TYPES, in_unit
+from dolmen.format.types import TYPES, with_unit
 from dolmen.ingest.formats.column_limits import MAX_FIXED_BYTES, too_many_columns
 
-_BY_NAMES = {(base, logical): in_unit(known, unit) for known in TYPES for base, logical, unit in known.avro}
-_PRIMITIVES = {"null": pa.null(), **{base: found for (base, logical), found in _BY_NAMES.items() if logical is None}}
+_BY_NAMES = {(base, logical): with_unit(each, unit) for each in TYPES for base, logical, unit in each.avro}
+_PRIMITIVES = {"null": pa.null(), **{base: kind for (base, logical), kind in _BY_NAMES.items() if logical is None}}
 CONNECT_TIMES: dict[tuple[str, str], pa.DataType] = {
     ("int", "io.debezium.time.Date"): pa.date32(),
     ("int", "org.apache.kafka.connect.data.Date"): pa.date32(),
@@ -44,18 +44,18 @@ CONNECT_TIMES: dict[tuple[str, str], pa.DataType] = {
     ("long", "io.debezium.time.MicroTimestamp"): pa.timestamp("us"),
     ("string", "io.debezium.time.ZonedTimestamp"): pa.timestamp("us", tz="UTC"),
 }
-"""The types that ``connect.name`` says of numbers and, of the last, of text; where Avro has no logical type itself."""
+"""Types by base type and ``connect.name``; they apply where the field has no logical type of Avro."""
 FindTime: TypeAlias = Callable[[pa.DataType, pa.DataType | None], pa.DataType | None]
-"""Given the type of a time that ``connect.name`` says, and that of the column or field it goes to, if there is one: the
-type to take it for; None takes it for the number or text that it is."""
+"""Takes the type of time that ``connect.name`` names, and the type of its target column or field, if there is one.
+Returns the type to read the values as, or None to read them as plain numbers or text."""
 MAX_DEPTH = 100
-"""Levels that a type of a file may nest."""
+"""How many levels deep a type may nest."""
 _DECIMAL_BYTES, _DECIMAL_DIGITS = 32, 76
 _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class _AvroType(NamedTuple):
-    """A type of the schema; ``arrow`` is None while its fields are read. ``leaves`` are columns without children."""
+    """A type of the schema; ``arrow`` is None while its fields are read. ``leaves`` counts columns without children."""
 
     plain: Any
     arrow: pa.DataType | None
@@ -68,10 +68,10 @@ class AvroTypes:
     """The types in a file's parsed schema. Columns are counted before they are made: a short schema can have too many.
 
     Args:
-        connect: whether times that ``connect.name`` says have their type, and not that of a number or text.
+        connect: whether ``connect.name`` turns numbers and text into types of times.
 
     Attributes:
-        plain: the schema without logical types, and names of its own: so the decoder gives the very numbers and bytes.
+        plain: the schema without logical types, with new names: the decoder then returns plain numbers and bytes.
         arrow: the columns.
     """
 
@@ -100,7 +100,7 @@ class AvroTypes:
             return self._read(kind, namespace, where, depth + 1)
         if kind == "array":
             item = self._read(_part(schema, "items", where), namespace, where, depth + 1)
-            if not self._has_bytes(item.plain):  # a few bytes could claim to hold any number of them
+            if not self._has_bytes(item.plain):  # a few bytes could claim any number of items
                 raise SchemaError(f"{where}: lists of nothing but NULL cannot be read")
             plain, field = {"type": "array", "items": item.plain}, pa.field("item", item.arrow, item.nullable)
             return _AvroType(plain, pa.list_(field), False, item.leaves, item.height + 1)
@@ -125,13 +125,13 @@ class AvroTypes:
         if any(each.arrow != kinds[0].arrow for each in kinds):
             names = ", ".join(short_repr(str(each.arrow)) for each in kinds)
             raise SchemaError(f"{where} is a union of several types ({names}): only one beside null can be stored")
-        found = kinds[0] if kinds else read[0]
-        return found._replace(plain=[each.plain for each in read], nullable=len(kinds) < len(read))
+        branch = kinds[0] if kinds else read[0]
+        return branch._replace(plain=[each.plain for each in read], nullable=len(kinds) < len(read))
 
     def _define(self, schema: Any, kind: str, namespace: str, where: str, depth: int) -> _AvroType:
-        given = _text(schema, "name", where)
-        space = given.rpartition(".")[0] if "." in given else str(schema.get("namespace") or namespace)
-        full = given if "." in given or not space else f"{space}.{given}"
+        name = _text(schema, "name", where)
+        space = name.rpartition(".")[0] if "." in name else str(schema.get("namespace") or namespace)
+        full = name if "." in name or not space else f"{space}.{name}"
         plain: dict[str, Any] = {"type": kind if kind != "error" else "record", "name": f"t{self._defined}"}
         self._defined += 1
         self._named[full] = _AvroType(plain["name"], None)
@@ -176,7 +176,7 @@ class AvroTypes:
         if avro_type is None:
             raise InputError(f"its schema names a type {name!r} that it does not define")
         if avro_type.arrow is None:
-            raise SchemaError(f"{where} holds itself: records without an end cannot be stored")
+            raise SchemaError(f"{where} contains itself: records without an end cannot be stored")
         if depth + avro_type.height > MAX_DEPTH:
             raise SchemaError(f"{where} is nested more than {MAX_DEPTH} levels deep")
         return avro_type
@@ -191,23 +191,23 @@ def _part(schema: Any, key: str, where: str) -> Any:
 
 def _text(schema: Any, key: str, where: str) -> str:
     """A name in a schema. Raises InputError if it is none, or holds half of a surrogate pair."""
-    found = _part(schema, key, where)
-    if not isinstance(found, str) or any("\ud800" <= sign <= "\udfff" for sign in found):
+    text = _part(schema, key, where)
+    if not isinstance(text, str) or any("\ud800" <= sign <= "\udfff" for sign in text):
         raise InputError(f"its schema is not valid: the {key} of {where} is no text")
-    return found
+    return text
 
 
 def _symbols(schema: Any, where: str) -> list[str]:
-    """The symbols of an enum. Raises InputError where they are not as the specification wants them."""
-    found = _part(schema, "symbols", where)
-    if not isinstance(found, list) or not found:
+    """The symbols of an enum. Raises InputError if they do not follow the specification."""
+    symbols = _part(schema, "symbols", where)
+    if not isinstance(symbols, list) or not symbols:
         raise InputError(f"its schema is not valid: {where} is an enum without a list of symbols")
-    for symbol in found:
+    for symbol in symbols:
         if not isinstance(symbol, str) or not _SYMBOL.fullmatch(symbol):
             raise InputError(f"its schema is not valid: {where} has the symbol {short_repr(symbol)}, which is no name")
-    if len(set(found)) < len(found):
+    if len(set(symbols)) < len(symbols):
         raise InputError(f"its schema is not valid: {where} has a symbol twice")
-    return found
+    return symbols
 
 
 def _size(schema: Any, where: str) -> int:
@@ -236,15 +236,15 @@ def _logical(schema: Any, kind: str, where: str) -> pa.DataType | None:
     return pa.decimal128(precision, scale) if precision <= 38 else pa.decimal256(precision, scale)
 
 
-def with_named_times(own: pa.Schema, connect: pa.Schema, find: FindTime, target: pa.Schema | None = None) -> pa.Schema:
-    """A file's columns with the types of times in ``connect``, where ``find`` finds them; values go to ``target``."""
+def apply_named_times(own: pa.Schema, connect: pa.Schema, find: FindTime, target: pa.Schema | None = None) -> pa.Schema:
+    """Gives a file's columns the types that ``find`` returns for the times in ``connect``; values go to ``target``."""
     if own == connect:
         return own
     row = None if target is None else pa.struct(list(target))
-    return pa.schema(list(_named_times(pa.struct(list(own)), pa.struct(list(connect)), find, row)))
+    return pa.schema(list(_apply_times(pa.struct(list(own)), pa.struct(list(connect)), find, row)))
 
 
-def _named_times(own: pa.DataType, connect: pa.DataType, find: FindTime, target: pa.DataType | None) -> pa.DataType:
+def _apply_times(own: pa.DataType, connect: pa.DataType, find: FindTime, target: pa.DataType | None) -> pa.DataType:
     if own == connect:
         return own
     if t.is_struct(own):
@@ -252,37 +252,37 @@ def _named_times(own: pa.DataType, connect: pa.DataType, find: FindTime, target:
         names = own_names([field.name for field in own], inner)
         return pa.struct(
             [
-                field.with_type(_named_times(field.type, named.type, find, inner.get(name)))
+                field.with_type(_apply_times(field.type, named.type, find, inner.get(name)))
                 for field, named, name in zip(own, connect, names, strict=True)
             ]
         )
     if t.is_list(own):
         item = target.value_type if target is not None and t.is_list(target) else None
-        return pa.list_(own.value_field.with_type(_named_times(own.value_type, connect.value_type, find, item)))
+        return pa.list_(own.value_field.with_type(_apply_times(own.value_type, connect.value_type, find, item)))
     if t.is_map(own):
         item = target.item_type if target is not None and t.is_map(target) else None
-        value = own.item_field.with_type(_named_times(own.item_type, connect.item_type, find, item))
+        value = own.item_field.with_type(_apply_times(own.item_type, connect.item_type, find, item))
         return pa.map_(own.key_type, value)
     return find(connect, target) or own
 
 
 def decoded_type(kind: pa.DataType) -> pa.DataType:
-    """The type of what the decoder of the plain schema gives for values of this one."""
+    """The type of the values that the decoder returns for this type, by the plain schema."""
     if t.is_decimal(kind):
         return pa.binary()
     if t.is_date(kind) or t.is_time32(kind):
         return pa.int32()
     if t.is_temporal(kind):
         return pa.int64()
-    return _nested(kind, decoded_type)
+    return _change_children(kind, decoded_type)
 
 
 def wide_type(kind: pa.DataType) -> pa.DataType:
-    """The type that values come in: decimals may have more digits than they say, and are checked where they go."""
-    return pa.decimal256(_DECIMAL_DIGITS, kind.scale) if t.is_decimal(kind) else _nested(kind, wide_type)
+    """The type that holds all values: decimals may have more digits than declared; the cast checks them."""
+    return pa.decimal256(_DECIMAL_DIGITS, kind.scale) if t.is_decimal(kind) else _change_children(kind, wide_type)
 
 
-def _nested(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+def _change_children(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
     if t.is_struct(kind):
         return pa.struct([field.with_type(change(field.type)) for field in kind])
     if t.is_list(kind):
@@ -313,22 +313,22 @@ def to_column_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _decimals(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Decimals of their unscaled numbers, which are big-endian. Raises ValueError if one is too long."""
+    """Converts unscaled numbers (big-endian) to decimals. Raises ValueError if one is too long."""
     _, offset_buffer, data_buffer = array.buffers()
     bounds = np.frombuffer(offset_buffer, np.int32)[: len(array) + 1]
     sizes = np.diff(bounds)
     if len(sizes) and sizes.max() > _DECIMAL_BYTES:
         raise ValueError(f"a decimal of more than {_DECIMAL_BYTES} bytes")
     data = np.frombuffer(data_buffer or b"", np.uint8)
-    made = np.zeros((len(array), _DECIMAL_BYTES), np.uint8)
+    padded = np.zeros((len(array), _DECIMAL_BYTES), np.uint8)
     filled = sizes > 0
     negative = np.zeros(len(array), bool)
     negative[filled] = data[bounds[:-1][filled]] >= 0x80
-    made[negative] = 0xFF
+    padded[negative] = 0xFF
     rows = np.repeat(np.arange(len(array)), sizes)
     from_end = np.repeat(bounds[1:], sizes) - 1 - np.arange(bounds[0], bounds[-1])
-    made[rows, from_end] = data[bounds[0] : bounds[-1]]
+    padded[rows, from_end] = data[bounds[0] : bounds[-1]]
     validity = None
     if array.null_count:
         validity = pa.py_buffer(np.packbits(array.is_valid().to_numpy(zero_copy_only=False), bitorder="little"))
-    return pa.Array.from_buffers(kind, len(array), [validity, pa.py_buffer(made)])
+    return pa.Array.from_buffers(kind, len(array), [validity, pa.py_buffer(padded)])

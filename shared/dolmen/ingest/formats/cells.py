@@ -1,12 +1,12 @@
 """Parses cells: text of CSV and JSON strings as values of a declared type (docs/ingest.md, Values in text).
 
-Arrow's parsers take more than the rules in places: ``nan(1)``, an hour without minutes, the year 0; that is refused
-here. Its casts and parsers of decimals overflow without an error, so they only get text for which that cannot happen.
+Arrow's parsers accept text that the rules do not: ``nan(1)``, an hour without minutes, the year 0. It is refused here.
+Arrow's casts and parsers of decimals overflow without an error, so they only get text that cannot overflow.
 
-Where times have another format (``TimeFormat``), text that is no such number, or does not match the pattern, is read as
-ISO 8601. With a unit, timestamps may have decimal places as far as microseconds reach. A pattern with date and time of
-day is that of timestamps; one without time of day that of dates, and of timestamps, which are their midnights; one
-without a date that of times of day. All other columns hold ISO 8601.
+If times have another format (``TimeFormat``), text that is no such number, or does not match the pattern, is read as
+ISO 8601. With a unit, timestamps may have decimal places down to microseconds. A pattern with date and time of day
+applies to timestamps; one without time of day to dates, and to timestamps (at midnight); one without a date to times of
+day. All other columns hold ISO 8601.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _STRING_OR_SMALL = re.compile(rb'"(?:[^"\\]|\\.)*"|(-?)((?:0|[1-9][0-9]*)(?:\.[0
 _LOWER_CASE = 0x20
 _BASE64 = r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 _SURE_DIGITS = 15
-"""As many significant digits of a decimal number as every double holds."""
+"""Every double holds this many significant decimal digits."""
 
 
 def native_decimal(target: pa.DataType) -> pa.DataType | None:
-    """The type to ask a parser for instead of a decimal one, which cannot overflow; None: ask for text."""
+    """A decimal type to ask a parser for instead of ``target``, so that it cannot overflow; None: ask for text."""
     digits = min(target.precision, _DIGITS - target.scale)
     return pa.decimal128(digits, target.scale) if digits > 0 else None
 
@@ -56,20 +56,20 @@ def may_be_tiny(data: bytes) -> bool:
     return any(_SMALL_NUMBER.search(data[max(0, mark - _MARK_BYTES) : mark]) for mark in marks.tolist())
 
 
-def holds(kind: pa.DataType, is_kind: Callable[[pa.DataType], bool]) -> bool:
+def contains_kind(kind: pa.DataType, is_kind: Callable[[pa.DataType], bool]) -> bool:
     """Whether values of a type are of some kind, or hold such values at any depth."""
-    return bool(is_kind(kind)) or any(holds(kind.field(index).type, is_kind) for index in range(kind.num_fields))
+    return bool(is_kind(kind)) or any(contains_kind(kind.field(n).type, is_kind) for n in range(kind.num_fields))
 
 
-def without_tiny(lines: bytes) -> bytes:
-    """JSON with its numbers that have negative exponents written out: parsers take them for what they are."""
+def write_out_tiny(lines: bytes) -> bytes:
+    """Writes out the numbers in JSON with negative exponents, which parsers might take for zero."""
     return _STRING_OR_SMALL.sub(_write_out, lines)
 
 
-def _write_out(found: re.Match[bytes]) -> bytes:
-    if found[0].startswith(b'"'):
-        return found[0]
-    sign, mantissa, exponent = found[1], found[2], found[3].lstrip(b"0")
+def _write_out(match: re.Match[bytes]) -> bytes:
+    if match[0].startswith(b'"'):
+        return match[0]
+    sign, mantissa, exponent = match[1], match[2], match[3].lstrip(b"0")
     if not mantissa.strip(b"0."):
         return sign + b"0"
     too_small = len(exponent) > _EXPONENT_DIGITS or int(exponent or b"0") > _MAX_EXPONENT
@@ -80,7 +80,7 @@ def _write_out(found: re.Match[bytes]) -> bytes:
 def parse_decimal(text: pa.Array, target: pa.DataType) -> pa.Array:
     """Trimmed text as decimals; NULL stays NULL. Raises Misfit."""
     if pc.all(pc.match_substring_regex(text, _NUMBER)).as_py() is False:
-        text = _without_exponents(text)
+        text = _write_out_exponents(text)
     parts = pc.extract_regex(text, _PLAIN)
     sign, whole, part = (pc.struct_field(parts, name) for name in ("sign", "whole", "part"))
     if (pc.max(pc.binary_length(part)).as_py() or 0) > target.scale:
@@ -93,7 +93,7 @@ def parse_decimal(text: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def changes_digits(text: pa.Array, floats: pa.Array) -> bool:
-    """Whether a double has other digits, in its shortest notation, than the number in the text that it was made of."""
+    """Whether a double, in its shortest notation, has other digits than the text that it was parsed from."""
     doubtful = pc.or_(pc.greater(pc.binary_length(text), _SURE_DIGITS), pc.match_substring(text, "e", ignore_case=True))
     text, shortest = text.filter(doubtful), floats.filter(doubtful).cast(pa.string())
     others = pc.not_equal(text, shortest)  # few: most are written in their shortest notation
@@ -102,12 +102,12 @@ def changes_digits(text: pa.Array, floats: pa.Array) -> bool:
 
 
 def _significant_digits(text: pa.Array) -> pa.Array:
-    """The digits of numbers, without zeros before and after them. Of one double, they differ if the numbers do."""
+    """The digits of numbers, without leading and trailing zeros."""
     return pc.ascii_trim(pc.replace_substring_regex(text, r"^-|\.|[eE].*$", ""), "0")
 
 
-def _without_exponents(text: pa.Array) -> pa.Array:
-    """The same numbers written out; they are few. Raises Misfit if one is no number, or far too large or small."""
+def _write_out_exponents(text: pa.Array) -> pa.Array:
+    """Writes out numbers with exponents, which are few. Raises Misfit for other text, and too large exponents."""
     scientific = pc.match_substring_regex(text, _WITH_EXPONENT)
     plain = pc.match_substring_regex(text, _NUMBER)
     if pc.all(pc.or_(scientific, plain)).as_py() is False:
@@ -140,9 +140,9 @@ def text_cast(target: pa.DataType, *, empty_is_null: bool, parse: Parse | None =
     """The cast from strings to ``target``, which is not string itself.
 
     Args:
-        empty_is_null: whether blank text is NULL. In a column of binary, an empty cell that was not NULL before (it was
-            in quotes) is no bytes at all.
-        parse: turns trimmed text into values of ``target``, or raises ``Misfit``; for types that text does not hold.
+        empty_is_null: whether blank text is NULL. In a binary column, an empty cell in quotes is not NULL: it has zero
+            bytes.
+        parse: turns trimmed text into values of ``target``, or raises ``Misfit``; None: ``parse_text`` does.
     """
 
     def cast(array: pa.Array) -> pa.Array:
@@ -158,7 +158,7 @@ def text_cast(target: pa.DataType, *, empty_is_null: bool, parse: Parse | None =
 
 
 def precision_check(target: pa.DataType) -> Cast | None:
-    """The check of values that pyarrow parsed to ``target``: its CSV and JSON parsers let 1000 into decimal(5, 2)."""
+    """The check of values that pyarrow parsed to ``target``: its CSV and JSON parsers accept 1000 as decimal(5, 2)."""
     if not t.is_decimal(target):
         return None
     wide = pa.decimal128(38, target.scale)
@@ -175,7 +175,7 @@ def precision_check(target: pa.DataType) -> Cast | None:
 def parse_text(text: pa.Array, target: pa.DataType) -> pa.Array:
     """Trimmed text as values of a type without children; NULL stays NULL.
 
-    Raises Misfit if some text is no value of this type; the reason is right for an array of one.
+    Raises Misfit if some text is no value of this type, with a reason if there is only one text.
     """
     column_type = type_of(target)
     assert column_type is not None, target
@@ -183,7 +183,7 @@ def parse_text(text: pa.Array, target: pa.DataType) -> pa.Array:
     try:
         return PARSERS[column_type.text](text, target)
     except (pa.ArrowInvalid, Misfit):
-        raise Misfit(_why_not(text[0].as_py(), target) if len(text) == 1 else "") from None
+        raise Misfit(_explain_misfit(text[0].as_py(), target) if len(text) == 1 else "") from None
 
 
 def _parse_time(text: pa.Array, target: pa.DataType) -> pa.Array:
@@ -210,8 +210,8 @@ def _parse_float(text: pa.Array, target: pa.DataType) -> pa.Array:
     return values
 
 
-def within_years(values: pa.Array) -> pa.Array:
-    """Dates or timestamps as they are. Raises Misfit unless all lie within the years 1 to 9999, UTC."""
+def check_years(values: pa.Array) -> pa.Array:
+    """Returns dates or timestamps unchanged. Raises Misfit unless all lie within the years 1 to 9999, UTC."""
     unit = pa.int32() if t.is_date(values.type) else pa.int64()
     ends = pc.min_max(values.view(unit)).as_py()
     scale = 1 if t.is_date(values.type) else DAY_US
@@ -235,15 +235,15 @@ PARSERS: dict[TextKind, Callable[[pa.Array, pa.DataType], pa.Array]] = {
     "integer": _parse_integer,
     "float": _parse_float,
     "decimal": parse_decimal,
-    "date": lambda text, target: within_years(text.cast(target)),
+    "date": lambda text, target: check_years(text.cast(target)),
     "time": _parse_time,
-    "timestamp": lambda text, target: within_years(_cast_timestamp(text, target)),
+    "timestamp": lambda text, target: check_years(_cast_timestamp(text, target)),
     "base64": lambda text, target: _decode_base64(text).cast(target),
 }
-"""How trimmed text is parsed, by the kind of its grammar (``ColumnType.text``); ``json_values`` parses JSON."""
+"""How trimmed text is parsed, by the kind of its grammar (``ColumnType.text``). JSON: see ``json_values``."""
 
 
-def _why_not(text: str, target: pa.DataType) -> str:
+def _explain_misfit(text: str, target: pa.DataType) -> str:
     reason = f"{short_value(text)} is not a valid {target}"
     if t.is_timestamp(target):
         other = pa.timestamp("us", None if target.tz else "UTC")
@@ -269,7 +269,7 @@ def _decode_base64(text: pa.Array) -> pa.Array:
 
 
 _SECONDS = pa.decimal128(32, 6)
-"""Seconds to the microsecond, with more digits than there are years for."""
+"""Seconds to the microsecond, with more digits than any year needs."""
 
 NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 
@@ -299,7 +299,7 @@ class TimeFormat:
         return "z" in self.directives
 
     def parser(self, target: pa.DataType) -> Parse | None:
-        """How trimmed text becomes values of ``target``; None if this format is not for that type."""
+        """A function from trimmed text to values of ``target``; None if this format is not for that type."""
         if self.digits is not None:
             numbers: Callable[[pa.Array], pa.Array] = partial(_parse_numbers, digits=self.digits, target=target)
             return partial(self._parse, NUMBER, numbers, target) if t.is_temporal(target) else None
@@ -312,7 +312,7 @@ class TimeFormat:
         return partial(self._parse, self.pattern, partial(self._match, target=target), target) if applies else None
 
     def parser_type(self, target: pa.DataType) -> pa.DataType | None:
-        """The type of number to ask a parser for instead of ``target``; None if values are no numbers."""
+        """The number type to ask a parser for instead of ``target``; None if values are no numbers."""
         if self.digits is None or not t.is_temporal(target):
             return None
         return _SECONDS if t.is_timestamp(target) and self.digits == _SECONDS.scale else pa.int64()
@@ -324,7 +324,7 @@ class TimeFormat:
         return partial(_cast_numbers, digits=self.digits, target=target)
 
     def _parse(self, pattern: str, parse: Parse, target: pa.DataType, text: pa.Array) -> pa.Array:
-        """Text by ``parse`` where it matches ``pattern``, and by ISO 8601 elsewhere."""
+        """Parses text by ``parse`` if it matches ``pattern``, else as ISO 8601."""
         matches = pc.match_substring_regex(text, pattern)
         if pc.all(matches).as_py():
             return parse(text)
@@ -342,8 +342,8 @@ class TimeFormat:
 
     def _match(self, text: pa.Array, target: pa.DataType) -> pa.Array:
         """Parses text that matches the pattern."""
-        found = pc.extract_regex(text, self.pattern)
-        part = {name: pc.struct_field(found, name) for name in self.directives}
+        fields = pc.extract_regex(text, self.pattern)
+        part = {name: pc.struct_field(fields, name) for name in self.directives}
         pieces: list[Any] = []
         if "d" in part:
             pieces = [_year(part), "-", _month(part), "-", _two(part["d"])]
@@ -386,7 +386,7 @@ def _cast_numbers(numbers: pa.Array, digits: int, target: pa.DataType) -> pa.Arr
         low, high = FIRST_DAY * DAY_US, (LAST_DAY + 1) * DAY_US - 1
     try:
         if t.is_decimal(numbers.type):
-            exact = numbers.cast(pa.decimal128(32, digits))  # as many decimal places as count: none is lost
+            exact = numbers.cast(pa.decimal128(32, digits))  # keeps every decimal place that matters
             whole = pa.Array.from_buffers(pa.decimal128(38, 0), len(exact), exact.buffers(), offset=exact.offset)
             values = whole.cast(pa.int64())
         else:

@@ -1,4 +1,4 @@
-"""Limits on the columns of a file, checked before they exist, so that a few bytes of it do not take all memory."""
+"""Limits on the columns of a file, checked before they are made: a few bytes could otherwise take all memory."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from dolmen.errors import LimitError
 from dolmen.format.schema import is_nested, plain_type
 
 MAX_FIXED_BYTES = 64 * KIB
-"""The widest values of fixed size in Avro: a NULL takes as much memory as any other."""
+"""The widest values of fixed size in Avro: a NULL takes as much memory as a value."""
 BATCH_ROWS = 65_536
 """The most rows that are read at once."""
 BYTES_AT_ONCE = 64 * MIB
-"""The most bytes of fixed-size values in these rows: there are fewer rows if they would take more."""
+"""The most bytes of fixed-size values in these rows; wider rows come fewer at a time."""
 MAX_LIST_BYTES = 256 * MIB
-"""What the values in the lists of a row may take, if that is more than ``UNPACKING`` times their bytes in the file."""
+"""The memory for the lists of a row, or ``UNPACKING`` times their bytes in the file if that is more."""
 MAX_GROUP_LIST_BYTES = 4096 * MIB
 """The same for all rows of a row group of Parquet, which does not say how many values a row has."""
 UNPACKING = 16
@@ -25,7 +25,7 @@ _VALUE_BYTES = UNPACKING
 
 
 def too_many_columns(most: int, where: str = "it") -> LimitError:
-    """The error about more columns than ``most``, to which the file's name is added."""
+    """The error about more columns than ``most``; the caller adds the file's name."""
     return LimitError(
         f"{where} has more than {most:,} columns, counting the fields in columns: split it, or store keys and values "
         "as JSON text; for a table the setting ingest_max_columns allows more"
@@ -38,19 +38,19 @@ def check_columns(count: int, max_columns: int, name: str) -> None:
 
 
 def count_columns(schema: pa.Schema, most: int) -> int:
-    """The number of columns without children; it stops counting above ``most``."""
-    found, left = 0, [field.type for field in reversed(list(schema))]
-    while left and found <= most:
-        kind = plain_type(left.pop())
+    """Counts the columns without children; stops above ``most``."""
+    leaves, pending = 0, [field.type for field in reversed(list(schema))]
+    while pending and leaves <= most:
+        kind = plain_type(pending.pop())
         if is_nested(kind):
-            left += [kind.field(index).type for index in range(kind.num_fields)]
+            pending += [kind.field(index).type for index in range(kind.num_fields)]
         else:
-            found += 1
-    return found
+            leaves += 1
+    return leaves
 
 
 def rows_at_once(schema: pa.Schema, name: str, most: int = BATCH_ROWS) -> int:
-    """The number of rows of a file in memory at once, if all may be NULL: fewer if there are many columns."""
+    """How many rows of a file to hold in memory at once, if all may be NULL: fewer for many columns."""
     widths = [width(field.type) for field in schema]
     if sum(widths) > BYTES_AT_ONCE:
         widest = schema.field(widths.index(max(widths)))
@@ -72,7 +72,7 @@ def width(kind: pa.DataType) -> int:
 
 
 def check_lists(size: int, stored: int, rows: int, what: str) -> None:
-    """Checks values in lists before they are made: a NULL, or a value again, takes a byte of the file or none.
+    """Checks the size of lists before they are made: a NULL or a repeated value takes at most a byte of the file.
 
     Args:
         size, stored: the bytes that they take in memory, and in the file.

@@ -1,20 +1,20 @@
 """CSV and TSV: UTF-8, a header line, then one record per row.
 
 - An empty field is NULL. A quoted empty field (``""``) is the empty string in a string column, no bytes in a binary
-  one, and NULL in any other. Other texts that mean NULL can be given; they do unless they are quoted.
+  one, and NULL in any other. ``ReadOptions.nulls`` lists the unquoted texts that mean NULL.
 - Columns are matched by the header's names, in any case; a name that is missing, empty or there twice is an error.
   Where columns that the table does not have are ignored, their names may be anything, and their fields hold any UTF-8.
 - Without a header, a record has the table's columns in their order (or, inferred, ``column_1`` and so on). Where what
   the table does not have is ignored, all records may have more fields than that, as many as the first one has.
 - A record must have as many fields as the header. Empty lines are skipped, but in a file of one column, where they
-  are rows of NULL: no writer's rows are lost.
+  are rows of NULL: no row of any writer is lost.
 - Quoted fields may hold delimiters, line ends and doubled quotes (see ``csv_records``). A byte order mark is skipped.
 - Line numbers count from 1 at the header, lines inside quoted fields included; row numbers count data rows from 1.
 - Lists and structs are written as JSON in their cell; maps cannot be.
 - A file without even a header is an error; one with nothing else has no rows.
 
 Each block is first parsed straight into the declared types. If anything in it does not fit, the block is parsed
-again as text, and ``cells`` decides what each cell means, and which is to blame.
+again as text, and ``cells`` decides what each cell means, and names the one that does not fit.
 
 Where bad rows are reported one by one, a record with text after a closing quote is taken to end with that line; a quote
 that is never closed still ends the reading, and so does a header that cannot be read.
@@ -36,7 +36,7 @@ from pyarrow import types as t
 
 from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.format.types import TextKind, type_of
-from dolmen.ingest.formats.cells import TimeFormat, may_be_tiny, native_decimal, precision_check, within_years
+from dolmen.ingest.formats.cells import TimeFormat, check_years, may_be_tiny, native_decimal, precision_check
 from dolmen.ingest.formats.column_limits import check_columns
 from dolmen.ingest.formats.csv_records import Records, columns_by_name, columns_by_position, last_record_end
 from dolmen.ingest.formats.infer import NOTHING, TEXT, TextShape, shape_of_cells
@@ -64,7 +64,7 @@ def read(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None = No
     """The rows as batches of ``schema``, one per block of text that has any. Raises as ``formats.read`` does."""
     with source.text() as stream:
         columns = [name for name in schema.names if not is_mark(name)]
-        file = DelimitedFile.open(stream, source, columns, go_on=on_bad_row is not None)
+        file = DelimitedFile.open(stream, source, columns, isolate_broken=on_bad_row is not None)
         if file is not None:
             converter = _DelimitedConverter(file, schema, source.options, on_bad_row)
             yield from (batch for batch in file.batches(converter.convert) if batch.num_rows)
@@ -85,7 +85,7 @@ def survey(source: SourceFile, skip_bad_rows: bool) -> pa.Schema:
 
 def _shapes(source: SourceFile, on_bad_row: OnBadRow | None = None) -> dict[str, TextShape]:
     with source.text() as stream:
-        file = DelimitedFile.open(stream, source, None, go_on=on_bad_row is not None)
+        file = DelimitedFile.open(stream, source, None, isolate_broken=on_bad_row is not None)
         if file is None:
             raise InputError(f"file {source.name!r} is empty: it needs at least a line to infer columns from")
         shapes, times = dict.fromkeys(file.columns, NOTHING), TimeFormat.of(source.options.timestamp_format)
@@ -99,42 +99,42 @@ def _shapes(source: SourceFile, on_bad_row: OnBadRow | None = None) -> dict[str,
 
 @dataclass(frozen=True)
 class DelimitedFile:
-    """An open file whose columns are known; the name of one that is ignored is None.
+    """An open file and the names of its columns; the name of an ignored column is None.
 
-    ``said_by`` is what says how many fields a record has.
+    ``counted_by`` names what fixes the number of fields of a record: the header, the first line or the table.
     """
 
     name: str
     names: Sequence[str | None]
-    said_by: str
+    counted_by: str
     blocks: Iterator[Block]
     delimiter: str
     nulls: tuple[str, ...]
 
     @classmethod
     def open(
-        cls, stream: ByteStream, source: SourceFile, table: list[str] | None, *, go_on: bool
+        cls, stream: ByteStream, source: SourceFile, table: list[str] | None, *, isolate_broken: bool
     ) -> DelimitedFile | None:
-        """Reads as far as the columns are known; returns None for a file without a record, if it needs none.
+        """Reads up to the first row. Returns None for a file without a record, if it needs none.
 
-        ``table`` has the table's columns; None infers them. ``go_on``: broken records are blocks of their own.
+        ``table`` has the table's columns; None infers them. ``isolate_broken``: broken records are blocks of their own.
         """
         name, options, delimiter = source.name, source.options, source.delimiter
         ignore_others = options.ignore_extra and table is not None
         find_end = partial(last_record_end, delimiter=delimiter)
-        rest = blocks(stream.read, find_end, name, source.block_bytes, go_on=go_on)
+        remaining = blocks(stream.read, find_end, name, source.block_bytes, isolate_broken=isolate_broken)
         if table is not None and not (options.header or ignore_others):
-            return cls(name, table, "the table", rest, delimiter, options.nulls)
-        for block in rest:
+            return cls(name, table, "the table", remaining, delimiter, options.nulls)
+        for block in remaining:
             records = Records.of(block.data, delimiter, blank_lines_count=False)
             if not len(records.starts):
                 continue
             start, end = int(records.starts[0]), int(records.ends[0])
             if not options.header:
                 check_columns(int(records.fields[0]), options.max_columns, name)
-                names, said_by = columns_by_position(int(records.fields[0]), table)
+                names, counted_by = columns_by_position(int(records.fields[0]), table)
                 body = Block(block.data[start:], block.line_at(start), block.problem)
-                return cls(name, names, said_by, chain([body], rest), delimiter, options.nulls)
+                return cls(name, names, counted_by, chain([body], remaining), delimiter, options.nulls)
             if block.problem is not None:
                 raise RowError(block.problem.reason, file=name, line=block.line_at(block.problem.offset))
             header = Block(block.data[start:end], block.line_at(start))
@@ -147,7 +147,7 @@ class DelimitedFile:
                             f"file {name!r}, line {header.line}: no column {names[0]!r} in the table; {sign!r} seems "
                             "to separate its fields: say so (--delimiter, or the setting ingest_delimiter)"
                         )
-            return cls(name, names, "the header", chain([body], rest), delimiter, options.nulls)
+            return cls(name, names, "the header", chain([body], remaining), delimiter, options.nulls)
         if options.header:
             raise InputError(f"file {name!r} is empty: it needs at least a line with the names of its columns")
         return None
@@ -182,7 +182,7 @@ class DelimitedFile:
         names, included = self.columns, None
         if len(names) < len(self.names):
             if not data.isascii():
-                data.decode()  # pyarrow does not look at what is left out
+                data.decode()  # pyarrow does not check columns that it skips
             names = [f"\0{number}" if column is None else column for number, column in enumerate(self.names)]
             included = list(types)
         table = csv.read_csv(
@@ -204,19 +204,19 @@ class DelimitedFile:
         try:
             return self.parse(block.data, dict.fromkeys(self.columns, pa.string()))
         except (pa.ArrowInvalid, UnicodeDecodeError) as error:
-            raise self._malformed(block, row, error) from None
+            raise self._malformed_error(block, row, error) from None
 
     def records(self, block: Block) -> Records:
         return Records.of(block.data, self.delimiter, blank_lines_count=len(self.names) == 1)
 
-    def _malformed(self, block: Block, row: int, error: ValueError) -> RowError:
+    def _malformed_error(self, block: Block, row: int, error: ValueError) -> RowError:
         records = self.records(block)
         problems: list[tuple[int, int, str | None, str]] = []
         ragged = np.flatnonzero(records.fields != len(self.names))
         if len(ragged):
             record = int(ragged[0])
-            found = int(records.fields[record])
-            reason = f"{found} field{'s' if found != 1 else ''} where {self.said_by} has {len(self.names)}"
+            count = int(records.fields[record])
+            reason = f"{count} field{'s' if count != 1 else ''} where {self.counted_by} has {len(self.names)}"
             problems.append((record, int(records.starts[record]), None, reason))
         try:
             block.data.decode()
@@ -264,13 +264,13 @@ class _DelimitedConverter:
     def _plan(
         self, native: dict[str, pa.DataType], marks: Sequence[str] = ()
     ) -> tuple[dict[str, pa.DataType], CastPlan]:
-        """The types as which pyarrow parses the columns, and the conversions that are left to do."""
+        """The types that pyarrow parses the columns as, and the conversions that follow."""
         types = {column: native.get(column, pa.string()) for column in self._file.columns}
         own = pa.schema(types | dict.fromkeys(marks, pa.int8()))
         return types, plan_conform(own, self._schema, self._find_cast, self._defaults)
 
     def _plan_for(self, data: bytes) -> tuple[dict[str, pa.DataType], CastPlan]:
-        """The plan for a block, in which columns that pyarrow may misread are read as text."""
+        """The plan for a block: it reads columns that pyarrow may misread as text."""
         doubts = tuple(
             index
             for index, (concerns, is_in) in enumerate(_SUSPECTS)
@@ -316,11 +316,11 @@ class _DelimitedConverter:
             try:
                 return conform_batch(self._file.parse(block.data, types), plan, first_row=row)
             except (pa.ArrowInvalid, UnicodeDecodeError, RowError):
-                pass  # the text says what is wrong, if anything is
+                pass  # the text shows what is wrong, if anything
         try:
             strings = self._file.strings(block, row)
         except RowError as error:
-            if start := self._start(block, error, row):  # the first problem is to be reported, maybe of a row above
+            if start := self._start(block, error, row):  # a row above may have an earlier problem: report that one
                 self._convert(Block(block.data[:start], block.line), row)
             raise
         try:
@@ -354,16 +354,16 @@ NATIVE: dict[TextKind, bool] = {
     "base64": False,
     "json": False,
 }
-"""Whether pyarrow's CSV reader understands text of a grammar (``ColumnType.text``) as dolmen does, or refuses it."""
+"""For each grammar of text (``ColumnType.text``): does pyarrow's CSV reader read it as dolmen does, or refuse it?"""
 
 
 def _native_type(target: pa.DataType, times: TimeFormat | None) -> pa.DataType | None:
-    """The type as which pyarrow's CSV reader reads the cells of a column; None: as text."""
+    """The type that pyarrow's CSV reader parses the cells of a column as; None for text."""
     if times is not None and times.parser(target) is not None:
         number = times.parser_type(target)
         return number if number is not None and t.is_integer(number) else None
-    found = type_of(target)
-    if found is None or found.text is None or not NATIVE[found.text]:
+    column_type = type_of(target)
+    if column_type is None or column_type.text is None or not NATIVE[column_type.text]:
         return None
     return native_decimal(target) if t.is_decimal(target) else target
 
@@ -396,8 +396,8 @@ _SUSPECTS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[bytes], bool]], 
     (t.is_floating, _may_have_payload),
     (t.is_timestamp, _may_be_hour_alone),
 )
-"""Text that pyarrow's CSV reader may take for more than ``cells`` does: in values of which types, and whether a block
-may hold some (seldom wrong, and cheap)."""
+"""Text that pyarrow's CSV reader accepts and ``cells`` refuses: a check of the column type, and a cheap check of a
+block for such text, which is seldom wrong."""
 
 
 def _cell_cast(
@@ -406,12 +406,12 @@ def _cell_cast(
     """The cast of cells, parsed to ``target`` or to numbers already, or text (see ``casts.FindCast``)."""
     if source == target or (t.is_decimal(source) and t.is_decimal(target)):
         if t.is_timestamp(target) or t.is_date(target):
-            return within_years
-        return _not_infinite if t.is_floating(target) else precision_check(target)
+            return check_years
+        return _check_not_infinite if t.is_floating(target) else precision_check(target)
     return unparsed_cast(source, target, times, ignore_extra, empty_is_null=True)
 
 
-def _not_infinite(values: pa.Array) -> pa.Array:
+def _check_not_infinite(values: pa.Array) -> pa.Array:
     if pc.any(pc.is_inf(values)).as_py():
         raise Misfit("infinite, or too large a number: its text tells")
     return values

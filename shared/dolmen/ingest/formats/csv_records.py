@@ -1,7 +1,7 @@
 """Finds the records of delimited text, and the columns that its header names.
 
-RFC 4180, but a quote inside an unquoted field stands for itself, and lines may end in LF, CR LF, or CR alone. Text
-between a closing quote and the next delimiter has no agreed meaning and is refused.
+RFC 4180, but a quote inside an unquoted field is an ordinary character, and lines may end in LF, CR LF, or CR alone.
+Text between a closing quote and the next delimiter has no agreed meaning and is refused.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyarrow import csv
 from dolmen.errors import RowError, SchemaError
 from dolmen.format.schema import own_names
 from dolmen.ingest.formats.column_limits import check_columns
-from dolmen.ingest.formats.text_blocks import Block, Broken, count_lone_returns
+from dolmen.ingest.formats.text_blocks import Block, BrokenRecord, count_lone_returns
 
 _QUOTE, _LF, _CR = b'"\n\r'
 
@@ -26,15 +26,15 @@ Offsets = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class _QuotedRanges:
-    """Quoted stretches of some bytes, in order; the last closes at the end if it is not closed in them."""
+    """Quoted ranges of some bytes, in order. If the last has no closing quote, it closes at the end."""
 
     opens: Offsets
     closes: Offsets
-    problem: Broken | None = None
+    problem: BrokenRecord | None = None
 
     def outside(self, offsets: Offsets) -> Offsets:
-        stretch = np.searchsorted(self.opens, offsets) - 1
-        inside = (stretch >= 0) & (offsets < self.closes[stretch]) if len(self.opens) else np.zeros(len(offsets), bool)
+        index = np.searchsorted(self.opens, offsets) - 1
+        inside = (index >= 0) & (offsets < self.closes[index]) if len(self.opens) else np.zeros(len(offsets), bool)
         result: Offsets = offsets[~inside]
         return result
 
@@ -42,12 +42,12 @@ class _QuotedRanges:
 def last_record_end(data: bytes, last: bool, delimiter: str) -> int:
     """The end of the last whole record in ``data``, which begins with a record (see ``text_blocks.FindEnd``).
 
-    Raises Broken where text follows a closing quote, or in a file's last bytes a quote is never closed.
+    Raises BrokenRecord if text follows a closing quote, or if a quote is still open at the end of the file.
     """
     lone_returns = count_lone_returns(data)
     if b'"' not in data and not lone_returns:
         return len(data) if last else data.rfind(b"\n") + 1
-    quoted = _find_quoted(data, delimiter, last)
+    quoted = _find_quoted_ranges(data, delimiter, last)
     if not (last or lone_returns or quoted.problem):
         return _last_feed_outside(data, quoted) + 1
     ends = _record_ends(data, quoted, last)
@@ -62,16 +62,16 @@ def _last_feed_outside(data: bytes, quoted: _QuotedRanges) -> int:
     """The offset of the last LF outside quotes; -1 if there is none. Nearly always it is the last LF of all."""
     offset = data.rfind(b"\n")
     while offset >= 0:
-        stretch = int(np.searchsorted(quoted.opens, offset)) - 1
-        if stretch < 0 or offset >= quoted.closes[stretch]:
+        index = int(np.searchsorted(quoted.opens, offset)) - 1
+        if index < 0 or offset >= quoted.closes[index]:
             break
-        offset = data.rfind(b"\n", 0, int(quoted.opens[stretch]))
+        offset = data.rfind(b"\n", 0, int(quoted.opens[index]))
     return offset
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The beginning and end of each record of a block, and its delimiters. Made to explain an error.
+    """The start and end of each record of a block, and its delimiters. Errors are explained with it.
 
     Empty lines are records if there is one column (``blank_lines_count``), and no records otherwise.
     """
@@ -83,7 +83,7 @@ class Records:
     @classmethod
     def of(cls, data: bytes, delimiter: str, *, blank_lines_count: bool) -> Records:
         """Finds the records of ``data``, a block of whole ones."""
-        quoted = _find_quoted(data, delimiter, True)
+        quoted = _find_quoted_ranges(data, delimiter, True)
         ends = _record_ends(data, quoted, True)
         starts = np.concatenate((np.zeros(1, np.int64), ends[:-1]))
         array = np.frombuffer(data, np.uint8)
@@ -111,7 +111,7 @@ def _record_ends(data: bytes, quoted: _QuotedRanges, last: bool) -> Offsets:
     if count_lone_returns(data):
         returns = np.flatnonzero(array[:-1] == _CR)
         alone = returns[array[returns + 1] != _LF]
-        if last and array[-1] == _CR:  # of other bytes, the next one may be the LF that belongs to it
+        if last and array[-1] == _CR:  # elsewhere the next byte may be its LF
             alone = np.append(alone, len(data) - 1)
         breaks = np.sort(np.concatenate((breaks, alone)))
     ends = quoted.outside(breaks) + 1
@@ -120,7 +120,7 @@ def _record_ends(data: bytes, quoted: _QuotedRanges, last: bool) -> Offsets:
     return ends
 
 
-def _find_quoted(data: bytes, delimiter: str, last: bool) -> _QuotedRanges:
+def _find_quoted_ranges(data: bytes, delimiter: str, last: bool) -> _QuotedRanges:
     array = np.frombuffer(data, np.uint8)
     quotes: Offsets = np.flatnonzero(array == _QUOTE)
     separates = np.zeros(256, bool)
@@ -128,8 +128,8 @@ def _find_quoted(data: bytes, delimiter: str, last: bool) -> _QuotedRanges:
     opens, closes = quotes[0::2], quotes[1::2]
     if len(closes) < len(opens):
         closes = np.append(closes, len(data))
-    # The quotes alternate if each opening one begins a field and each closing one ends it, where a closing one and
-    # an opening one side by side are a doubled quote. That holds for nearly every file, and is cheap to check.
+    # Quotes alternate if each opening quote begins a field and each closing quote ends one. A closing quote right
+    # before an opening quote is a doubled quote. Nearly every file is like that, and the check is cheap.
     doubled = opens[1:] == closes[:-1] + 1
     begins = separates.take(array.take(opens - 1))
     begins[:1] |= opens[:1] == 0
@@ -139,32 +139,32 @@ def _find_quoted(data: bytes, delimiter: str, last: bool) -> _QuotedRanges:
     ends[: len(doubled)] |= doubled[: len(ends)]
     problem = None
     if not (begins.all() and ends.all()):
-        opens, closes, problem = _find_quoted_one_by_one(array, quotes.tolist(), separates)
+        opens, closes, problem = _walk_quotes(array, quotes.tolist(), separates)
     if problem is None and last and len(closes) and closes[-1] == len(data):
-        problem = Broken(int(opens[-1]), "a quoted field begins here and is never closed", ends=False)
+        problem = BrokenRecord(int(opens[-1]), "a quoted field begins here and is never closed", ends=False)
     return _QuotedRanges(opens, closes, problem)
 
 
-def _find_quoted_one_by_one(
+def _walk_quotes(
     array: npt.NDArray[np.uint8], quotes: list[int], separates: npt.NDArray[np.bool_]
-) -> tuple[Offsets, Offsets, Broken | None]:
-    """Finds quoted stretches in files with quotes inside unquoted fields, or malformed ones."""
-    size, opens, closes, at = len(array), list[int](), list[int](), 0
+) -> tuple[Offsets, Offsets, BrokenRecord | None]:
+    """Finds quoted ranges quote by quote, in malformed files and files with quotes inside unquoted fields."""
+    size, opens, closes, index = len(array), list[int](), list[int](), 0
     problem = None
-    while at < len(quotes) and problem is None:
-        start = quotes[at]
-        at += 1
+    while index < len(quotes) and problem is None:
+        start = quotes[index]
+        index += 1
         if start and not separates[array[start - 1]]:
-            continue  # stands for itself
-        while at + 1 < len(quotes) and quotes[at + 1] == quotes[at] + 1:
-            at += 2
-        close = quotes[at] if at < len(quotes) else size
-        at += 1
+            continue  # an ordinary character
+        while index + 1 < len(quotes) and quotes[index + 1] == quotes[index] + 1:
+            index += 2
+        close = quotes[index] if index < len(quotes) else size
+        index += 1
         opens.append(start)
         closes.append(close)
         if close + 1 < size and not separates[array[close + 1]]:
             reason = "text follows a closing quote; quotes inside a quoted field are doubled"
-            problem = Broken(close, reason, ends=True)
+            problem = BrokenRecord(close, reason, ends=True)
     return np.array(opens, np.int64), np.array(closes, np.int64), problem
 
 
@@ -173,7 +173,7 @@ def columns_by_name(
 ) -> list[str | None]:
     """The columns that a header names; None for one that is ignored. Raises LimitError, RowError, SchemaError.
 
-    ``table`` has the table's columns, which are found in any case; None infers them.
+    ``table`` has the table's columns, which match in any case; None infers them.
     """
     where = f"file {name!r}, line {header.line}"
     try:
@@ -194,26 +194,26 @@ def columns_by_name(
     columns = [None if ignore_others and column not in (table or ()) else column for column in names]
     if columns.count(None) == len(columns):
         raise SchemaError(f"{where}: no column is one of the table's; there are: {', '.join(table or ())}")
-    seen: dict[str, str] = {}
+    spelled: dict[str, str] = {}
     for number, (column, spelling) in enumerate(zip(columns, spellings, strict=True), 1):
         if column is None:
             continue
         if column == "":
             hint = " (an index that pandas wrote? leave it out with index=False)" if number == 1 else ""
             raise SchemaError(f"{where}: column {number} has no name{hint}")
-        if column in seen and seen[column] != spelling:
-            reason = f"columns {seen[column]!r} and {spelling!r} differ in case only: rename one, or drop it"
+        if column in spelled and spelled[column] != spelling:
+            reason = f"columns {spelled[column]!r} and {spelling!r} differ in case only: rename one, or drop it"
             raise SchemaError(f"{where}: {reason}", column=column)
-        if column in seen:
+        if column in spelled:
             raise SchemaError(f"{where}: column {column!r} is there twice", column=column)
-        seen[column] = spelling
+        spelled[column] = spelling
     return columns
 
 
 def columns_by_position(fields: int, table: list[str] | None) -> tuple[Sequence[str | None], str]:
-    """The columns of a file whose first record has ``fields`` fields, and the words for what sets that number.
+    """The columns of a file whose first record has ``fields`` fields, and what fixes that number, in words.
 
-    ``table`` has the table's columns, where others are ignored; None makes names up.
+    ``table`` has the table's columns, if others are ignored; None invents names.
     """
     if table is None:
         return [f"column_{number}" for number in range(1, fields + 1)], "the first line"

@@ -1,6 +1,6 @@
-"""Writes rows as files and streams that ``formats.read`` reads back equal, or refuses what a format does not hold.
+"""Writes rows as files and streams that ``formats.read`` reads back equal; refuses values that a format cannot hold.
 
-Columns are checked before anything is written, values when they come. A file gets its name when it is whole.
+Columns are checked before anything is written, values as they are written. A complete file gets its name.
 """
 
 from __future__ import annotations
@@ -46,25 +46,25 @@ class TextError(Exception):
 
 def has_text(kind: pa.DataType) -> bool:
     """Whether values of a type can be written as text: maps cannot, at any depth."""
-    found = type_of(kind)
-    if found is None or found.text is None:
+    column_type = type_of(kind)
+    if column_type is None or column_type.text is None:
         return False
     return not t.is_nested(kind) or all(has_text(kind.field(index).type) for index in range(kind.num_fields))
 
 
 def csv_lines(batch: pa.RecordBatch, delimiter: str) -> pa.Buffer:
     """The rows of a batch as records of delimited text. Raises ``TextError``."""
-    cells = [_by_column(field.name, _cells, column) for field, column in zip(batch.schema, batch.columns, strict=True)]
+    cells = [_write_column(name, _cells, array) for name, array in zip(batch.schema.names, batch.columns, strict=True)]
     lines = cells[0] if len(cells) == 1 else pc.binary_join_element_wise(*cells, delimiter)
     return join_strings(pc.binary_join_element_wise(lines, "", "\n"))
 
 
 def csv_header(names: list[str], delimiter: str) -> bytes:
     """The first record: the names of the columns, in quotes where they need them."""
-    return (delimiter.join(_quoted_name(name, delimiter) for name in names) + "\n").encode()
+    return (delimiter.join(_quote_name(name, delimiter) for name in names) + "\n").encode()
 
 
-def _quoted_name(name: str, delimiter: str) -> str:
+def _quote_name(name: str, delimiter: str) -> str:
     plain = name.isprintable() and name == name.strip() and not set(name) & {'"', delimiter}
     return name if plain else '"' + name.replace('"', '""') + '"'
 
@@ -72,13 +72,13 @@ def _quoted_name(name: str, delimiter: str) -> str:
 def json_lines(batch: pa.RecordBatch) -> pa.Buffer:
     """The rows of a batch as JSON objects, one a line. Raises ``TextError``."""
     pairs = zip(batch.schema, batch.columns, strict=True)
-    fields = [(field.name, _by_column(field.name, _json, column)) for field, column in pairs]
+    fields = [(field.name, _write_column(field.name, _json, column)) for field, column in pairs]
     return join_strings(pc.binary_join_element_wise(_object(fields), "", "\n"))
 
 
-def _by_column(name: str, say: Callable[[pa.Array], pa.Array], column: pa.Array) -> pa.Array:
+def _write_column(name: str, to_text: Callable[[pa.Array], pa.Array], column: pa.Array) -> pa.Array:
     try:
-        return say(column)
+        return to_text(column)
     except TextError as error:
         raise TextError(f"column {name!r}: {error.reason}", error.index) from None
 
@@ -86,17 +86,17 @@ def _by_column(name: str, say: Callable[[pa.Array], pa.Array], column: pa.Array)
 def _cells(array: pa.Array) -> pa.Array:
     text = _text(array)
     if t.is_string(array.type) or t.is_nested(array.type):
-        text = _around('"', pc.replace_substring(text, '"', '""'), '"')
+        text = _surround('"', pc.replace_substring(text, '"', '""'), '"')
     elif t.is_binary(array.type):
         text = pc.if_else(pc.equal(text, ""), '""', text)
     return pc.fill_null(pc.if_else(array.is_valid(), text, pa.scalar(None, pa.string())), "")
 
 
 def _text(array: pa.Array) -> pa.Array:
-    found = type_of(array.type)
-    assert found is not None, array.type
-    assert found.text is not None, array.type
-    return WRITERS[found.text](array)
+    column_type = type_of(array.type)
+    assert column_type is not None, array.type
+    assert column_type.text is not None, array.type
+    return WRITERS[column_type.text](array)
 
 
 def _cast_to_text(array: pa.Array) -> pa.Array:
@@ -114,7 +114,7 @@ def _timestamp_text(array: pa.Array) -> pa.Array:
 
 
 def _check_years(numbers: pa.Array, first: int, last: int) -> None:
-    """Raises TextError for a time in a year without four digits, which readers of text do not know."""
+    """Raises TextError for a time in a year without four digits, which readers of text refuse."""
     outside = pc.fill_null(pc.or_(pc.less(numbers, first), pc.greater(numbers, last)), False)
     if pc.any(outside).as_py():
         raise TextError("a time outside of the years 1 to 9999", pc.index(outside, True).as_py())
@@ -122,10 +122,10 @@ def _check_years(numbers: pa.Array, first: int, last: int) -> None:
 
 def _json(array: pa.Array) -> pa.Array:
     """Values as JSON; NULL is ``null``."""
-    found = type_of(array.type)
-    assert found is not None, array.type
-    assert found.json is not None, array.type
-    return pc.if_else(array.is_valid(), JSON_WRITERS[found.json](array), "null")
+    column_type = type_of(array.type)
+    assert column_type is not None, array.type
+    assert column_type.json is not None, array.type
+    return pc.if_else(array.is_valid(), JSON_WRITERS[column_type.json](array), "null")
 
 
 def _json_object(array: pa.Array) -> pa.Array:
@@ -139,7 +139,7 @@ def _json_list(array: pa.Array) -> pa.Array:
     except TextError as error:
         row = int(np.searchsorted(offsets.to_numpy(), error.index, side="right")) - 1
         raise TextError(error.reason, row) from None
-    return _around("[", pc.binary_join(pa.ListArray.from_arrays(offsets, texts), ","), "]")
+    return _surround("[", pc.binary_join(pa.ListArray.from_arrays(offsets, texts), ","), "]")
 
 
 def _object(fields: list[tuple[str, pa.Array]]) -> pa.Array:
@@ -168,7 +168,7 @@ def _escape(strings: pa.Array) -> pa.Array:
     return strings
 
 
-def _around(before: str, text: pa.Array, after: str) -> pa.Array:
+def _surround(before: str, text: pa.Array, after: str) -> pa.Array:
     return pc.binary_join_element_wise(before, text, after, "")
 
 
@@ -195,8 +195,8 @@ WRITERS: dict[TextKind, Callable[[pa.Array], pa.Array]] = {
 JSON_WRITERS: dict[JsonKind, Callable[[pa.Array], pa.Array]] = {
     "bare": _cast_to_text,
     "float": _json_float,
-    "string": lambda array: _around('"', _escape(array), '"'),
-    "quoted": lambda array: _around('"', _text(array), '"'),
+    "string": lambda array: _surround('"', _escape(array), '"'),
+    "quoted": lambda array: _surround('"', _text(array), '"'),
     "array": _json_list,
     "object": _json_object,
 }
@@ -204,18 +204,18 @@ JSON_WRITERS: dict[JsonKind, Callable[[pa.Array], pa.Array]] = {
 
 
 def export_file(rows: pa.RecordBatchReader, file: Path, format: Format) -> int:
-    """Writes rows to a file, which gets its name when it is whole and replaces an existing one; returns their number.
+    """Writes rows to a file; once complete it gets its name and replaces an existing file. Returns the number of rows.
 
     Raises SchemaError if the format does not hold a column, InputError if it does not hold a value; OSError.
     """
-    rows = to_exportable(rows, format)
-    with open_whole(file) as target:
+    rows = cast_for_export(rows, format)
+    with open_for_replacement(file) as target:
         return _write(rows, target, format)
 
 
 @contextmanager
-def open_whole(file: Path) -> Iterator[BinaryIO]:
-    """Opens a file to be written, which gets its name when the block ends without an error. A device keeps its own.
+def open_for_replacement(file: Path) -> Iterator[BinaryIO]:
+    """Opens a file for writing; it gets its name when the block ends without an error. Writes to a device directly.
 
     Raises InputError for a directory, or if there is no directory to write it into; OSError.
     """
@@ -234,7 +234,7 @@ def open_whole(file: Path) -> Iterator[BinaryIO]:
         partial.replace(file)
     except OSError as error:
         if error.filename == str(partial):
-            error.filename = str(file)  # the name that people know
+            error.filename = str(file)  # not the temporary name
         raise
     finally:
         partial.unlink(missing_ok=True)
@@ -251,21 +251,21 @@ def check_target(file: Path) -> None:
 
 def export_stream(rows: pa.RecordBatchReader, target: BinaryIO, format: Format) -> int:
     """Writes rows to a stream; Arrow as an IPC stream. What was written before an error stays there."""
-    return _write(to_exportable(rows, format), target, format, pa.ipc.new_stream)
+    return _write(cast_for_export(rows, format), target, format, pa.ipc.new_stream)
 
 
-def to_exportable(rows: pa.RecordBatchReader, format: Format) -> pa.RecordBatchReader:
-    """The rows, of stored types. Raises SchemaError if the format does not hold a column."""
-    kind, known, names = format.kind, format.known, rows.schema.names
-    if not known.is_written:
+def cast_for_export(rows: pa.RecordBatchReader, format: Format) -> pa.RecordBatchReader:
+    """Casts the rows to stored types. Raises SchemaError if the format cannot hold a column."""
+    kind, traits, names = format.kind, format.traits, rows.schema.names
+    if not traits.is_written:
         raise InputError(f"{kind.capitalize()} is read, but not written: write {format_names(WRITTEN)}")
-    if not known.is_text and format.compression is not None:
+    if not traits.is_text and format.compression is not None:
         raise InputError(f"{kind} compresses its own pages: leave the ending for {format.compression} away")
     for name in names:
         if not name or names.count(name) > 1:
             raise SchemaError(f"{names.count(name)} columns have the name {name!r}: give each one of its own (AS name)")
     schema = stored_schema(rows.schema, f"the {kind} to write")
-    if known.is_text:
+    if traits.is_text:
         for field in schema:
             if not has_text(field.type):
                 raise SchemaError(f"column {field.name!r} holds maps, which {kind} does not: {_HOLDS_ALL}")
@@ -281,7 +281,7 @@ def _write(
     if format.kind == "arrow":
         return _count(rows, new_arrow(target, rows.schema))
     with _compress(target, format) as stream:
-        delimiter = format.known.delimiter
+        delimiter = format.traits.delimiter
         if delimiter is None:
             return _write_text(rows, stream, json_lines, format)
         stream.write(csv_header(rows.schema.names, delimiter))
@@ -298,15 +298,15 @@ def _count(rows: pa.RecordBatchReader, writer: Any) -> int:
 
 
 def _write_text(
-    rows: pa.RecordBatchReader, stream: BinaryIO, say: Callable[[pa.RecordBatch], pa.Buffer], format: Format
+    rows: pa.RecordBatchReader, stream: BinaryIO, to_text: Callable[[pa.RecordBatch], pa.Buffer], format: Format
 ) -> int:
     count = 0
     for batch in rows:
         try:
-            stream.write(say(batch))
+            stream.write(to_text(batch))
         except TextError as error:
             row = count + error.index + 1
-            raise InputError(f"row {row}, {error.reason}: {format.kind} has no words for it, {_HOLDS_ALL}") from None
+            raise InputError(f"row {row}, {error.reason}: {format.kind} cannot express it, {_HOLDS_ALL}") from None
         except pa.ArrowInvalid as error:
             raise InputError(
                 f"rows from {count + 1} on cannot be written as {format.kind}, {_HOLDS_ALL}: {error}"
@@ -320,12 +320,12 @@ def _compress(target: BinaryIO, format: Format) -> Iterator[Any]:
     if format.compression is None:
         yield target
         return
-    with pa.CompressedOutputStream(pa.PythonFile(_LeftOpen(target), "w"), format.compression) as stream:
+    with pa.CompressedOutputStream(pa.PythonFile(_StaysOpen(target), "w"), format.compression) as stream:
         yield stream
 
 
-class _LeftOpen(io.RawIOBase):
-    """A stream that stays open when what writes to it is closed."""
+class _StaysOpen(io.RawIOBase):
+    """A stream that stays open when its writer is closed."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream

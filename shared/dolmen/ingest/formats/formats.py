@@ -11,8 +11,8 @@ name ends in                    kind       documented in
 ``.avro``                       avro       ``avro_reader``: object container files
 ==============================  =========  ==========================================================================
 
-Each plain, or followed by ``.gz`` (gzip), ``.zst`` (Zstandard) or ``.bz2`` (bzip2); upper and lower case are one. How
-text becomes values of a declared type is documented in ``cells``, how types are inferred in ``infer``.
+Each ending may be followed by ``.gz`` (gzip), ``.zst`` (Zstandard) or ``.bz2`` (bzip2), in upper or lower case.
+``cells`` documents how text becomes values of a declared type, ``infer`` how types are inferred.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from dolmen.errors import InputError
 from dolmen.format.ingest_properties import COMPRESSIONS, ENDINGS, FileKind
-from dolmen.format.schema import storable
+from dolmen.format.schema import stored_type
 from dolmen.ingest.formats import arrow, avro_reader, csv_reader, json_types, jsonl, parquet_reader
 from dolmen.ingest.formats.source_file import BadRow, Format, OnBadRow, ReadOptions, SourceFile
 from dolmen.ingest.formats.typed_batches import stored_schema, surveyed_schema
@@ -65,9 +65,9 @@ READERS: dict[FileKind, FormatReader] = {
 
 
 def detect(name: str, kind: FileKind | None = None) -> Format:
-    """The format of a file of this name. Raises InputError if there is none.
+    """Returns the format of a file with this name. Raises InputError for an unknown ending.
 
-    ``kind`` says what the content is, whatever the name says; the name still says how it is compressed.
+    ``kind`` overrides the format by the name, but not the compression.
     """
     stem, compression = name.lower(), None
     for ending, codec in COMPRESSIONS.items():
@@ -87,42 +87,42 @@ def detect(name: str, kind: FileKind | None = None) -> Format:
 
 
 def infer(source: SourceFile) -> pa.Schema:
-    """The schema of stored types that holds every row of the file without loss, found by reading ALL of it.
+    """Returns the schema of stored types that holds every row of the file without loss. Reads ALL of it.
 
-    Raises InputError as ``read`` does; also for a file without a single column.
+    Raises InputError like ``read``; also for a file without a single column.
     """
     return READERS[source.format.kind].infer(source)
 
 
 def survey(source: SourceFile, *, skip_bad_rows: bool = False) -> pa.Schema:
-    """The columns of a file for a table that may get them, with the types that ``infer`` finds.
+    """Returns the columns of a file for a table that may add them, with the types that ``infer`` finds.
 
-    A column of text without a single value has type null. A file of CSV without a header has no names, so no columns.
-    Raises InputError as ``read`` does, but not for malformed rows if ``skip_bad_rows``.
+    A text column without a single value has type null. A CSV file without a header has no names, so no columns.
+    Raises InputError like ``read``, but not for malformed rows if ``skip_bad_rows``.
     """
     return READERS[source.format.kind].survey(source, skip_bad_rows)
 
 
 def read(source: SourceFile, schema: pa.Schema | None, *, on_bad_row: OnBadRow | None = None) -> pa.RecordBatchReader:
-    """The rows of a file as a stream of batches of exactly ``schema``, in bounded memory, in the file's order.
+    """Reads the rows of a file as batches of exactly ``schema``, in bounded memory and in the file's order.
 
-    Nothing is opened before the first batch is requested, unless there is no ``schema``: then the file is read twice,
-    the first time now, to infer the types from all of it.
+    Opens the file when the first batch is requested. Without ``schema`` it reads the file twice: at once, to infer the
+    types from all of it, and then for the rows.
 
     Args:
         schema: the table's columns, of stored types; None to infer them.
-        on_bad_row: called with each row that is malformed or does not fit; the rest is read on. What is not wrong with
-            one row alone is still an error: a damaged file, columns that are not the table's, a record without an
-            end. So is a malformed row where there is no ``schema``: types are inferred from all rows.
+        on_bad_row: called with each row that is malformed or does not fit; the other rows are read. A problem of more
+            than one row is still an error: a damaged file, columns that the table lacks, a record without an end.
+            So is a malformed row without ``schema``, because types are inferred from all rows.
 
     Raises:
         SchemaError: the file's columns are not the table's, or a declared type cannot be stored.
         RowError: a row is malformed or a value does not fit its column: names file, line, row and column.
-        InputError: the file is damaged, truncated, not of its format, or holds more than it may.
+        InputError: the file is damaged, truncated, not of its format, or exceeds a limit.
     """
     if schema is None:
         schema = infer(source)
-    stored = [storable(field.type) for field in schema]
+    stored = [stored_type(field.type) for field in schema]
     schema = pa.schema([f if f.type == kind else f.with_type(kind) for f, kind in zip(schema, stored, strict=True)])
     return pa.RecordBatchReader.from_batches(schema, _batches(source, schema, on_bad_row))
 

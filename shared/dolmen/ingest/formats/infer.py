@@ -1,6 +1,6 @@
 """Infers the type that holds every value of a column, from all of them. docs/ingest.md has the rules (Inferred types).
 
-Of a column only its *shape* is remembered: the narrowest kind of text in its cells, and the bounds of its integers.
+Only the *shape* of a column is kept: the narrowest kind of text in its cells, and the bounds of its integers.
 Shapes join in any order and grouping, so the type does not depend on how a file is cut into blocks.
 """
 
@@ -33,16 +33,16 @@ class TextShape:
     """The types that some cells fit.
 
     Args:
-        kind: ``special`` are ``nan`` and ``inf`` alone.
-        low, high: bounds of the integers among them, and of 0.
-        places: how many decimal places all numbers have, ``_VARIOUS`` if not all the same; None without numbers.
+        kind: ``special`` means only ``nan`` and ``inf``.
+        low, high: bounds of the integers among them and of 0.
+        decimals: the number of decimal places of all numbers, ``_VARIOUS`` if they differ; None without numbers.
         padded: whether a number ends with a superfluous 0: ``1.50``, but not ``1.0``.
     """
 
     kind: Kind
     low: int = 0
     high: int = 0
-    places: int | None = None
+    decimals: int | None = None
     padded: bool = False
 
     def join(self, other: TextShape) -> TextShape:
@@ -56,12 +56,12 @@ class TextShape:
             kind = "timestamp"
         else:
             return TEXT
-        places = {self.places, other.places} - {None}
+        decimals = {self.decimals, other.decimals} - {None}
         return TextShape(
             kind,
             min(self.low, other.low),
             max(self.high, other.high),
-            _VARIOUS if len(places) > 1 else next(iter(places), None),
+            _VARIOUS if len(decimals) > 1 else next(iter(decimals), None),
             self.padded or other.padded,
         )
 
@@ -74,7 +74,7 @@ class TextShape:
                 return pa.uint64()
             return _DECIMAL if max(-self.low, self.high) <= _MAX_DECIMAL else pa.string()
         if self.kind == "float":
-            exact = max(-self.low, self.high) <= MAX_EXACT_FLOAT and not (self.padded and self.places == _VARIOUS)
+            exact = max(-self.low, self.high) <= MAX_EXACT_FLOAT and not (self.padded and self.decimals == _VARIOUS)
             return pa.float64() if exact else pa.string()
         return _TYPES[self.kind]
 
@@ -94,22 +94,22 @@ TEXT = TextShape("text")
 
 
 def shape_of_cells(cells: pa.Array, times: TimeFormat | None = None) -> TextShape:
-    """The shape of text cells that may say numbers, bools or times (CSV); NULL and blank ones say nothing."""
+    """The shape of text cells that may be numbers, bools or times (CSV); NULL and blank cells are ignored."""
     text = _non_blank(cells)
     if not len(text):
         return NOTHING
     if (shape := _shape_of_numbers(text)) is not None:
-        return _with_places(shape, text)
+        return _add_decimal_places(shape, text)
     return _shape_of_bools(text) or _shape_of_times(text, times) or TEXT
 
 
 def shape_of_numbers(text: pa.Array) -> TextShape:
-    """The shape of JSON numbers, given as their text; TEXT if no type of number holds them all."""
+    """The shape of JSON numbers, passed as text; TEXT if no type of number holds them all."""
     return _shape_of_numbers(text) or TEXT
 
 
 def shape_of_strings(cells: pa.Array, times: TimeFormat | None = None) -> TextShape:
-    """The shape of text cells that may say times, where numbers and bools are not written as text (JSON)."""
+    """The shape of text cells that may be times, in formats that do not write numbers and bools as text (JSON)."""
     text = cells.drop_null()
     return NOTHING if not len(text) else _shape_of_times(text, times) or TEXT
 
@@ -126,7 +126,7 @@ def _non_blank(cells: pa.Array) -> pa.Array:
 def _cast(text: pa.Array, target: pa.DataType, times: TimeFormat | None = None) -> pa.Array | None:
     parse = (times and times.parser(target)) or partial(parse_text, target=target)
     try:
-        parse(text[:1])  # most types are refused by the first value, and to refuse a million takes long
+        parse(text[:1])  # the first value rules out most types; to try a million takes long
         return parse(text)
     except Misfit:
         return None
@@ -146,15 +146,15 @@ def _shape_of_numbers(text: pa.Array) -> TextShape | None:
         if floats is None:
             return None
         shape = _shape_of_floats(text, floats)
-    if _any_code(text):
+    if _has_codes(text):
         return None
     if shape.kind == "integer" and pc.any(pc.equal(text, "-0")).as_py():
         return replace(shape, kind="float")
     return shape
 
 
-def _any_code(text: pa.Array) -> bool:
-    """Whether some numeric text has more to it than its value: ``+49``, ``007``, ``0x1F``, ``1.``."""
+def _has_codes(text: pa.Array) -> bool:
+    """Whether some numeric text looks like a code, not a value: ``+49``, ``007``, ``0x1F``, ``1.``."""
     if pc.any(pc.ends_with(text, ".")).as_py():
         return True
     suspects = text.filter(
@@ -164,7 +164,7 @@ def _any_code(text: pa.Array) -> bool:
 
 
 def _shape_of_floats(text: pa.Array, floats: pa.Array) -> TextShape:
-    """The shape of numeric text, not all of it int64."""
+    """The shape of numeric text that does not all fit int64."""
     finite = pc.is_finite(floats)
     if not pc.all(finite).as_py():
         if not pc.all(pc.match_substring_regex(text.filter(pc.invert(finite)), _SPECIAL)).as_py():
@@ -191,22 +191,22 @@ def _shape_of_floats(text: pa.Array, floats: pa.Array) -> TextShape:
     return TextShape("float", shape.low, shape.high)
 
 
-def _with_places(shape: TextShape, text: pa.Array) -> TextShape:
-    """The shape of cells that are numbers, with what their decimal places say."""
+def _add_decimal_places(shape: TextShape, text: pa.Array) -> TextShape:
+    """Adds the decimal places of cells that are numbers to their shape."""
     if shape.kind == "integer":
-        return replace(shape, places=0)
+        return replace(shape, decimals=0)
     if shape.kind != "float":
         return shape
     if pc.any(pc.match_substring_regex(text, "[^-.0-9]")).as_py():
         text = pc.replace_substring_regex(text, "[eE].*$", "")
         text = text.filter(pc.match_substring_regex(text, "[0-9]$"))  # not nan and inf
     point = pc.find_substring(text, ".")
-    places = pc.if_else(pc.less(point, 0), 0, pc.subtract(pc.subtract(pc.binary_length(text), point), 1))
-    ends = pc.min_max(places)
+    decimals = pc.if_else(pc.less(point, 0), 0, pc.subtract(pc.subtract(pc.binary_length(text), point), 1))
+    ends = pc.min_max(decimals)
     same = ends["min"].as_py() == ends["max"].as_py()
     zeros = text.filter(pc.ends_with(text, "0"))
     padded = pc.any(pc.match_substring_regex(zeros, r"\.[0-9]+0$")).as_py()
-    return replace(shape, places=ends["min"].as_py() if same else _VARIOUS, padded=bool(padded))
+    return replace(shape, decimals=ends["min"].as_py() if same else _VARIOUS, padded=bool(padded))
 
 
 def _shape_of_bools(text: pa.Array) -> TextShape | None:
@@ -224,5 +224,5 @@ def _shape_of_times(text: pa.Array, times: TimeFormat | None) -> TextShape | Non
         return TextShape("date")
     if _cast(text, pa.timestamp("us"), times) is not None:
         return TextShape("timestamp")
-    # What has no offset is UTC only where a column is declared so: here it would depend on the values beside it.
+    # Times without an offset are UTC only in a declared column: here that would depend on the other values.
     return TextShape("zoned") if _cast(text, _ZONED, times if times and times.has_zone else None) is not None else None

@@ -1,7 +1,7 @@
 """Infers the types that hold every value of a file of JSON lines.
 
-Types are shapes (see ``infer``), and lists and objects of them, which join in any order and grouping. A column in which
-strings, numbers, bools, lists or objects meet, at whatever depth, is ``MIXED`` and ends as string: each value's JSON.
+Types are shapes (see ``infer``), and lists and objects of them; they join in any order and grouping. A column that has
+several of strings, numbers, bools, lists and objects, at any depth, is ``MIXED``: it becomes a string of JSON.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pyarrow import types as t
 
 from dolmen.errors import InputError, LimitError
 from dolmen.format.layout import prepare
-from dolmen.ingest.formats.cells import NUMBER, TimeFormat, changes_digits, holds
+from dolmen.ingest.formats.cells import NUMBER, TimeFormat, changes_digits, contains_kind
 from dolmen.ingest.formats.infer import (
     MAX_EXACT_FLOAT,
     NOTHING,
@@ -36,10 +36,10 @@ from dolmen.ingest.formats.source_file import SourceFile
 from dolmen.ingest.formats.text_blocks import Block, line_blocks, skip_nulls
 
 MANY_KEYS = 1_000
-"""More different keys than this in a block are slower to parse at once than line by line."""
+"""A block with more different keys than this is slower to parse at once than line by line."""
 _SAMPLED, _LONGEST = 56, 8
 _SURE_BYTES = 15
-"""Numbers without an exponent that are not longer keep their digits in a double."""
+"""A number without an exponent, up to this long, keeps its digits as a double."""
 _NEGATIVE_ZERO = re.compile(rb"-0(?<=[:,\[\s]-0)[,\]}\s]")
 _IN_NUMBER = np.zeros(256, bool)
 _IN_NUMBER[list(b"0123456789+-.eE")] = True
@@ -58,14 +58,14 @@ MIXED: Literal[_Mixed.MIXED] = _Mixed.MIXED
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """Lists whose items are all of ``item``."""
+    """Lists whose items all fit ``item``."""
 
     item: Node = NOTHING
 
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """Objects, with the shape of all values under each name, in the order of first appearance."""
+    """Objects, with the shape of the values of each key, in the order of first appearance."""
 
     by_name: dict[str, Node] = field(default_factory=dict)
 
@@ -74,7 +74,7 @@ Node: TypeAlias = TextShape | Items | Fields | Literal[_Mixed.MIXED]
 
 
 class Unsure(Exception):  # noqa: N818 - a question, not a failure
-    """An array does not tell enough of the JSON that it came from: look at the rows."""
+    """An array does not show enough of its JSON: look at the rows."""
 
 
 def join(one: Node, other: Node) -> Node:
@@ -91,17 +91,17 @@ def join(one: Node, other: Node) -> Node:
 
 
 def join_alike(node: Node) -> Node:
-    """Joins the keys that differ in case only, at any depth, under the spelling that was there first."""
+    """Joins keys that differ in case only, at any depth, under the first spelling."""
     if isinstance(node, Items):
         return Items(join_alike(node.item))
     if not isinstance(node, Fields):
         return node
     names: dict[str, str] = {}
-    joined: dict[str, Node] = {}
+    nodes: dict[str, Node] = {}
     for name, child in node.by_name.items():
         own = names.setdefault(name.lower(), name)
-        joined[own] = join(joined.get(own, NOTHING), child)
-    return Fields({name: join_alike(child) for name, child in joined.items()})
+        nodes[own] = join(nodes.get(own, NOTHING), child)
+    return Fields({name: join_alike(child) for name, child in nodes.items()})
 
 
 def _json_kind(shape: TextShape) -> str:
@@ -113,10 +113,10 @@ def type_of(node: Node) -> pa.DataType:
 
 
 def _type_of(node: Node) -> pa.DataType | None:
-    """The type of such a column; None if only the JSON text of each value will do."""
+    """The type of such a column; None if it must hold the JSON text of each value."""
     if isinstance(node, TextShape):
-        found = node.arrow_type
-        return None if t.is_string(found) and _json_kind(node) == "number" else found
+        kind = node.arrow_type
+        return None if t.is_string(kind) and _json_kind(node) == "number" else kind
     if isinstance(node, Items):
         item = _type_of(node.item)
         return item and pa.list_(item)
@@ -127,7 +127,7 @@ def _type_of(node: Node) -> pa.DataType | None:
 
 
 def surveyed_type(node: Node) -> pa.DataType:
-    """As ``type_of``, but null where there was nothing, also in the fields of objects."""
+    """Like ``type_of``, but null if there was no value, also in the fields of objects."""
     if node == NOTHING:
         return pa.null()
     if isinstance(node, Fields) and node.by_name:
@@ -136,7 +136,7 @@ def surveyed_type(node: Node) -> pa.DataType:
 
 
 def node_of_array(array: pa.Array, times: TimeFormat | None = None) -> Node:
-    """The shape of an array whose types pyarrow inferred from JSON, strings as they are. Raises ``Unsure``."""
+    """The shape of an array that pyarrow inferred from JSON, with times as strings. Raises ``Unsure``."""
     if t.is_null(array.type):
         return NOTHING
     if t.is_boolean(array.type):
@@ -208,7 +208,7 @@ class _Inference:
     def __init__(self, source: SourceFile, skip_bad_rows: bool = False) -> None:
         self._source, self._skip_bad_rows = source, skip_bad_rows
         self._times, self._max_keys = TimeFormat.of(source.options.timestamp_format), source.options.max_columns
-        self._seen: Node = Fields()
+        self._columns: Node = Fields()
         self._row = 1
         self._strings: pa.Schema | None = None
 
@@ -218,9 +218,9 @@ class _Inference:
         with source.text() as stream:
             for block in line_blocks(stream.read, source.name, source.block_bytes):
                 self._add(skip_nulls(block) if source.options.null_lines == "skip" else block)
-        joined = join_alike(self._seen)
-        assert isinstance(joined, Fields)
-        return joined.by_name
+        fields = join_alike(self._columns)
+        assert isinstance(fields, Fields)
+        return fields.by_name
 
     def _add(self, block: Block) -> None:
         objects = count_objects(block.data)
@@ -230,7 +230,7 @@ class _Inference:
             if objects is None or may_be_too_deep(block.data) or self._has_many_keys(block.data):
                 raise Unsure
             check_utf8(block.data)
-            node = self._at_once(block.data, objects)
+            node = self._parse_block(block.data, objects)
         except (pa.ArrowInvalid, UnicodeDecodeError, Unsure):
             lines = Lines(block, self._row, self._source.name)
             rows, malformed = (lines.parse_good(), None) if self._skip_bad_rows else lines.parse()
@@ -238,27 +238,27 @@ class _Inference:
                 raise malformed from None
             objects, node = len(rows), node_of_values(list(rows), self._times)
         self._row += objects
-        self._seen = join(self._seen, node)
-        if _count_keys(self._seen) > self._max_keys:
+        self._columns = join(self._columns, node)
+        if _count_keys(self._columns) > self._max_keys:
             raise _too_many_keys(self._max_keys, self._source.name)
 
-    def _at_once(self, data: bytes, rows: int) -> Node:
+    def _parse_block(self, data: bytes, rows: int) -> Node:
         table = parse_objects(data, self._strings, "infer")
-        if holds(pa.struct(list(table.schema)), t.is_temporal):
-            table = parse_objects(data, pa.schema([(f.name, _times_as_strings(f.type)) for f in table.schema]), "infer")
-        strings = {field.name: _strings_alone(field.type) for field in table.schema}
+        if contains_kind(pa.struct(list(table.schema)), t.is_temporal):
+            table = parse_objects(data, pa.schema([(f.name, _replace_times(f.type)) for f in table.schema]), "infer")
+        strings = {field.name: _select_strings(field.type) for field in table.schema}
         self._strings = pa.schema([(name, kind) for name, kind in strings.items() if kind is not None])
         if table.num_rows != rows or _NEGATIVE_ZERO.search(data):  # parsers take -0 for the integer 0
             raise Unsure
-        if holds(pa.struct(list(table.schema)), t.is_floating) and _has_changing_floats(data):
+        if contains_kind(pa.struct(list(table.schema)), t.is_floating) and _has_changing_floats(data):
             raise Unsure
         columns = {column: table[column].combine_chunks() for column in table.column_names}
         return Fields({column: node_of_array(values, self._times) for column, values in columns.items()})
 
     def _has_many_keys(self, lines: bytes) -> bool:
-        """Whether a block has more than ``MANY_KEYS`` different keys, those inside included: some of its lines tell.
+        """Whether a block has more than ``MANY_KEYS`` different keys, at any depth. Samples some of its lines first.
 
-        pyarrow gives all rows of a block a value for each key in it, which takes minutes for tens of thousands of keys.
+        pyarrow stores a value for each row and key of a block, which takes minutes for tens of thousands of keys.
         """
         sample, widest = _KeyCount(self._max_keys, self._source.name), 0
         for line in _sample_lines(lines):
@@ -275,7 +275,7 @@ class _Inference:
 
 
 def _has_changing_floats(data: bytes) -> bool:
-    """Whether a number that is not an integer may have other digits as a double. Numbers in strings may count, too."""
+    """Whether a number that is not an integer may change its digits as a double. Numbers in strings may count."""
     array = np.frombuffer(data, np.uint8)
     edges = np.flatnonzero(np.diff(_IN_NUMBER[array], prepend=False, append=False))
     starts, ends = edges[::2], edges[1::2]
@@ -298,22 +298,22 @@ def _slices(array: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], ends: n
     )
 
 
-def _times_as_strings(kind: pa.DataType) -> pa.DataType:
-    """The same type, but for the times that pyarrow saw in strings: dolmen has its own idea of these."""
+def _replace_times(kind: pa.DataType) -> pa.DataType:
+    """Replaces the times that pyarrow saw in strings by string: dolmen has its own rules for them."""
     if t.is_list(kind):
-        return pa.list_(_times_as_strings(kind.value_type))
+        return pa.list_(_replace_times(kind.value_type))
     if t.is_struct(kind):
-        return pa.struct([(field.name, _times_as_strings(field.type)) for field in kind])
+        return pa.struct([(field.name, _replace_times(field.type)) for field in kind])
     return pa.string() if t.is_temporal(kind) else kind
 
 
-def _strings_alone(kind: pa.DataType) -> pa.DataType | None:
-    """The parts of a type that are strings, to ask for in the next block; None without any."""
+def _select_strings(kind: pa.DataType) -> pa.DataType | None:
+    """Selects the parts of a type that are strings, to ask for in the next block; None without any."""
     if t.is_list(kind):
-        item = _strings_alone(kind.value_type)
+        item = _select_strings(kind.value_type)
         return item and pa.list_(item)
     if t.is_struct(kind):
-        kept = [(field.name, inner) for field in kind if (inner := _strings_alone(field.type)) is not None]
+        kept = [(field.name, inner) for field in kind if (inner := _select_strings(field.type)) is not None]
         return pa.struct(kept) if kept else None
     return kind if t.is_string(kind) else None
 
@@ -330,34 +330,34 @@ class _KeyCount:
 
     def __init__(self, max_keys: int, name: str) -> None:
         self.keys = 0
-        self._seen: dict[str, Any] = {}  # the keys of objects, each with those of the objects under it
+        self._key_tree: dict[str, Any] = {}  # each key with the keys of the objects under it
         self._max_keys, self._name = max_keys, name
 
     def add(self, lines: list[bytes]) -> None:
         """Adds the keys of the lines that are objects."""
         for line in lines:
             try:
-                left: list[tuple[Any, dict[str, Any]]] = [(_DECODER.decode(line), self._seen)]
+                pending: list[tuple[Any, dict[str, Any]]] = [(_DECODER.decode(line), self._key_tree)]
             except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
                 continue
-            while left:
-                value, seen = left.pop()
+            while pending:
+                value, tree = pending.pop()
                 if isinstance(value, list):
-                    left += [(item, seen) for item in value if isinstance(item, dict | list)]
+                    pending += [(item, tree) for item in value if isinstance(item, dict | list)]
                     continue
                 for key, inner in value.items():
-                    below = seen.get(key)
-                    if below is None:
-                        below = seen[key] = {}
+                    subtree = tree.get(key)
+                    if subtree is None:
+                        subtree = tree[key] = {}
                         self.keys += 1
                         if self.keys > self._max_keys:
                             raise _too_many_keys(self._max_keys, self._name)
                     if isinstance(inner, dict | list):
-                        left.append((inner, below))
+                        pending.append((inner, subtree))
 
 
 def _sample_lines(lines: bytes) -> list[bytes]:
-    """Some lines of a block: the longest, and others from all of it."""
+    """The longest lines of a block, and others from all of it."""
     ends = np.append(np.flatnonzero(np.frombuffer(lines, np.uint8) == _LF), len(lines))
     starts = np.concatenate(([0], ends[:-1] + 1))
     longest = np.argsort(starts - ends, kind="stable")[:_LONGEST]

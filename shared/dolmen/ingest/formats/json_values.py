@@ -1,9 +1,9 @@
 """Parses JSON values: all of a block at once by pyarrow's parser, or one line after the other.
 
-What that parser takes though it is not JSON (NaN, Infinity), or gives another type than dolmen does (times), is
-requested as text or checked afterwards. It matches keys exactly, so it gets the file's own spelling of the columns.
+pyarrow's parser accepts more than JSON (NaN, Infinity) and has its own types of times: such values are requested as
+text, or checked afterwards. It matches keys exactly, so it gets the columns as the file spells them.
 
-Lines are parsed one by one, slowly and strictly, to say which one is wrong, and to read what differs in kind by row.
+Lines are parsed one by one, slowly and strictly, to name the wrong one and to read values whose kind differs by row.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from dolmen.format.schema import own_names, same_names
 from dolmen.ingest.formats.cells import (
     Parse,
     TimeFormat,
-    holds,
+    contains_kind,
     join_strings,
     may_be_tiny,
     native_decimal,
     precision_check,
     text_cast,
-    without_tiny,
+    write_out_tiny,
 )
 from dolmen.ingest.formats.source_file import is_closed
 from dolmen.ingest.formats.text_blocks import Block
@@ -42,7 +42,7 @@ from dolmen.rows.write.casts import Cast, Misfit
 from dolmen.rows.write.conform import CastPlan, conform_batch, plan_conform
 
 JsonObject: TypeAlias = dict[str, Any]
-"""Values as ``json`` gives them, but numbers as ``msgspec.Raw``: their very text."""
+"""Values as ``json`` returns them, but numbers as ``msgspec.Raw``, which keeps their text."""
 
 MAX_DEPTH = 200
 """How deeply values may nest. pyarrow's parser recurses without a limit and takes the process down with it."""
@@ -51,7 +51,7 @@ _LF, _CR, _OPEN, _CLOSE = b"\n\r{}"
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _DEPTH_STEPS = np.zeros(256, np.int8)
 _DEPTH_STEPS[list(b"[{")], _DEPTH_STEPS[list(b"]}")] = 1, -1
-_NO_OBJECT = "not a JSON object: each line holds one, and nothing stands around them all"
+_NO_OBJECT = "not a JSON object: each line holds one, with nothing around them"
 _OF_ARRAY = "; of one array of objects, jq -c '.[]' makes one line each"
 _NAMES_AT_ONCE = 200
 """More names than this make an expression too large for a fast search."""
@@ -70,9 +70,9 @@ class JsonSelection:
 
     Args:
         row: the table's columns, as a struct.
-        ignore_extra: leave out what it has no field for, and do not look at it.
-        numeric_times, decimals: these become their text, because parsers take less than there is.
-        floats: so do floats, so that the strings ``"NaN"`` and ``"Infinity"`` may be among them.
+        ignore_extra: leave out keys that have no field, without a look at their values.
+        numeric_times, decimals: keep these as text, because parsers accept only some of their values.
+        floats: keep floats as text, because the strings ``"NaN"`` and ``"Infinity"`` may be among them.
     """
 
     row: pa.StructType
@@ -84,10 +84,10 @@ class JsonSelection:
     @classmethod
     def of(cls, schema: pa.Schema, times: TimeFormat | None, ignore_extra: bool) -> JsonSelection:
         row = pa.struct(list(schema))
-        return cls(row, ignore_extra, times is not None and times.digits is not None, holds(row, t.is_decimal))
+        return cls(row, ignore_extra, times is not None and times.digits is not None, contains_kind(row, t.is_decimal))
 
     def select(self, value: Any, kind: pa.DataType | None, closed: bool = False) -> Any:
-        """Selects from a value of this type; ``kind`` is None for another kind, and ``closed`` leaves nothing out."""
+        """Selects from a value for ``kind``, or None if it has no such type; ``closed`` keeps all keys."""
         if isinstance(value, dict):
             return self._select_object(value, kind, closed)
         if isinstance(value, list):
@@ -107,7 +107,7 @@ class JsonSelection:
 
     def _select_object(self, value: JsonObject, kind: pa.DataType | None, closed: bool) -> JsonObject:
         fields = {field.name: field for field in kind} if kind is not None and t.is_struct(kind) else None
-        for name in value.twice if isinstance(value, _DoubledKeys) else ():
+        for name in value.repeated if isinstance(value, _ObjectWithRepeatedKeys) else ():
             if fields is None or name in fields:
                 raise NotAnObject(f"key {name!r} is there twice")
         if fields is None:
@@ -115,8 +115,8 @@ class JsonSelection:
         names = own_names(value, fields)
         if closed and (extra := [name for name in names if name not in fields]):
             raise NotAnObject(f"no column {extra[0]!r} in the table; there are: {', '.join(fields)}")
-        found = [key for key, own in zip(value, names, strict=True) if own in fields]
-        if len({*names}) < len(names) and (alike := same_names(found)):
+        column_keys = [key for key, own in zip(value, names, strict=True) if own in fields]
+        if len({*names}) < len(names) and (alike := same_names(column_keys)):
             raise NotAnObject(f"keys {alike[0]!r} and {alike[1]!r} differ in case only: rename one, or leave it out")
         return {
             name: self.select(inner, fields[name].type, closed or is_closed(fields[name]))
@@ -128,10 +128,10 @@ class JsonSelection:
 
 
 def parse_line(line: bytes, selection: JsonSelection | None = None) -> JsonObject:
-    """One line as a JSON object (RFC 8259), keys in their order; the table's columns in its spelling.
+    """Parses one line as a JSON object (RFC 8259), keys in order; columns are spelled as in the table.
 
-    Raises NotAnObject: malformed, not UTF-8, NaN or Infinity, a key twice (a column's, if only in another case), nested
-    too deeply, or not an object.
+    Raises NotAnObject: malformed, not UTF-8, NaN or Infinity, a repeated key (for columns in any case), nested too
+    deeply, or not an object.
     """
     if line.count(b"[") + line.count(b"{") > MAX_DEPTH and _is_too_deep(line):
         raise NotAnObject(f"nested more than {MAX_DEPTH} deep")
@@ -162,25 +162,25 @@ def _number(text: str) -> msgspec.Raw:
     return msgspec.Raw(text.encode())
 
 
-class _DoubledKeys(dict[str, Any]):
-    """An object with keys that are there twice: an error, unless these are left out."""
+class _ObjectWithRepeatedKeys(dict[str, Any]):
+    """An object with repeated keys: an error, unless a selection leaves them out."""
 
-    twice: list[str]
+    repeated: list[str]
 
 
 def _object(pairs: list[tuple[str, Any]]) -> JsonObject:
-    found = _any_object(pairs)
-    if isinstance(found, _DoubledKeys):
-        raise NotAnObject(f"key {found.twice[0]!r} is there twice")
-    return found
+    members = _any_object(pairs)
+    if isinstance(members, _ObjectWithRepeatedKeys):
+        raise NotAnObject(f"key {members.repeated[0]!r} is there twice")
+    return members
 
 
 def _any_object(pairs: list[tuple[str, Any]]) -> JsonObject:
     members = dict(pairs)
     if len(members) == len(pairs):
         return members
-    doubled, names = _DoubledKeys(members), [name for name, _ in pairs]
-    doubled.twice = [name for name in members if names.count(name) > 1]
+    doubled, names = _ObjectWithRepeatedKeys(members), [name for name, _ in pairs]
+    doubled.repeated = [name for name in members if names.count(name) > 1]
     return doubled
 
 
@@ -210,7 +210,7 @@ class Lines:
         return self._numbered[index][1].rstrip(b"\r")
 
     def error(self, index: int, reason: str, column: str | None = None) -> RowError:
-        """The error that blames one of them (0-based)."""
+        """The error about one of them (0-based)."""
         line = self._numbered[index][0]
         return RowError(reason, file=self._name, line=line, row=self._row + index, column=column)
 
@@ -241,7 +241,7 @@ class Lines:
 def count_objects(lines: bytes) -> int | None:
     """The number of lines that are not blank, if all of them begin with ``{`` and end with ``}``; else None.
 
-    If so, no value can reach from one line into the next, and if as many objects are parsed, each line holds one.
+    If so, no value spans two lines; if the parser finds as many objects, each line holds exactly one.
     """
     array = np.frombuffer(lines, np.uint8)
     ends = np.flatnonzero(array == _LF)
@@ -259,7 +259,7 @@ def count_objects(lines: bytes) -> int | None:
 def may_be_too_deep(lines: bytes) -> bool:
     """Whether brackets nest more than ``MAX_DEPTH`` deep in one of the lines.
 
-    A line of fewer opening brackets cannot; the others are counted after their strings are taken out.
+    A line with fewer opening brackets cannot; in other lines, brackets are counted without those in strings.
     """
     array = np.frombuffer(lines, np.uint8)
     opening = np.flatnonzero(_DEPTH_STEPS[array] > 0)
@@ -283,16 +283,16 @@ def check_utf8(data: bytes) -> None:
 def parse_objects(
     data: bytes | pa.Buffer, schema: pa.Schema | None, unexpected: Literal["error", "infer", "ignore"]
 ) -> pa.Table:
-    """The JSON objects in ``data``, of the types in ``schema``; ``unexpected`` says what becomes of other fields.
+    """Parses the JSON objects in ``data`` to the types in ``schema``; ``unexpected`` tells how to treat other fields.
 
-    Raises pa.ArrowInvalid for whatever is wrong. Objects that share a line are NOT found to be wrong.
+    Raises pa.ArrowInvalid for any error, but does NOT notice objects that share a line.
     """
-    if schema is not None and holds(pa.struct(list(schema)), t.is_decimal):
+    if schema is not None and contains_kind(pa.struct(list(schema)), t.is_decimal):
         text = data if isinstance(data, bytes) else data.to_pybytes()
         if may_be_tiny(text):
             if _QUOTED_TINY.search(text):
                 raise pa.ArrowInvalid("a decimal with so small an exponent is no value of any column")
-            data = without_tiny(text)
+            data = write_out_tiny(text)
     size = len(data) if isinstance(data, bytes) else data.size
     table = arrow_json.read_json(
         pa.BufferReader(data),
@@ -304,7 +304,7 @@ def parse_objects(
 
 
 def parser_type(target: pa.DataType, times: TimeFormat | None = None) -> pa.DataType:
-    """The type to ask of the parser: text if dolmen reads it itself, or numbers. Raises SchemaError for maps."""
+    """The type to ask of the parser: text or numbers if dolmen converts them itself. Raises SchemaError for maps."""
     if t.is_map(target):
         raise SchemaError("maps cannot be read from text: drop Parquet, or use a list of structs")
     if t.is_list(target):
@@ -354,13 +354,13 @@ def _check_finite(values: pa.Array) -> pa.Array:
 
 
 def nested_parse(target: pa.DataType, times: TimeFormat | None, ignore_extra: bool) -> Parse:
-    """How JSON text becomes lists or structs. Raises SchemaError if JSON cannot hold them."""
+    """A function that turns JSON text into lists or structs. Raises SchemaError if JSON cannot hold them."""
     schema = pa.schema([("value", target)])
     find = partial(json_cast, times=times, ignore_extra=ignore_extra)
     at_once = pa.schema([("value", parser_type(target, times))])
     as_text = pa.schema([("value", _text_parser_type(target))])
-    others = OtherSpellings(target) if holds(target, t.is_struct) else None
-    selection = replace(JsonSelection.of(schema, times, ignore_extra), floats=holds(target, t.is_floating))
+    others = OtherSpellings(target) if contains_kind(target, t.is_struct) else None
+    selection = replace(JsonSelection.of(schema, times, ignore_extra), floats=contains_kind(target, t.is_floating))
     parse = partial(
         _parse_as,
         parser_schema=at_once,
@@ -400,7 +400,7 @@ def _parse_as(
     lines = join_strings(pc.binary_join_element_wise('{"value":', pc.fill_null(text, "null"), "}\n", ""))
     if ignore_extra and may_be_too_deep(lines.to_pybytes()):  # elsewhere the parser stops at the first unknown key
         raise Misfit("nested too deep")
-    if others is not None and others.may_be_in(lines):  # so would keys in another case be
+    if others is not None and others.may_be_in(lines):  # the parser would ignore keys in another case
         raise Misfit("keys in another case")
     try:
         table = parse_objects(lines, parser_schema, "ignore" if ignore_extra else "error")
@@ -416,13 +416,13 @@ def _parse_as(
 
 
 class OtherSpellings:
-    """Finds texts that are names of fields in values of a type, in another case."""
+    """Finds the field names of a type in another case."""
 
     def __init__(self, kind: pa.DataType) -> None:
         self._patterns = _patterns(tuple(sorted(set(_names(kind)))))
 
     def may_be_in(self, data: bytes | pa.Buffer) -> bool:
-        """Whether valid UTF-8 has such a text in quotes, be it a key or a value."""
+        """Whether valid UTF-8 has such a name in quotes, as a key or as a value."""
         size = len(data) if isinstance(data, bytes) else data.size
         offsets = pa.array([0, size], pa.int64()).buffers()[1]
         whole = pa.LargeStringArray.from_buffers(1, offsets, pa.py_buffer(data))
@@ -458,15 +458,15 @@ def _other_case(name: str) -> str:
     return expression
 
 
-def spell_as_found(fields: Iterable[pa.Field], found: pa.StructArray) -> list[pa.Field]:
-    """The fields with names as the keys of objects (with all of their keys) have them.
+def spell_like_keys(fields: Iterable[pa.Field], objects: pa.StructArray) -> list[pa.Field]:
+    """Spells the names of the fields like the keys of ``objects``.
 
-    Raises pa.ArrowInvalid if a name is there in several spellings.
+    Raises pa.ArrowInvalid if a name has several spellings.
     """
-    fields, children = list(fields), dict(zip((field.name for field in found.type), found.flatten(), strict=True))
+    fields, children = list(fields), dict(zip((field.name for field in objects.type), objects.flatten(), strict=True))
     spellings: dict[str, list[str]] = {field.name: [] for field in fields}
     for name, own in zip(children, own_names(children, fields), strict=True):
-        if own in spellings and (name != own or children[name].null_count < len(found)):
+        if own in spellings and (name != own or children[name].null_count < len(objects)):
             spellings[own].append(name)
     spelled = []
     for field in fields:
@@ -478,9 +478,9 @@ def spell_as_found(fields: Iterable[pa.Field], found: pa.StructArray) -> list[pa
     return spelled
 
 
-def _spell_type(target: pa.DataType, found: pa.Array) -> pa.DataType:
-    if t.is_struct(target) and t.is_struct(found.type):
-        return pa.struct(spell_as_found(target, found))
-    if t.is_list(target) and t.is_list(found.type):
-        return pa.list_(target.value_field.with_type(_spell_type(target.value_type, found.flatten())))
+def _spell_type(target: pa.DataType, values: pa.Array) -> pa.DataType:
+    if t.is_struct(target) and t.is_struct(values.type):
+        return pa.struct(spell_like_keys(target, values))
+    if t.is_list(target) and t.is_list(values.type):
+        return pa.list_(target.value_field.with_type(_spell_type(target.value_type, values.flatten())))
     return target

@@ -1,18 +1,18 @@
 """JSON lines: UTF-8, one JSON object per line, its keys the names of columns.
 
 - Blank lines are skipped; a byte order mark too. A key that is missing is NULL, like ``null``.
-- Keys are matched with columns in any case. One that is no column, or is there twice, is an error; so is a line that
-  holds no object, or more than one.
+- Keys match columns in any case. A key that is no column, or occurs twice, is an error; so is a line with no object, or
+  more than one.
 - Numbers fit number columns without loss (``12.0`` is an integer, ``12.5`` is not); ``NaN`` and ``Infinity`` are not
   JSON, but the strings ``"NaN"`` and ``"Infinity"`` fit a float column, and floats in lists and structs.
-- A string fits any column whose type its text says (see ``cells``): that is how times, binary, and what JSON numbers
-  do not hold are written. But ``""`` is not NULL.
-- Anything fits a string column: what is not a string, as its JSON text.
-- Inferred columns see all lines: number, bool, string, times (written as strings), lists and structs of these, all
-  joined over the file; a column in which they meet ends as string. No rows, no columns: that is an error.
+- A string fits any column whose type can parse it (see ``cells``): times, binary, and numbers beyond JSON are written
+  as strings. But ``""`` is not NULL.
+- Any value fits a string column; one that is not a string becomes its JSON text.
+- Types are inferred from all lines: number, bool, string, times (written as strings), lists and structs of these. A
+  column with values of several kinds becomes string. A file without rows has no columns, which is an error.
 - Line numbers count from 1, row numbers count lines that are not blank.
-- Where keys that the table does not have are ignored, so they are in structs, and their values may be any JSON, NaN
-  and keys that are there twice included.
+- If keys that the table does not have are ignored, so are those in structs; their values may be any JSON, even NaN and
+  objects with repeated keys.
 - One JSON array around all objects is an error: write one object per line.
 
 Each block is first parsed straight into the declared types; if anything does not fit, line by line (``json_values``).
@@ -42,14 +42,14 @@ from dolmen.ingest.formats.json_values import (
     may_be_too_deep,
     parse_objects,
     parser_type,
-    spell_as_found,
+    spell_like_keys,
 )
 from dolmen.ingest.formats.source_file import OnBadRow, ReadOptions, SourceFile, good_rows, is_closed
 from dolmen.ingest.formats.text_blocks import Block, line_blocks, skip_nulls
 from dolmen.rows.write.conform import CastPlan, conform_batch, plan_conform
 
 _LINES_AT_ONCE = 512
-"""More lines than this are halved if they cannot be parsed at once: one by one takes twenty times as long."""
+"""Larger parts are halved if they cannot be parsed at once: one by one takes twenty times as long."""
 
 
 def read(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None = None) -> Iterator[pa.RecordBatch]:
@@ -94,10 +94,10 @@ class _JsonConverter:
 
     def convert(self, block: Block, row: int) -> tuple[pa.RecordBatch, int]:
         """The block's good rows, and the number of all its rows. Raises RowError if there is no ``on_bad_row``."""
-        batch = self._at_once(block, row)
-        is_array = row == 1 and block.data.lstrip().startswith(b"[")  # around all rows: not an error of the first one
+        batch = self._parse_block(block, row)
+        is_array = row == 1 and block.data.lstrip().startswith(b"[")  # it spans all rows: no error of the first
         if batch is None and (self._on_bad_row is None or is_array):
-            batch = self._one_by_one(block, row)
+            batch = self._parse_lines(block, row)
         if batch is not None:
             return batch, batch.num_rows
         assert self._on_bad_row is not None
@@ -113,24 +113,24 @@ class _JsonConverter:
         return pa.concat_batches(good) if good else pa.RecordBatch.from_pylist([], self._schema), len(lines)
 
     def _convert_lines(self, lines: Lines, row: int, start: int, stop: int) -> pa.RecordBatch:
-        """Some lines of a block that cannot be parsed as a whole: as many of them at once as can be."""
+        """Converts some lines of a block that cannot be parsed as a whole, as many at once as possible."""
         block, first = lines.block(start, stop), row + start
-        batch = self._at_once(block, first)
+        batch = self._parse_block(block, first)
         if batch is not None:
             return batch
         if stop - start <= _LINES_AT_ONCE:
-            return self._one_by_one(block, first)
+            return self._parse_lines(block, first)
         middle = (start + stop) // 2
         parts = [self._convert_lines(lines, row, *part) for part in ((start, middle), (middle, stop))]
         return pa.concat_batches(parts)
 
-    def _at_once(self, block: Block, row: int) -> pa.RecordBatch | None:
-        """The block's rows; None if they must be looked at one by one."""
+    def _parse_block(self, block: Block, row: int) -> pa.RecordBatch | None:
+        """The block's rows, parsed at once; None if they must be parsed one by one."""
         objects = count_objects(block.data)
         if objects == 0:
             return pa.RecordBatch.from_pylist([], self._schema)
         if objects is None:
-            return None  # not for the parser: text that begins with null takes the process down with it
+            return None  # not for the parser: text that begins with null crashes the process
         if self._ignore_extra and may_be_too_deep(block.data):
             return None  # elsewhere the parser stops at the first unknown key
         try:
@@ -140,13 +140,13 @@ class _JsonConverter:
                 (batch,) = table.combine_chunks().to_batches()
                 return conform_batch(batch, self._plan, first_row=row)
         except (pa.ArrowInvalid, UnicodeDecodeError, RowError):
-            pass  # the lines say what is wrong, if anything is
+            pass  # the lines show what is wrong, if anything
         return None
 
     def _parse(self, data: bytes) -> pa.Table:
-        """The block's objects; their keys may be spelled in one way that is not the table's."""
+        """Parses the block's objects; their keys may have another spelling than the table, if all share it."""
         if self._ignore_extra:
-            if self._others.may_be_in(data):  # else such a key would be left out
+            if self._others.may_be_in(data):  # else the parser would skip such keys
                 self._learn_spelling(data)
             return parse_objects(data, self._parser_schema, "ignore")
         try:
@@ -157,24 +157,24 @@ class _JsonConverter:
             return parse_objects(data, self._parser_schema, "error")
 
     def _learn_spelling(self, data: bytes) -> bool:
-        """Asks for keys as a block has them; returns whether this differs. Raises pa.ArrowInvalid for a mix."""
-        found = parse_objects(data, self._types, "infer").combine_chunks()
-        objects = pa.StructArray.from_arrays([c.combine_chunks() for c in found.columns], fields=list(found.schema))
-        schema = pa.schema(spell_as_found(self._types, objects))
+        """Adopts the spelling of a block's keys; returns whether it is new. Raises pa.ArrowInvalid for a mix."""
+        table = parse_objects(data, self._types, "infer").combine_chunks()
+        objects = pa.StructArray.from_arrays([c.combine_chunks() for c in table.columns], fields=list(table.schema))
+        schema = pa.schema(spell_like_keys(self._types, objects))
         if schema == self._parser_schema:
             return False
         self._set_spelling(schema)
         return True
 
     def _has_extra(self, data: bytes) -> bool:
-        """Whether there is something in closed structs that they have no field for."""
-        found = parse_objects(data, self._parser_schema, "infer").schema
+        """Whether objects in closed structs have keys without a field."""
+        inferred = parse_objects(data, self._parser_schema, "infer").schema
         row = pa.field("row", pa.struct(list(self._schema)))
-        return _has_extra(pa.struct(list(found)), row, closed=False)
+        return _has_extra(pa.struct(list(inferred)), row, closed=False)
 
-    def _one_by_one(self, block: Block, row: int) -> pa.RecordBatch:
+    def _parse_lines(self, block: Block, row: int) -> pa.RecordBatch:
         lines = Lines(block, row, self._name, self._selection)
-        rows, malformed = lines.parse(self._unknown_key)
+        rows, malformed = lines.parse(self._find_unknown_key)
         columns = [_text_column(rows, field.name) for field in self._schema]
         try:
             text = pa.RecordBatch.from_arrays(columns, names=self._schema.names)
@@ -191,7 +191,7 @@ class _JsonConverter:
         )
         return batch
 
-    def _unknown_key(self, row: JsonObject) -> tuple[str, str] | None:
+    def _find_unknown_key(self, row: JsonObject) -> tuple[str, str] | None:
         for key in row:
             if key not in self._native:
                 return key, f"no column {key!r} in the table; there are: {', '.join(self._native)}"
@@ -211,21 +211,21 @@ def _has_closed(field: pa.Field) -> bool:
     return is_closed(field) or (t.is_struct(field.type) and any(map(_has_closed, field.type)))
 
 
-def _has_extra(found: pa.DataType, field: pa.Field, closed: bool) -> bool:
-    """Whether a type that was found has more than the field's, where that is closed."""
-    if t.is_list(field.type) and t.is_list(found):
-        return _has_extra(found.value_type, field.type.value_field, closed)
-    if not t.is_struct(field.type) or not t.is_struct(found):
+def _has_extra(inferred: pa.DataType, field: pa.Field, closed: bool) -> bool:
+    """Whether an inferred type has fields that ``field`` lacks, within closed structs."""
+    if t.is_list(field.type) and t.is_list(inferred):
+        return _has_extra(inferred.value_type, field.type.value_field, closed)
+    if not t.is_struct(field.type) or not t.is_struct(inferred):
         return False
     fields = {inner.name: inner for inner in field.type}
-    names = own_names([inner.name for inner in found], field.type)
+    names = own_names([inner.name for inner in inferred], field.type)
     return any(
         _has_extra(inner.type, fields[name], closed or is_closed(fields[name])) if name in fields else closed
-        for inner, name in zip(found, names, strict=True)
+        for inner, name in zip(inferred, names, strict=True)
     )
 
 
 def _has_only_strings(rows: list[JsonObject], name: str) -> bool:
-    """Whether a field holds strings alone: then asking for text makes the next block fast."""
+    """Whether a field has only strings: then the next block is fast if the parser is asked for text."""
     values = [value for row in rows if (value := row.get(name)) is not None]
     return bool(values) and all(isinstance(value, str) for value in values)

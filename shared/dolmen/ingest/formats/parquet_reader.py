@@ -49,51 +49,51 @@ def read(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None = No
 
 
 def _own_schema(file: parquet.ParquetFile, source: SourceFile) -> pa.Schema:
-    with _damage(source):
+    with _report_damage(source):
         return check_schema(file.schema_arrow, source.name, source.options.max_columns)
 
 
-def _damage(source: SourceFile) -> AbstractContextManager[None]:
-    return source.raising_damage("Parquet")
+def _report_damage(source: SourceFile) -> AbstractContextManager[None]:
+    return source.report_damage("Parquet")
 
 
 def _batches(file: parquet.ParquetFile, columns: list[str] | None, source: SourceFile) -> Iterator[pa.RecordBatch]:
-    """The rows, some row groups after the others.
+    """Yields the rows, a few row groups at a time, and counts them.
 
-    Where a column chunk or a page says that it has fewer values than its row group has rows, pyarrow's reader ends the
-    column there, or goes on in the next row group, without an error.
+    If a column chunk or a page states fewer values than its row group has rows, pyarrow ends the column there, or
+    goes on in the next row group, without an error.
     """
-    with _damage(source):
-        most, claimed = rows_at_once(file.schema_arrow, source.name), file.metadata.num_rows
+    with _report_damage(source):
+        max_rows, footer_rows = rows_at_once(file.schema_arrow, source.name), file.metadata.num_rows
         runs = list(_runs_of_groups(file.metadata))
         widths = _list_widths(file.schema, file.metadata.num_columns)
     total = sum(rows for _, rows in runs)
-    if claimed > total:  # it is 0 in files of some writers
+    if footer_rows > total:  # some writers leave 0 in it
         raise InputError(
-            f"file {source.name!r} is damaged: its footer says it has {claimed:,} rows, and its row groups have "
+            f"file {source.name!r} is damaged: its footer says it has {footer_rows:,} rows, and its row groups have "
             f"{total:,}: write it again"
         )
     for groups, rows in runs:
-        with _damage(source):
-            taken = max(_list_bytes(file.metadata, group, widths, source.name) for group in groups)
-            some = max(1, min(most, BYTES_AT_ONCE // max(1, taken)))
-            batches = file.iter_batches(some, row_groups=groups, columns=columns)
-        found = 0
+        with _report_damage(source):
+            row_bytes = max(_list_bytes(file.metadata, group, widths, source.name) for group in groups)
+            batch_rows = max(1, min(max_rows, BYTES_AT_ONCE // max(1, row_bytes)))
+            batches = file.iter_batches(batch_rows, row_groups=groups, columns=columns)
+        rows_read = 0
         while True:
-            with _damage(source):
+            with _report_damage(source):
                 batch = next(batches, None)
                 if batch is None:
                     break
-                batch.validate()  # its values are looked at when they are made to fit, which names their rows
-            found += batch.num_rows
-            if found > rows:
+                batch.validate()  # conform_file checks the values, and names their rows
+            rows_read += batch.num_rows
+            if rows_read > rows:
                 break
             yield batch
-        if found != rows:
+        if rows_read != rows:
             numbers = f"row group {groups[0]}" if len(groups) == 1 else f"row groups {groups[0]} to {groups[-1]}"
             raise InputError(
-                f"file {source.name!r} is damaged: by its footer there are {rows:,} rows in {numbers}, but its columns "
-                f"hold {'more' if found > rows else f'{found:,}'}: write it again"
+                f"file {source.name!r} is damaged: its footer says {rows:,} rows in {numbers}, but its columns "
+                f"hold {'more' if rows_read > rows else f'{rows_read:,}'}: write it again"
             )
 
 
@@ -101,7 +101,7 @@ _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4}
 
 
 def _list_widths(schema: parquet.ParquetSchema, columns: int) -> dict[int, int]:
-    """The bytes of memory that a value takes, NULL or not, of each column that is in a list or map."""
+    """The bytes of memory that a value or NULL takes, for each column in a list or map."""
     widths = {}
     for index in range(columns):
         column = schema.column(index)
@@ -112,29 +112,29 @@ def _list_widths(schema: parquet.ParquetSchema, columns: int) -> dict[int, int]:
 
 
 def _list_bytes(metadata: parquet.FileMetaData, group: int, widths: dict[int, int], name: str) -> int:
-    """The bytes of memory that the lists of a row take, on average of its row group. Raises LimitError."""
+    """The bytes of memory that the lists of a row take: the average of the row group. Raises LimitError."""
     row_group, size, packed = metadata.row_group(group), 0, 0
     largest, column = 0, ""
     for index, width in widths.items():
         chunk = row_group.column(index)
-        own = chunk.num_values * width
-        size, packed = size + own, packed + chunk.total_compressed_size
-        if own > largest:
-            largest, column = own, chunk.path_in_schema
+        column_bytes = chunk.num_values * width
+        size, packed = size + column_bytes, packed + chunk.total_compressed_size
+        if column_bytes > largest:
+            largest, column = column_bytes, chunk.path_in_schema
     check_lists(size, packed, row_group.num_rows, f"file {name!r}, row group {group}, column {column!r}")
     return int(size // max(1, row_group.num_rows))
 
 
 def _runs_of_groups(metadata: parquet.FileMetaData) -> Iterator[tuple[list[int], int]]:
-    """Consecutive row groups with at most the rows of a batch, or one that has more; and their number of rows."""
+    """Runs of row groups with at most ``BATCH_ROWS`` rows (or one larger group), and their number of rows."""
     groups, rows = list[int](), 0
     for group in range(metadata.num_row_groups):
-        own = metadata.row_group(group).num_rows
-        if groups and rows + own > BATCH_ROWS:
+        group_rows = metadata.row_group(group).num_rows
+        if groups and rows + group_rows > BATCH_ROWS:
             yield groups, rows
             groups, rows = [], 0
         groups.append(group)
-        rows += own
+        rows += group_rows
     if groups:
         yield groups, rows
 
@@ -142,7 +142,7 @@ def _runs_of_groups(metadata: parquet.FileMetaData) -> Iterator[tuple[list[int],
 @contextmanager
 def _open(source: SourceFile) -> Iterator[parquet.ParquetFile]:
     with source.seekable() as opened:
-        with _damage(source):
+        with _report_damage(source):
             file = parquet.ParquetFile(
                 opened,
                 pre_buffer=False,

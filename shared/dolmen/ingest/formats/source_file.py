@@ -1,4 +1,4 @@
-"""A file that rows are read from: how it is opened and read, what it may hold, and how its bad rows are reported."""
+"""A file of rows: how it is opened and read, its limits, and how its bad rows are reported."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from dolmen.format.schema import Schema
 from dolmen.format.types import Json
 
 CLOSED = {b"dolmen": b"closed"}
-"""Metadata of a field in whose structs nothing extra is skipped, whatever the options say."""
+"""Metadata of a field whose structs must not have extra fields, whatever the options say."""
 MAX_BYTES = 64 * GIB
 MAX_TEMPORARY_BYTES = 8 * GIB
 BLOCK_BYTES = 2 * MIB
@@ -65,15 +65,15 @@ class ReadOptions:
         timestamp_format: how times are written in text, beside ISO 8601, which is always understood: ``epoch_s``,
             ``epoch_ms``, ``epoch_us`` or a pattern (see ``cells``).
         extra: ``ignore``: columns, keys and struct fields that the table does not have are skipped.
-        null_lines: ``skip``: lines of JSON that say ``null`` are no rows, like blank ones.
-        max_bytes: what one file may hold once it is unpacked, bytes: a small file can unpack to terabytes.
-        max_temporary_bytes: the same for compressed Parquet and Arrow files, which are unpacked into a temporary file:
-            what fits the disk for these.
-        max_columns: the most columns that a file may have, fields in columns counted.
-        defaults: JSON forms of the values of columns that a file lacks, by name; NULL by default. In JSON lines each
-            row may lack others, so a key that is missing is NULL there.
-        placeholders: texts of CSV and TSV that are no values. A column with a mark (``mark_name``) in the schema is
-            NULL there, and its mark is not.
+        null_lines: ``skip``: lines of JSON with ``null`` are skipped like blank ones.
+        max_bytes: the most bytes of one unpacked file: a small file can unpack to terabytes.
+        max_temporary_bytes: the same for compressed Parquet and Arrow files, which are unpacked into a temporary file,
+            so it depends on the disk.
+        max_columns: the most columns of a file, with the fields in columns.
+        defaults: JSON values for columns that a file lacks, by name; NULL by default. In JSON lines each row may lack
+            other keys, so a missing key is NULL there.
+        placeholders: texts of CSV and TSV that are no values. Where a column with a mark (``mark_name``) in the schema
+            has one, the column is NULL and its mark is not.
 
     Raises:
         InputError: the delimiter or the time format is invalid.
@@ -100,7 +100,7 @@ class ReadOptions:
 
     @classmethod
     def of(cls, settings: IngestSettings, schema: Schema | None = None) -> ReadOptions:
-        """The options that a table's properties ask for, and defaults of ``schema`` for columns that a file lacks."""
+        """The options by a table's properties, with the defaults of ``schema`` for columns that a file lacks."""
         return cls(
             delimiter=settings.delimiter,
             header=settings.header,
@@ -137,12 +137,12 @@ class ByteStream(Protocol):
         """The next bytes, up to ``size``; empty only at the end."""
 
 
-class Decompressed:
+class UnpackedFile:
     """The bytes that a compressed file unpacks to, at most ``max_bytes``."""
 
     def __init__(self, file: BinaryIO, compression: Compression, name: str, max_bytes: int) -> None:
         self._compression, self._name = compression, name
-        self._max_bytes, self._left = max_bytes, max_bytes
+        self._max_bytes, self._remaining = max_bytes, max_bytes
         self._stream = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), compression)
 
     def read(self, size: int, /) -> bytes:
@@ -156,8 +156,8 @@ class Decompressed:
             if "Truncated" in str(error):
                 problem = f"is truncated: its {self._compression} data ends early; upload it again"
             raise InputError(f"file {self._name!r} {problem}") from error
-        self._left -= len(data)
-        if self._left < 0:
+        self._remaining -= len(data)
+        if self._remaining < 0:
             raise too_many_bytes(self._name, self._max_bytes)
         return data
 
@@ -169,8 +169,8 @@ def too_many_bytes(name: str, max_bytes: int) -> LimitError:
     )
 
 
-def _unpack(stream: Decompressed, target: BinaryIO, name: str) -> None:
-    """Writes all of a stream to a temporary file, and goes to its beginning."""
+def _unpack(stream: UnpackedFile, target: BinaryIO, name: str) -> None:
+    """Copies a stream to a temporary file, and rewinds it."""
     try:
         while data := stream.read(_COPIED_BYTES):
             target.write(data)
@@ -178,7 +178,7 @@ def _unpack(stream: Decompressed, target: BinaryIO, name: str) -> None:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
             raise
-        raise LimitError(  # it would not fit the next time either
+        raise LimitError(  # a retry would not fit either
             f"file {name!r} unpacks to more than there is room for in {gettempdir()}: drop it uncompressed, or in parts"
         ) from error
 
@@ -191,7 +191,7 @@ class _TextStream:
         self._ahead: bytes | None = None
 
     def read(self, size: int, /) -> bytes:
-        """The next bytes. Raises InputError if the content is plainly of another kind."""
+        """The next bytes. Raises InputError if the content is plainly of another format."""
         if self._ahead is None:
             self._ahead = self._start(size)
         if not self._ahead:
@@ -219,8 +219,8 @@ class Format:
     compression: Compression | None = None
 
     @property
-    def known(self) -> FileFormat:
-        """The entry of its kind in the table of formats."""
+    def traits(self) -> FileFormat:
+        """What holds for all files of this kind."""
         return FORMATS[self.kind]
 
 
@@ -242,21 +242,21 @@ class SourceFile:
 
     @property
     def delimiter(self) -> str:
-        """The delimiter of the options, or else that of the format."""
-        found = self.options.delimiter or self.format.known.delimiter
-        assert found is not None, self.format
-        return found
+        """The delimiter of the options, or else of the format."""
+        delimiter = self.options.delimiter or self.format.traits.delimiter
+        assert delimiter is not None, self.format
+        return delimiter
 
     @contextmanager
     def stream(self) -> Iterator[ByteStream]:
         """Opens the file for reading its uncompressed bytes from the beginning.
 
-        Several gzip members, Zstandard frames or bzip2 streams one after the other are one file, as their command-line
-        tools see it. Raises InputError, also from ``read``, for damaged data or more than ``options.max_bytes``.
+        Consecutive gzip members, Zstandard frames or bzip2 streams are one file, as for their command-line tools.
+        Raises InputError, also from ``read``, for damaged data or more than ``options.max_bytes``.
         """
         with self.open() as file:
             compression = self.format.compression
-            yield Decompressed(file, compression, self.name, self.options.max_bytes) if compression else file
+            yield UnpackedFile(file, compression, self.name, self.options.max_bytes) if compression else file
 
     @contextmanager
     def text(self) -> Iterator[ByteStream]:
@@ -273,12 +273,12 @@ class SourceFile:
                 yield file
                 return
             with TemporaryFile() as plain:
-                _unpack(Decompressed(file, compression, self.name, self.options.max_temporary_bytes), plain, self.name)
+                _unpack(UnpackedFile(file, compression, self.name, self.options.max_temporary_bytes), plain, self.name)
                 yield plain
 
     @contextmanager
-    def raising_damage(self, kind: str, *more: type[Exception]) -> Iterator[None]:
-        """Turns what pyarrow raises for damaged bytes, and the exceptions ``more``, into an InputError."""
+    def report_damage(self, kind: str, *more: type[Exception]) -> Iterator[None]:
+        """Turns pyarrow's exceptions for damaged bytes, and the exceptions ``more``, into an InputError."""
         try:
             yield
         except (pa.ArrowException, OSError, UnicodeDecodeError, *more) as error:
@@ -294,10 +294,10 @@ class BadRow:
     Args:
         reason: what is wrong, without the position.
         row: its 1-based number among the rows of the file, bad ones included.
-        line: the 1-based line of the file to look at; None where files have no lines.
-        column: the column to blame, if one is.
+        line: the 1-based line of the file with the problem; None if the format has no lines.
+        column: the column with the problem, if it is one column.
         text: the row's bytes in the file, without its line end; for a file that is not text, the row as a JSON object,
-            or None where JSON does not hold it.
+            or None if JSON cannot hold it.
     """
 
     reason: str
@@ -323,9 +323,9 @@ def good_rows(
     Args:
         count: the number of rows in the block.
         first_row: the 1-based number in the file of the block's first row.
-        convert: converts the rows from one index to before another one. Raises RowError for the first that is bad,
-            with its number in the file.
-        text: one row, as ``BadRow`` has it.
+        convert: converts the rows from one index up to another. Raises RowError for the first bad row, with its
+            number in the file.
+        text: returns one row, for ``BadRow.text``.
     """
     good: list[pa.RecordBatch] = []
     start, step = 0, count
@@ -348,7 +348,7 @@ def good_rows(
 
 
 class RowNumbers:
-    """Numbers the good rows of a file, from 1, between the bad ones, each of which is passed to ``on_bad_row``."""
+    """Numbers the good rows of a file, from 1, and passes each bad row to ``on_bad_row``; bad rows count, too."""
 
     def __init__(self, on_bad_row: OnBadRow | None) -> None:
         self._on_bad_row = on_bad_row
@@ -357,7 +357,7 @@ class RowNumbers:
 
     @property
     def for_reader(self) -> OnBadRow | None:
-        """The function that the reader calls with each row that it cannot read."""
+        """The function that the reader calls with each bad row."""
         return None if self._on_bad_row is None else self.add
 
     def add(self, bad: BadRow) -> None:

@@ -13,7 +13,7 @@ from dolmen.base.units import KIB, MIB
 from dolmen.errors import RowError
 
 MAX_RECORD_BYTES = 64 * MIB
-"""The longest record. Without a limit, one quote that is never closed would gather a whole file in memory."""
+"""The longest record. Without a limit, one unclosed quote would pull a whole file into memory."""
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _WINDOW_BYTES = 64 * KIB
@@ -27,24 +27,24 @@ class Block:
 
     data: bytes
     line: int
-    problem: Broken | None = None
-    """Why it is a single record that cannot be parsed."""
+    problem: BrokenRecord | None = None
+    """Why it cannot be parsed: then it is a single record."""
 
     def line_at(self, offset: int) -> int:
         """The line of the file that holds the byte at ``offset``."""
         return self.line + count_lines(self.data[:offset])
 
 
-class Broken(Exception):  # noqa: N818 - turned into a RowError as soon as its line is known
-    """A record cannot be cut off at ``offset``; ``ends``: it can be taken to end with the line of that byte."""
+class BrokenRecord(Exception):  # noqa: N818 - turned into a RowError as soon as its line is known
+    """A record is malformed at ``offset``; ``ends``: it may be cut off at the end of that line."""
 
     def __init__(self, offset: int, reason: str, *, ends: bool) -> None:
         self.offset, self.reason, self.ends = offset, reason, ends
 
 
 FindEnd: TypeAlias = Callable[[bytes, bool], int]
-"""Given some bytes from the start of a record, and whether they are the file's last, finds where the last whole record
-in them ends (0: there is none). Raises ``Broken`` when the FIRST record can never end."""
+"""Takes bytes from the start of a record, and whether they are the file's last. Returns the end of the last whole
+record in them (0: there is none). Raises ``BrokenRecord`` when the FIRST record can never end."""
 
 
 def count_lines(data: bytes) -> int:
@@ -72,7 +72,7 @@ def line_blocks(read: Callable[[int], bytes], name: str, block_bytes: int) -> It
 
 
 def skip_nulls(block: Block) -> Block:
-    """The block with blank lines instead of those that say ``null``."""
+    """The block with its ``null`` lines made blank."""
     return replace(block, data=_NULL_LINE.sub(b"", block.data)) if _NULL_LINE.search(block.data) else block
 
 
@@ -87,14 +87,14 @@ def blocks(
     block_bytes: int,
     lines_in: Callable[[bytes], int] = count_lines,
     *,
-    go_on: bool = False,
+    isolate_broken: bool = False,
 ) -> Iterator[Block]:
     """Cuts a stream into blocks of about ``block_bytes``; a byte order mark at its start is left out.
 
     Args:
         read: reads the next bytes of the file, up to a number; empty only at the end.
-        lines_in: how many line ends some bytes have, as this format understands them.
-        go_on: whether a broken record that can be taken to end with its line is a block of its own.
+        lines_in: counts the line ends in some bytes, by the rules of this format.
+        isolate_broken: whether a broken record that can end with its line is a block of its own.
 
     Raises RowError for a record that never ends, or is longer than ``MAX_RECORD_BYTES``.
     """
@@ -107,13 +107,13 @@ def blocks(
                 data += more
             data, first = data.removeprefix(_BYTE_ORDER_MARK), False
         pending += data
-        window = len(pending)  # how much is looked at: after a broken record little, then more and more
+        window = len(pending)  # bytes to search: few after a broken record, then more and more
         while pending:
             whole = window >= len(pending)
             try:
                 block = Block(pending[: find_end(pending if whole else pending[:window], last and whole)], line)
-            except Broken as broken:
-                if not (go_on and broken.ends):
+            except BrokenRecord as broken:
+                if not (isolate_broken and broken.ends):
                     raise RowError(broken.reason, file=name, line=line + lines_in(pending[: broken.offset])) from None
                 block = Block(pending[: _line_end(pending, broken.offset, last)], line, broken)
                 window, whole = _WINDOW_BYTES, False

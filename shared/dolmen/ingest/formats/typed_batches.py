@@ -1,7 +1,7 @@
-"""Files that know the types of their columns (Parquet, Arrow, Avro): their batches made to fit a table.
+"""Fits batches of files that know the types of their columns (Parquet, Arrow, Avro) to a table.
 
-Types stay, or are cast without loss to the declared ones (``dolmen.rows.write.casts``); text is never parsed, but times
-with a zone that Kafka Connect writes into Avro.
+Types stay, or are cast without loss to the declared ones (``dolmen.rows.write.casts``). Text is never parsed, except
+for the times with a zone that Kafka Connect writes into Avro.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyarrow import types as t
 
 from dolmen.errors import InputError, RowError, SchemaError
-from dolmen.format.schema import own_names, plain_type, storable
+from dolmen.format.schema import own_names, plain_type, stored_type
 from dolmen.format.types import Json
 from dolmen.ingest.formats.column_limits import check_columns, count_columns, rows_at_once
 from dolmen.ingest.formats.source_file import OnBadRow, SourceFile, good_rows, is_closed, too_many_bytes
@@ -28,30 +28,30 @@ _DECIMAL_DIGITS = {32: 9, 64: 18, 128: 38, 256: 76}
 
 
 def stored_schema(schema: pa.Schema, name: str) -> pa.Schema:
-    """The stored types of a file's columns; string where there is nothing but NULL. Raises SchemaError."""
+    """The stored types of a file's columns; string for the type null. Raises SchemaError."""
     fields = []
     for field in schema:
         try:
-            kind = storable(without_nulls(field.type))
+            kind = stored_type(replace_null_types(field.type))
             fields.append(pa.field(field.name, kind, field.nullable))
         except SchemaError as error:
             raise SchemaError(f"file {name!r}, column {field.name!r}: {error}", column=field.name) from None
     return pa.schema(fields)
 
 
-def without_nulls(kind: pa.DataType) -> pa.DataType:
-    """The type with strings where it says that there is nothing but NULL."""
+def replace_null_types(kind: pa.DataType) -> pa.DataType:
+    """Replaces the type null by string, at any depth."""
     if t.is_null(kind):
         return pa.string()
     if t.is_struct(kind):
-        return pa.struct([field.with_type(without_nulls(field.type)) for field in kind])
+        return pa.struct([field.with_type(replace_null_types(field.type)) for field in kind])
     if t.is_list(kind):
-        return pa.list_(kind.value_field.with_type(without_nulls(kind.value_type)))
+        return pa.list_(kind.value_field.with_type(replace_null_types(kind.value_type)))
     return kind
 
 
 def surveyed_schema(schema: pa.Schema, name: str) -> pa.Schema:
-    """The stored types of a file's columns, all nullable; those of type null stay so. Raises SchemaError."""
+    """The stored types of a file's columns, all nullable; the type null stays. Raises SchemaError."""
     typed = pa.schema([field for field in schema if not t.is_null(field.type)])
     kinds = {field.name: field.type for field in stored_schema(typed, name)}
     return pa.schema([pa.field(field.name, kinds.get(field.name, pa.null())) for field in schema])
@@ -111,7 +111,7 @@ def _check(field: pa.Field) -> None:
 
 
 def common_schema(source: pa.Schema, schema: pa.Schema, name: str) -> pa.Schema:
-    """The columns of a file, and the fields in them, that the table has. Raises SchemaError if it has none of them."""
+    """A file's columns, and the fields in them, without those the table lacks. Raises SchemaError if none remain."""
     kept = _common_fields(source, schema)
     if not kept:
         raise SchemaError(f"file {name!r}: no column is one of the table's; there are: {', '.join(schema.names)}")
@@ -139,16 +139,16 @@ def _common_type(source: pa.DataType, field: pa.Field) -> pa.DataType:
 
 
 def _check_size(batches: Iterator[pa.RecordBatch], name: str, max_bytes: int) -> Iterator[pa.RecordBatch]:
-    left = max_bytes
+    remaining = max_bytes
     for batch in batches:
-        left -= max(batch.nbytes, batch.num_rows)  # rows of nothing but NULL may take no bytes
-        if left < 0:
+        remaining -= max(batch.nbytes, batch.num_rows)  # rows of NULLs may take no bytes
+        if remaining < 0:
             raise too_many_bytes(name, max_bytes)
         yield batch
 
 
 def _slices(batches: Iterator[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
-    """The rows in batches of at most ``most``: dictionaries, runs and NULLs become values, which may take far more."""
+    """Cuts batches to at most ``most`` rows: the values of dictionaries, runs and NULLs may take far more memory."""
     for batch in batches:
         for start in range(0, batch.num_rows, most) if batch.num_rows > most else (0,):
             yield batch.slice(start, most)
@@ -162,7 +162,7 @@ def _good_batches(
     find: FindCast,
     on_bad_row: OnBadRow,
 ) -> list[pa.RecordBatch]:
-    """Returns the rows of a batch that fit, and reports the others."""
+    """Returns the rows of a batch that fit the schema, and reports the others."""
 
     def conform_part(start: int, stop: int) -> pa.RecordBatch:
         part = pa.RecordBatchReader.from_batches(batch.schema, [batch.slice(start, stop - start)])
@@ -183,7 +183,7 @@ def _good_batches(
 
 
 def json_of(row: pa.RecordBatch) -> bytes | None:
-    """One row as a JSON object, values as ``jsonl`` reads them; None if JSON does not hold one of them."""
+    """One row as a JSON object that ``jsonl`` can read; None if JSON cannot hold one of its values."""
     try:
         (values,) = row.to_pylist()
         return json.dumps(_plain(values), ensure_ascii=False).encode()

@@ -86,9 +86,9 @@ class KeySearch:
                 if rows is None:
                     yield group if self._filter_rows else replace(group, filter=None)
                     continue
-                picked = group.rows_at(rows.bitmap)
-                if len(picked):
-                    yield replace(group, filter=None).pick(picked, key_ids)  # the positions say which rows match
+                row_indexes = group.rows_at(rows.bitmap)
+                if len(row_indexes):
+                    yield replace(group, filter=None).pick(row_indexes, key_ids)  # the positions say which rows match
 
         def work(group: RowGroup, columns: RowGroupColumns) -> pa.RecordBatch | None:
             keep = row_mask(group, columns.read(group.tests))
@@ -111,8 +111,8 @@ class KeySearch:
         self, scan: ScanPlan, group: RowGroup, columns: RowGroupColumns, chosen: pa.Array, rows: FoundRows
     ) -> pa.RecordBatch:
         """The rows of a row group that the index found, without reading their keys."""
-        own = rows.keys[np.searchsorted(rows.positions, group.positions)]
-        keys = pa.array(own).take(chosen)
+        key_indexes = rows.keys[np.searchsorted(rows.positions, group.positions)]
+        keys = pa.array(key_indexes).take(chosen)
         arrays = columns.read(scan.output_ids - self._values.keys())
         output = [
             self._values[field.id].take(keys).cast(field.arrow_type)
@@ -124,11 +124,11 @@ class KeySearch:
 
     def _has_key(self, arrays: list[pa.Array]) -> Mask:
         """A mask of the rows that have one of the keys. Long keys are compared by their digests."""
-        found = np.zeros(len(arrays[0]), np.bool_)
+        has_key = np.zeros(len(arrays[0]), np.bool_)
         for start, keys in self.encoding.encode_blocks(arrays):
             at = np.minimum(np.searchsorted(self._encoded, keys), len(self._encoded) - 1)
-            found[start : start + len(keys)] = self._encoded[at] == keys
-        return found
+            has_key[start : start + len(keys)] = self._encoded[at] == keys
+        return has_key
 
 
 class Lookup:
@@ -152,32 +152,32 @@ class Lookup:
         """All rows with these keys, in any order. Raises CorruptionError."""
         with self._view.reading():
             if self._search is None:
-                nothing = plan(self._view, columns=self._columns, limit=0, with_commit_ts=self._with_commit_ts)
-                return nothing.schema.empty_table()
+                empty_plan = plan(self._view, columns=self._columns, limit=0, with_commit_ts=self._with_commit_ts)
+                return empty_plan.schema.empty_table()
             scan, found = self._search.plan()
             return pa.Table.from_batches(self._search.batches(scan, found), scan.schema)
 
 
 def existing_keys(view: View, keys: KeyRuns, newer_than: int, most: int) -> tuple[int, pa.Table | None]:
-    """The number of distinct keys that visible rows of a table have, and the values of at most ``most`` of them.
+    """The number of these keys that visible rows of a table have, and the values of at most ``most`` of them.
 
-    Rows of commits up to the timestamp ``newer_than`` have none of the keys.
+    Rows of commits up to the timestamp ``newer_than`` are known to have none of the keys.
     """
     entry = view.entry()
     names = [entry.schema.by_id[id_].name for id_ in entry.primary_key]
     count, found = 0, list[pa.RecordBatch]()
     for run in keys.runs():
-        there = _find(view, entry, names, run, newer_than)
-        new = int(np.count_nonzero(there))
-        if new and count < most:
-            found.append(run.values.take(pa.array(np.flatnonzero(there)[: most - count])))
-        count += new
+        is_found = _find_keys(view, entry, names, run, newer_than)
+        new_count = int(np.count_nonzero(is_found))
+        if new_count and count < most:
+            found.append(run.values.take(pa.array(np.flatnonzero(is_found)[: most - count])))
+        count += new_count
     return count, pa.Table.from_batches(found) if found else None
 
 
-def _find(view: View, entry: TableEntry, names: list[str], run: KeyRun, newer_than: int) -> Mask:
-    there = np.zeros(len(run.encoded), np.bool_)
-    listed = len(there) <= LISTED
+def _find_keys(view: View, entry: TableEntry, names: list[str], run: KeyRun, newer_than: int) -> Mask:
+    is_found = np.zeros(len(run.encoded), np.bool_)
+    listed = len(is_found) <= LISTED
     values = dict(zip(entry.primary_key, run.values.columns, strict=True))
     where = where_key_in(values, LISTED, ranges=_RANGES)
     search = KeySearch(view, run.encoded, values, where, names, filter_rows=listed, newer_than=newer_than)
@@ -185,8 +185,8 @@ def _find(view: View, entry: TableEntry, names: list[str], run: KeyRun, newer_th
     if scan.files:
         for batch in search.batches(scan, found):
             for _, keys in search.encoding.encode_blocks(batch.columns):
-                there[np.searchsorted(run.encoded, keys)] = True
-    return there
+                is_found[np.searchsorted(run.encoded, keys)] = True
+    return is_found
 
 
 def where_key_in(

@@ -76,7 +76,7 @@ def cache_key(blob: Blob | Vector) -> CacheKey:
 
 
 def blob_requests(blobs: Iterable[Blob | Vector]) -> list[BlobRequest]:
-    """The GETs that fetch these blobs; neighbours in one object come with one."""
+    """The GETs that fetch these blobs; one GET fetches neighbours in one object."""
     by_object: dict[str, set[Range]] = defaultdict(set)
     for blob in blobs:
         by_object[blob.object].add(Range(blob.offset, blob.offset + blob.length))
@@ -104,15 +104,15 @@ class BlobReader:
     def split(
         self, blobs: Iterable[Blob | Vector]
     ) -> tuple[dict[BlobKey, bytes], dict[BlobRequest, list[Blob | Vector]]]:
-        """The blobs that need no request, and the requests that fetch the others, each with its blobs."""
+        """Splits blobs into those that need no request, and the requests for the others, each with its blobs."""
         cached: dict[BlobKey, bytes] = {}
         by_object: dict[str, list[Blob | Vector]] = defaultdict(list)
         for key, blob in {blob_key(blob): blob for blob in blobs}.items():
-            own = self.pending and self.pending(blob.object, blob.offset, blob.length)
-            if not own:
-                own = self.context.cache.peek(cache_key(blob), partial(_check, blob))
-            if own:
-                cached[key] = own
+            body = self.pending and self.pending(blob.object, blob.offset, blob.length)
+            if not body:
+                body = self.context.cache.peek(cache_key(blob), partial(_check, blob))
+            if body:
+                cached[key] = body
             else:
                 by_object[blob.object].append(blob)
         return cached, {
@@ -156,8 +156,8 @@ class _KeysOfColumns:
 class KeysGathering:
     """Makes lookups of the keys of any number of tombstones of a table in bounded memory.
 
-    It collects keys up to a limit. Then it sorts the largest collection and drops duplicates; if much is left, that
-    becomes a lookup in a temporary file.
+    It collects keys up to a limit. Then it sorts the largest collection and drops duplicates. If the result is still
+    large, it becomes a lookup in a temporary file.
     """
 
     def __init__(self, schema: Schema) -> None:
@@ -238,7 +238,7 @@ def load_deletes(tombstones: Sequence[Tombstone], schema: Schema, reader: BlobRe
             some = alike[start : start + _INLINE_TOGETHER]
             counts = [len(each.values[0]) if each.values else 0 for each in some]
             keys.add(some, all_inline_keys(some), np.repeat(np.array([each.ts for each in some], np.int64), counts))
-    # What the cache has is taken before anything is fetched.
+    # Take cached content before the first fetch.
     missing: dict[BlobKey, list[Tombstone]] = defaultdict(list)
     lists: list[KeysTombstone] = []
     for tombstone in tombstones:
@@ -288,14 +288,14 @@ class VectorReader:
 
     def read(self, files: Sequence[DataFile]) -> dict[str, BitMap]:
         """The vectors of the files that have one, by the path of the file. Raises CorruptionError."""
-        found, requests = self.split(files)
+        bitmaps, requests = self.split(files)
         for some in self.context.runtime.map(self.fetch, requests):
-            found |= some
-        return found
+            bitmaps |= some
+        return bitmaps
 
     def split(self, files: Sequence[DataFile]) -> tuple[dict[str, BitMap], list[VectorRequest]]:
-        """The vectors that need no request, by the path of their file, and the requests that fetch the others."""
-        found: dict[str, BitMap] = {}
+        """Splits vectors into those that need no request, by path of the file, and the requests for the others."""
+        bitmaps: dict[str, BitMap] = {}
         missing: dict[BlobKey, list[tuple[DataFile, Vector]]] = defaultdict(list)
         for file in files:
             if file.vector is not None:
@@ -303,32 +303,32 @@ class VectorReader:
                 if bitmap is None:
                     missing[blob_key(file.vector)].append((file, file.vector))
                 else:
-                    found[file.path] = bitmap
+                    bitmaps[file.path] = bitmap
         cached, fetched = self.blobs.split(vector for some in missing.values() for _, vector in some)
         for key, body in cached.items():
-            found |= self._decode(missing[key], body)
+            bitmaps |= self._decode(missing[key], body)
         requests = [
             VectorRequest(request, {blob_key(blob): missing[blob_key(blob)] for blob in some})
             for request, some in fetched.items()
         ]
-        return found, requests
+        return bitmaps, requests
 
     def fetch(self, request: VectorRequest) -> dict[str, BitMap]:
         """Sends a request. Returns its vectors, by the path of their file. Raises CorruptionError."""
         body = self.blobs.get(request.request)
-        found: dict[str, BitMap] = {}
+        bitmaps: dict[str, BitMap] = {}
         blobs = [files[0][1] for files in request.files.values()]
-        for key, own in self.blobs.cut(request.request, blobs, body):
-            found |= self._decode(request.files[key], own)
-        return found
+        for key, blob_body in self.blobs.cut(request.request, blobs, body):
+            bitmaps |= self._decode(request.files[key], blob_body)
+        return bitmaps
 
     def _decode(self, files: list[tuple[DataFile, Vector]], body: bytes) -> dict[str, BitMap]:
-        found: dict[str, BitMap] = {}
+        bitmaps: dict[str, BitMap] = {}
         for file, vector in files:
             bitmap = decode_vector(body, vector, file.rows)
             self.context.cache.put(cache_key(vector), bitmap, vector.length)
-            found[file.path] = bitmap
-        return found
+            bitmaps[file.path] = bitmap
+        return bitmaps
 
 
 def vector_bytes(plan: FilePlan) -> int:
@@ -346,10 +346,10 @@ class ErasureMatcher:
     def of(cls, context: Context, entry: TableEntry, erasures: Iterable[Erasure]) -> ErasureMatcher | None:
         """The matcher of a table with this whole entry; None if no erasure reaches it."""
         bare = msgspec.structs.replace(entry, tombstones=(), segments=(), files=())
-        erased = with_erasures(bare, erasures, context.segments)
-        if not erased.tombstones:
+        entry = with_erasures(bare, erasures, context.segments)
+        if not entry.tombstones:
             return None
-        return cls(erased, load_deletes(erased.tombstones, erased.schema, BlobReader(context)))
+        return cls(entry, load_deletes(entry.tombstones, entry.schema, BlobReader(context)))
 
     @property
     def columns(self) -> frozenset[int]:
@@ -384,6 +384,6 @@ class ErasedRowsFilter:
         for batch in batches:
             columns = {ids[name]: column for name, column in zip(batch.schema.names, batch.columns, strict=True)}
             mask = self.matcher.mask(columns, batch.num_rows)
-            found = int(np.count_nonzero(mask))
-            self.count += found
-            yield batch.filter(to_boolean_array(~mask)) if found and self.leave_out else batch
+            matched_rows = int(np.count_nonzero(mask))
+            self.count += matched_rows
+            yield batch.filter(to_boolean_array(~mask)) if matched_rows and self.leave_out else batch

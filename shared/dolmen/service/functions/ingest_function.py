@@ -140,7 +140,7 @@ class _IngestEvent:
         """Whether so many messages wait that all drops go to a job; False if their number is not known."""
         jobs, queue = self._settings.jobs, self._resources.backlog_queue
         try:
-            return jobs is not None and queue is not None and queue.waiting() > (jobs.backlog or 0)
+            return jobs is not None and queue is not None and queue.count_waiting() > (jobs.backlog or 0)
         except Error as error:
             self._counts["QueueErrors"] += 1
             self._logger.error("backlog unknown", **error_fields(error))

@@ -29,8 +29,8 @@ from dolmen.maintenance.round import (
     Done,
     GcRequest,
     StepFailure,
-    changed_anything,
     facts_of,
+    has_changed_anything,
     measures_of_collection,
     measures_of_debt,
     measures_of_round,
@@ -68,7 +68,7 @@ def compact_event(resources: FunctionResources, event: Any, invocation: Invocati
             logger.error(f"{ended.step} failed", table=ended.table, **error_fields(ended.error))
             return
         about = {"table": ended.table} if ended.table else {}
-        log = logger.info if changed_anything(ended.result) else logger.debug
+        log = logger.info if has_changed_anything(ended.result) else logger.debug
         log(ended.step, **about, seconds=round(ended.seconds, 3), **facts_of(ended.result))
 
     done = database.maintain(

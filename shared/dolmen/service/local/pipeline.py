@@ -18,8 +18,8 @@ from dolmen.errors import Error, InputError, ObjectNotFoundError
 from dolmen.ingest.announcements import DIRECTORY_BUCKET, Drop, write_notification, write_record
 from dolmen.ingest.landing import is_temporary
 from dolmen.ingest.pipeline_health import look_at_queue, look_at_rejects
-from dolmen.ingest.queues import DirectoryQueue, FileWatch, Letter, Stamp, letter_id, list_files, write_whole
-from dolmen.maintenance.health.health import Pipeline, QueuePlace
+from dolmen.ingest.queues import DirectoryQueue, FileWatch, Letter, Stamp, letter_id, list_files, write_atomically
+from dolmen.maintenance.health.health import Pipeline, QueueHealth
 from dolmen.maintenance.health.page import draw_page
 from dolmen.service.local.local_functions import LocalFunction, Schedule, functions_directory
 from dolmen.service.local.page_server import PageServer
@@ -87,7 +87,7 @@ class LandingDirectory:
             for name, stamp in list_files(self._root)
             if not is_temporary(name) and self._announced.get(name) != stamp
         }
-        complete = self._watch.unchanged(now)
+        complete = self._watch.find_unchanged(now)
         self.has_incomplete = len(complete) < len(now)
         for name in complete:
             self._announced[name] = now[name]
@@ -121,7 +121,7 @@ class LandingDirectory:
                     continue  # a last line that a crash cut off
                 if present.get(name) == tuple(stamp):
                     finished[name] = present[name]
-        write_whole(self._log, "".join(json.dumps([name, *stamp]) + "\n" for name, stamp in finished.items()))
+        write_atomically(self._log, "".join(json.dumps([name, *stamp]) + "\n" for name, stamp in finished.items()))
         return finished
 
 
@@ -163,14 +163,14 @@ class LocalHealthPage:
         deletes = look_at_queue("delete requests", str(layout.queue), runtime)
         return Pipeline(look_at_rejects(str(layout.rejected), runtime), (self._drops(), deletes))
 
-    def _drops(self) -> QueuePlace:
+    def _drops(self) -> QueueHealth:
         """Files of the landing directory are not messages: only those that were given up count."""
         layout = self._layout
         try:
             dead = sum(1 for _ in layout.dead_letters.glob("ingest-*.json"))
         except OSError as error:
-            return QueuePlace("drops", str(layout.landing), problem=f"{type(error).__name__}: {error}")
-        return QueuePlace("drops", str(layout.landing), dead=dead, dead_letters=str(layout.dead_letters))
+            return QueueHealth("drops", str(layout.landing), problem=f"{type(error).__name__}: {error}")
+        return QueueHealth("drops", str(layout.landing), dead=dead, dead_letters=str(layout.dead_letters))
 
 
 def run_local(
@@ -290,7 +290,7 @@ class _Line:
         about = {"name": letter.name, "reason": reason, "tries": letter.tries, "message_id": letter.id}
         text = json.dumps({"function": self.function.name, **about, "body": letter.body}, indent=2, ensure_ascii=False)
         path = self.layout.dead_letters / f"{self.function.name}-{letter.id}.json"
-        write_whole(path, text + "\n")
+        write_atomically(path, text + "\n")
         self.on_event(LocalEvent(self.function.name, "given up", logging.ERROR, about | {"dead_letter": str(path)}))
 
 

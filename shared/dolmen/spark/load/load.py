@@ -62,7 +62,7 @@ from dolmen.spark.sessions import check_database, check_session
 from dolmen.spark.tasks import collect_objects, collect_rows, map_in_tasks, worker_url
 from dolmen.spark.write.write_tasks import begin_uploads, collect_keeping_alive, encode_entry
 from dolmen.transactions.transaction import Transaction, unit_of
-from dolmen.transactions.unit_of_work import Commit, leaves_out_erased
+from dolmen.transactions.unit_of_work import Commit, must_leave_out_erased
 
 MAX_FILES, MAX_BYTES = 1000, 8 * GIB
 """The most files and bytes of one batch, which is one commit. A larger one is clustered better, and costs more when it
@@ -356,7 +356,7 @@ class _Loading:
         """Adds the rows of all files that tasks can read; returns the ids of these."""
         work = _Work(self._session, transaction, table, ingestions[0])
         # The core takes files with rows that were erased since the files were dropped.
-        every = leaves_out_erased(unit_of(transaction).entry(table))
+        every = must_leave_out_erased(unit_of(transaction).entry(table))
         to_read = [
             each for each in ingestions if ErasedRows.of(transaction, table, each.drop.dropped_us, every=every) is None
         ]

@@ -38,7 +38,7 @@ from dolmen.errors import CorruptionError, Error
 from dolmen.format.entries import DataFile
 from dolmen.predicate.ast import And, Compare, Constant, In, IsNull, Like, Literal, Not, Or, Predicate, Term, Truth
 from dolmen.predicate.ast import Column as ColumnOf
-from dolmen.predicate.domains import HOLDS, Domain, Op, domain_of, fit, grid, into, join, order, plain_of, rounds_to
+from dolmen.predicate.domains import HOLDS, Domain, Op, convert, domain_of, fit, grid, join, order, plain_of, rounds_to
 from dolmen.predicate.like import pattern
 from dolmen.rows.scan.row_groups import FilePlan
 from dolmen.spark.spark_types import spark_type, to_frame
@@ -287,7 +287,7 @@ def _compare_value(op: Op, left: Column, own: pa.DataType, value: Any, of: pa.Da
     domain = join(domain_of(own), domain_of(of))
     if domain is None:
         raise Unsupported(f"a column of type {own} is compared with a value of type {of}")
-    value = into(value, domain_of(of), domain)
+    value = convert(value, domain_of(of), domain)
     if domain is Domain.TIME:
         raise Unsupported("times of day are compared")
     if domain.is_float:

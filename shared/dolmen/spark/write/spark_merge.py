@@ -113,7 +113,7 @@ def merge(
     unchanged = UnchangedSince.of(since, force)
     clauses = Clauses.of(when_matched, when_not_matched, when_not_matched_by_source)
     entry = context_of(table).segments.whole(context_of(table).head.refresh().manifest.table(table.name))
-    fields, clauses = key_fields(entry, on), clauses.named_as(entry.schema)
+    fields, clauses = key_fields(entry, on), clauses.with_names_of(entry.schema)
     frame = match_names(frame, entry.schema)
     names = [field.name for field in fields]
     own = [field.name for field in entry.schema.fields]
