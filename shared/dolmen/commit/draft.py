@@ -24,6 +24,7 @@ from dolmen.format.manifest import (
     Segment,
     TableEffect,
     TableEntry,
+    references,
 )
 
 CARRIED = {
@@ -160,7 +161,7 @@ class Draft:
     def release_all_of(self, entry: TableEntry) -> None:
         """Releases everything that a table reaches; objects that only segments name go with their segments."""
         segments = {segment.object: _without_values(segment) for segment in entry.segments}
-        self._objects |= entry.objects() - segments.keys()
+        self._objects |= set(references(entry)) - segments.keys()
         self._trees |= segments
 
     def put_tag(self, name: str, tag: Tag | None) -> None:

@@ -17,8 +17,7 @@ from dolmen.entries.segments.live import LiveFiles
 from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.errors import CorruptionError
 from dolmen.format.layout import SEGMENTS, parse_manifest_key
-from dolmen.format.manifest import Manifest, Released, Segment, TableEntry
-from dolmen.format.references import references
+from dolmen.format.manifest import Manifest, Released, Segment, TableEntry, references
 from dolmen.maintenance.gc.deletion import BATCH, KeySet, ObjectDeleter, released_since
 from dolmen.store.base import ObjectInfo, ObjectStore
 

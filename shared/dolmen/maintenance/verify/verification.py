@@ -30,10 +30,9 @@ from dolmen.errors import (
     VersionExpiredError,
     VersionNotFoundError,
 )
-from dolmen.format.entries import DataFile, Overlay, Tombstone, Vector
+from dolmen.format.entries import DataFile, Vector
 from dolmen.format.layout import POINTER, file_label
-from dolmen.format.manifest import HistoryEntry, Manifest, Segment, SegmentKind, TableEntry
-from dolmen.format.references import references
+from dolmen.format.manifest import HistoryEntry, Manifest, Segment, SegmentKind, TableEntry, references
 from dolmen.maintenance.erasures.receipts import check_erasures
 from dolmen.maintenance.gc.mark import manifest_keys
 from dolmen.maintenance.verify.chain import (
@@ -322,7 +321,7 @@ class _Verification:
             if isinstance(entry, TableEntry):
                 for segment in entry.segments:
                     self._reference_tree(segment, versions)
-            for key in references(entry) if isinstance(entry, TableEntry | DataFile | Overlay | Tombstone) else ():
+            for key in references(entry):
                 self._references.add(key, versions, need="known")
 
     # ---- contents
