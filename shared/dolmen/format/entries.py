@@ -107,9 +107,7 @@ class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def newer_pair(self, applied_through: int, vector: Vector | None) -> bool:
         """Whether this pair may replace the file's: a pair is only ever replaced by a strictly greater one."""
-        cardinality = vector.cardinality if vector else 0
-        own = self.vector.cardinality if self.vector else 0
-        return (applied_through, cardinality) > (self.applied_through, own)
+        return _pair(applied_through, vector) > pair_of(self)
 
 
 class Overlay(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -119,6 +117,15 @@ class Overlay(msgspec.Struct, frozen=True, omit_defaults=True):
     applied_through: int
     vector: Vector | None = None
     erasing: int = 0
+
+
+def pair_of(file: DataFile | Overlay) -> tuple[int, int]:
+    """A pair's order: the greater one of two pairs of a file is newer."""
+    return _pair(file.applied_through, file.vector)
+
+
+def _pair(applied_through: int, vector: Vector | None) -> tuple[int, int]:
+    return applied_through, vector.cardinality if vector else 0
 
 
 def least_erasing(timestamps: Iterable[int]) -> int:

@@ -17,7 +17,7 @@ from dolmen.base.runtime import never
 from dolmen.commit.head import Context
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import MergeSegments
-from dolmen.entries.segments.live import LiveFiles, pair_of
+from dolmen.entries.segments.live import LiveFiles, newest_pairs
 from dolmen.entries.segments.segment_reader import Uuids
 from dolmen.format.entries import Overlay
 from dolmen.format.layout import segment_key
@@ -204,7 +204,8 @@ def _files(context: Context, name: str, entry: TableEntry, erase_through: int) -
     folded = {uuid for uuid, home in homes.items() if home in chosen}
     others = homes.keys() - folded
     outputs += _encode(context, "removed", sorted(uuid for uuid in spilled_removed if uuid in others), None)
-    outputs += _encode(context, "overlays", _greatest(o for o in spilled_overlays if o.file in others), None)
+    newest = newest_pairs(overlay for overlay in spilled_overlays if overlay.file in others)
+    outputs += _encode(context, "overlays", newest.values(), None)
     return Merge(
         name,
         entry.uuid,
@@ -233,10 +234,3 @@ def _homes(live: LiveFiles, uuids: Collection[str]) -> dict[str, str]:
             _, which = part.table.find(names)
             homes.update((names.names[index], part.segment.object) for index in which.tolist())
     return homes
-
-
-def _greatest(overlays: Iterable[Overlay]) -> list[Overlay]:
-    best: dict[str, Overlay] = {}
-    for overlay in overlays:
-        best[overlay.file] = max(best.get(overlay.file, overlay), overlay, key=pair_of)
-    return list(best.values())
