@@ -9,7 +9,7 @@ import msgspec
 
 from dolmen.entries.segments.erasures_in_force import least_held
 from dolmen.entries.segments.segment_reader import SegmentReader, listed_erasures
-from dolmen.errors import ConflictError, VersionExpiredError
+from dolmen.errors import ConflictError
 from dolmen.format.layout import FORMAT_VERSION, Cursor, Tag
 from dolmen.format.manifest import (
     HISTORY_LENGTH,
@@ -178,11 +178,6 @@ class Draft:
         """The erasures of later timestamps, oldest first, including those of this commit."""
         spilled = [segment for segment in self.own_segments if segment.kind == "erasures"]
         return listed_erasures(spilled, self.erasures, self.segments, ts)
-
-    def check_kept(self, version: int) -> None:
-        """Raises VersionExpiredError if objects of a version may be deleted when this draft lands."""
-        if not self.base.is_kept(version):
-            raise VersionExpiredError(f"version {version} has expired: the oldest kept is {self.base.horizon}")
 
     def finish(
         self,

@@ -11,7 +11,14 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from dolmen.base import arguments
-from dolmen.errors import CorruptionError, Error, InputError, TableNotFoundError, UnsupportedFormatError
+from dolmen.errors import (
+    CorruptionError,
+    Error,
+    InputError,
+    TableNotFoundError,
+    UnsupportedFormatError,
+    VersionExpiredError,
+)
 from dolmen.format.entries import (
     Blob,
     ColumnStats,
@@ -400,9 +407,14 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         """Key of a version's manifest if a tag names the version."""
         return next((tag.manifest for tag in self.tags.values() if tag.version == version), None)
 
-    def is_kept(self, version: int) -> bool:
-        """Whether a version may be read: it has not expired, or a tag keeps it."""
-        return version >= self.horizon or self.tagged(version) is not None
+    def is_kept(self, version: int, *, by_tag: bool = True) -> bool:
+        """Whether a version may be read: it has not expired, or a tag keeps it. Version 0 expires with version 1."""
+        return max(version, 1) >= self.horizon or (by_tag and self.tagged(version) is not None)
+
+    def check_kept(self, version: int, *, by_tag: bool = True) -> None:
+        """Raises VersionExpiredError if a version is not kept: its objects may be missing."""
+        if not self.is_kept(version, by_tag=by_tag):
+            raise VersionExpiredError(f"version {max(version, 1)} has expired: the oldest kept is {self.horizon}")
 
     def as_history(self) -> HistoryEntry:
         """This commit as an entry in the history of later manifests."""

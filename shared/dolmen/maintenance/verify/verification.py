@@ -173,10 +173,9 @@ class _Verification:
     def _read_version(self, newest: Manifest, kept: dict[int, HistoryEntry], version: int) -> Manifest | None:
         if not 1 <= version <= newest.version:
             raise VersionNotFoundError(f"no version {version}: the newest is {newest.version}")
+        newest.check_kept(version)
         if key := newest.tagged(version):
             return read_manifest(self._context, key, version, self._log)
-        if version < newest.horizon:
-            raise VersionExpiredError(f"version {version} has expired: the oldest kept is {newest.horizon}")
         entry = kept.get(version)
         return read_manifest(self._context, entry.manifest, version, self._log) if entry else None
 
