@@ -242,7 +242,7 @@ class S3Store:
                     key = found["Key"][len(self._root) :]
                     if found["IsLatest"] and key > start_after:
                         version = found.get("VersionId") or _NO_VERSION
-                        changed_us = int(found["LastModified"].timestamp() * SECOND_US)
+                        changed_us = _microseconds(found["LastModified"])
                         info = ObjectInfo(key, found["Size"], found["ETag"], changed_us)
                         yield info, None if version == _NO_VERSION else version
         except InputError as error:
@@ -257,7 +257,7 @@ class S3Store:
             for found in page.get("Versions", ()):
                 if "IsLatest" not in found or "LastModified" not in found:
                     raise InputError(f"{self.url}: the server does not say which versions are the newest")
-                changed_us = int(found["LastModified"].timestamp() * SECOND_US)
+                changed_us = _microseconds(found["LastModified"])
                 info = ObjectInfo(found["Key"], found.get("Size", 0), found.get("ETag", ""), changed_us)
                 yield info, found["IsLatest"]
 
@@ -331,7 +331,7 @@ class S3Store:
 
 
 def _microseconds(moment: Any) -> int:
-    return int(moment.timestamp()) * SECOND_US  # S3 gives whole seconds
+    return int(moment.timestamp()) * SECOND_US  # S3 gives whole seconds; some servers list fractions, but HEAD has none
 
 
 class S3Output(ObjectOutput):
