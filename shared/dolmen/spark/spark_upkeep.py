@@ -33,8 +33,8 @@ from dolmen.spark.tasks import (
     raising_dolmen_errors,
     run_numbered,
     snapshot_in_task,
-    worker_url,
 )
+from dolmen.store import portable_url
 
 _MARKED = "part INT, piece INT, pieces INT, probe BIGINT, codes BINARY"
 _COLUMNS = pa.schema(
@@ -75,7 +75,7 @@ def gc(
     check_session(spark)
     context = context_of(check_database(database))
     dry_run, full = arguments.flag("dry_run", dry_run), arguments.flag("full", full)
-    marker = SparkMarker(spark, worker_url(context.store), context)
+    marker = SparkMarker(spark, portable_url(context.store), context)
     return collect(context, dry_run=dry_run, deadline=deadline, settings=settings, full=full, marker=marker)
 
 
@@ -241,7 +241,7 @@ class IndexTask:
 class _IndexRun:
     def __init__(self, spark: SparkSession, context: Context, name: str, progress: Callable[[Indexed], None]) -> None:
         self._spark, self._context, self._name, self._progress = spark, context, name, progress
-        self._url = worker_url(context.store)
+        self._url = portable_url(context.store)
         self._at_once = max(1, spark.sparkContext.defaultParallelism)
         self._files = self._entries = self._commits = 0
         self._tried: set[str] = set()
