@@ -181,7 +181,7 @@ UPKEEP: tuple[Mutation, ...] = (
     mutation(
         "the mark forgets deletion vectors",
         "one registry of all fields that hold references",
-        "format/references.py",
+        "format/manifest.py",
         '    DataFile: ("vector",),\n',
         "",
     ),

@@ -22,14 +22,13 @@ from dolmen.errors import AdoptionError, InputError, ObjectNotFoundError, Schema
 from dolmen.format.entries import Bounds, ColumnStats, column_stats
 from dolmen.format.layout import OWN_SCHEME, AdoptedPath, ColumnsBy, key_problem
 from dolmen.format.parquet_footer import JULIAN, julian_leaves
-from dolmen.format.schema import Field, field_id, is_nested
+from dolmen.format.schema import Field, field_id, is_nested, leaf_count
 from dolmen.rows.scan.data_objects import (
     AdoptedColumn,
     DataFileFooter,
     FileColumn,
     adopted_column,
     check_same_kind,
-    leaf_count,
     microseconds_per_unit,
 )
 from dolmen.store.base import FILE, SCHEMES, ObjectInfo, ObjectStore, own_name, scheme_of

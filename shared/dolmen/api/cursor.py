@@ -108,9 +108,10 @@ class ChangeCursor:
             3
         """
         until, newest = self.until, self._context.head.newest().manifest
-        if self.version < newest.horizon > 1 and not newest.is_kept(self.version):
-            reason = f"version {max(self.version, 1)} has expired: the oldest kept is {newest.horizon}"
-            raise self._ended_error(VersionExpiredError(reason))
+        try:
+            newest.check_kept(self.version)
+        except VersionExpiredError as error:
+            raise self._ended_error(error) from None
         return self._move(until)
 
     def reset(self, version: int | None = None) -> Commit:

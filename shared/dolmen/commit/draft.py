@@ -9,7 +9,7 @@ import msgspec
 
 from dolmen.entries.segments.erasures_in_force import least_erasure
 from dolmen.entries.segments.segment_reader import SegmentReader, listed_erasures
-from dolmen.errors import ConflictError, VersionExpiredError
+from dolmen.errors import ConflictError
 from dolmen.format.layout import FORMAT_VERSION, Cursor, Tag
 from dolmen.format.manifest import (
     HISTORY_LENGTH,
@@ -24,6 +24,7 @@ from dolmen.format.manifest import (
     Segment,
     TableEffect,
     TableEntry,
+    references,
 )
 
 CARRIED = {
@@ -160,7 +161,7 @@ class Draft:
     def release_all_of(self, entry: TableEntry) -> None:
         """Releases everything that a table reaches; objects that only segments name go with their segments."""
         segments = {segment.object: _without_values(segment) for segment in entry.segments}
-        self._objects |= entry.objects() - segments.keys()
+        self._objects |= set(references(entry)) - segments.keys()
         self._trees |= segments
 
     def put_tag(self, name: str, tag: Tag | None) -> None:
@@ -177,11 +178,6 @@ class Draft:
         """The erasures of later timestamps, oldest first, including those of this commit."""
         spilled = [segment for segment in self.own_segments if segment.kind == "erasures"]
         return listed_erasures(spilled, self.erasures, self.segments, ts)
-
-    def check_kept(self, version: int) -> None:
-        """Raises VersionExpiredError if objects of a version may be deleted when this draft lands."""
-        if not self.base.is_kept(version):
-            raise VersionExpiredError(f"version {version} has expired: the oldest kept is {self.base.horizon}")
 
     def finish(
         self,

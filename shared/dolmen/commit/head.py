@@ -18,7 +18,7 @@ import msgspec
 from dolmen.base.runtime import POINTER_READ, Instant, Runtime, Signal, attempts, shared_runtime
 from dolmen.base.units import DAY_US, SECOND_US
 from dolmen.entries.segments.segment_reader import SegmentReader
-from dolmen.errors import ClockError, CorruptionError, ObjectNotFoundError, VersionExpiredError
+from dolmen.errors import ClockError, CorruptionError, ObjectNotFoundError
 from dolmen.format.layout import POINTER, Pointer, Turn, manifest_key
 from dolmen.format.manifest import EMPTY, HistoryEntry, Manifest
 from dolmen.store import open_store, portable_url
@@ -251,8 +251,7 @@ class Head:
         newest = self.refresh().manifest
         end = version if last is None else min(last, newest.horizon)
         for each in range(version, end + 1):
-            if not newest.is_kept(each):
-                raise VersionExpiredError(f"version {each} has expired: the oldest kept is {newest.horizon}")
+            newest.check_kept(each)
 
     def _remember(self, base: Base, at: float) -> Base:
         if self.cached is None or base.manifest.version >= self.cached.manifest.version:  # else a thread was faster
@@ -262,6 +261,14 @@ class Head:
     def read_manifest(self, key: str) -> Manifest:
         """Reads a manifest. Raises ObjectNotFoundError, CorruptionError, UnsupportedFormatError."""
         return Manifest.decode(self.store.get(key).body, key)
+
+    def read_kept(self, key: str, version: int) -> Manifest:
+        """Reads the manifest of a version that was kept. Raises VersionExpiredError if it has expired since."""
+        try:
+            return self.read_manifest(key)
+        except ObjectNotFoundError:
+            self.check_kept(version)
+            raise CorruptionError(key, "the manifest is missing") from None
 
     def advance(self, base: Base) -> None:
         """Records a version that this process committed itself."""

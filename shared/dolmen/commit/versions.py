@@ -10,7 +10,6 @@ from dolmen.commit.head import Base, Head, commit_of
 from dolmen.errors import (
     CorruptionError,
     DatabaseNotFoundError,
-    ObjectNotFoundError,
     TagNotFoundError,
     UnsettledTimestampError,
     VersionExpiredError,
@@ -59,10 +58,9 @@ def manifest_at_version(head: Head, newest: Manifest, version: int) -> Manifest:
     _check_exists(head, newest)
     if not 1 <= version <= newest.version:
         raise VersionNotFoundError(f"no version {version}: the newest is {newest.version}")
-    if version < newest.horizon:
-        if key := newest.tagged_manifest(version):
-            return read_tagged(head, version, key)
-        raise VersionExpiredError(f"version {version} has expired: the oldest kept is {newest.horizon}")
+    newest.check_kept(version)
+    if version < newest.horizon and (key := newest.tagged_manifest(version)):
+        return head.read_kept(key, version)
     if version == newest.version:
         return newest
     if entry := commit_of(head, newest, version):
@@ -80,16 +78,7 @@ def manifest_at_tag(head: Head, newest: Manifest, name: str) -> Manifest:
     tag = newest.tags.get(name)
     if tag is None:
         raise TagNotFoundError(f"no tag {name!r}; tags: {', '.join(sorted(newest.tags)) or 'none'}")
-    return newest if tag.version == newest.version else read_tagged(head, tag.version, tag.manifest)
-
-
-def read_tagged(head: Head, version: int, key: str) -> Manifest:
-    """Reads the manifest of a version that a tag keeps."""
-    try:
-        return head.read_manifest(key)
-    except ObjectNotFoundError:
-        head.check_kept(version)
-        raise CorruptionError(key, "the manifest is missing, though a tag names it") from None
+    return newest if tag.version == newest.version else head.read_kept(tag.manifest, tag.version)
 
 
 def manifest_at_time(
@@ -142,11 +131,7 @@ def _spilled_history(head: Head, newest: Manifest, timestamp_us: int) -> Iterato
 
 def manifest_of(head: Head, entry: HistoryEntry) -> Manifest:
     """Reads the manifest of a version that a later version names. Raises VersionExpiredError."""
-    try:
-        manifest = head.read_manifest(entry.manifest)
-    except ObjectNotFoundError:
-        head.check_kept(entry.version)
-        raise CorruptionError(entry.manifest, "the manifest is missing") from None
+    manifest = head.read_kept(entry.manifest, entry.version)
     if not manifest.as_history().is_same_commit(entry):
         raise CorruptionError(
             entry.manifest, f"it is of commit {manifest.commit_id}, but later versions name {entry.commit_id} there"

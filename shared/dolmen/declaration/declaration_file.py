@@ -43,7 +43,7 @@ from dolmen.format.schema import MAX_DEPTH, Field, Schema, is_nested, stored_typ
 from dolmen.format.types import TYPES, Json, from_json, short_type, type_of
 from dolmen.predicate.constants import scalar_from_text
 from dolmen.predicate.domains import Domain, domain_of
-from dolmen.predicate.text import plain_text
+from dolmen.predicate.text import plain_text, quote_name
 from dolmen.transactions.keys import check_key, check_sortable
 from dolmen.transactions.transaction_table import default_json
 
@@ -432,7 +432,7 @@ def type_text(arrow_type: pa.DataType) -> str:
 
 
 def _quoted(name: str) -> str:
-    return name if name.isidentifier() else '"' + name.replace('"', '""') + '"'
+    return name if name.isidentifier() else quote_name(name)
 
 
 _FORMS = {

@@ -112,9 +112,7 @@ class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def is_older_than(self, applied_through: int, vector: Vector | None) -> bool:
         """Whether the file's pair is less than this one, which may then replace it. A pair never gets less."""
-        cardinality = vector.cardinality if vector else 0
-        own = self.vector.cardinality if self.vector else 0
-        return (applied_through, cardinality) > (self.applied_through, own)
+        return pair_of(self) < _pair(applied_through, vector)
 
 
 class Overlay(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -124,6 +122,15 @@ class Overlay(msgspec.Struct, frozen=True, omit_defaults=True):
     applied_through: int
     vector: Vector | None = None
     erasing: int = 0
+
+
+def pair_of(file: DataFile | Overlay) -> tuple[int, int]:
+    """A pair's order: the greater one of two pairs of a file is newer."""
+    return _pair(file.applied_through, file.vector)
+
+
+def _pair(applied_through: int, vector: Vector | None) -> tuple[int, int]:
+    return applied_through, vector.cardinality if vector else 0
 
 
 def least_erasing(timestamps: Iterable[int]) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Literal, TypeVar
 from urllib.parse import quote, unquote
@@ -28,7 +28,6 @@ SEGMENTS = "segment/"
 """The beginning of all keys of segments."""
 RESERVED_TAGS = "iceberg."
 """The beginning of tags of published versions (``dolmen.iceberg.publication_directory``)."""
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TABLE_NAME = re.compile(r"[a-z0-9_]{1,64}")
 _TAG_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 _MANIFEST = re.compile(r"manifest/v(\d{20})-([0-9a-f]{8})\.json")
@@ -107,7 +106,7 @@ def uuid_of(path: str) -> str:
 
 
 def _hour(now_us: int) -> str:
-    return (_EPOCH + timedelta(microseconds=now_us)).strftime("%Y/%m/%d/%H")
+    return datetime.fromtimestamp(now_us // 1_000_000, UTC).strftime("%Y/%m/%d/%H")
 
 
 ADOPTED_PREFIX = "adopted/"

@@ -436,4 +436,11 @@ def is_nested(arrow_type: pa.DataType) -> bool:
     return bool(pa.types.is_nested(arrow_type))
 
 
+def leaf_count(arrow_type: pa.DataType) -> int:
+    """The number of columns that a column of this type is in Parquet."""
+    if not is_nested(arrow_type):
+        return 1
+    return sum(leaf_count(arrow_type.field(index).type) for index in range(arrow_type.num_fields))
+
+
 prepare(Field, MappedColumn)

@@ -8,9 +8,9 @@ those that the typed columns can't say are JSON in ``odd``.
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 from zlib import crc32
 
 import msgspec
@@ -21,16 +21,17 @@ from dolmen.base.units import GIB
 from dolmen.errors import CorruptionError, SchemaError
 from dolmen.format import bloom_filters
 from dolmen.format.entries import Bounds, ColumnStats, DataFile, Overlay, Tombstone, Vector, bounds, least_erasing
-from dolmen.format.layout import (
-    FORMAT_VERSION,
-    check_format_version,
-    check_reference,
-    parse_manifest_key,
-    prepare,
-    seal,
-    unseal,
+from dolmen.format.layout import FORMAT_VERSION, check_format_version, prepare, seal, unseal
+from dolmen.format.manifest import (
+    AppliedId,
+    Erasure,
+    HistoryEntry,
+    Released,
+    Segment,
+    SegmentKind,
+    TableEntry,
+    check_references,
 )
-from dolmen.format.manifest import AppliedId, Erasure, HistoryEntry, Released, Segment, SegmentKind, TableEntry
 from dolmen.format.schema import Schema, is_nested
 from dolmen.format.types import from_json, one_array, to_array, to_json, to_plain, type_of
 
@@ -346,8 +347,10 @@ def decode(segment: Segment, body: bytes) -> tuple[Any, ...]:
     if read.kind != kind or len(read.entries) != segment.count:
         raise CorruptionError(key, f"it holds {len(read.entries)} {read.kind}, not {segment.count} {kind}")
     for entry in read.entries:
-        for path in _references(kind, entry):
-            check_reference(path, key)
+        if isinstance(entry, Released):
+            entry.check(key)
+        else:
+            check_references(entry, key)
     return tuple(read.entries)
 
 
@@ -358,19 +361,6 @@ def _time(kind: SegmentKind, entry: Any) -> int:
     if kind == "overlays":
         return int(entry.applied_through)
     return int(entry.version) if kind in ("applied", "released", "history") else 0
-
-
-def _references(kind: SegmentKind, entry: Any) -> Iterable[str]:
-    """Every object that an entry names."""
-    if kind == "tombstones":
-        return (entry.blob.object,)
-    if kind == "overlays":
-        return (entry.vector.object,) if entry.vector else ()
-    if kind == "erasures":
-        return tuple(erased.tombstone.blob.object for erased in entry.tables)
-    if kind == "released":
-        return (*(path for path in entry.objects if parse_manifest_key(path) is None), *(s.object for s in entry.trees))
-    return cast("set[str]", entry.objects()) if kind == "table" else ()
 
 
 def _of_files(entries: Sequence[DataFile], key: str, body: bytes, schema: Schema | None) -> Segment:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Literal, TypeAlias
 from uuid import UUID
@@ -16,6 +15,7 @@ from uuid import UUID
 import msgspec
 import pyarrow as pa
 
+from dolmen.base.units import DAY_US, utc
 from dolmen.errors import SchemaError
 from dolmen.format.schema import Field, MappedColumn, Schema
 from dolmen.format.types import (
@@ -261,8 +261,6 @@ WORDS = {
 }
 """Iceberg's types without parameters, by the name of the column type. docs/iceberg.md lists types without one."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
 
 @dataclass(frozen=True)
 class PublishedSchema:
@@ -371,10 +369,10 @@ def default_json(value: Plain, arrow_type: pa.DataType) -> Any:
     t = pa.types
     if t.is_date(arrow_type):
         assert isinstance(value, int)
-        return (_EPOCH + timedelta(days=value)).date().isoformat()
+        return utc(value * DAY_US).date().isoformat()
     if t.is_timestamp(arrow_type):
         assert isinstance(value, int)
-        text = (_EPOCH + timedelta(microseconds=value)).replace(tzinfo=None).isoformat(timespec="microseconds")
+        text = utc(value).replace(tzinfo=None).isoformat(timespec="microseconds")
         return f"{text}+00:00" if arrow_type.tz else text
     if t.is_decimal(arrow_type):
         assert isinstance(value, Decimal)

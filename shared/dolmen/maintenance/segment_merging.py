@@ -17,7 +17,7 @@ from dolmen.base.runtime import never
 from dolmen.commit.head import Context
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import MergeSegments
-from dolmen.entries.segments.live import LiveFiles, pair_of
+from dolmen.entries.segments.live import LiveFiles, newest_pairs
 from dolmen.entries.segments.segment_reader import Uuids
 from dolmen.format.entries import Overlay
 from dolmen.format.layout import segment_key
@@ -203,7 +203,8 @@ def _plan_file_merge(context: Context, name: str, entry: TableEntry, erase_throu
     folded_uuids = {uuid for uuid, home in keys_by_uuid.items() if home in chosen}
     kept_uuids = keys_by_uuid.keys() - folded_uuids
     outputs += _encode(context, "removed", sorted(uuid for uuid in spilled_removed if uuid in kept_uuids), None)
-    outputs += _encode(context, "overlays", _keep_greatest(o for o in spilled_overlays if o.file in kept_uuids), None)
+    newest = newest_pairs(overlay for overlay in spilled_overlays if overlay.file in kept_uuids)
+    outputs += _encode(context, "overlays", newest.values(), None)
     return Merge(
         name,
         entry.uuid,
@@ -232,10 +233,3 @@ def _find_segments(live: LiveFiles, uuids: Collection[str]) -> dict[str, str]:
             _, positions = part.table.find(names)
             keys.update((names.names[index], part.segment.object) for index in positions.tolist())
     return keys
-
-
-def _keep_greatest(overlays: Iterable[Overlay]) -> list[Overlay]:
-    greatest: dict[str, Overlay] = {}
-    for overlay in overlays:
-        greatest[overlay.file] = max(greatest.get(overlay.file, overlay), overlay, key=pair_of)
-    return list(greatest.values())

@@ -26,6 +26,7 @@ from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import TableSettings, TimeToLive, check_ttl_column
 from dolmen.predicate.constants import format_date, format_timestamp
 from dolmen.predicate.parse import parse
+from dolmen.predicate.text import quote_name
 from dolmen.transactions.transaction import Transaction, replay, unit_of
 from dolmen.transactions.unit_of_work import Commit
 
@@ -128,7 +129,7 @@ def _expire_table(context: Context, transaction: Transaction, base: Manifest, na
     cutoff = cutoff_of(ttl, now_us, arrow_type)
     column = entry.schema.field(ttl.column)
     last = _last_expiry(entry, column.id)
-    column_sql = '"' + column.name.replace('"', '""') + '"'
+    column_sql = quote_name(column.name)
     expired = f"{column_sql} < {_literal(cutoff, arrow_type)}"
     predicate = parse(expired, entry.schema, now_us=now_us)
     since = None

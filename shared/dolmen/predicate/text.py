@@ -85,6 +85,11 @@ def _name(column: Term, schema: Schema) -> str:
     is_unique = sum(field.name.lower() == name for field in schema.fields) <= 1
     if is_unique and _SIMPLE.fullmatch(name) and name not in _RESERVED_NAMES:
         return name
+    return quote_name(name)
+
+
+def quote_name(name: str) -> str:
+    """A name in SQL, whatever its characters."""
     return '"' + name.replace('"', '""') + '"'
 
 

@@ -48,9 +48,9 @@ from dolmen.spark.tasks import (
     run_numbered,
     snapshot_in_task,
     task_runtime,
-    worker_url,
 )
 from dolmen.spark.write.write_tasks import decode_entry, encode_entry
+from dolmen.store import portable_url
 from dolmen.transactions.snapshot import PinnedTable
 
 JOBS_AT_ONCE = 3
@@ -214,7 +214,7 @@ class CompactionRun:
         After a failure no job is begun; the results of the running jobs are committed, and then the error is raised.
         """
         context, name = self._context, self._name
-        self._url = worker_url(context.store)
+        self._url = portable_url(context.store)
         self._intent = Intent.begin(context.store, context.runtime, f"compact {name}", [name])
         failure: Exception | None = None
         while self._waiting and not self._stopped:

@@ -31,8 +31,8 @@ from dolmen.spark.tasks import (
     raising_dolmen_errors,
     run_numbered,
     snapshot_in_task,
-    worker_url,
 )
+from dolmen.store import portable_url
 
 _MARKED = "part INT, piece INT, pieces INT, probe BIGINT, codes BINARY"
 _COLUMNS = pa.schema(
@@ -73,7 +73,7 @@ def gc(
     check_session(spark)
     context = context_of(check_database(database))
     dry_run, full = arguments.flag("dry_run", dry_run), arguments.flag("full", full)
-    marker = SparkMarker(spark, worker_url(context.store), context)
+    marker = SparkMarker(spark, portable_url(context.store), context)
     return collect(context, dry_run=dry_run, deadline=deadline, settings=settings, full=full, marker=marker)
 
 
@@ -215,7 +215,7 @@ def index(
         names = arguments.names("tables", tables)
     for name in names:
         manifest.table(name)
-    url, at_once = worker_url(context.store), max(1, spark.sparkContext.defaultParallelism)
+    url, at_once = portable_url(context.store), max(1, spark.sparkContext.defaultParallelism)
 
     def build(version: IndexVersion, buildings: Sequence[PartBuilding]) -> list[Segment]:
         task = IndexTask(url, version.manifest.version, version.name)

@@ -27,14 +27,14 @@ from dolmen import errors
 from dolmen.base.runtime import Runtime, shared_runtime
 from dolmen.commit.head import Context, Head
 from dolmen.commit.versions import manifest_at_version
-from dolmen.errors import Error, InputError, RowError
+from dolmen.errors import Error, RowError
 from dolmen.format.layout import POINTER
 from dolmen.format.manifest import Manifest
 from dolmen.format.schema import Schema
 from dolmen.rows.write.casts import FindCast
 from dolmen.rows.write.conform import conform
 from dolmen.store import open_store
-from dolmen.store.base import ObjectStore, scheme_of
+from dolmen.store.base import ObjectStore
 
 __all__ = ["Py4JError", "Py4JJavaError"]
 
@@ -227,14 +227,6 @@ def snapshot_in_task(url: str, version: int) -> Iterator[tuple[Context, Manifest
     manifest = manifest_at_version(context.head, context.head.refresh().manifest, version)
     with context.reading(version):
         yield context, manifest
-
-
-def worker_url(store: ObjectStore) -> str:
-    """A database's URL, for workers. Raises InputError if they can't reach it."""
-    scheme = scheme_of(store.url)
-    if scheme is not None and not scheme.is_shared:
-        raise InputError("Spark's workers can't reach a database in the memory of this process")
-    return store.url
 
 
 def open_to_write(url: str, runtime: Runtime) -> ObjectStore:

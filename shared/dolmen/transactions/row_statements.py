@@ -24,7 +24,7 @@ from dolmen.commit.uploads import LateIntent, PendingUploads, keys_in, record_ke
 from dolmen.entries.index.sorting import KeyRuns
 from dolmen.entries.index.table_index import encoding_of
 from dolmen.errors import ConflictError, DuplicateKeyError, InputError
-from dolmen.format.delete_object import Keys
+from dolmen.format.delete_object import Keys, check_not_null
 from dolmen.format.entries import DataFile, Tombstone
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
@@ -40,7 +40,7 @@ from dolmen.rows.write.casts import lossless_cast, lossy_cast
 from dolmen.rows.write.conform import conform
 from dolmen.rows.write.data_file import write_data_files
 from dolmen.rows.write.row_digest import RowDigest, content_digest
-from dolmen.rows.write.row_input import as_batches, check_not_null, dedupe_last, frame_cast
+from dolmen.rows.write.row_input import as_batches, dedupe_last, frame_cast
 from dolmen.transactions.keys import key_fields, take_keys
 from dolmen.transactions.unit_of_work import UnitOfWork, must_leave_out_erased
 

@@ -19,7 +19,6 @@ from dolmen.errors import (
     InvalidNameError,
     TableExistsError,
     TableNotFoundError,
-    VersionExpiredError,
     short_repr,
 )
 from dolmen.format.layout import RESERVED_TAGS, Tag, check_table_name, check_tag_name
@@ -182,8 +181,7 @@ def manifest_at(context: Context, base: Base, moment: Time) -> Manifest:
             return manifest_at_time(context.head, base, microseconds(moment), settled=False)
         number = arguments.number("version", moment)
         if number == 0 and newest.version:
-            if newest.horizon > 1:
-                raise VersionExpiredError(f"version 1 has expired: the oldest kept is {newest.horizon}")
+            newest.check_kept(number)
             return EMPTY
         return manifest_at_version(context.head, newest, number)
 

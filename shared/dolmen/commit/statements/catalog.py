@@ -33,7 +33,6 @@ from dolmen.errors import (
     TableExistsError,
     TagExistsError,
     TagNotFoundError,
-    VersionExpiredError,
 )
 from dolmen.format.column_history import is_date_to_timestamp, record_names
 from dolmen.format.entries import Tombstone
@@ -213,7 +212,7 @@ class PutTag(DatabaseStatement):
             raise TagExistsError(f"tag {self.tag!r} names version {old.version}: move=True moves it")
         if old is None and len(draft.tags) >= MAX_NAMES:
             raise LimitError(f"there are {MAX_NAMES:,} tags, the most of a database: drop some")
-        draft.check_kept(self.value.version)
+        draft.base.check_kept(self.value.version)
         draft.require([TAGS])
         draft.put_tag(self.tag, self.value)
 
@@ -258,10 +257,7 @@ class PutCursor(DatabaseStatement):
             return
         if current is None and len(others) >= MAX_NAMES:
             raise LimitError(f"there are {MAX_NAMES:,} cursors, the most of a database: remove some")
-        if self.value.version < draft.base.horizon:
-            raise VersionExpiredError(
-                f"version {self.value.version} has expired: the oldest kept is {draft.base.horizon}"
-            )
+        draft.base.check_kept(self.value.version, by_tag=False)  # a tag keeps no version after its own
         if self.value.version > draft.base.version:
             raise InputError(f"cursor {self.cursor!r}: no version {self.value.version} yet")
         draft.require([TAGS])
@@ -369,7 +365,7 @@ class Restore:
         Raises VersionExpiredError, TableExistsError; TableNotFoundError, ConflictError if the table is not ``present``.
         """
         tables = self.erased.hide(self.tables, self.then_ts, draft)
-        draft.check_kept(self.version)
+        draft.base.check_kept(self.version)
         if self.name is not None and self.present:
             draft.table(self.name, self.uuid)
         was = {name: draft.segments.whole(draft.tables[name]) for name in self._replaced_names(draft)}
@@ -427,7 +423,7 @@ class CloneTable:
     def apply(self, draft: Draft, ts: int) -> None:
         """Adds the table. Raises VersionExpiredError, and TableExistsError if the name is taken."""
         clones = self.erased.hide(self._clones(), self.then_ts, draft)
-        draft.check_kept(self.version)
+        draft.base.check_kept(self.version)
         for name in clones:
             if name in draft.tables:
                 raise TableExistsError(f"table {name!r} exists already")

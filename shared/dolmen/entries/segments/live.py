@@ -21,7 +21,7 @@ from dolmen.entries.segments.segment_reader import (
 )
 from dolmen.errors import SchemaError
 from dolmen.format.column_history import LAST_DAY
-from dolmen.format.entries import DataFile, Overlay, Tombstone
+from dolmen.format.entries import DataFile, Overlay, Tombstone, pair_of
 from dolmen.format.manifest import Segment, TableEntry
 from dolmen.format.schema import Field
 from dolmen.predicate.ast import Predicate, columns
@@ -38,14 +38,13 @@ class FileChanges:
     def of(cls, entry: TableEntry, reader: SegmentReader) -> FileChanges:
         """The changes in a table's entry; fetches spilled ones."""
         removed = set(entry.removed)
-        pairs: dict[str, Overlay] = {}
+        overlays: list[Overlay] = []
         for segment in entry.segments:
             if segment.kind == "removed":
                 removed.update(reader.removed(segment))
             elif segment.kind == "overlays":
-                _add_newest(pairs, reader.overlays(segment))
-        _add_newest(pairs, entry.overlays)
-        return cls(frozenset(removed), pairs)
+                overlays += reader.overlays(segment)
+        return cls(frozenset(removed), newest_pairs([*overlays, *entry.overlays]))
 
     @cached_property
     def uuids(self) -> Uuids:
@@ -53,16 +52,14 @@ class FileChanges:
         return Uuids([*self.removed, *(uuid for uuid in self.pairs if uuid not in self.removed)])
 
 
-def _add_newest(pairs: dict[str, Overlay], overlays: Iterable[Overlay]) -> None:
+def newest_pairs(overlays: Iterable[Overlay]) -> dict[str, Overlay]:
+    """The newest of some pairs for each file, by its uuid."""
+    newest: dict[str, Overlay] = {}
     for overlay in overlays:
-        earlier = pairs.get(overlay.file)
+        earlier = newest.get(overlay.file)
         if earlier is None or pair_of(earlier) < pair_of(overlay):
-            pairs[overlay.file] = overlay
-
-
-def pair_of(file: DataFile | Overlay) -> tuple[int, int]:
-    """A pair's order: the greater one of two pairs of a file is newer."""
-    return file.applied_through, file.vector.cardinality if file.vector else 0
+            newest[overlay.file] = overlay
+    return newest
 
 
 class LiveFiles:

@@ -20,8 +20,7 @@ from dolmen.entries.segments.live import LiveFiles
 from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.errors import CorruptionError
 from dolmen.format.layout import SEGMENTS
-from dolmen.format.manifest import Manifest, Released, Segment, TableEntry
-from dolmen.format.references import references
+from dolmen.format.manifest import Manifest, Released, Segment, TableEntry, references
 
 Codes = npt.NDArray[np.int64]
 

@@ -7,14 +7,13 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-import msgspec
 import pyarrow as pa
 
 from dolmen.base.runtime import cached_property
 from dolmen.commit.head import Context
 from dolmen.entries.index.table_index import IndexReader
-from dolmen.entries.segments.live import pair_of
-from dolmen.entries.segments.segment_reader import FileTable
+from dolmen.entries.segments.live import newest_pairs
+from dolmen.entries.segments.segment_reader import FileTable, with_newest_pair
 from dolmen.errors import (
     AccessDeniedError,
     CorruptionError,
@@ -102,12 +101,7 @@ class TableContents:
 
     @cached_property
     def overlays(self) -> dict[str, Overlay]:
-        newest: dict[str, Overlay] = {}
-        for overlay in (*self._spilled_entries("overlays"), *self._own_entry.overlays):
-            previous = newest.get(overlay.file)
-            if previous is None or pair_of(overlay) > pair_of(previous):
-                newest[overlay.file] = overlay
-        return newest
+        return newest_pairs((*self._spilled_entries("overlays"), *self._own_entry.overlays))
 
     @cached_property
     def removed(self) -> frozenset[str]:
@@ -120,7 +114,7 @@ class TableContents:
                 continue
             for file in self._files(segment):
                 if file.uuid not in self.removed:
-                    yield self._apply_overlay(file, segment)
+                    yield with_newest_pair(file, self.overlays.get(file.uuid), segment.resolved_through)
         yield from self._own_entry.files
 
     def overlay_vectors(self) -> Iterator[tuple[str, Vector]]:
@@ -144,7 +138,7 @@ class TableContents:
                 if uuid in changed_uuids:
                     spilled_uuids.add(uuid)
                 if uuid not in self.removed:
-                    live_file = self._apply_overlay(file, segment)
+                    live_file = with_newest_pair(file, self.overlays.get(uuid), segment.resolved_through)
                     check.add_erasing(live_file)
                     yield live_file
             if segment.object not in self._unreadable:
@@ -197,15 +191,6 @@ class TableContents:
         if contents is None:
             self._unreadable.add(segment.object)
         return contents
-
-    def _apply_overlay(self, file: DataFile, segment: Segment) -> DataFile:
-        overlay = self.overlays.get(file.uuid)
-        if overlay is not None and file.is_older_than(overlay.applied_through, overlay.vector):
-            file = msgspec.structs.replace(
-                file, applied_through=overlay.applied_through, vector=overlay.vector, erasing=overlay.erasing
-            )
-        through = max(file.applied_through, segment.resolved_through)
-        return file if through == file.applied_through else msgspec.structs.replace(file, applied_through=through)
 
 
 class _SegmentClaims:

@@ -30,10 +30,9 @@ from dolmen.errors import (
     VersionExpiredError,
     VersionNotFoundError,
 )
-from dolmen.format.entries import DataFile, Overlay, Tombstone, Vector
+from dolmen.format.entries import DataFile, Vector
 from dolmen.format.layout import POINTER, file_label
-from dolmen.format.manifest import HistoryEntry, Manifest, Segment, SegmentKind, TableEntry
-from dolmen.format.references import references
+from dolmen.format.manifest import HistoryEntry, Manifest, Segment, SegmentKind, TableEntry, references
 from dolmen.maintenance.erasures.receipts import check_erasures
 from dolmen.maintenance.gc.mark import manifest_keys
 from dolmen.maintenance.verify.chain import (
@@ -174,10 +173,9 @@ class _Verification:
     def _read_version(self, newest: Manifest, kept: dict[int, HistoryEntry], version: int) -> Manifest | None:
         if not 1 <= version <= newest.version:
             raise VersionNotFoundError(f"no version {version}: the newest is {newest.version}")
+        newest.check_kept(version)
         if key := newest.tagged_manifest(version):
             return read_manifest(self._context, key, version, self._log)
-        if version < newest.horizon:
-            raise VersionExpiredError(f"version {version} has expired: the oldest kept is {newest.horizon}")
         entry = kept.get(version)
         return read_manifest(self._context, entry.manifest, version, self._log) if entry else None
 
@@ -322,7 +320,7 @@ class _Verification:
             if isinstance(entry, TableEntry):
                 for segment in entry.segments:
                     self._reference_tree(segment, versions)
-            for key in references(entry) if isinstance(entry, TableEntry | DataFile | Overlay | Tombstone) else ():
+            for key in references(entry):
                 self._references.add(key, versions, need="optional")
 
     # ---- contents

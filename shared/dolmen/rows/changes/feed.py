@@ -13,7 +13,7 @@ import pyarrow as pa
 from dolmen.commit.head import Context
 from dolmen.entries.segments.erasures_in_force import reaches, with_erasures
 from dolmen.entries.segments.segment_reader import erasures_of
-from dolmen.errors import CorruptionError, ObjectNotFoundError, SchemaError
+from dolmen.errors import SchemaError
 from dolmen.format.manifest import EMPTY, Erasure, Manifest, TableEntry
 from dolmen.format.schema import COMMIT_TS, Field
 from dolmen.predicate.ast import Predicate
@@ -161,13 +161,7 @@ class VersionKey:
 
     def read(self, context: Context) -> Manifest:
         """Reads the manifest. Raises VersionExpiredError if the version has expired."""
-        if not self.version:
-            return EMPTY
-        try:
-            return context.head.read_manifest(self.manifest)
-        except ObjectNotFoundError:
-            context.head.check_kept(self.version)
-            raise CorruptionError(self.manifest, "the manifest is missing") from None
+        return context.head.read_kept(self.manifest, self.version) if self.version else EMPTY
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from dolmen.format.column_history import widen
 from dolmen.format.entries import UNKNOWN, Bounds, DataFile, constant_bounds
 from dolmen.format.layout import OWN_SCHEME, AdoptedPath, ColumnsBy, is_adopted
 from dolmen.format.page_locations import ChunkSums, PageLocations, chunk_range
-from dolmen.format.schema import Field, MappedColumn, field_id, is_nested, stored_type
+from dolmen.format.schema import Field, MappedColumn, field_id, is_nested, leaf_count, stored_type
 from dolmen.format.types import Plain
 from dolmen.store.base import ObjectStore, scheme_of
 from dolmen.store.cache import ObjectCache
@@ -180,12 +180,6 @@ def adopted_column(
     mapped = find_mapped_column(mapping, field.name)
     kind = _with_ids(field.type, mapped.fields if mapped else ())
     return AdoptedColumn(field.name, mapped.id if mapped else None, kind, field.nullable, leaves)
-
-
-def leaf_count(arrow_type: pa.DataType) -> int:
-    if not is_nested(arrow_type):
-        return 1
-    return sum(leaf_count(arrow_type.field(i).type) for i in range(arrow_type.num_fields))
 
 
 def find_mapped_column(mapping: Sequence[MappedColumn], name: str) -> MappedColumn | None:

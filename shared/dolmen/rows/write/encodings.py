@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from dolmen.base.units import MIB
 from dolmen.format.properties import ROW_GROUP_BYTES, WRITTEN_FILE_BYTES
-from dolmen.format.schema import is_nested
+from dolmen.format.schema import is_nested, leaf_count
 
 SAMPLE_ROWS = 8192
 _SAMPLE_SLICES = 4
@@ -81,17 +81,11 @@ def leaves(schema: pa.Schema) -> tuple[Leaf, ...]:
     writer = pq.ParquetWriter(pa.BufferOutputStream(), schema)
     writer.close()
     columns = writer.writer.metadata.schema
-    fields = [field for field in schema for _ in range(_leaf_count(field.type))]
+    fields = [field for field in schema for _ in range(leaf_count(field.type))]
     return tuple(
         Leaf(column.path, column.physical_type, field.name, is_nested(field.type))
         for column, field in zip(map(columns.column, range(len(columns))), fields, strict=True)
     )
-
-
-def _leaf_count(arrow_type: pa.DataType) -> int:
-    if not is_nested(arrow_type):
-        return 1
-    return sum(_leaf_count(arrow_type.field(index).type) for index in range(arrow_type.num_fields))
 
 
 def choose(rows: pa.Table, compression_level: int) -> Encodings:

@@ -25,7 +25,7 @@ from pyarrow import types as t
 
 from dolmen.base.units import MIB
 from dolmen.errors import Error, InputError, LimitError, RowError, SchemaError, short_repr
-from dolmen.format.delete_object import Keys, distinct_keys, key_tuples, keys_from_arrow
+from dolmen.format.delete_object import Keys, check_not_null, distinct_keys, key_tuples, keys_from_arrow
 from dolmen.format.schema import Field, check_nesting, readable_names
 from dolmen.format.types import short_type, type_of
 from dolmen.rows.write.casts import Cast, FindCast, Misfit, find_refused, lossless_cast, short_value
@@ -186,15 +186,6 @@ def dedupe_last(batches: Iterable[pa.RecordBatch], columns: tuple[Field, ...]) -
     if added:
         latest, keys = _fold(latest, added, columns)
     return iter(latest.to_batches()), keys
-
-
-def check_not_null(batch: pa.RecordBatch, columns: tuple[Field, ...], rows_before: int) -> None:
-    """Raises RowError for a NULL in a key with these columns; ``rows_before`` counts the rows before the batch."""
-    for field in columns:
-        values = batch[field.name]
-        if values.null_count:
-            row = rows_before + pc.index(pc.is_null(values), True).as_py() + 1
-            raise RowError("NULL in a key: it equals nothing", row=row, column=field.name)
 
 
 def _fold(latest: pa.Table, added: list[pa.RecordBatch], columns: tuple[Field, ...]) -> tuple[pa.Table, Keys]:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from hashlib import sha256
 from itertools import takewhile
 from typing import Any, Literal, Protocol
@@ -28,7 +28,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from dolmen.base.runtime import Runtime, cached_property
-from dolmen.base.units import DAY_US, GIB, MINUTE_US, SECOND_US, utc
+from dolmen.base.units import DAY_US, GIB, MINUTE_US, SECOND_US, since_epoch, utc
 from dolmen.errors import Error, InputError, NotFoundError, StoreUnavailableError
 from dolmen.ingest.redaction import error_fields
 from dolmen.store.s3.aws_service import AwsService
@@ -283,7 +283,6 @@ MAX_ATTEMPTS = 2
 _QUEUED_MINUTES = 720
 """How long a run may wait before it begins."""
 _CONFIG = {"retries": {"mode": "standard", "total_max_attempts": 2}, "connect_timeout": 2, "read_timeout": 5}
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class EmrServerless:
@@ -300,7 +299,7 @@ class EmrServerless:
     def runs(self) -> list[JobRun]:
         """All older runs have ended: no run lasts longer than the time that is listed."""
         longest = timedelta(minutes=self._settings.timeout_minutes + _QUEUED_MINUTES, days=1)
-        since = _EPOCH + timedelta(microseconds=self._runtime.clock_us()) - longest
+        since = utc(self._runtime.clock_us()) - longest
         found: list[JobRun] = []
         more: dict[str, str] = {}
         while True:
@@ -354,5 +353,5 @@ def spark_submit_parameters(settings: JobSettings) -> str:
 
 
 def _run_of(run: Any, id_member: str) -> JobRun:
-    created, updated = ((run[name] - _EPOCH) // timedelta(microseconds=1) for name in ("createdAt", "updatedAt"))
-    return JobRun(run[id_member], run.get("name") or "", run["state"], created, updated)
+    created_us, updated_us = since_epoch(run["createdAt"]), since_epoch(run["updatedAt"])
+    return JobRun(run[id_member], run.get("name") or "", run["state"], created_us, updated_us)

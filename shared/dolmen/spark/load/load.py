@@ -59,8 +59,9 @@ from dolmen.spark.load.load_tasks import (
     write_read,
 )
 from dolmen.spark.sessions import check_database, check_session
-from dolmen.spark.tasks import collect_objects, collect_rows, map_in_tasks, worker_url
+from dolmen.spark.tasks import collect_objects, collect_rows, map_in_tasks
 from dolmen.spark.write.write_tasks import begin_uploads, collect_keeping_alive, encode_entry
+from dolmen.store import portable_url
 from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.unit_of_work import Commit, must_leave_out_erased
 
@@ -332,7 +333,7 @@ class _Loading:
         file has rows of many files. So if another process has ingested one of them, or has replaced the table, the
         commit is refused, and the batch is made again without that file.
         """
-        worker_url(context_of(self.database).store)
+        portable_url(context_of(self.database).store)
         read = partial(self._read_all, table)
         ingested = ingest_drops(
             self.database, self.landing, drops, max_bytes=self.max_file_bytes, operation="load", read_all=read

@@ -50,7 +50,8 @@ from dolmen.spark.read.spark_parquet import (
 )
 from dolmen.spark.sessions import active_session, check_any_session, check_readable, check_session, is_remote
 from dolmen.spark.spark_types import Origin, is_own, quote, spark_arrow_schema, spark_arrow_type, spark_schema, to_frame
-from dolmen.spark.tasks import FILE, ROW, MapBatches, map_in_tasks, worker_url
+from dolmen.spark.tasks import FILE, ROW, MapBatches, map_in_tasks
+from dolmen.store import portable_url
 from dolmen.transactions.reading import ReadableTable
 
 FILES_TOGETHER = 48
@@ -157,7 +158,7 @@ def _read_remotely(
         options["columns"] = ",".join(stored)
     if plan.where is not None:
         options["where"] = to_sql(plan.where, plan.entry.schema)
-    frame = spark.read.format("dolmen").options(**options).load(worker_url(context_of(table).store))
+    frame = spark.read.format("dolmen").options(**options).load(portable_url(context_of(table).store))
     return frame.select(*map(quote, names))
 
 

@@ -22,7 +22,7 @@ from dolmen.base.runtime import shared_runtime
 from dolmen.base.units import MIB
 from dolmen.commit.head import Context, Head, context_of
 from dolmen.entries.segments.erasures_in_force import with_erasures
-from dolmen.errors import CorruptionError, InputError, ObjectNotFoundError
+from dolmen.errors import InputError
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import COMMIT_TS, Field, Schema, is_nested
@@ -155,13 +155,8 @@ class SharedScan:
 @lru_cache(maxsize=2)  # a worker gets the partitions of a query one after another
 def _scan(shared: SharedScan) -> Scan:
     table, context = shared.table, _context(shared.table.url)
-    head = context.head
-    try:
-        manifest = head.read_manifest(table.manifest)
-    except ObjectNotFoundError as error:
-        head.check_kept(table.version)
-        raise CorruptionError(table.manifest, "the manifest is missing") from error
-    entry = with_erasures(manifest.table(table.table), table.erasures, head.segments)
+    manifest = context.head.read_kept(table.manifest, table.version)
+    entry = with_erasures(manifest.table(table.table), table.erasures, context.segments)
     manifest = msgspec.structs.replace(manifest, tables={**manifest.tables, table.table: entry})
     # The scan can not read the hidden column alone: it reads another one, which is not returned.
     columns = [name for name in table.columns if name != COMMIT_TS] or [table.schema.fields[0].name]

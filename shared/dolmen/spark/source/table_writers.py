@@ -36,11 +36,11 @@ from dolmen.rows.write.row_digest import content_digest
 from dolmen.spark.sessions import check_table
 from dolmen.spark.source.source import STREAM_WRITE, WRITE, Options
 from dolmen.spark.spark_types import origins_of
-from dolmen.spark.tasks import mark_dolmen_errors, worker_url
+from dolmen.spark.tasks import mark_dolmen_errors
 from dolmen.spark.write.frame_columns import add_new_columns, check_columns
 from dolmen.spark.write.from_frame import Mode, apply_batch, entry_in
 from dolmen.spark.write.write_tasks import DigestMode, RowsTask, RowSums, decode_entry, encode_entry
-from dolmen.store import open_store
+from dolmen.store import open_store, portable_url
 from dolmen.store.base import ObjectStore
 from dolmen.transactions.snapshot import pin
 
@@ -209,7 +209,7 @@ def prepare(options: Options, schema: s.StructType, overwrite: bool, *, force: b
             "dolmen.spark has upsert, delete and merge, and batches_into for streams"
         )
     context = context_of(open_database(options.url))
-    url = worker_url(context.store)
+    url = portable_url(context.store)
     if options.flag("merge_schema"):
         add_new_columns(context, options.table, schema, options.text("request"))
     manifest = context.head.refresh().manifest

@@ -21,6 +21,7 @@ from dolmen.commit.head import commit_of, context_of
 from dolmen.commit.statements.row_changes import Overwrite, Write
 from dolmen.commit.uploads import MAX_KEYS
 from dolmen.errors import ConflictError, InputError, SchemaError
+from dolmen.format.delete_object import check_not_null
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import Field
 from dolmen.predicate.parse import Where
@@ -28,19 +29,19 @@ from dolmen.rows.write.conform import plan_conform
 from dolmen.rows.write.row_digest import content_digest
 from dolmen.spark.sessions import check_table
 from dolmen.spark.spark_types import origins_in_plan, worker_schema
-from dolmen.spark.tasks import raising_dolmen_errors, worker_url
+from dolmen.spark.tasks import raising_dolmen_errors
 from dolmen.spark.write.frame_columns import add_new_columns, check_columns, key_columns, match_names, uncollated_column
 from dolmen.spark.write.write_tasks import (
     DigestMode,
     RowsTask,
     WriteReport,
     begin_uploads,
-    check_not_null,
     collect_report,
     encode_entry,
     schema_of,
     tombstones,
 )
+from dolmen.store import portable_url
 from dolmen.transactions.keys import key_fields, take_keys
 from dolmen.transactions.row_statements import TableChange, keys_content
 from dolmen.transactions.snapshot import pin
@@ -254,7 +255,7 @@ def delete(
         with raising_dolmen_errors():
             few = keyed.limit(MAX_KEYS + 1).toArrow()
         if few.num_rows <= MAX_KEYS:  # a job that collects them costs less than one that writes
-            check_not_null(few, fields)
+            check_not_null(few, fields, None)
             keys = take_keys(entry, few, [field.name for field in fields])
             content = keys_content(entry, keys)
             if digest is DigestMode.ALONE:
@@ -290,7 +291,7 @@ def write_frame(
     if not key:
         check_columns(frame.schema, entry)
     uploads = begin_uploads(transaction, name) if digest is not DigestMode.ALONE else None
-    base = uploads or (worker_url(unit.context.store), name, encode_entry(entry), "")
+    base = uploads or (portable_url(unit.context.store), name, encode_entry(entry), "")
     task = RowsTask(*base, tuple(field.id for field in key), has_rows, digest)
     return collect_report(transaction if uploads else None, frame, task.run)
 
@@ -437,7 +438,7 @@ def write_remotely(
     applied_before = {} if request is None else find_applied(before, [own], context.segments)
     mode = "append" if overwrites is None else "overwrite"
     with raising_dolmen_errors():
-        frame.write.format("dolmen").options(**options).mode(mode).save(worker_url(context.store))
+        frame.write.format("dolmen").options(**options).mode(mode).save(portable_url(context.store))
     newest = context.head.refresh().manifest
     if applied_before:
         return Commit.nothing(newest.as_history(), {own: applied_before[own].version})

@@ -21,12 +21,13 @@ from pyspark.sql import DataFrame, Row
 from dolmen.base.runtime import cached_property, shared_runtime
 from dolmen.base.units import MIB
 from dolmen.commit.uploads import BEAT_SECONDS, MAX_KEYS
-from dolmen.errors import InputError, RowError
-from dolmen.format.delete_object import Keys, TombstoneObject, add_keys, distinct_keys, key_tuples
+from dolmen.errors import InputError
+from dolmen.format.delete_object import Keys, TombstoneObject, add_keys, check_not_null, distinct_keys, key_tuples
 from dolmen.format.entries import DataFile, KeysTombstone
 from dolmen.format.layout import tombstone_key
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field, Schema
+from dolmen.format.types import to_mask
 from dolmen.rows.write.data_file import write_data_files
 from dolmen.rows.write.encodings import DEFAULT, WriteOptions
 from dolmen.rows.write.row_digest import mix, row_hashes
@@ -37,8 +38,8 @@ from dolmen.spark.tasks import (
     conform_batches,
     dolmen_error,
     open_to_write,
-    worker_url,
 )
+from dolmen.store import portable_url
 from dolmen.store.base import ObjectStore, create
 from dolmen.transactions.transaction import Transaction, unit_of
 
@@ -183,7 +184,7 @@ class KeySink:
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Adds the keys of rows in the table's types. Raises RowError: a NULL in a key."""
-        check_not_null(rows, self._fields)
+        check_not_null(rows, self._fields, None)
         keys = key_tuples(pa.table(rows), self._fields)
         if self._rows + keys.num_rows > MAX_KEYS or self._bytes + keys.nbytes > FOLD_BYTES:
             self._fold()
@@ -256,7 +257,7 @@ class RowsTask(WriteTask):
 def begin_uploads(transaction: Transaction, table: str) -> tuple[str, str, bytes, str]:
     """Begins the uploads of workers, and returns the arguments of a ``WriteTask``. Raises InputError."""
     unit = unit_of(transaction)
-    url = worker_url(unit.context.store)
+    url = portable_url(unit.context.store)
     unit.begin_upload()
     return url, table, encode_entry(unit.entry(table)), unit.intent().txid
 
@@ -314,12 +315,6 @@ def schema_of(fields: Iterable[Field]) -> Schema:
     return Schema(fields=fields, next_id=max(field.id for field in fields) + 1)
 
 
-def check_not_null(keys: pa.Table | pa.RecordBatch, fields: Iterable[Field]) -> None:
-    for column in fields:
-        if keys[column.name].null_count:
-            raise RowError("NULL in a key: it equals nothing", column=column.name)
-
-
 def check_each_once(batches: Iterator[pa.RecordBatch], names: list[str]) -> Iterator[pa.RecordBatch]:
     """The same batches, whose rows are in the order of their keys. Raises InputError: a key occurs twice."""
     last: pa.Table | None = None
@@ -338,7 +333,7 @@ def has_duplicates(keys: pa.Table) -> bool:
     same = np.ones(max(keys.num_rows - 1, 0), np.bool_)
     for column in keys.columns:
         whole = column.combine_chunks()
-        same &= pc.equal(whole[1:], whole[:-1]).fill_null(False).to_numpy(zero_copy_only=False)
+        same &= to_mask(pc.equal(whole[1:], whole[:-1]).fill_null(False))
     return bool(same.any())
 
 

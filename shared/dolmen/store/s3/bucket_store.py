@@ -242,7 +242,7 @@ class S3Store:
                     key = entry["Key"][len(self._root) :]
                     if entry["IsLatest"] and key > start_after:
                         version = entry.get("VersionId") or _NO_VERSION
-                        changed_us = int(entry["LastModified"].timestamp() * SECOND_US)
+                        changed_us = _microseconds(entry["LastModified"])
                         info = ObjectInfo(key, entry["Size"], entry["ETag"], changed_us)
                         yield info, None if version == _NO_VERSION else version
         except InputError as error:
@@ -257,7 +257,7 @@ class S3Store:
             for entry in page.get("Versions", ()):
                 if "IsLatest" not in entry or "LastModified" not in entry:
                     raise InputError(f"{self.url}: the server does not say which versions are the newest")
-                changed_us = int(entry["LastModified"].timestamp() * SECOND_US)
+                changed_us = _microseconds(entry["LastModified"])
                 info = ObjectInfo(entry["Key"], entry.get("Size", 0), entry.get("ETag", ""), changed_us)
                 yield info, entry["IsLatest"]
 
@@ -331,7 +331,7 @@ class S3Store:
 
 
 def _microseconds(moment: Any) -> int:
-    return int(moment.timestamp()) * SECOND_US  # S3 gives whole seconds
+    return int(moment.timestamp()) * SECOND_US  # S3 gives whole seconds; some servers list fractions, but HEAD has none
 
 
 class S3Output(ObjectOutput):

@@ -34,6 +34,7 @@ from dolmen.predicate.ast import Constant, Not, Predicate
 from dolmen.predicate.bind import ConditionReader, Connective, UnsupportedConditionError
 from dolmen.predicate.constants import Value
 from dolmen.predicate.domains import Domain, Op, domain_of
+from dolmen.predicate.text import quote_name
 from dolmen.rows.scan.engines.dataframes import RowSource, optional
 
 if TYPE_CHECKING:
@@ -326,7 +327,7 @@ class ScanDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow is untyped
         scanned = connection.from_arrow(self)
         if not self._boxed:
             return scanned
-        names = ['"' + name.replace('"', '""') + '"' for name in scanned.columns]
+        names = list(map(quote_name, scanned.columns))
         return scanned.project(", ".join(f"struct_extract({name}, '{_VALUE}') AS {name}" for name in names))
 
     @property
