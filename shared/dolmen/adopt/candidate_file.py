@@ -32,7 +32,7 @@ from dolmen.rows.scan.data_objects import (
     leaf_count,
     microseconds_per_unit,
 )
-from dolmen.store.base import FILE, SCHEMES, ObjectInfo, ObjectStore, own_name, scheme_of
+from dolmen.store.base import FILE, SCHEMES, ObjectInfo, ObjectStore, own_name, unquoted_url
 
 RESERVED = frozenset(
     (
@@ -107,7 +107,7 @@ def parse_location(store: ObjectStore, url: str, *, is_quoted: bool = True) -> F
     text = arguments.text("source", url)
     if re.match(r"file:/(?!/)", text):  # Hadoop's form
         text = f"file://{text.removeprefix('file:')}"
-    own = unquote(store.url) if scheme_of(store.url) is FILE else store.url
+    own = unquoted_url(store.url)
     scheme, separator, rest = text.partition("://")
     if not separator:
         if not text.startswith("/"):
