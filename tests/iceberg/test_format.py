@@ -19,7 +19,13 @@ from dolmen.errors import CorruptionError
 from dolmen.format.entries import ColumnStats, DataFile, column_stats
 from dolmen.format.schema import Field, Schema
 from dolmen.format.types import TYPES, Plain
-from dolmen.iceberg.file_groups import encode_position_deletes, encode_puffin, encode_vector_blob
+from dolmen.iceberg.file_groups import (
+    encode_position_deletes,
+    encode_puffin,
+    encode_vector_blob,
+    read_position_deletes,
+    read_vector_blob,
+)
 from dolmen.iceberg.manifests import (
     FileEntry,
     ManifestBody,
@@ -318,3 +324,23 @@ def test_bounds_in_old_manifests_are_kept_while_types_stay() -> None:
     assert keeps_types(was, [{"id": 2, "type": struct_}, {"id": 9, "type": "long"}])
     assert not keeps_types(was, [{"id": 1, "type": "long"}])
     assert not keeps_types(was, [{"id": 2, "type": {"type": "struct", "fields": [{"id": 3, "type": "long"}]}}])
+
+
+def test_deletes_are_read_back_and_positions_that_no_file_has_are_refused() -> None:
+    positions = BitMap([1, 5, 70_000])
+    blob = encode_vector_blob(positions)
+    assert read_vector_blob(blob, len(blob)) == positions
+    for counts in (struct.pack("<QI", 2, 0), struct.pack("<QI", 1, 1)):  # a second bitmap; positions of 33 bits
+        inner = blob[4:8] + counts + blob[20:-4]
+        beyond = blob[:4] + inner + struct.pack(">I", zlib.crc32(inner))
+        with pytest.raises(ValueError, match="beyond"):
+            read_vector_blob(beyond, len(beyond))
+    with pytest.raises(ValueError, match="checksum"):
+        read_vector_blob(blob[:-1] + b"\0", len(blob))
+    body = encode_position_deletes({"s3://b/z": positions, "s3://b/a": BitMap([9])})
+    assert dict(read_position_deletes(body, len(body))) == {"s3://b/z": positions, "s3://b/a": BitMap([9])}
+    for position in (-1, 1 << 32):
+        sink = pa.BufferOutputStream()
+        pq.write_table(pa.table({"file_path": ["s3://b/a"], "pos": [position]}), sink)
+        with pytest.raises(ValueError, match="negative, or beyond"):
+            dict(read_position_deletes(damaged := sink.getvalue().to_pybytes(), len(damaged)))

@@ -31,7 +31,7 @@ from dolmen.rows.scan.data_objects import (
     check_same_kind,
     microseconds_per_unit,
 )
-from dolmen.store.base import FILE, SCHEMES, ObjectInfo, ObjectStore, own_name, scheme_of
+from dolmen.store.base import FILE, SCHEMES, ObjectInfo, ObjectStore, own_name, unquoted_url
 
 RESERVED = frozenset(
     (
@@ -106,7 +106,7 @@ def parse_location(store: ObjectStore, url: str, *, is_quoted: bool = True) -> F
     text = arguments.text("source", url)
     if re.match(r"file:/(?!/)", text):  # Hadoop's form
         text = f"file://{text.removeprefix('file:')}"
-    database_url = unquote(store.url) if scheme_of(store.url) is FILE else store.url
+    database_url = unquoted_url(store.url)
     scheme, separator, location = text.partition("://")
     if not separator:
         if not text.startswith("/"):

@@ -18,13 +18,14 @@ from pyroaring import BitMap
 
 from dolmen.adopt.candidate_file import CandidateFile, FileLocation, parse_location
 from dolmen.adopt.columns import READ_BY_ENGINE, AdoptedColumns, AdoptionRefusals, FilesOfShape, field_ids
-from dolmen.adopt.iceberg_manifests import DATA, EQUALITY_DELETES, IcebergFile, deleted_positions, snapshot_files
+from dolmen.adopt.iceberg_manifests import IcebergFile, deleted_positions, snapshot_files
 from dolmen.base.runtime import Runtime
 from dolmen.errors import AdoptionError, InputError, ObjectNotFoundError, SchemaError, short_repr
 from dolmen.format.column_history import has_same_fields, is_date_to_timestamp, widening_problem
 from dolmen.format.layout import ColumnsBy
 from dolmen.format.schema import Field, MappedColumn, Schema, TypeJson, check_column_names, field_id, is_nested
 from dolmen.format.types import DATE, TIMESTAMP, TIMESTAMP_ZONED, Json, from_json, type_of
+from dolmen.iceberg.manifests import DATA, EQUALITY_DELETES
 from dolmen.iceberg.metadata import NAME_MAPPING, decode_mapping
 from dolmen.rows.scan.data_objects import AdoptedColumn, adopted_column, find_mapped_column
 from dolmen.store.base import ObjectStore

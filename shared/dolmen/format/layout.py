@@ -116,7 +116,7 @@ OWN_SCHEME = "own"
 _UNQUOTED = "=/"  # with the characters that ``quote`` always keeps: letters, digits, and _ . - ~
 _ADOPTED_NAME = re.compile(r"[0-9a-f]{32}\.parquet")
 _QUOTED_KEY = re.compile(r"[A-Za-z0-9_.~=/%-]+")
-_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{2,254}")
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{2,254}")  # the names that ``Scheme.is_bucket`` of the store allows
 _WITH_ROOT = ("s3", "memory")
 _LONGEST_PATH = 3_500
 ColumnsBy = Literal["ids", "names"]

@@ -227,6 +227,8 @@ BLOB_OFFSET = 4
 _MAGIC = b"PFA1"
 
 _VECTOR_MAGIC = b"\xd1\xd3\x39\x64"
+_BITMAP = 16
+"""Where a vector's only bitmap begins, counted from the magic."""
 
 _ROW_POSITION_ID = 2147483645
 """Reserved field id of a row's position ("Reserved Field IDs")."""
@@ -238,13 +240,17 @@ def encode_vector_blob(positions: BitMap) -> bytes:
     return struct.pack(">I", len(body)) + body + struct.pack(">I", crc32(body))
 
 
-def read_vector(body: bytes, offset: int, length: int) -> BitMap:
-    """The positions in a deletion vector of a Puffin file. Raises ValueError if it is damaged."""
-    blob = body[offset : offset + length]
+def read_vector_blob(blob: bytes, length: int) -> BitMap:
+    """The positions in a deletion vector of a Puffin file, whoever wrote it. Raises ValueError if it is damaged."""
     inner = blob[4:-4]
-    if len(blob) != length or inner[:4] != _VECTOR_MAGIC or blob[-4:] != struct.pack(">I", crc32(inner)):
-        raise ValueError("the deletion vector's checksum differs")
-    return BitMap.deserialize(inner[16:])
+    if len(blob) != length or inner[:4] != _VECTOR_MAGIC or int.from_bytes(blob[-4:], "big") != crc32(inner):
+        raise ValueError("the deletion vector does not match its checksum")
+    count = int.from_bytes(inner[4:12], "little")
+    if count == 0:
+        return BitMap()
+    if count > 1 or inner[12:_BITMAP] != bytes(4):
+        raise ValueError("the deletion vector has positions beyond 4,294,967,295")
+    return BitMap.deserialize(inner[_BITMAP:])
 
 
 def encode_puffin(blob: bytes, data_file: str, cardinality: int) -> bytes:
@@ -294,3 +300,28 @@ def encode_position_deletes(positions: Mapping[str, BitMap]) -> bytes:
                 part = numbers[start : start + _ROW_GROUP]
                 out.write_batch(pa.record_batch([pa.repeat(path, len(part)), pa.array(part)], schema=_SCHEMA))
     return bytes(sink.getvalue())
+
+
+def read_position_deletes(body: bytes, size: int) -> Iterator[tuple[str, BitMap]]:
+    """The positions in a position-delete file of this size, whoever wrote it, by the URL of the data file.
+
+    Raises ValueError, or an error of pyarrow, if it is damaged.
+    """
+    if len(body) != size:
+        raise ValueError(f"it does not have the {size:,} bytes of its manifest entry")
+    file = pq.ParquetFile(pa.BufferReader(body))
+    table = file.read(["file_path", "pos"], use_threads=False)
+    rows = sum(file.metadata.row_group(group).num_rows for group in range(file.num_row_groups))
+    if table.num_rows != rows:
+        raise ValueError(f"it has {table.num_rows:,} rows, and its footer {rows:,}")
+    if not table.num_rows:
+        return
+    paths = table["file_path"].combine_chunks().cast(pa.string()).dictionary_encode()
+    positions = table["pos"].to_numpy()
+    if positions.min() < 0 or positions.max() > 2**32 - 1:
+        raise ValueError("a position is negative, or beyond 4,294,967,295")
+    codes = paths.indices.to_numpy()
+    order = np.argsort(codes, kind="stable")
+    ends = np.searchsorted(codes[order], np.arange(len(paths.dictionary)), side="right")
+    for path, own in zip(paths.dictionary.to_pylist(), np.split(positions[order], ends[:-1]), strict=True):
+        yield path, BitMap(own.astype(np.uint32))

@@ -99,7 +99,7 @@ _CONTENTS: tuple[Content, Content] = ("data", "deletes")
 _SYNC_MARKER = b"dolmen-publisher"
 """The mark between the blocks of an Avro file: any 16 bytes, constant so that equal records make equal files."""
 
-DATA, POSITION_DELETES = 0, 1
+DATA, POSITION_DELETES, EQUALITY_DELETES = 0, 1, 2
 """Values of ``content`` of a file."""
 
 _EXISTING, _ADDED = 0, 1

@@ -14,7 +14,6 @@ import re
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from urllib.parse import unquote
 
 from dolmen.base.runtime import Runtime, attempts
 from dolmen.base.units import SECOND_US
@@ -27,7 +26,7 @@ from dolmen.format.layout import OWN_SCHEME, RESERVED_TAGS, AdoptedPath, Tag
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import TableSettings
 from dolmen.iceberg.metadata import TableMetadata
-from dolmen.store.base import ObjectStore, Stored, create, scheme_of
+from dolmen.store.base import ObjectStore, Stored, create, unquoted_url
 from dolmen.transactions.publisher import PublicationLag
 
 PREFIX = "iceberg/"
@@ -63,7 +62,7 @@ class PublicationDirectory:
 
     def __init__(self, store: ObjectStore, runtime: Runtime, table: str) -> None:
         self._store, self._runtime = store, runtime
-        self._root = _root(store)
+        self._root = unquoted_url(store.url)  # Iceberg's readers take paths of files as they are
         self.prefix = f"{PREFIX}{table}/metadata/"
         self.hint_key = f"{self.prefix}{_HINT}"
         self.location = f"{self._root}/{PREFIX}{table}"
@@ -194,12 +193,6 @@ class PublicationDirectory:
 
 def _digest(body: bytes) -> str:
     return hashlib.sha256(body).hexdigest()[:16]
-
-
-def _root(store: ObjectStore) -> str:
-    """The URL of the database for Iceberg's readers, which take paths of files literally, without escapes."""
-    scheme = scheme_of(store.url)
-    return unquote(store.url) if scheme is not None and scheme.is_quoted else store.url
 
 
 def pins_of(manifest: Manifest, table: str) -> dict[int, str]:

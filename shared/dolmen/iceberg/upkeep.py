@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyroaring import BitMap
 
 from dolmen.base.runtime import PUBLICATION_CHECK, attempts
@@ -15,7 +14,7 @@ from dolmen.commit.versions import manifest_at_version, newest_at
 from dolmen.errors import CorruptionError, NotFoundError
 from dolmen.format.manifest import Manifest
 from dolmen.format.properties import DatabaseSettings
-from dolmen.iceberg.file_groups import FileGroups, read_vector
+from dolmen.iceberg.file_groups import FileGroups, read_position_deletes, read_vector_blob
 from dolmen.iceberg.manifests import FileEntry, ManifestBody, decode_manifest_list
 from dolmen.iceberg.metadata import TableMetadata
 from dolmen.iceberg.publication_directory import (
@@ -116,14 +115,13 @@ def _read_positions(directory: PublicationDirectory, deletes: Iterable[FileEntry
             raise CorruptionError(directory.key(entry.path), f"it has {len(body)} bytes, not {entry.size}")
         try:
             if entry.data_file is not None and entry.blob is not None:
-                positions_of[entry.data_file] |= read_vector(body, *entry.blob)
+                start, length = entry.blob
+                positions_of[entry.data_file] |= read_vector_blob(body[start : start + length], length)
                 continue
-            rows = pq.ParquetFile(pa.BufferReader(body)).read(use_threads=False)
-            table = rows.group_by("file_path", use_threads=False).aggregate([("pos", "list")])
-        except (ValueError, pa.ArrowException, OSError) as error:
+            for path, positions in read_position_deletes(body, entry.size):
+                positions_of[path] |= positions
+        except (ValueError, KeyError, pa.ArrowException, OSError) as error:
             raise CorruptionError(directory.key(entry.path), f"not a delete file: {error}") from error
-        for path, positions in zip(table["file_path"].to_pylist(), table["pos_list"], strict=True):
-            positions_of[path] |= BitMap(positions.values.to_numpy())
     return positions_of
 
 

@@ -17,6 +17,7 @@ from pyspark.sql import types as s
 from dolmen.errors import SchemaError
 from dolmen.format.schema import Field
 from dolmen.format.types import DECIMAL, LIST, MAP, STRUCT, TYPES, ColumnType, short_type, type_of
+from dolmen.predicate.domains import Op
 
 _BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _OWN = re.compile(
@@ -24,6 +25,10 @@ _OWN = re.compile(
     re.IGNORECASE,
 )
 _ORIGIN = "dolmen"
+OPERATORS: dict[str, Op] = {
+    "EqualTo": "=", "GreaterThan": ">", "GreaterThanOrEqual": ">=", "LessThan": "<", "LessThanOrEqual": "<=",
+}  # fmt: skip
+"""Operators of comparisons, by the names that nodes of Spark's plans and filters of its data sources have for them."""
 
 
 def _type_by_name(name: str) -> s.DataType:

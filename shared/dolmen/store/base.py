@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO, NamedTuple, Protocol, Self, TypeAlias, runtime_checkable
+from urllib.parse import unquote
 
 from dolmen.base.runtime import Instant, Runtime, attempts
 from dolmen.base.units import MIB, SECOND_US
@@ -473,6 +474,12 @@ def scheme_of(url: str) -> Scheme | None:
     """The scheme of a URL; None for a plain path, or an unknown scheme."""
     name, separator, _ = url.partition("://")
     return SCHEMES.get(name) if separator else None
+
+
+def unquoted_url(url: str) -> str:
+    """The URL of a store without percent-encoding, as Hadoop and readers of Iceberg take it."""
+    scheme = scheme_of(url)
+    return unquote(url) if scheme is not None and scheme.is_quoted else url
 
 
 def own_name(scheme: str) -> str:

@@ -19,10 +19,9 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from dolmen.api.database import Database
-from dolmen.base.runtime import Runtime
 from dolmen.commit.head import context_of
 from dolmen.errors import Error
 from dolmen.ingest.batch import (
@@ -34,8 +33,9 @@ from dolmen.ingest.batch import (
     Message,
     isolate,
 )
-from dolmen.ingest.queues import EXPEDITED_SECONDS, MAX_SQS_BATCH, MAX_SQS_BYTES, OutgoingMessage, SqsQueue, open_queue
+from dolmen.ingest.queues import EXPEDITED_SECONDS, MAX_SQS_BATCH, MAX_SQS_BYTES, OutgoingMessage
 from dolmen.ingest.redaction import error_fields
+from dolmen.service.functions.function_settings import DeliveryQueues, Invocation
 
 if TYPE_CHECKING:  # it imports all of maintenance
     from dolmen.maintenance.round import Measures
@@ -55,35 +55,11 @@ _MARGIN_SECONDS = 30
 _MAX_REASON = 1000
 
 
-class FunctionLogger(Protocol):
-    """A log whose methods take a text and named fields, as Powertools' do."""
-
-    @property
-    def debug(self) -> Callable[..., None]: ...
-
-    @property
-    def info(self) -> Callable[..., None]: ...
-
-    @property
-    def error(self) -> Callable[..., None]: ...
-
-
 Fields = Mapping[str, Any]
 """The fields of an error in a log: see ``error_fields``."""
 
 BatchResponse = dict[str, list[dict[str, str]]]
 """The response that names to Lambda the messages to deliver again."""
-
-DeliveryQueues = tuple[SqsQueue, SqsQueue]
-"""The function's own queue, and its dead-letter queue."""
-
-
-def open_queues(queue: str | None, dead_letters: str | None, runtime: Runtime) -> DeliveryQueues | None:
-    """Both queues of a function; None unless both are given, and of SQS. Raises InputError for other URLs."""
-    if queue is None or dead_letters is None:
-        return None
-    own, dead = (open_queue(url, runtime, expedited=True) for url in (queue, dead_letters))
-    return (own, dead) if isinstance(own, SqsQueue) and isinstance(dead, SqsQueue) else None
 
 
 class HalfTimeDeadline:
@@ -112,30 +88,21 @@ class Deliveries:
     """
 
     def __init__(
-        self,
-        batch: Sequence[Message],
-        queues: DeliveryQueues | None,
-        now_us: int,
-        remaining_seconds: Callable[[], float],
+        self, batch: Sequence[Message], queues: DeliveryQueues | None, database: Database, invocation: Invocation
     ) -> None:
         self._batch, self._queues = list(batch), queues
-        self._now_us, self._remaining_seconds = now_us, remaining_seconds
+        self._invocation, self._remaining_seconds = invocation, invocation.remaining_seconds
+        self._context = context_of(database)
+        self._now_us = self._context.runtime.clock_us()
         self._indexes = {id(message): index for index, message in enumerate(self._batch)}
         self._postponed: set[int] = set()
         self._waits: dict[int, Fields] = {}
         self._errors: dict[int, Fields] = {}
         self._refusals: dict[int, Fields] = {}
         self._sent: set[int] = set()
-        self.counts = Counter({"QueueErrors": 0, "MessagesPostponed": 0, "MessagesGivenUp": 0})
+        self.counts = Counter({"Messages": len(batch), "QueueErrors": 0, "MessagesPostponed": 0, "MessagesGivenUp": 0})
         self.queue_error: Error | None = None
         self.given_up: list[tuple[Message, Fields]] = []
-
-    def measures(self, database: Database) -> Measures:
-        """The last metrics: the age of the oldest unfinished message, if it is known, and the manifest's size."""
-        sent_us = [self._batch[index].sent_us for index in self._unfinished()]
-        ages = [max(0, self._now_us - time_us) / 1e6 for time_us in sent_us if time_us is not None]
-        oldest: Measures = {"OldestUndoneSeconds": ("Seconds", max(ages))} if ages else {}
-        return oldest | {"ManifestBytes": ("Bytes", context_of(database).head.manifest_bytes)}
 
     def groups(self) -> Iterator[list[Message]]:
         """Yields the groups in which to handle the batch; messages in no group go back to the queue."""
@@ -219,9 +186,10 @@ class Deliveries:
         self._remove(sent)
         return sent
 
-    def finish(self, logger: FunctionLogger) -> BatchResponse:
+    def finish(self) -> BatchResponse:
         """Sends messages again and gives others up, logs that, and names the rest to Lambda, which redelivers them."""
         self._send()
+        logger = self._invocation.logger
         for message, fields in self.given_up:
             logger.error("message given up", message_id=message.id, **fields)
         if self.queue_error is not None:
@@ -230,14 +198,26 @@ class Deliveries:
         left = [self._batch[index] for index in self._unfinished() if index not in self._sent]
         return {"batchItemFailures": [{"itemIdentifier": message.answer_id} for message in left if message.answer_id]}
 
-    @property
-    def unanswerable(self) -> str | None:
-        """Why an event that came without a queue is not done: Lambda tries it again when its function raises."""
-        for index in self._unfinished():
+    def report(self, done: str, *, lags: Sequence[float] = ()) -> None:
+        """Reports the counts, the longest lag, the age of the oldest unfinished message, and the manifest's size.
+
+        Raises RuntimeError if an event that came without a queue is not ``done``, so that Lambda tries it again.
+        """
+        unfinished = self._unfinished()
+        sent_us = [self._batch[index].sent_us for index in unfinished]
+        ages = [max(0, self._now_us - time_us) / 1e6 for time_us in sent_us if time_us is not None]
+        measures: Measures = {
+            name: ("Bytes" if name.startswith("Bytes") else "Count", count) for name, count in self.counts.items()
+        }
+        for name, seconds in ("IngestLagSeconds", lags), ("OldestUndoneSeconds", ages):
+            if seconds:
+                measures[name] = ("Seconds", max(seconds))
+        self._invocation.report(measures | {"ManifestBytes": ("Bytes", self._context.head.manifest_bytes)})
+        for index in unfinished:
             if self._batch[index].answer_id is None:
                 fields = self._errors.get(index) or self._waits.get(index) or self._refusals.get(index)
-                return str(fields["reason"]) if fields else "there was too little time to begin it"
-        return None
+                reason = fields["reason"] if fields else "there was too little time to begin it"
+                raise RuntimeError(f"not {done}: {reason}")
 
     def _send(self) -> None:
         """Sends the messages that are decided on, as long as there is time and SQS answers."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dolmen.commit.head import context_of
 from dolmen.errors import Error
@@ -22,9 +22,6 @@ from dolmen.service.functions.deliveries import BatchResponse, Deliveries, HalfT
 from dolmen.service.functions.function_settings import FunctionResources, Invocation
 from dolmen.service.handover.emr_serverless import load_job, log_record, metric_name, request_job
 from dolmen.service.handover.handover_records import hand_over
-
-if TYPE_CHECKING:  # it imports all of maintenance
-    from dolmen.maintenance.round import Measures
 
 START_SECONDS = 45
 """The time that starting a job may take: three requests of 15 seconds each."""
@@ -58,10 +55,9 @@ class _IngestEvent:
     def __init__(self, resources: FunctionResources, batch: Sequence[Message], invocation: Invocation) -> None:
         self._resources, self._invocation, self._logger = resources, invocation, invocation.logger
         self._settings, self._database = resources.settings, resources.database
-        self._counts = Counter({"Messages": len(batch), "QueueErrors": 0})
         self._lags: list[float] = []
-        now_us = context_of(self._database).runtime.clock_us()
-        self._deliveries = Deliveries(batch, resources.queues, now_us, invocation.remaining_seconds)
+        self._deliveries = Deliveries(batch, resources.queues, self._database, invocation)
+        self._counts = self._deliveries.counts
 
     def run(self) -> BatchResponse:
         """Handles the event."""
@@ -69,18 +65,10 @@ class _IngestEvent:
         deadline = HalfTimeDeadline(self._invocation.remaining_ms)  # after the requests that may be slow
         for group in self._deliveries.groups():
             self._ingest_group(group, deadline, has_backlog=has_backlog)
-        response = self._deliveries.finish(self._logger)
-        self._counts.update(self._deliveries.counts)
+        response = self._deliveries.finish()
         if self._counts["FilesHanded"]:
             self._start_job()
-        measures: Measures = {
-            name: ("Bytes" if name.startswith("Bytes") else "Count", count) for name, count in self._counts.items()
-        }
-        if self._lags:
-            measures["IngestLagSeconds"] = ("Seconds", max(self._lags))
-        self._invocation.report(measures | self._deliveries.measures(self._database))
-        if reason := self._deliveries.unanswerable:
-            raise RuntimeError(f"not ingested: {reason}")
+        self._deliveries.report("ingested", lags=self._lags)
         return response
 
     def _ingest_group(self, group: list[Message], deadline: HalfTimeDeadline, *, has_backlog: bool) -> None:

@@ -24,7 +24,6 @@ from decimal import Decimal
 from functools import cache, reduce
 from operator import and_, eq, ge, gt, le, lt, ne, or_
 from typing import TYPE_CHECKING, Any, TypeAlias
-from urllib.parse import unquote
 
 import numpy as np
 import numpy.typing as npt
@@ -43,7 +42,7 @@ from dolmen.predicate.like import pattern
 from dolmen.rows.scan.row_groups import FilePlan
 from dolmen.spark.spark_types import spark_type, to_frame
 from dolmen.spark.tasks import FILE, Py4JError
-from dolmen.store.base import ObjectStore, scheme_of
+from dolmen.store.base import ObjectStore, scheme_of, unquoted_url
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
@@ -416,8 +415,7 @@ def spark_paths(spark: SparkSession, store: ObjectStore) -> str | None:
             f"{url} is read by Python workers: Spark's own readers need {scheme.hadoop_package} on the class path"
         )
         return None
-    rest = url.removeprefix(f"{scheme.name}://")
-    root = f"{scheme.hadoop}://{unquote(rest) if scheme.is_quoted else rest}"
+    root = f"{scheme.hadoop}://{unquoted_url(url).removeprefix(f'{scheme.name}://')}"
     if _PATTERN.search(root):
         warn_once(rf"{url} is read by Python workers: Spark's own readers take \ * ? [ ] {{ }} for patterns of paths")
         return None

@@ -30,7 +30,7 @@ from dolmen.predicate import bind
 from dolmen.predicate.ast import Predicate
 from dolmen.predicate.bind import ConditionReader, Connective, UnsupportedConditionError
 from dolmen.predicate.constants import NULL, Value, from_python
-from dolmen.predicate.domains import Domain, Op, domain_of
+from dolmen.predicate.domains import Domain, domain_of
 from dolmen.predicate.parse import parse
 from dolmen.rows.changes.feed import FEED_FIELDS, ChangeFeed, FeedPart, PartReader, VersionKey, check_names, parts_of
 from dolmen.rows.scan.scan import Scan, plan_of, scan_files
@@ -46,7 +46,7 @@ from dolmen.spark.source.source import (
     reads_changes,
     source_table,
 )
-from dolmen.spark.spark_types import Origin, spark_arrow_schema, spark_schema, worker_schema
+from dolmen.spark.spark_types import OPERATORS, Origin, spark_arrow_schema, spark_schema, worker_schema
 from dolmen.spark.tasks import mark_dolmen_errors
 from dolmen.spark.write.write_tasks import decode_entry, encode_entry
 from dolmen.store import open_store
@@ -66,9 +66,6 @@ _ADDED_TYPES = s.StructType(
         for name, kind in zip(ADDED, (s.StringType, s.LongType, s.LongType), strict=True)
     ]
 )
-_OPS: dict[str, Op] = {
-    "EqualTo": "=", "GreaterThan": ">", "GreaterThanOrEqual": ">=", "LessThan": "<", "LessThanOrEqual": "<=",
-}  # fmt: skip
 _PATTERNS = {"StringStartsWith": "{}%", "StringEndsWith": "%{}", "StringContains": "%{}%"}
 _ESCAPE = "\\"
 Part = TypeVar("Part", DataFile, FeedPart)
@@ -240,8 +237,8 @@ class _PushedFilterReader(ConditionReader[Any]):
                 return bind.one_of(field, [_value(each, field) for each in node.value])
             case "EqualNullSafe":
                 return bind.negation(bind.distinct_from(field, _value(node.value, field)))
-            case name if name in _OPS:
-                return bind.compare(_OPS[name], field, _value(node.value, field))
+            case name if name in OPERATORS:
+                return bind.compare(OPERATORS[name], field, _value(node.value, field))
         raise UnsupportedConditionError
 
 

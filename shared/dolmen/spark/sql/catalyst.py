@@ -20,13 +20,10 @@ from dolmen.predicate import bind
 from dolmen.predicate.ast import Constant, Predicate
 from dolmen.predicate.bind import ConditionReader, Connective, ForeignCondition, UnsupportedConditionError
 from dolmen.predicate.constants import NULL, Value
-from dolmen.predicate.domains import Domain, Op, domain_of
-from dolmen.spark.spark_types import items
+from dolmen.predicate.domains import Domain, domain_of
+from dolmen.spark.spark_types import OPERATORS, items
 from dolmen.spark.tasks import Py4JError
 
-_OPS: dict[str, Op] = {
-    "EqualTo": "=", "GreaterThan": ">", "GreaterThanOrEqual": ">=", "LessThan": "<", "LessThanOrEqual": "<=",
-}  # fmt: skip
 _DOMAINS = {
     "boolean": Domain.BOOLEAN, "tinyint": Domain.EXACT, "smallint": Domain.EXACT, "int": Domain.EXACT,
     "bigint": Domain.EXACT, "float": Domain.FLOAT32, "double": Domain.FLOAT64, "string": Domain.TEXT,
@@ -93,8 +90,8 @@ class _CatalystReader(ConditionReader[Any]):
                 return bind.truth(self._bare(node))
             case "EqualNullSafe":
                 return bind.negation(bind.distinct_from(*self._sides(node)))
-            case kind if kind in _OPS:
-                return bind.compare(_OPS[kind], *self._sides(node))
+            case kind if kind in OPERATORS:
+                return bind.compare(OPERATORS[kind], *self._sides(node))
         if node.foldable() and node.dataType().simpleString() in ("boolean", "void"):
             return Constant(node.eval(None))
         raise UnsupportedConditionError

@@ -445,17 +445,16 @@ class _SqlMerge:
     def _inserts_keys(self, keys: _Keys | None) -> bool:
         """Whether each inserted row has the primary key by which it matches nothing, and which the source has once."""
         names = {} if keys is None or not keys.once else {field.id: name for field, name in keys.pairs}
-        return names.keys() == set(self.change.entry.primary_key) and all(
-            self._is_source_column({field.id: text for field, text in values or ()}.get(id_, ""), name)
-            for clause, values in self._plan
-            if clause.kind == "not matched"
-            for id_, name in names.items()
-        )
-
-    def _is_source_column(self, text: str, name: str) -> bool:
-        plain = text.replace("`", "").strip().lower()
-        alias = self._alias.replace("`", "").lower()
-        return plain in (name.lower(), f"{alias}.{name.lower()}")
+        if names.keys() != set(self.change.entry.primary_key):
+            return False
+        for clause, values in self._plan:
+            if clause.kind == "not matched":
+                texts = {field.id: text for field, text in values or ()}
+                own = [texts.get(id_, "NULL") for id_ in names]
+                analysed = self.change.select(_select_list(own), self._source_view, ", ".join(own))
+                if find_shown_columns(analysed, len(own)) != list(map(self.source.columns.index, names.values())):
+                    return False
+        return True
 
 
 @dataclass(frozen=True)

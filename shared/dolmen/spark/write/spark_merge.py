@@ -49,10 +49,12 @@ from dolmen.transactions.merge.clauses import (
     Clauses,
     Delete,
     Insert,
-    Update,
+    SideColumn,
     WhenMatched,
     WhenNotMatched,
     WhenNotMatchedBySource,
+    is_primary_key,
+    terms_of,
 )
 from dolmen.transactions.transaction import Transaction, replay, unit_of
 from dolmen.transactions.unit_of_work import Commit
@@ -119,7 +121,7 @@ def merge(
     own = [field.name for field in entry.schema.fields]
     if missing := [name for name in names if name not in frame.columns]:
         raise SchemaError(f"the DataFrame has no column {missing[0]!r}, by which the merge joins")
-    if clauses.is_upsert and set(frame.columns) == set(own) and _is_primary(fields, entry):
+    if clauses.is_upsert(entry, names, frame.columns):
         return upsert(table, frame, names, since=since, force=force, request=request)
     if clauses.is_delete:
         columns = [F.col(quote(name)) for name in names]
@@ -159,11 +161,12 @@ class _Merging:
         if bind_request(transaction, self.request, self._digest):
             return
         summary = self.source.summary
-        if self.clauses.not_matched and _is_primary(fields, entry):
+        names = [field.name for field in fields]
+        if self.clauses.inserts_by_primary_key(entry, names):
             if summary.nulls:
-                raise RowError("NULL in the primary key: it equals nothing", column=self.on[0])
+                raise RowError("NULL in the primary key: it equals nothing", column=names[0])
             if summary.repeated:
-                raise duplicate_key_error(self.on)
+                raise duplicate_key_error(names)
         if summary.rows == 0 and not self.clauses.by_source:
             return
         target = to_spark(
@@ -180,8 +183,8 @@ class _Merging:
             plan.rows(target, self.source),
             plan.actions,
             key=fields if self.clauses.takes_all_matched else (),
-            once=summary.repeated and not self.clauses.deletes_only,
-            new=self.clauses.may_insert_twice(entry, self.on),
+            once=summary.repeated and not self.clauses.deletes_all_matched,
+            new=self.clauses.may_insert_twice(entry, names),
             request=self.request,
         )
 
@@ -244,7 +247,7 @@ class MergePlan:
     @property
     def keeps_one(self) -> bool:
         """Whether of several rows of one primary key, which ``append`` may make, the one committed last counts."""
-        return self._reads_target and _is_primary(self.fields, self.entry)
+        return self._reads_target and is_primary_key([field.name for field in self.fields], self.entry)
 
     def rows(self, target: DataFrame, source: Source) -> DataFrame:
         """All rows that have an action, for tasks: ``target`` has the columns ``needed`` and the rows' positions."""
@@ -320,12 +323,8 @@ class MergePlan:
         """The row that a clause writes: expressions by column."""
         if isinstance(clause, Delete):
             return None
-        values = clause.values
-        if values is None:
-            values = {name: _column("source", name) for name in self._names if name in self.source_columns}
-        if isinstance(clause, Update):
-            values = {name: values.get(name, _column("target", name)) for name in self._names}
-        return {name: text or "NULL" for name, text in values.items()}
+        terms = terms_of(clause, self._names, self.source_columns).items()
+        return {name: _column(t.side, t.name) if isinstance(t, SideColumn) else t.sql for name, t in terms}
 
     def _computed(self, values: dict[str, str]) -> Iterable[str]:
         """The columns whose values are not those of another column."""
@@ -353,7 +352,3 @@ class MergePlan:
 
 def _column(side: str, name: str) -> str:
     return f"{side}.{quote(name)}"
-
-
-def _is_primary(fields: Sequence[Field], entry: TableEntry) -> bool:
-    return {field.id for field in fields} == set(entry.primary_key)

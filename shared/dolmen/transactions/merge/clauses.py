@@ -25,6 +25,8 @@ from dolmen.rows.scan.engines.expressions import Evaluator, Literals, Sides
 from dolmen.rows.write.casts import Cast, FindCast, Misfit, lossless_cast, misfit_error, short_value
 from dolmen.rows.write.conform import check_values, conform_batch, plan_conform
 
+TARGET, SOURCE = "target", "source"
+
 Values: TypeAlias = Mapping[str, str | None]
 """SQL expressions over ``target.<column>`` and ``source.<column>``, by column of the table: DuckDB's SQL in
 ``Table.merge``, Spark's in ``dolmen.spark.write.spark_merge``. None is NULL."""
@@ -131,10 +133,14 @@ class Clauses:
         """All clauses in order: a clause's index is the number of its action."""
         return (*self.matched, *self.not_matched, *self.by_source)
 
-    @property
-    def is_upsert(self) -> bool:
-        """True if each source row replaces all rows that match it."""
-        return (self.matched, self.not_matched, self.by_source) == ((Update(),), (Insert(),), ())
+    def is_upsert(self, entry: TableEntry, on: Collection[str], source_names: Collection[str]) -> bool:
+        """True if the merge only replaces whole rows by their primary key, which needs no reading."""
+        whole = set(source_names) == {field.name for field in entry.schema.fields}
+        return self == Clauses((Update(),), (Insert(),), ()) and whole and is_primary_key(on, entry)
+
+    def inserts_by_primary_key(self, entry: TableEntry, on: Collection[str]) -> bool:
+        """True if source rows that match no primary key are inserted, so each needs a key of its own."""
+        return bool(self.not_matched) and is_primary_key(on, entry)
 
     @property
     def is_delete(self) -> bool:
@@ -147,8 +153,8 @@ class Clauses:
         return bool(self.matched) and self.matched[-1].when is None and not self.by_source
 
     @property
-    def deletes_only(self) -> bool:
-        """True if several source rows may match one target row."""
+    def deletes_all_matched(self) -> bool:
+        """True if every matched target row is deleted: several source rows may then match the same one."""
         return self.matched == (Delete(),)
 
     @property
@@ -179,7 +185,7 @@ class Clauses:
 
     def check_updates(self, entry: TableEntry, on: Collection[str], source_names: Collection[str]) -> None:
         """Raises SchemaError if an update may change a primary key (not by ``on``), or the order of changes (CDC)."""
-        primary = [entry.schema.by_id[id_].name for id_ in entry.primary_key]
+        primary = _primary_key(entry)
         for clause in (*self.matched, *self.by_source):
             if isinstance(clause, Delete):
                 continue
@@ -198,8 +204,8 @@ class Clauses:
 
     def may_insert_twice(self, entry: TableEntry, on: Collection[str]) -> bool:
         """True if an inserted row may get a primary key that the table has, or another inserted row."""
-        primary = [entry.schema.by_id[id_].name for id_ in entry.primary_key]
-        if not primary or set(on) != set(primary):
+        primary = _primary_key(entry)
+        if not is_primary_key(on, entry):
             return bool(primary and self.not_matched)
         values = [clause.values for clause in self.not_matched if clause.values is not None]
         return not all(_is_column(each.get(name), "source", name) for each in values for name in primary)
@@ -219,6 +225,15 @@ def check_updatable(entry: TableEntry, field: Field) -> None:
         )
     if entry.sequences is not None and field.name == sequence_column(entry.properties):
         raise SchemaError(f"column {field.name!r} orders the changes (CDC) of the table, and belongs to them")
+
+
+def is_primary_key(names: Collection[str], entry: TableEntry) -> bool:
+    """True if these columns are the table's primary key, in any order."""
+    return set(names) == set(_primary_key(entry))
+
+
+def _primary_key(entry: TableEntry) -> list[str]:
+    return [entry.schema.by_id[id_].name for id_ in entry.primary_key]
 
 
 def _is_column(expression: str | None, side: str, name: str) -> bool:
@@ -293,6 +308,20 @@ class RepeatedValue:
 
 Term: TypeAlias = SideColumn | Expression | RepeatedValue
 """Where the values of a column come from."""
+
+
+def terms_of(
+    clause: Update | Insert, names: Sequence[str], source_names: Collection[str]
+) -> dict[str, SideColumn | Expression]:
+    """Where each column of the rows that a clause writes comes from: from the source where no values are given."""
+    terms: dict[str, SideColumn | Expression]
+    if clause.values is None:
+        terms = {name: SideColumn(SOURCE, name) for name in names if name in source_names}
+    else:
+        terms = {name: Expression(text or "NULL") for name, text in clause.values.items()}
+    if isinstance(clause, Insert):
+        return terms
+    return {name: terms.get(name, SideColumn(TARGET, name)) for name in names}
 
 
 class RowTemplate:

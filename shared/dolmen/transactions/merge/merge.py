@@ -19,7 +19,7 @@ import pyarrow as pa
 from dolmen.base import arguments
 from dolmen.errors import InputError, RowError, SchemaError, short_repr
 from dolmen.format.manifest import TableEntry
-from dolmen.format.schema import COMMIT_TS, Field, own_names
+from dolmen.format.schema import COMMIT_TS, Field
 from dolmen.format.types import to_mask
 from dolmen.predicate.ast import Predicate, columns
 from dolmen.predicate.parse import Where, parse
@@ -30,21 +30,22 @@ from dolmen.rows.write.row_digest import RowDigest
 from dolmen.rows.write.row_input import as_batches
 from dolmen.transactions.keys import key_fields
 from dolmen.transactions.merge.clauses import (
+    SOURCE,
+    TARGET,
     Clause,
     Clauses,
     Delete,
     Expression,
-    Insert,
     RepeatedValue,
     RowTemplate,
     SideColumn,
     Term,
     check_updatable,
+    is_primary_key,
+    terms_of,
 )
 from dolmen.transactions.merge.merge_source import MAX_PAIRS, PAIR_BYTES, Indices, KeyIndex, SourceRows
 from dolmen.transactions.row_statements import STEP_ROWS, HiddenRows, RowLocations, TableChange, rows_content
-
-TARGET, SOURCE = "target", "source"
 
 NewValues: TypeAlias = Mapping[str, Any]
 """New values by column: Python values, which are the same in all rows, or ``Expression``."""
@@ -150,7 +151,7 @@ def merge_rows(change: TableChange, source: SourceRows, on: str | Sequence[str],
     """Adds the statements of ``Table.merge``. A merge that amounts to an upsert or a delete adds those statements."""
     unit, entry, request = change.unit, change.entry, change.request
     fields = key_fields(entry, on)
-    if is_upsert(entry, source, on, clauses):
+    if clauses.is_upsert(entry, [field.name for field in fields], source.rows.schema.names):
         if KeyIndex(source.keys(fields), fields).repeated:
             raise _repeated_key_error(fields)  # rows of a merge have no order
         change.upsert(source.rows, on)
@@ -172,13 +173,6 @@ def merge_rows(change: TableChange, source: SourceRows, on: str | Sequence[str],
     if unit.needs_content(request):
         names = sorted(field.name for field in fields)
         unit.add_content(request, "merge", change.name, names, *clauses.content(), source.digest())
-
-
-def is_upsert(entry: TableEntry, source: SourceRows, on: str | Sequence[str], clauses: Clauses) -> bool:
-    """True if a merge only replaces whole rows by their primary key, which needs no reading."""
-    primary = {entry.schema.by_id[id_].name for id_ in entry.primary_key}
-    has_all_columns = set(source.rows.schema.names) == {field.name for field in entry.schema.fields}
-    return clauses.is_upsert and has_all_columns and set(own_names(arguments.names("on", on), entry.schema)) == primary
 
 
 @dataclass(frozen=True)
@@ -212,8 +206,8 @@ class _StreamedMerge:
         entry = change.entry
         self._source, self._clauses, self._evaluator = source, clauses, evaluator
         self._index = KeyIndex(source.keys(fields), fields)
-        self._is_on_primary_key = {field.id for field in fields} == set(entry.primary_key)
         self._names, self._keys = [field.name for field in entry.schema.fields], [field.name for field in fields]
+        self._is_on_primary_key = is_primary_key(self._keys, entry)
         source_names = source.rows.schema.names
         clauses.check_columns(self._names, source_names)
         clauses.check_updates(entry, self._keys, source_names)
@@ -227,8 +221,9 @@ class _StreamedMerge:
         """The table's columns to read: key columns, columns in expressions, and columns that keep their values."""
         target_columns = {
             term.name
-            for clause in (*self._clauses.matched, *self._clauses.by_source)
-            for term in self._terms(clause).values()
+            for clause in self._clauses.all
+            if not isinstance(clause, Delete)
+            for term in terms_of(clause, self._names, self._source.rows.schema.names).values()
             if isinstance(term, SideColumn) and term.side == TARGET
         }
         named_columns = self._evaluator.uses(self._clauses.texts, self._names) if self._evaluator else []
@@ -242,23 +237,9 @@ class _StreamedMerge:
                 raise InputError(f"when={clause.when!r} is no condition: it is of type {kind}")
         if isinstance(clause, Delete):
             return ClausePlan(clause.when, None)
-        terms = self._terms(clause)
+        terms = terms_of(clause, self._names, self._source.rows.schema.names)
         template = RowTemplate(self._entry.schema, terms, sides, self._evaluator, self._source.find)
         return ClausePlan(clause.when, template)
-
-    def _terms(self, clause: Clause) -> dict[str, Term]:
-        """The term of each column that a clause writes; by default, the source's columns."""
-        if isinstance(clause, Delete):
-            return {}
-        terms: dict[str, Term] = {}
-        if clause.values is not None:
-            terms = {name: Expression(text or "NULL") for name, text in clause.values.items()}
-        else:
-            source_names = self._source.rows.schema.names
-            terms = {name: SideColumn(SOURCE, name) for name in self._names if name in source_names}
-        if isinstance(clause, Insert):
-            return terms
-        return {name: terms.get(name, SideColumn(TARGET, name)) for name in self._names}
 
     def run(self, *, keys_repeat: bool = False) -> None:
         """Reads, and adds the statements.
@@ -270,7 +251,7 @@ class _StreamedMerge:
         self._hidden: HiddenRows = {}
         self._latest: LatestRows | None = None
         self._is_matched, self._is_changed = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
-        if self._clauses.not_matched and self._is_on_primary_key:
+        if self._clauses.inserts_by_primary_key(self._entry, self._keys):
             if self._index.nulls:
                 raise RowError("NULL in the primary key: it equals nothing", column=self._fields[0].name)
             if self._index.repeated:
@@ -316,7 +297,7 @@ class _StreamedMerge:
                 np.add.at(changed, targets[pairs] - first, 1)
                 self._is_changed[sources[pairs]] = True
                 yield from plan.make(rows_of_clause)
-            if not self._clauses.deletes_only and (changed > 1).any():
+            if not self._clauses.deletes_all_matched and (changed > 1).any():
                 raise InputError(
                     "several source rows match one row of the table, and would each update or delete it: keep one "
                     "source row of each key, or tell them apart by conditions"
