@@ -36,7 +36,8 @@ from dolmen.predicate.parse import Where
 from dolmen.predicate.text import to_sql
 from dolmen.rows.scan.row_groups import Deletes, FilePlan
 from dolmen.rows.scan.scan import Scan, plan_of, reader_of, rows_with_positions, scan_files
-from dolmen.spark.read.spark_parquet import (
+from dolmen.spark.frame_types import Origin, is_own, quote, spark_arrow_schema, spark_arrow_type, spark_schema, to_frame
+from dolmen.spark.read.native_parquet import (
     FIELD_ID,
     SOURCES,
     FileValues,
@@ -49,7 +50,6 @@ from dolmen.spark.read.spark_parquet import (
     to_column,
 )
 from dolmen.spark.sessions import active_session, check_any_session, check_readable, check_session, is_remote
-from dolmen.spark.spark_types import Origin, is_own, quote, spark_arrow_schema, spark_arrow_type, spark_schema, to_frame
 from dolmen.spark.tasks import FILE, ROW, MapBatches, map_in_tasks, worker_url
 from dolmen.transactions.reading import ReadableTable
 

@@ -34,6 +34,7 @@ from dolmen.predicate.domains import Domain, Op, domain_of
 from dolmen.predicate.parse import parse
 from dolmen.rows.changes.feed import FEED_FIELDS, ChangeFeed, FeedPart, PartReader, VersionKey, check_names, parts_of
 from dolmen.rows.scan.scan import Scan, plan_of, scan_files
+from dolmen.spark.frame_types import Origin, spark_arrow_schema, spark_schema, worker_schema
 from dolmen.spark.source.source import (
     CHANGES_READ,
     CHANGES_STREAM_READ,
@@ -46,7 +47,6 @@ from dolmen.spark.source.source import (
     reads_changes,
     source_table,
 )
-from dolmen.spark.spark_types import Origin, spark_arrow_schema, spark_schema, worker_schema
 from dolmen.spark.tasks import mark_dolmen_errors
 from dolmen.spark.write.write_tasks import decode_entry, encode_entry
 from dolmen.store import open_store

@@ -21,7 +21,7 @@ from dolmen.entries.segments.segment_reader import erasures_of
 from dolmen.errors import DatabaseNotFoundError, InputError, SchemaError
 from dolmen.format.manifest import Erasure, Manifest
 from dolmen.format.schema import COMMIT_TS, COMMIT_TS_FIELD, Field, Schema
-from dolmen.spark.spark_types import Origin, spark_schema
+from dolmen.spark.frame_types import Origin, spark_schema
 from dolmen.transactions.snapshot import microseconds
 
 VERSION_OPTIONS = ("version", "timestamp", "tag", "version_as_of", "timestamp_as_of")

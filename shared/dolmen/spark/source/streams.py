@@ -33,9 +33,9 @@ from dolmen.format.manifest import EMPTY, Manifest, TableEntry
 from dolmen.format.schema import COMMIT_TS, Field
 from dolmen.predicate.ast import columns as columns_of
 from dolmen.rows.scan.scan import plan_of
+from dolmen.spark.frame_types import origins_of, worker_schema
 from dolmen.spark.source.readers import ADDED, FilesPartition, SharedScan, SourceFeed, groups_of, parse_where
 from dolmen.spark.source.source import CHANGES_STREAM_READ, STREAM_READ, Options, reads_changes, table_at
-from dolmen.spark.spark_types import origins_of, worker_schema
 from dolmen.spark.tasks import mark_dolmen_errors
 from dolmen.transactions.snapshot import microseconds
 

@@ -33,9 +33,9 @@ from dolmen.errors import ConflictError, InputError
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import TableEntry
 from dolmen.rows.write.row_digest import content_digest
+from dolmen.spark.frame_types import origins_of
 from dolmen.spark.sessions import check_table
 from dolmen.spark.source.source import STREAM_WRITE, WRITE, Options
-from dolmen.spark.spark_types import origins_of
 from dolmen.spark.tasks import mark_dolmen_errors, worker_url
 from dolmen.spark.write.frame_columns import add_new_columns, check_columns
 from dolmen.spark.write.from_frame import Mode, apply_batch, entry_in

@@ -18,8 +18,8 @@ from dolmen.base import arguments
 from dolmen.commit.head import context_of
 from dolmen.errors import InputError, SchemaError, TableNotFoundError, short_repr
 from dolmen.format.manifest import Manifest, TableEntry
+from dolmen.spark.frame_types import Origin, origins_of, quote
 from dolmen.spark.sessions import check_any_session, check_database, is_remote
-from dolmen.spark.spark_types import Origin, origins_of, quote
 from dolmen.spark.tasks import raising_dolmen_errors, reason_of
 from dolmen.transactions.snapshot import Snapshot
 

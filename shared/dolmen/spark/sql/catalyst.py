@@ -21,7 +21,7 @@ from dolmen.predicate.ast import Constant, Predicate
 from dolmen.predicate.bind import ConditionReader, Connective, ForeignCondition, UnsupportedConditionError
 from dolmen.predicate.constants import NULL, Value
 from dolmen.predicate.domains import Domain, Op, domain_of
-from dolmen.spark.spark_types import items
+from dolmen.spark.frame_types import items
 from dolmen.spark.tasks import Py4JError
 
 _OPS: dict[str, Op] = {

@@ -1,7 +1,7 @@
 """DELETE, UPDATE and MERGE of SQL: Spark evaluates conditions and values, and dolmen hides and writes rows.
 
 Values get the types of their columns as Spark casts them when it stores them. The commit depends on all tables that
-were read. A MERGE is planned apart from ``write.spark_merge``, whose source is a frame that is joined by keys and kept
+were read. A MERGE is planned apart from ``write.merge_frame``, whose source is a frame that is joined by keys and kept
 over repeated attempts: here conditions and values are pieces of the user's SQL, which only a whole query can resolve.
 All of them share the job and the changes (``write.row_actions``).
 """
@@ -22,8 +22,8 @@ from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
 from dolmen.predicate.ast import Constant, Predicate
 from dolmen.predicate.bind import ForeignCondition
+from dolmen.spark.frame_types import is_own, origins_in_plan, quote, spark_schema, spark_type
 from dolmen.spark.read.to_frame import to_spark
-from dolmen.spark.spark_types import is_own, origins_in_plan, quote, spark_schema, spark_type
 from dolmen.spark.sql.attachment import Attachment, Views, is_same_name
 from dolmen.spark.sql.catalyst import (
     check_single_rows,

@@ -21,7 +21,7 @@ from dolmen.format.evolution import AddColumn, SchemaChange, WidenColumn
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field, Schema, own_names, same_names
 from dolmen.rows.write.conform import plan_conform
-from dolmen.spark.spark_types import quote, spark_type, worker_schema
+from dolmen.spark.frame_types import quote, spark_type, worker_schema
 from dolmen.transactions.transaction import Transaction, unit_of
 
 

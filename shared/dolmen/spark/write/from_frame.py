@@ -26,8 +26,8 @@ from dolmen.format.schema import Field
 from dolmen.predicate.parse import Where
 from dolmen.rows.write.conform import plan_conform
 from dolmen.rows.write.row_digest import content_digest
+from dolmen.spark.frame_types import origins_in_plan, worker_schema
 from dolmen.spark.sessions import check_table
-from dolmen.spark.spark_types import origins_in_plan, worker_schema
 from dolmen.spark.tasks import raising_dolmen_errors, worker_url
 from dolmen.spark.write.frame_columns import add_new_columns, check_columns, key_columns, match_names, uncollated_column
 from dolmen.spark.write.write_tasks import (

@@ -1,6 +1,6 @@
 """Rows with actions: tasks write new rows and hide the rows that these replace, and the driver makes the changes.
 
-MERGE by keys (``spark_merge``) and the UPDATE, DELETE and MERGE of SQL (``sql.row_changes``) each plan a job whose rows
+MERGE by keys (``merge_frame``) and the UPDATE, DELETE and MERGE of SQL (``sql.row_changes``) each plan a job whose rows
 have the number of an action, the position of a target row, and new values. From there they are the same. Both summarize
 the keys of a merge's ``Source``.
 """
@@ -31,7 +31,7 @@ from dolmen.format.layout import uuid_of
 from dolmen.format.schema import Field
 from dolmen.predicate.ast import Constant, Predicate
 from dolmen.rows.write.casts import FindCast
-from dolmen.spark.spark_types import quote
+from dolmen.spark.frame_types import quote
 from dolmen.spark.tasks import FILE, ROW, collect_objects, conform_batches, open_to_write
 from dolmen.spark.write.frame_columns import key_columns
 from dolmen.spark.write.write_tasks import (

@@ -26,9 +26,9 @@ from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import COMMIT_TS, Field
 from dolmen.rows.write.conform import plan_conform
 from dolmen.rows.write.row_digest import content_digest
+from dolmen.spark.frame_types import is_own, quote, spark_schema, worker_schema
 from dolmen.spark.read.to_frame import to_spark
 from dolmen.spark.sessions import check_table
-from dolmen.spark.spark_types import is_own, quote, spark_schema, worker_schema
 from dolmen.spark.tasks import FILE, ROW, reason_of
 from dolmen.spark.write.frame_columns import match_names
 from dolmen.spark.write.from_frame import UnchangedSince, bind_request, check_frame, delete, upsert

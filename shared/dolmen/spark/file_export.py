@@ -21,7 +21,7 @@ from dolmen.commit.head import context_of
 from dolmen.errors import InputError, SchemaError, short_repr
 from dolmen.format.schema import is_nested
 from dolmen.predicate.parse import Where
-from dolmen.spark.read.spark_parquet import is_on_class_path
+from dolmen.spark.read.native_parquet import is_on_class_path
 from dolmen.spark.read.to_frame import to_spark
 from dolmen.spark.sessions import active_session, check_readable, check_session
 from dolmen.spark.tasks import Py4JJavaError

@@ -41,7 +41,7 @@ from dolmen.predicate.ast import Column as ColumnOf
 from dolmen.predicate.domains import HOLDS, Domain, Op, domain_of, fit, grid, into, join, order, plain_of, rounds_to
 from dolmen.predicate.like import pattern
 from dolmen.rows.scan.row_groups import FilePlan
-from dolmen.spark.spark_types import spark_type, to_frame
+from dolmen.spark.frame_types import spark_type, to_frame
 from dolmen.spark.tasks import FILE, Py4JError
 from dolmen.store.base import ObjectStore, scheme_of
 

@@ -36,9 +36,9 @@ from dolmen.maintenance.compact.rewrite import GroupRewriter, Rewritten, TableVe
 from dolmen.maintenance.erasures.erasure_work import rewrite_through
 from dolmen.rows.scan.scan import Scan, scan_files
 from dolmen.rows.write.data_file import write_data_files
+from dolmen.spark.frame_types import quote, spark_schema
 from dolmen.spark.read.to_frame import to_spark
 from dolmen.spark.sessions import check_database, check_session
-from dolmen.spark.spark_types import quote, spark_schema
 from dolmen.spark.tasks import (
     FAILURES,
     collect_objects,
