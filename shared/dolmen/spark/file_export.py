@@ -124,11 +124,11 @@ def export(
 
 def _hadoop_url(spark: SparkSession, to: str) -> str:
     """The URL as Hadoop has it, without percent-encoding."""
-    scheme, separator, rest = to.partition("://")
+    scheme, separator, path = to.partition("://")
     if not separator:
         return f"file://{Path(to).expanduser().absolute()}"
     if scheme == "file":
-        return f"file://{Path(unquote(rest)).absolute()}"
+        return f"file://{Path(unquote(path)).absolute()}"
     own_scheme = scheme_of(to)
     if own_scheme is None or own_scheme.hadoop is None:
         return to
@@ -138,7 +138,7 @@ def _hadoop_url(spark: SparkSession, to: str) -> str:
             f"{to!r}: Spark writes to {own_scheme.name}:// with {package}, which is not on its class path: "
             f"spark-submit --packages org.apache.hadoop:{package}:<Hadoop's version>"
         )
-    return f"{own_scheme.hadoop}://{rest}"
+    return f"{own_scheme.hadoop}://{path}"
 
 
 def _check_apart(path: str, database: str) -> None:
@@ -151,7 +151,7 @@ def _check_apart(path: str, database: str) -> None:
 
 
 def _parts(path: str) -> list[str]:
-    scheme, _, rest = path.partition("://")
+    scheme, _, path = path.partition("://")
     if scheme == "file":
-        rest = str(Path(rest).resolve())
-    return [own_name(scheme), *(part for part in rest.split("/") if part)]
+        path = str(Path(path).resolve())
+    return [own_name(scheme), *(part for part in path.split("/") if part)]
