@@ -105,8 +105,8 @@ def _input(name: str, kind: FileKind | None, options: ReadOptions, stack: ExitSt
         if kind is None:
             raise InputError("standard input has no name that shows its format: give --format csv, jsonl, ...")
         format = Format(kind)
-        opened = _standard_input(stack, copied=again or not format.known.is_text)
-        return Input(SourceFile(opened, format, "standard input", options))
+        open_it = _standard_input(stack, copied=again or not format.known.is_text)
+        return Input(SourceFile(open_it, format, "standard input", options))
     if parts := split_object_url(name):
         return Input(SourceFile(_object(name, *parts), detect(name, kind), name, options))
     if "://" in name:
@@ -173,7 +173,7 @@ def read_keys(
     form: str | None,
     on: Sequence[str] | None,
 ) -> pa.Table | None:
-    """The keys in the columns ``on``, or else of the primary key, that --keys or --keys-file give; None for --where."""
+    """The keys that --keys or --keys-file give, in the columns ``on`` or the primary key; None for --where."""
     if sum((where is not None, bool(keys), keys_file is not None)) != 1:
         raise InputError("give exactly one of --where, --keys and --keys-file")
     if keys:

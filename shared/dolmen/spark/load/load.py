@@ -234,7 +234,7 @@ class _Records:
         self._of: dict[str, set[str]] = {}
 
     def __iter__(self) -> Iterator[Drop]:
-        for record in self._store.pending():
+        for record in self._store.read_all():
             if record.key in self._open:
                 continue  # some of its drops failed in this job: it is left to the next one
             self._open[record.key] = record, {drop.id for drop in record.drops}
@@ -243,7 +243,7 @@ class _Records:
                 yield drop
 
     def has_more(self) -> bool:
-        return any(record.key not in self._open for record in self._store.pending())
+        return any(record.key not in self._open for record in self._store.read_all())
 
     def remove(self, outcomes: Sequence[DropOutcome]) -> None:
         for outcome in outcomes:
