@@ -32,11 +32,11 @@ ELSEWHERE = {"dolmen.ingest.formats.cells:PARSERS": {"json"}}
 
 PARAMETRIC = {
     "dolmen.format.schema:STORABLE": "stored",
-    "dolmen.spark.spark_types:PARAMETRIC": "spark",
+    "dolmen.spark.frame_types:PARAMETRIC": "spark",
 }
 """Mappings keyed by the types themselves, of those without a value in this column."""
 
-WITHOUT = {"dolmen.spark.spark_types:PARAMETRIC": {"time"}}
+WITHOUT = {"dolmen.spark.frame_types:PARAMETRIC": {"time"}}
 """Types that a place refuses."""
 
 

@@ -48,14 +48,13 @@ class _DeleteEvent:
         self._counts["DeletesFailed"] = 0
 
     def run(self) -> BatchResponse:
-        """Handles the event."""
         deadline = HalfTimeDeadline(self._invocation.remaining_ms)
         for group in self._deliveries.groups():
-            requests, sent_by = self._read_group(group)
-            deleted = apply_deletes(self._database, requests, deadline=deadline)
-            for message, request, outcome in zip(sent_by, requests, deleted.outcomes, strict=True):
-                self._report(message, request, outcome, deleted.transaction)
-            if commit := deleted.commit:
+            requests, messages = self._read_group(group)
+            result = apply_deletes(self._database, requests, deadline=deadline)
+            for message, request, outcome in zip(messages, requests, result.outcomes, strict=True):
+                self._report(message, request, outcome, result.transaction)
+            if commit := result.commit:
                 added = commit.counts.tombstones_added
                 self._logger.info("committed", version=commit.version, tombstones=added, attempts=commit.attempts)
                 self._counts["CommitAttempts"] += commit.attempts
@@ -68,18 +67,18 @@ class _DeleteEvent:
     def _read_group(self, group: list[Message]) -> tuple[list[DeleteRequest], list[Message]]:
         """Reads the requests of a group, each with its message. Refuses malformed messages."""
         requests: list[DeleteRequest] = []
-        sent_by: list[Message] = []
+        messages: list[Message] = []
         for message in group:
             try:
                 # Lambda repeats an asynchronous invocation under the same id.
                 requests.append(parse_request(message.body, message.id or self._invocation.id))
-                sent_by.append(message)
+                messages.append(message)
             except Exception as error:  # noqa: BLE001 - a bad message must never block its batch
                 fields = error_fields(error)
                 self._deliveries.refuse(message, fields)
                 self._counts["DeletesFailed"] += 1
                 self._logger.error("delete failed", message_id=message.id, final=True, **fields)
-        return requests, sent_by
+        return requests, messages
 
     def _report(
         self, message: Message, request: DeleteRequest, outcome: RequestOutcome, transaction: Transaction | None

@@ -63,7 +63,7 @@ BatchResponse = dict[str, list[dict[str, str]]]
 
 
 class HalfTimeDeadline:
-    """A deadline at half of the time that is left when it is made; the rest is to finish the work, and commit.
+    """A deadline after half of the remaining time; the other half is for finishing the work and for the commit.
 
     The first call returns False, whatever the time: each invocation begins at least one piece of work.
     """
@@ -119,43 +119,43 @@ class Deliveries:
         least = min((message.crashes for message in isolated), default=0)
         together = ISOLATED_TOGETHER if least <= 1 else 1
         group = [message for message in isolated if message.crashes == least][:together]
-        chosen = set(map(id, group))
+        group_ids = set(map(id, group))
         refused = self._refusals.keys()
-        rest = [each for each in self._batch if id(each) not in chosen and self._index(each) not in refused]
+        others = [each for each in self._batch if id(each) not in group_ids and self._index(each) not in refused]
         if not group:
-            yield from isolate(rest)
+            yield from isolate(others)
             return
         # The others go back to the queue first: the group may kill the function.
-        for message in rest:
+        for message in others:
             self.postpone(message)
         self._send()
-        # Those that cannot be sent are handled here too, before the group if they have not crashed.
-        stuck = [message for message in rest if self._index(message) not in self._sent]
+        # Messages that cannot be sent are handled here: before the group if they never crashed, otherwise after it.
+        stuck = [message for message in others if self._index(message) not in self._sent]
         for message in stuck:
             self._postponed.discard(self._index(message))
         yield from isolate([message for message in stuck if not message.crashes])
-        self._guard_others(group, [message for message in rest if self._index(message) in self._sent])
+        self._guard_others(group, [message for message in others if self._index(message) in self._sent])
         yield group
         yield from isolate([message for message in stuck if message.crashes])
 
     def postpone(self, message: Message) -> None:
-        """Notes that a message, or a part of it, was not begun."""
+        """Records that a message, or a part of it, was not begun."""
         self._postponed.add(self._index(message))
 
     def wait(self, message: Message, fields: Fields) -> None:
-        """Notes that a message, or a part of it, waits for a table."""
+        """Records that a message, or a part of it, waits for a table."""
         self._waits.setdefault(self._index(message), fields)
 
     def fail(self, message: Message, fields: Fields) -> None:
-        """Notes that a message, or a part of it, failed temporarily."""
+        """Records that a message, or a part of it, failed temporarily."""
         self._errors.setdefault(self._index(message), fields)
 
     def refuse(self, message: Message, fields: Fields) -> None:
-        """Notes that a message, or a part of it, can never be applied."""
+        """Records that a message, or a part of it, can never be applied."""
         self._refusals.setdefault(self._index(message), fields)
 
     def send_back_excess(self, sizes: Sequence[tuple[Message, int]], seconds: float) -> list[Message]:
-        """Sends messages again at once that could hardly be begun in time, so that other functions can take them.
+        """Sends messages again that could hardly be begun in time, so that other functions can take them.
 
         The first message always stays, whatever its size.
 
@@ -171,18 +171,18 @@ class Deliveries:
         bytes_of = Counter[int]()
         for message, size in sizes:
             bytes_of[self._index(message)] += size
-        room, before = seconds * READ_A_SECOND, 0
-        offered: set[int] = set()
+        room, bytes_before = seconds * READ_A_SECOND, 0
+        excess: set[int] = set()
         for index, size in bytes_of.items():
-            if before and before >= room:
-                offered.add(index)
-            before += size
-        if not offered:
+            if bytes_before and bytes_before >= room:
+                excess.add(index)
+            bytes_before += size
+        if not excess:
             return []
-        self._postponed |= offered
+        self._postponed |= excess
         self._send()
-        self._postponed -= offered - self._sent
-        sent = [self._batch[index] for index in sorted(offered & self._sent)]
+        self._postponed -= excess - self._sent
+        sent = [self._batch[index] for index in sorted(excess & self._sent)]
         self._remove(sent)
         return sent
 
@@ -195,15 +195,15 @@ class Deliveries:
         if self.queue_error is not None:
             then = "unfinished messages wait for their time-out"
             logger.error("queue not reached", **error_fields(self.queue_error), then=then)
-        left = [self._batch[index] for index in self._unfinished() if index not in self._sent]
-        return {"batchItemFailures": [{"itemIdentifier": message.answer_id} for message in left if message.answer_id]}
+        unsent = [self._batch[index] for index in self._unfinished_indexes() if index not in self._sent]
+        return {"batchItemFailures": [{"itemIdentifier": message.answer_id} for message in unsent if message.answer_id]}
 
     def report(self, done: str, *, lags: Sequence[float] = ()) -> None:
         """Reports the counts, the longest lag, the age of the oldest unfinished message, and the manifest's size.
 
         Raises RuntimeError if an event that came without a queue is not ``done``, so that Lambda tries it again.
         """
-        unfinished = self._unfinished()
+        unfinished = self._unfinished_indexes()
         sent_us = [self._batch[index].sent_us for index in unfinished]
         ages = [max(0, self._now_us - time_us) / 1e6 for time_us in sent_us if time_us is not None]
         measures: Measures = {
@@ -220,12 +220,12 @@ class Deliveries:
                 raise RuntimeError(f"not {done}: {reason}")
 
     def _send(self) -> None:
-        """Sends the messages that are decided on, as long as there is time and SQS answers."""
+        """Sends unfinished messages back, or to the dead letters, as long as there is time and SQS answers."""
         if self._queues is None:
             return
         back: list[tuple[int, OutgoingMessage]] = []
         dead: list[tuple[int, OutgoingMessage]] = []
-        for index in self._unfinished():
+        for index in self._unfinished_indexes():
             message = self._batch[index]
             if index in self._sent or message.answer_id is None or message.body is None:
                 continue
@@ -280,7 +280,7 @@ class Deliveries:
             return False
         return True
 
-    def _unfinished(self) -> list[int]:
+    def _unfinished_indexes(self) -> list[int]:
         return sorted(self._postponed | self._waits.keys() | self._errors.keys() | self._refusals.keys())
 
     def _index(self, message: Message) -> int:
@@ -289,8 +289,8 @@ class Deliveries:
 
 def _copy(message: Message, *, failures: int, waits: int) -> OutgoingMessage:
     """A copy of a message with new counts. If one has risen, the copy is delayed, longer for higher counts."""
-    risen = failures if failures > message.failures else waits if waits > message.waits else 0
-    delay = min(MAX_WAIT_SECONDS, FIRST_WAIT_SECONDS << min(risen - 1, 10)) if risen else 0
+    risen_count = failures if failures > message.failures else waits if waits > message.waits else 0
+    delay = min(MAX_WAIT_SECONDS, FIRST_WAIT_SECONDS << min(risen_count - 1, 10)) if risen_count else 0
     counts = {
         SENT_ATTRIBUTE: message.sent_us or 0,
         FAILURES_ATTRIBUTE: failures,

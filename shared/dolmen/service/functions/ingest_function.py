@@ -60,7 +60,6 @@ class _IngestEvent:
         self._counts = self._deliveries.counts
 
     def run(self) -> BatchResponse:
-        """Handles the event."""
         has_backlog = self._has_backlog()
         deadline = HalfTimeDeadline(self._invocation.remaining_ms)  # after the requests that may be slow
         for group in self._deliveries.groups():
@@ -73,7 +72,7 @@ class _IngestEvent:
 
     def _ingest_group(self, group: list[Message], deadline: HalfTimeDeadline, *, has_backlog: bool) -> None:
         """Ingests the drops of a group in one commit, except for those that are handed over or sent back."""
-        drops, announced_by = self._read_group(group)
+        drops, messages = self._read_group(group)
         outcomes: dict[int, DropOutcome] = {}
         if (jobs := self._settings.jobs) is not None:
             outcomes = hand_over(
@@ -87,24 +86,24 @@ class _IngestEvent:
             )
         indexes = [index for index in range(len(drops)) if index not in outcomes]
         # Handed-over drops take no time here, so only the others can be too much.
-        sizes = [(announced_by[index], drops[index].size) for index in indexes]
+        sizes = [(messages[index], drops[index].size) for index in indexes]
         sent = set(map(id, self._deliveries.send_back_excess(sizes, deadline.seconds)))
-        outcomes |= {i: DropOutcome(drops[i], "postponed") for i in indexes if id(announced_by[i]) in sent}
+        outcomes |= {i: DropOutcome(drops[i], "postponed") for i in indexes if id(messages[i]) in sent}
         indexes = [index for index in indexes if index not in outcomes]
-        ingested = ingest_drops(
+        result = ingest_drops(
             self._database,
             self._resources.landing,
             [drops[index] for index in indexes],
             auto_create=self._settings.auto_create,
-            may_wait={drops[index] for index in indexes if announced_by[index].may_wait},
+            may_wait={drops[index] for index in indexes if messages[index].may_wait},
             max_bytes=self._settings.max_file_bytes,
             deadline=deadline,
             time_left=self._invocation.remaining_seconds,
         )
-        outcomes |= zip(indexes, ingested.outcomes, strict=True)
-        for index, message in enumerate(announced_by):
+        outcomes |= zip(indexes, result.outcomes, strict=True)
+        for index, message in enumerate(messages):
             self._report(message, outcomes[index])
-        if commit := ingested.commit:
+        if commit := result.commit:
             rows = commit.counts.rows_added
             self._logger.info("committed", version=commit.version, rows=rows, attempts=commit.attempts)
             self._counts["CommitAttempts"] += commit.attempts
@@ -112,17 +111,17 @@ class _IngestEvent:
     def _read_group(self, group: list[Message]) -> tuple[list[Drop], list[Message]]:
         """Reads the drops of a group, each with its message. Refuses malformed messages."""
         drops: list[Drop] = []
-        announced_by: list[Message] = []
+        messages: list[Message] = []
         for message in group:
-            found, error = read_drops(message.body)
-            drops += found
-            announced_by += [message] * len(found)
+            announced, error = read_drops(message.body)
+            drops += announced
+            messages += [message] * len(announced)
             if error is not None:
                 fields = error_fields(error)
                 self._deliveries.refuse(message, fields)
                 self._counts["MessagesMalformed"] += 1
                 self._logger.error("message malformed", message_id=message.id, final=True, **fields)
-        return drops, announced_by
+        return drops, messages
 
     def _has_backlog(self) -> bool:
         """Whether so many messages wait that all drops go to a job; False if their number is not known."""

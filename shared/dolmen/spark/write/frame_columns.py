@@ -21,13 +21,13 @@ from dolmen.format.evolution import AddColumn, SchemaChange, WidenColumn
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field, Schema, own_names, same_names
 from dolmen.rows.write.conform import plan_conform
-from dolmen.spark.spark_types import quote, spark_type, worker_schema
+from dolmen.spark.frame_types import quote, spark_type, worker_schema
 from dolmen.transactions.transaction import Transaction, replay, unit_of
 
 
 def check_columns(schema: s.StructType, entry: TableEntry) -> None:
     """Raises SchemaError if no row of a DataFrame fits a table, or the table lacks a column of it."""
-    if unknown := _unknown(schema, entry.schema):
+    if unknown := _unknown_columns(schema, entry.schema):
         names = ", ".join(field.name for field in entry.schema.fields)
         raise SchemaError(
             f"no column {unknown[0]!r} in the table; there are: {names}. "
@@ -67,7 +67,7 @@ def _changes(schema: s.StructType, entry: TableEntry) -> tuple[SchemaChange, ...
     if alike := same_names(schema.names):
         raise SchemaError(f"columns {alike[0]!r} and {alike[1]!r} differ in case only: rename one, or drop it")
     types = dict(zip(own_names(schema.names, entry.schema), worker_schema(schema).types, strict=True))
-    added = [AddColumn(name, types[name], is_path=False) for name in _unknown(schema, entry.schema)]
+    added = [AddColumn(name, types[name], is_path=False) for name in _unknown_columns(schema, entry.schema)]
     if entry.sequences is not None:  # its deletes are remembered by values of the present types
         return tuple(added)
     widened = [
@@ -80,9 +80,9 @@ def _changes(schema: s.StructType, entry: TableEntry) -> tuple[SchemaChange, ...
     return (*added, *widened)
 
 
-def _unknown(schema: s.StructType, own: Schema) -> list[str]:
-    names = {field.name for field in own.fields}
-    return [name for name in own_names(schema.names, own) if name not in names]
+def _unknown_columns(schema: s.StructType, table_schema: Schema) -> list[str]:
+    names = {field.name for field in table_schema.fields}
+    return [name for name in own_names(schema.names, table_schema) if name not in names]
 
 
 def match_names(frame: DataFrame, schema: Schema) -> DataFrame:
@@ -106,14 +106,15 @@ def key_columns(frame: DataFrame, fields: Iterable[Field]) -> list[Column]:
     for field in fields:
         if field.name not in frame.columns:
             raise SchemaError(f"the DataFrame has no column {field.name!r}, which is part of the key")
-        own, target = frame.schema[field.name].dataType, spark_type(field.arrow_type)
+        kind, target = frame.schema[field.name].dataType, spark_type(field.arrow_type)
         numbers = s.IntegralType, s.DecimalType
-        if type(own) is not type(target) and not (isinstance(own, numbers) and isinstance(target, numbers)):
+        if type(kind) is not type(target) and not (isinstance(kind, numbers) and isinstance(target, numbers)):
             raise SchemaError(
-                f"column {field.name!r}: a key of type {own.simpleString()} for one of {target.simpleString()}: cast it"
+                f"column {field.name!r}: a key of type {kind.simpleString()} for one of {target.simpleString()}: "
+                "cast it"
             )
         column = F.col(quote(field.name))
-        columns.append(column if own == target else column.try_cast(target))  # the write finds values that do not fit
+        columns.append(column if kind == target else column.try_cast(target))  # the write finds misfits
     return columns
 
 

@@ -29,7 +29,7 @@ TARGET, SOURCE = "target", "source"
 
 Values: TypeAlias = Mapping[str, str | None]
 """SQL expressions over ``target.<column>`` and ``source.<column>``, by column of the table: DuckDB's SQL in
-``Table.merge``, Spark's in ``dolmen.spark.write.spark_merge``. None is NULL."""
+``Table.merge``, Spark's in ``dolmen.spark.write.merge_frame``. None is NULL."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from dolmen.commit.head import context_of
 from dolmen.errors import InputError, SchemaError, short_repr
 from dolmen.format.schema import is_nested
 from dolmen.predicate.parse import Where
-from dolmen.spark.read.spark_parquet import is_on_class_path
+from dolmen.spark.read.native_parquet import is_on_class_path
 from dolmen.spark.read.to_frame import to_spark
 from dolmen.spark.sessions import active_session, check_readable, check_session
 from dolmen.spark.tasks import Py4JJavaError
@@ -149,7 +149,7 @@ def _check_apart(path: str, database: str) -> None:
 
 
 def _parts(path: str) -> list[str]:
-    scheme, _, rest = path.partition("://")
+    scheme, _, path = path.partition("://")
     if scheme == "file":
-        rest = str(Path(rest).resolve())
-    return [own_name(scheme), *(part for part in rest.split("/") if part)]
+        path = str(Path(path).resolve())
+    return [own_name(scheme), *(part for part in path.split("/") if part)]

@@ -42,7 +42,7 @@ _PROBE = "data/probe/2026/01/01/00/probe.parquet"
 _PIECE = MIB
 """The codes in one report: 8 MB."""
 _ENTRIES_A_JOB = 50_000_000
-"""Entries of segments that are marked by one job: its results pass through the driver's JVM."""
+"""The most segment entries that one job marks: its results pass through the driver's JVM."""
 
 
 def gc(
@@ -95,13 +95,13 @@ class SparkMarker:
 
     def __call__(self, manifest: Manifest, reader: SegmentReader, after: int) -> KeySet:
         keys, parts = split_mark(manifest, reader, after)
-        found = [stable_codes(keys)]
+        codes = [stable_codes(keys)]
         for some in _waves(parts):
-            found += self._codes(manifest, after, some)
-        return KeySet.of_codes(found)
+            codes += self._codes(manifest, after, some)
+        return KeySet.of_codes(codes)
 
     def _codes(self, manifest: Manifest, after: int, parts: Sequence[MarkPart]) -> list[Codes]:
-        """The codes of all keys that some parts name. Raises AssertionError as ``check_codes`` does."""
+        """The codes of all keys in some parts. Raises AssertionError as ``check_codes`` does."""
         task = MarkTask(self._url, manifest.version, manifest.commit_id, after, msgspec.json.encode(parts))
         tasks = min(len(parts), 4 * max(1, self._spark.sparkContext.defaultParallelism))
         numbers = self._spark.range(0, len(parts), 1, tasks)
@@ -117,14 +117,14 @@ def check_codes(table: pa.Table, parts: int) -> list[Codes]:
     codes: list[Codes] = []
     for batch in table.to_batches():
         for part, piece, of, probe, body in zip(*(batch.column(name) for name in table.column_names), strict=True):
-            reported = pieces[part.as_py()]
-            if piece.as_py() in reported or expected.setdefault(part.as_py(), of.as_py()) != of.as_py():
+            reported_pieces = pieces[part.as_py()]
+            if piece.as_py() in reported_pieces or expected.setdefault(part.as_py(), of.as_py()) != of.as_py():
                 raise AssertionError(f"part {part} of the mark was reported twice: nothing is deleted")
             if probe.as_py() != stable_code(_PROBE):
                 raise AssertionError("tasks and driver run different versions of dolmen: nothing is deleted")
-            reported.add(piece.as_py())
+            reported_pieces.add(piece.as_py())
             codes.append(np.frombuffer(body.as_buffer(), np.int64))
-    missing = [part for part, reported in pieces.items() if reported != set(range(expected.get(part, 1)))]
+    missing = [part for part, reported_pieces in pieces.items() if reported_pieces != set(range(expected.get(part, 1)))]
     if missing:
         raise AssertionError(f"{len(missing)} of {parts} parts of the mark did not come back: nothing is deleted")
     return codes
