@@ -20,6 +20,7 @@ from dolmen.commit.head import context_of
 from dolmen.errors import CorruptionError, InputError, VersionExpiredError
 from dolmen.maintenance.gc.collection import collect
 from dolmen.maintenance.gc.mark import mark, split_mark, stable_code, stable_codes
+from dolmen.spark import gc_and_index
 from dolmen.spark.gc_and_index import SparkMarker, check_codes, gc
 from support.aging import DEFAULTS
 from support.life import Life, copy_to_directory
