@@ -302,7 +302,7 @@ INGEST_PROPERTIES = by_name(
         "a column that the table does not have: its file is rejected, it is skipped, or the table gets it",
     ),
     Property(
-        "ingest_on_extra", "reject", parse_choice("reject", "ignore"), "what ingest_new_columns is while it is not set"
+        "ingest_on_extra", "reject", parse_choice("reject", "ignore"), "applies while ingest_new_columns is not set"
     ),
     Property(
         "ingest_on_bad_row",

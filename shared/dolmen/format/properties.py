@@ -36,7 +36,7 @@ class Property:
         parse: reads a value. Raises InputError, which says what is allowed.
         help: one line for people.
         also: what a value may be beside text and a whole number: ``bool`` or ``list``.
-        refuse: raises InputError for a value, as ``parse`` returns it, that only older settings may have.
+        refuse: raises InputError for a parsed value that can be read in old settings, but not set any more.
         attribute: the name of its value in a class of settings, where it differs from ``name``.
     """
 
@@ -303,7 +303,7 @@ class DatabaseSettings:
 
     @property
     def listed_us(self) -> int:
-        """How long erasures are remembered and applied to late drops: their deadline comes first."""
+        """How long erasures are remembered and applied to late drops: at most until their deadline."""
         return min(self.erasure_memory_us, self.erase_within_us)
 
 

@@ -164,7 +164,7 @@ class DeletePositions:
 class Overwrite:
     """Replaces all rows of a table, whose earlier entries are never read again.
 
-    With ``force`` also rows added since ``base_ts`` are replaced; otherwise rows added or deleted since are a conflict.
+    Rows that were added or deleted since ``base_ts`` are a conflict; with ``force``, they are replaced too.
     """
 
     name: str
@@ -235,8 +235,8 @@ class InsertRows:
     now, has a later commit timestamp, unless the table was overwritten or restored, which changes its epoch.
 
     Args:
-        checked: the table's epoch, and ``commit_ts`` of the version, in which they were compared last; None before.
-            Each attempt compares what others do in the same version, or this transaction before it.
+        checked: the table's epoch and ``commit_ts`` in the version that the keys were last compared with; None before
+            the first time. Each attempt also compares them with earlier statements of its own version.
         checked_on: the key of that version.
     """
 
@@ -329,8 +329,8 @@ def is_above_all(entry: TableEntry, field: Field, least: Any) -> bool:
     """Whether all sequences from ``least`` (a plain value) up are greater than any in the table.
 
     If so, changes can be applied without reading the table's rows. It compares the greatest sequence committed and, for
-    rows that were written in other ways, the statistics of data files. Where a cut bound is no greater than that of the
-    committed sequence, the committed sequence alone decides.
+    rows that were written in other ways, the statistics of data files. If a bound was cut, and so was the
+    committed sequence's, and it is not greater, the committed sequence decides.
     """
     values: list[Any] = [] if entry.sequences is None else [from_json(entry.sequences.greatest, field.arrow_type)]
     cut = bounds(column_stats(values[0], values[0], 0), field.arrow_type).max if values else None

@@ -160,7 +160,7 @@ class _KeyEnds:
         return _KeyEnds(self.least[kept], self.greatest[kept], self.values)
 
     def keep_equal(self, mask: Mask, value: Any) -> None:
-        """Removes tombstones from a mask whose least and greatest value are not both this one."""
+        """Keeps those tombstones of a mask whose least and greatest value both equal ``value``."""
         if self.values is not None:
             rank = bisect_left(self.values, value)
             is_present = rank < len(self.values) and self.values[rank] == value
@@ -318,7 +318,7 @@ class TombstoneJudge:
     def of_files(
         self, segment: LiveSegment, positions: Positions, files: Iterable[DataFile]
     ) -> Iterator[tuple[DataFile, Callable[[], FileTombstones | None]]]:
-        """Many files of a segment (their positions and entries), each with a function that finds its ``of_file``."""
+        """Pairs files of a segment, given by position and entry, with a function that returns their ``of_file``."""
         if len(positions) < _SEVERAL or not self._where or any(each.predicate is None for each in self._where):
             yield from ((file, partial(self.of_file, file)) for file in files)
             return

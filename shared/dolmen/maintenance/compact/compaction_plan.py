@@ -287,7 +287,7 @@ class _Planner:
 
 
 def _round_down(greatest: Any) -> Any:
-    """The least value that the greatest one can be: statistics hold the beginning of a long text, rounded up."""
+    """The least possible maximum: for a long text, statistics hold its beginning, rounded up."""
     if isinstance(greatest, str) and len(greatest) == TEXT_LIMIT and greatest[-1] > "\0":
         return greatest[:-1] + chr(ord(greatest[-1]) - 1)
     if isinstance(greatest, bytes) and len(greatest) == TEXT_LIMIT and greatest[-1]:

@@ -4,7 +4,7 @@ Each step of an erasure is a commit of collection:
 
 1. No file of the newest version contains its rows any more. ``Manifest.rewritten`` records that version.
 2. Earlier versions expire: by their age, or at ``expire_at`` at the latest.
-3. The erasure moves from the list to ``Manifest.leaving``, because no version needs it, and it contains values.
+3. The erasure moves from the list to ``Manifest.leaving``: no version needs it, and its values must be erased too.
 4. The versions with the list expire too, and objects that only they needed are deleted. The receipt says "gone".
 """
 

@@ -179,7 +179,7 @@ def tagged_keys(key: str, reader: SegmentReader) -> Iterator[str]:
 def manifest_keys(key: str, reader: SegmentReader) -> Iterator[str]:
     """Keys of a manifest that was released with a tag, and of all objects that its version needs.
 
-    A missing manifest or segment reaches nothing: an earlier run deleted the objects that it names, and then itself.
+    Nothing is found through a missing manifest or segment: an earlier run deleted its objects first, and then it.
     """
     yield key
     with _ignore_missing():

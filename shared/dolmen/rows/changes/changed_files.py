@@ -44,7 +44,7 @@ ReadNew: TypeAlias = Callable[[FeedColumns, Sequence[FilePlan]], Iterator[pa.Rec
 
 @dataclass(frozen=True)
 class ChangedFiles:
-    """Files that may have lost or new rows. With ``is_difference``, a row on both sides is not a change."""
+    """Files from which a change took rows, or which it added. If ``is_difference``, rows on both sides are unchanged."""
 
     columns: FeedColumns
     lost: tuple[LosingFile, ...]

@@ -4,9 +4,9 @@ A version may lack columns of the feed that a later restore brought back. In suc
 all rows, whatever its files still hold. A column that was added later is not absent: older rows have its default.
 
 ``changing_commits`` reads few of the versions in a long chain. The effects in the history only choose the manifests
-that are read first. Entries decide whether a table differs between two versions: a commit that added rows left a
-greater timestamp, one that deleted rows moved ``last_delete_ts``, one that replaced all rows made a new epoch, and one
-that dropped a column of the feed does not show it. If they disagree with the history, every version in between is read.
+that are read first. A table's entries decide whether it differs between two versions: added rows have a greater
+timestamp, a delete moves ``last_delete_ts``, an overwrite starts a new epoch, and a dropped column of the feed is
+missing. If the entries disagree with the history, every version in between is read.
 """
 
 from __future__ import annotations

@@ -372,7 +372,7 @@ def live_mask(group: RowGroup, columns: Mapping[int, pa.Array]) -> Mask | None:
         if lookup.columns not in rows:
             rows[lookup.columns] = Tuples([columns[id_] for id_ in lookup.columns], lookup.types)
         keep = _exclude(keep, lookup.hidden_mask(rows[lookup.columns], group.file.file.applied_through))
-    # Predicates: ``PlanReader.read`` has evaluated them already, together with those of other row groups.
+    # Predicates that ``PlanReader.read`` has not evaluated together with those of other row groups.
     if group.predicates:
         (group,) = add_hidden_masks([group], [columns])
         assert group.hidden is not None
@@ -480,7 +480,7 @@ def column_of(group: RowGroup, field: Field, arrays: Mapping[int, pa.Array]) -> 
 def narrow_absent(predicate: Predicate, group: RowGroup, columns: Mapping[int, pa.Array]) -> Mapping[int, pa.Array]:
     """Casts columns that the file lacks to the type to which the predicate was bound, if that is narrower.
 
-    A comparison of floats depends on their width: a constant that is a double now must hide what the float did.
+    A comparison of floats depends on their width, so a default that was widened to double is compared as a float.
     """
     if group.file.footer.columns.keys() >= columns.keys():
         return columns

@@ -174,7 +174,7 @@ class WriteOptions:
     """Sizes of data files and their parts.
 
     Args:
-        target_file_bytes: the first run that brings a file to this size (compressed) is its last.
+        target_file_bytes: a file ends with the run that brings it to this size (compressed).
         run_bytes: the most Arrow memory of a run of rows that is sorted and encoded. One run for each processor (eight
             at most) and one more are in memory, each of them twice while it is sorted.
         run_rows: the most rows of a run.
