@@ -44,7 +44,7 @@ ReadNew: TypeAlias = Callable[[FeedColumns, Sequence[FilePlan]], Iterator[pa.Rec
 
 @dataclass(frozen=True)
 class ChangedFiles:
-    """Files from which a change took rows, or which it added. If ``is_difference``, rows on both sides are unchanged."""
+    """Files whose rows a change took away or added. If ``is_difference``, rows on both sides did not change."""
 
     columns: FeedColumns
     lost: tuple[LosingFile, ...]
