@@ -25,9 +25,9 @@ from dolmen.maintenance.compact.compaction import Compacted
 from dolmen.maintenance.indexing import Indexed
 from dolmen.maintenance.resolution import resolve
 from dolmen.maintenance.round import facts_of
+from dolmen.spark.compaction_jobs import compact
+from dolmen.spark.gc_and_index import index
 from dolmen.spark.sessions import job_session
-from dolmen.spark.spark_compaction import compact
-from dolmen.spark.spark_upkeep import index
 from dolmen.spark.tasks import FAILURES
 
 STEPS = "resolve", "compact", "index", "merge"

@@ -14,8 +14,8 @@ from dolmen.base.units import count_text
 from dolmen.cli.commands import run_job
 from dolmen.cli.options import At, DatabaseUrl, Json, Tag, Version, snapshot_of
 from dolmen.cli.output import console, print_json
+from dolmen.spark.file_export import Format, export
 from dolmen.spark.sessions import job_session
-from dolmen.spark.spark_export import Format, export
 
 
 def main(

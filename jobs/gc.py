@@ -18,8 +18,8 @@ from dolmen.cli.output import StatusLine, console, print_json
 from dolmen.commit.head import context_of
 from dolmen.maintenance.gc.collection import Collected
 from dolmen.maintenance.round import facts_of
+from dolmen.spark.gc_and_index import gc
 from dolmen.spark.sessions import job_session
-from dolmen.spark.spark_upkeep import gc
 
 
 def main(

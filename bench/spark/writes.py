@@ -15,8 +15,8 @@ from bench.spark.source import FILES, SCHEMA
 from dolmen.ingest.drops.announce_files import DropSource as Landed
 from dolmen.rows.scan.scan import plan_of
 from dolmen.spark import append
+from dolmen.spark.compaction_jobs import compact
 from dolmen.spark.load.load import load
-from dolmen.spark.spark_compaction import compact
 
 PIECES = 4
 """Files that a compaction finds, of each of the source's."""

@@ -12,7 +12,7 @@ from dolmen.base.runtime import Runtime
 from dolmen.commit.head import context_of
 from dolmen.errors import InputError
 from dolmen.format.layout import Pointer, seal, unseal
-from dolmen.format.manifest import HistoryEntry, Manifest
+from dolmen.format.manifest import EMPTY, HistoryEntry, Manifest
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryObject, MemoryStore
 from support.people import SCHEMA, people
@@ -141,3 +141,8 @@ def test_what_people_look_at_is_short(db: Database, table: dolmen.Table) -> None
         tx.table("people").append(people(3))
         assert repr(tx) == "<Transaction word, open on version 4: 1 statements about people>"
     assert "ended" in repr(tx)
+
+
+def test_before_the_first_commit_is_kept_as_long_as_version_1() -> None:
+    for horizon in (0, 1, 2):
+        assert msgspec.structs.replace(EMPTY, horizon=horizon).is_kept(0) == (horizon < 2)

@@ -19,7 +19,7 @@ from dolmen.errors import (
     TableNotFoundError,
 )
 from dolmen.maintenance.compact.compaction import CompactionOptions, compact
-from dolmen.maintenance.gc.deletion import hour_prefix
+from dolmen.maintenance.gc.sweep import hour_prefix
 from dolmen.maintenance.resolution import resolve
 from dolmen.maintenance.round import maintain
 from dolmen.store.counting import CountingStore

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dolmen import Database
-from dolmen.commit.statements.row_changes import Advance, all_above, forgettable
+from dolmen.commit.statements.row_changes import Advance, is_above_all, sequence_to_forget
 from dolmen.errors import ConflictError, SchemaError
 from dolmen.format.manifest import Mark, Sequences
 from dolmen.ingest.cdc.apply_changes import ChangeCounts
@@ -128,7 +128,7 @@ def test_what_is_above_all_of_a_table() -> None:
 
     def above(least: int) -> bool:
         entry = feed.place.db._context.head.refresh().manifest.table("t")
-        return all_above(entry, entry.schema.field("seq"), least)
+        return is_above_all(entry, entry.schema.field("seq"), least)
 
     assert above(-(2**63)), "of an empty table"
     table.append([{"id": 1, "v": "a", "seq": None}])
@@ -158,5 +158,5 @@ def test_the_sequence_is_checked_again_on_whatever_version_the_changes_are_appli
 
 def test_only_what_is_old_enough_may_be_forgotten() -> None:
     sequences = Sequences(9, "m", None, (Mark(100, 3), Mark(200, 5), Mark(300, 9)))
-    assert [forgettable(sequences, before) for before in (99, 100, 250, 1000)] == [None, 3, 5, 9]
-    assert forgettable(None, 1000) is None
+    assert [sequence_to_forget(sequences, before) for before in (99, 100, 250, 1000)] == [None, 3, 5, 9]
+    assert sequence_to_forget(None, 1000) is None

@@ -67,7 +67,7 @@ def test_a_bucket_passes_and_is_empty_again(s3_url: str) -> None:
     checks = chosen(uploads, "others read at once what was written", DATABASE)
     report = check_store(s3_url, load=Load(commits=2), checks=checks)
     assert {result.outcome for result in report.results} == {CheckOutcome.OK}
-    assert (report.ok, report.left) == (True, ())
+    assert (report.ok, report.remaining) == (True, ())
     assert list(open_store(s3_url).list("")) == []
 
 
@@ -109,8 +109,9 @@ def test_a_missing_permission_is_named_and_only_what_needs_it_is_left_out(proxy:
     assert (found["may delete"].outcome, found[deletes].outcome) == (CheckOutcome.LACKS, CheckOutcome.LEFT_OUT)
     assert (found["create needs a free key"].outcome, found[DATABASE].outcome) == (CheckOutcome.OK, CheckOutcome.OK)
     assert "s3:DeleteObject" in found["may delete"].means
-    assert [url.removeprefix(f"{s3_url}/") for url in report.left] == [each.key for each in open_store(s3_url).list("")]
-    assert report.left
+    keys = [each.key for each in open_store(s3_url).list("")]
+    assert [url.removeprefix(f"{s3_url}/") for url in report.remaining] == keys
+    assert report.remaining
 
 
 def test_who_may_not_write_is_told_so_and_nothing_else_is_tried(cli: Cli, proxy: Proxy, s3_url: str) -> None:
@@ -152,13 +153,13 @@ def test_threads_of_an_interrupted_check_write_nothing_any_more() -> None:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
-            sandbox.go_on()
+            sandbox.raise_if_stopped()
             store.put(f"{number}", b"x")
 
     others = signal.signal(signal.SIGINT, signal.default_int_handler)  # Spark has one of its own
     try:
         with pytest.raises(KeyboardInterrupt):
-            sandbox.at_once(write, 4)
+            sandbox.run_threads(write, 4)
     finally:
         signal.signal(signal.SIGINT, others)
     store.delete([str(number) for number in range(4)])
@@ -190,5 +191,5 @@ def test_lost_updates_are_counted() -> None:
     report = check_store("memory://forgetful", load=load, checks=chosen(name), site=ForgetfulSite)
     (result,) = [result for result in report.results if result.name == name]
     assert result.outcome is CheckOutcome.FAILED
-    assert "increments were acknowledged" in result.found
+    assert "increments were acknowledged" in result.problem
     assert "would be lost" in result.means

@@ -359,5 +359,5 @@ def test_positions_of_a_file_with_no_rows_left_to_delete_change_no_pair(world: W
     assert (
         table(world).files[0].applied_through
         == before.applied_through
-        == file("a").stamped(before.row_ts or 0).applied_through
+        == file("a").stamp(before.row_ts or 0).applied_through
     )

@@ -37,7 +37,7 @@ def test_a_member_that_a_statement_changes_reaches_the_next_change_and_the_next_
     setattr(draft, CARRIED[member], new)
     assert draft.has_changes
     assert getattr(draft.copy(), CARRIED[member]) == new
-    assert getattr(draft.following(8, ()).base, member) == new
+    assert getattr(draft.next_draft(8, ()).base, member) == new
     assert getattr(draft.committed, member) == old
 
 

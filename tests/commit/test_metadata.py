@@ -16,7 +16,7 @@ from dolmen.base.runtime import Runtime
 from dolmen.base.units import KIB
 from dolmen.commit.change import Change
 from dolmen.commit.loop import commit
-from dolmen.commit.root_budget import LEAST_WORN, MOST_JOINED
+from dolmen.commit.root_budget import LEAST_WORN, MOST_MERGED
 from dolmen.commit.statements.row_changes import Write
 from dolmen.commit.uploads import PendingUploads
 from dolmen.format.manifest import HISTORY_LENGTH, SHORT_HISTORY, Segment
@@ -146,7 +146,7 @@ def test_a_first_plan_fetches_few_segments_though_nothing_was_merged() -> None:
             continue
         files = [segment for segment in small.segments() if segment.kind == "files"]
         assert len(files) <= 1 + number // 400
-        assert all(segment.count <= MOST_JOINED for segment in files)
+        assert all(segment.count <= MOST_MERGED for segment in files)
         small.reopen()
         assert len(plan_of(small.db.table(small.name).scan()).files) == number + 1
         assert small.store.gets == 2 + len(files)
@@ -170,9 +170,9 @@ def test_a_database_with_a_budget_of_its_own_fills_its_root() -> None:
     small.db.set(root_bytes="80KB")
     while not any(small.segments()):
         small.append()
-        assert len(small.db._context.head.known().manifest.history) < COMMITS
+        assert len(small.db._context.head.newest().manifest.history) < COMMITS
     assert small.store.sizes["manifest"][-2] > 79 * KIB
-    assert len(small.db._context.head.known().manifest.history) >= HISTORY_LENGTH
+    assert len(small.db._context.head.newest().manifest.history) >= HISTORY_LENGTH
 
 
 def test_every_manifest_tells_of_the_last_commits() -> None:
@@ -180,7 +180,7 @@ def test_every_manifest_tells_of_the_last_commits() -> None:
     versions = []
     for _ in range(300):
         small.append()
-        manifest = small.db._context.head.known().manifest
+        manifest = small.db._context.head.newest().manifest
         versions.append(len(manifest.history))
         assert [entry.version for entry in manifest.history] == [*range(manifest.version)][-len(manifest.history) :]
     assert min(versions[20:]) >= SHORT_HISTORY

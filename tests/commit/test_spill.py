@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace as replace_struct
 
 import dolmen
-from dolmen.commit.root_budget import MOST_JOINED
+from dolmen.commit.root_budget import MOST_MERGED
 from dolmen.commit.statements.catalog import DropTable
 from dolmen.commit.statements.row_changes import Write
 from dolmen.commit.versions import commits, manifest_at_time, manifest_at_version
@@ -197,7 +197,7 @@ def test_so_many_files_that_they_alone_are_more_than_the_budget_leave_with_their
 
 def test_new_files_that_the_budget_has_room_for_stay_in_the_manifest(world: World) -> None:
     writer = world.writer()
-    one = len(msgspec.json.encode(file("many000").stamped(1 << 50)))
+    one = len(msgspec.json.encode(file("many000").stamp(1 << 50)))
     count = (BUDGET - 2_000) // one
     writer.commit(append(table(world), *MANY[:count]))
     assert len(table(world).files) == count
@@ -432,12 +432,12 @@ def test_a_spill_takes_in_the_segment_before_it_and_releases_it(free: World) -> 
 
 def test_segments_stay_few_without_any_merge_and_full_ones_are_left_alone(free: World) -> None:
     writer = free.writer()
-    for number in range(2 * MOST_JOINED):
+    for number in range(2 * MOST_MERGED):
         writer.commit(append(table(free), f"f{number}"))
     files = table(free).segments_of("files")
     assert len(files) == 2
-    assert all(MOST_JOINED * 0.8 < segment.count <= MOST_JOINED for segment in files[:-1])
-    assert live(free, writer) == [f"f{number}" for number in range(2 * MOST_JOINED)]
+    assert all(MOST_MERGED * 0.8 < segment.count <= MOST_MERGED for segment in files[:-1])
+    assert live(free, writer) == [f"f{number}" for number in range(2 * MOST_MERGED)]
     history = free.newest.segments_of("history")
     assert len(history) <= 3
     assert [entry.version for entry in commits(writer.head, free.newest)] == [*range(free.newest.version, 0, -1)]

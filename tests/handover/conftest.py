@@ -51,7 +51,7 @@ class Handing:
 
     def handed(self) -> list[str]:
         """The names of the files that are noted, sorted; each as often as it is."""
-        return sorted(drop.key.rpartition("/")[2] for one in self.records.pending() for drop in one.drops)
+        return sorted(drop.key.rpartition("/")[2] for one in self.records.read_all() for drop in one.drops)
 
 
 @pytest.fixture

@@ -156,7 +156,7 @@ def test_a_record_that_is_written_again_after_the_job_adds_nothing(handing: Hand
     """The message was delivered to two functions at once, and the slower one wrote after the job was done."""
     world = handing.world
     world.ingest(world.drop("events/large.csv", large(100)))
-    [record] = handing.records.pending()
+    [record] = handing.records.read_all()
     run_job(handing)
     handing.records.add(record.drops)
     assert run_job(handing) == ["duplicate"]
@@ -253,7 +253,7 @@ def test_while_many_messages_wait_everything_goes_to_one_job(
     sqs.send_message(QueueUrl=url, MessageBody="one more")
     drops = [world.drop(f"events/{n}.csv", small(10 + n)) for n in range(3)]
     assert world.ingest(*drops) == []
-    assert len(list(handing.records.pending())) == 1  # one record for the batch
+    assert len(list(handing.records.read_all())) == 1  # one record for the batch
     assert world.ids() == [1]
     sqs.purge_queue(QueueUrl=url)
     assert world.ingest(world.drop("events/later.csv", small(2))) == []

@@ -61,13 +61,13 @@ def test_a_job_ingests_what_was_handed_over_once_and_by_the_functions_settings(
     assert world.ingest(*drops, small) == []
     assert world.ingest(drops[0]) == []  # again, in another batch: a second record
     assert world.ids() == [1]
-    assert len(list(s3_handing.records.pending())) == 2
+    assert len(list(s3_handing.records.read_all())) == 2
     [run] = s3_handing.runs()
 
     done = submit(run, tmp_path)
     assert done.returncode in (0, 2), done.stdout + done.stderr
     assert world.ids() == [1, *range(100, 150), *range(200, 250)]
-    assert list(s3_handing.records.pending()) == []
+    assert list(s3_handing.records.read_all()) == []
     assert [info.key for info in world.landing.list("rejected/")] == []
     assert len([info for info in world.landing.list("elsewhere/") if info.key.endswith(".error.json")]) == 1
 

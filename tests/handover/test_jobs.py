@@ -53,7 +53,7 @@ class Service:
         self.all[id_] = replace(self.all[id_], state=state, updated_us=self.now_us)
 
     def alive(self) -> list[str]:
-        return [run.id for run in self.all.values() if run.alive]
+        return [run.id for run in self.all.values() if run.is_alive]
 
 
 def test_a_run_that_is_alive_is_enough_and_one_that_has_ended_is_not() -> None:
@@ -149,7 +149,7 @@ def test_whatever_lags_or_is_forgotten_there_is_one_run_alive_and_some_run_takes
                     assert len(service.alive()) <= 1
                     assert len({outcome.run for outcome in outcomes}) == 1
                     for outcome in outcomes:
-                        assert service.all[outcome.run].alive == (outcome.outcome != "held")
+                        assert service.all[outcome.run].is_alive == (outcome.outcome != "held")
                     if not before and service.alive():
                         started += 1
         assert started == len(service.all)

@@ -26,7 +26,7 @@ B = Drop("drops", "landing/events/b.csv", 1 << 52, "e2")
 def test_a_record_holds_every_field_of_its_drops(tmp_path: Path) -> None:
     handed = HandoverRecords(LocalStore(tmp_path))
     key = handed.add([B, A])
-    assert list(handed.pending()) == [HandoverRecord(key, (A, B))]
+    assert list(handed.read_all()) == [HandoverRecord(key, (A, B))]
 
 
 def test_the_same_drops_are_the_same_record_in_any_order_and_number() -> None:
@@ -42,7 +42,7 @@ def test_records_come_oldest_first(s3_url: str) -> None:
     drops = [replace(B, key=f"landing/events/{n}.csv") for n in range(3)]
     keys = [handed.add([drop]) for drop in drops]
     order = {info.key: info.last_modified_us for info in handed._store.list("")}
-    found = [one.key for one in handed.pending()]
+    found = [one.key for one in handed.read_all()]
     assert found == sorted(keys, key=lambda key: (order[key], key))
 
 
@@ -50,19 +50,19 @@ def test_a_settled_record_is_gone_and_may_be_settled_again() -> None:
     handed = HandoverRecords(MemoryStore())
     handed.add([A])
     handed.add([B])
-    [first, second] = handed.pending()
+    [first, second] = handed.read_all()
     handed.remove(first)
     handed.remove(first)
-    assert list(handed.pending()) == [second]
+    assert list(handed.read_all()) == [second]
 
 
 def test_a_record_that_another_job_settles_meanwhile_is_passed_over() -> None:
     handed = HandoverRecords(MemoryStore())
     for drop in (A, B):
         handed.add([drop])
-    pending = handed.pending()
+    pending = handed.read_all()
     first = next(pending)
-    for other in HandoverRecords(handed._store).pending():
+    for other in HandoverRecords(handed._store).read_all():
         handed.remove(other)
     assert list(pending) == []
     assert first.drops in ((A,), (B,))
@@ -71,12 +71,12 @@ def test_a_record_that_another_job_settles_meanwhile_is_passed_over() -> None:
 def test_what_waits_is_counted_and_timed_by_the_stores_clock() -> None:
     clock = [1_700_000_000_000_000]
     handed = HandoverRecords(MemoryStore(MemoryBucket(lambda: clock[0])))
-    assert (handed.waiting().records, handed.waiting().age_seconds) == (0, 0)
+    assert (handed.count().records, handed.count().age_seconds) == (0, 0)
     handed.add([A])
     clock[0] += 90_000_000
     handed.add([B])
-    assert handed.waiting().records == 2
-    assert 90 <= handed.waiting().age_seconds < 91
+    assert handed.count().records == 2
+    assert 90 <= handed.count().age_seconds < 91
 
 
 def test_other_objects_are_no_records() -> None:
@@ -84,8 +84,8 @@ def test_other_objects_are_no_records() -> None:
     handed = HandoverRecords(store)
     for key in ("README.md", "a.json", f"sub/{'0' * 64}.json", f"{'0' * 64}.json.tmp"):
         assert isinstance(store.put(key, b"{}"), Stored)
-    assert list(handed.pending()) == []
-    assert handed.waiting().records == 0
+    assert list(handed.read_all()) == []
+    assert handed.count().records == 0
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_a_record_that_cannot_be_read_is_named(document: Any, said: str) -> None
     key = _put(store, document)
     handed.add([A])
     with pytest.raises(CorruptionError, match=said) as raised:
-        list(handed.pending())
+        list(handed.read_all())
     assert key in str(raised.value)
 
 
@@ -113,7 +113,7 @@ def test_records_beside_a_damaged_one_are_all_given_first() -> None:
     _put(store, [])
     for drop in (A, B):
         handed.add([drop])
-    pending = handed.pending()
+    pending = handed.read_all()
     assert {next(pending).drops, next(pending).drops} == {(A,), (B,)}
     with pytest.raises(CorruptionError):
         next(pending)
@@ -126,14 +126,14 @@ def test_a_flipped_bit_is_noticed() -> None:
     outcome = store.put(key, found.body.replace(b'"size":17', b'"size":16'), if_match=found.etag)
     assert isinstance(outcome, Stored)
     with pytest.raises(CorruptionError, match="digest"):
-        list(HandoverRecords(store).pending())
+        list(HandoverRecords(store).read_all())
 
 
 def test_a_newer_record_asks_for_an_upgrade() -> None:
     store = MemoryStore()
     _put(store, {"format": 2, "drops": [], "and": "more"})
     with pytest.raises(UnsupportedFormatError, match="format 2"):
-        list(HandoverRecords(store).pending())
+        list(HandoverRecords(store).read_all())
 
 
 def test_no_drops_are_no_record() -> None:
@@ -149,7 +149,7 @@ def test_a_crash_beside_the_put_leaves_one_record_once_it_is_repeated(after: boo
         HandoverRecords(crashing).add([A])
     assert len(list(store.list(""))) == after
     HandoverRecords(store).add([A])
-    assert [one.drops for one in HandoverRecords(store).pending()] == [(A,)]
+    assert [one.drops for one in HandoverRecords(store).read_all()] == [(A,)]
 
 
 def _put(store: MemoryStore, document: Any) -> str:

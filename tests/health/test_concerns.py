@@ -15,8 +15,8 @@ from dolmen.maintenance.health.health import (
     KeptCursor,
     Pipeline,
     PlannedWork,
-    QueuePlace,
-    RejectsPlace,
+    QueueHealth,
+    RejectsHealth,
     SortOverlap,
 )
 from dolmen.maintenance.health.look import concerns_of
@@ -130,8 +130,8 @@ def test_cursors_end(well: Health) -> None:
 
 
 def test_rejects_and_dead_letters_wait(well: Health) -> None:
-    place = RejectsPlace("/a b/rejected", {"t": 2, "": 1}, complete=False)
-    queues = (QueuePlace("drops", "q", 5, 1, 1, "dead"), QueuePlace("delete requests", "r", problem="no"))
+    place = RejectsHealth("/a b/rejected", {"t": 2, "": 1}, complete=False)
+    queues = (QueueHealth("drops", "q", 5, 1, 1, "dead"), QueueHealth("delete requests", "r", problem="no"))
     found = concerns_of(replace(well, pipeline=Pipeline(place, queues)))
     assert [(concern.level, concern.title) for concern in found] == [
         ("warning", "At least 3 rejects wait"),
@@ -139,7 +139,7 @@ def test_rejects_and_dead_letters_wait(well: Health) -> None:
         ("notice", "The queue of delete requests could not be looked at"),
     ]
     assert found[0].commands == ("dolmen rejected ls --rejected '/a b/rejected'",)
-    unreadable = replace(well, pipeline=Pipeline(RejectsPlace("s3://x", problem="AccessDenied")))
+    unreadable = replace(well, pipeline=Pipeline(RejectsHealth("s3://x", problem="AccessDenied")))
     assert titles(unreadable) == [("notice", "The place of rejects could not be looked at")]
 
 
@@ -156,7 +156,7 @@ def test_garbage_waits_if_no_collection_ran_for_long(well: Health) -> None:
 
 
 def test_the_most_urgent_comes_first(well: Health) -> None:
-    place = RejectsPlace("r", {"t": 1})
+    place = RejectsHealth("r", {"t": 1})
     health = with_table(with_debt(well, rows=10, dead_rows=9), deletes=DeleteCost(1, 3 * DAY_US, 1, 1, 0, 0))
     found = replace(health, pipeline=Pipeline(place), erasures_in_danger=2)
     levels = [concern.level for concern in concerns_of(found)]

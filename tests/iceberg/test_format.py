@@ -19,7 +19,13 @@ from dolmen.errors import CorruptionError
 from dolmen.format.entries import ColumnStats, DataFile, column_stats
 from dolmen.format.schema import Field, Schema
 from dolmen.format.types import TYPES, Plain
-from dolmen.iceberg.file_groups import position_delete_file, puffin_file, vector_blob
+from dolmen.iceberg.file_groups import (
+    encode_position_deletes,
+    encode_puffin,
+    encode_vector_blob,
+    read_position_deletes,
+    read_vector_blob,
+)
 from dolmen.iceberg.manifests import (
     FileEntry,
     ManifestBody,
@@ -269,14 +275,14 @@ def test_what_is_no_manifest_is_damage(body: bytes) -> None:
 
 def test_a_deletion_vector_is_laid_out_as_the_specification_says() -> None:
     positions = BitMap([1, 5, 70_000])
-    blob = vector_blob(positions)
+    blob = encode_vector_blob(positions)
     (length,) = struct.unpack(">I", blob[:4])
     assert length == len(blob) - 8
     assert blob[4:8] == b"\xd1\xd3\x39\x64"
     assert struct.unpack("<QI", blob[8:20]) == (1, 0)
     assert BitMap.deserialize(blob[20:-4]) == positions
     assert struct.unpack(">I", blob[-4:]) == (zlib.crc32(blob[4:-4]),)
-    file = puffin_file(blob, "s3://b/data/x.parquet", 3)
+    file = encode_puffin(blob, "s3://b/data/x.parquet", 3)
     assert file[:4] == file[-4:] == b"PFA1"
     size, flags = struct.unpack("<II", file[-12:-4])
     assert flags == 0
@@ -288,7 +294,7 @@ def test_a_deletion_vector_is_laid_out_as_the_specification_says() -> None:
 
 
 def test_position_deletes_are_sorted_and_have_the_reserved_ids() -> None:
-    body = position_delete_file({"s3://b/z": BitMap([3, 1]), "s3://b/a": BitMap([9])})
+    body = encode_position_deletes({"s3://b/z": BitMap([3, 1]), "s3://b/a": BitMap([9])})
     found = pq.read_table(pa.BufferReader(body))
     assert found.to_pylist() == [
         {"file_path": "s3://b/a", "pos": 9},
@@ -318,3 +324,23 @@ def test_bounds_in_old_manifests_are_kept_while_types_stay() -> None:
     assert keeps_types(was, [{"id": 2, "type": struct_}, {"id": 9, "type": "long"}])
     assert not keeps_types(was, [{"id": 1, "type": "long"}])
     assert not keeps_types(was, [{"id": 2, "type": {"type": "struct", "fields": [{"id": 3, "type": "long"}]}}])
+
+
+def test_deletes_are_read_back_and_positions_that_no_file_has_are_refused() -> None:
+    positions = BitMap([1, 5, 70_000])
+    blob = encode_vector_blob(positions)
+    assert read_vector_blob(blob, len(blob)) == positions
+    for counts in (struct.pack("<QI", 2, 0), struct.pack("<QI", 1, 1)):  # a second bitmap; positions of 33 bits
+        inner = blob[4:8] + counts + blob[20:-4]
+        beyond = blob[:4] + inner + struct.pack(">I", zlib.crc32(inner))
+        with pytest.raises(ValueError, match="beyond"):
+            read_vector_blob(beyond, len(beyond))
+    with pytest.raises(ValueError, match="checksum"):
+        read_vector_blob(blob[:-1] + b"\0", len(blob))
+    body = encode_position_deletes({"s3://b/z": positions, "s3://b/a": BitMap([9])})
+    assert dict(read_position_deletes(body, len(body))) == {"s3://b/z": positions, "s3://b/a": BitMap([9])}
+    for position in (-1, 1 << 32):
+        sink = pa.BufferOutputStream()
+        pq.write_table(pa.table({"file_path": ["s3://b/a"], "pos": [position]}), sink)
+        with pytest.raises(ValueError, match="negative, or beyond"):
+            dict(read_position_deletes(damaged := sink.getvalue().to_pybytes(), len(damaged)))

@@ -30,7 +30,7 @@ def test_runs_have_all_keys_in_order_and_repeated_ones_are_found_once(
             part = [{"a": a, "b": b} for a, b in rows[start : start + 40]]
             keys.add(pa.RecordBatch.from_pylist(part, SCHEMA))
         repeated = {key for key, count in Counter(rows).items() if count > 1}
-        count, first = keys.repeated(5)
+        count, first = keys.repeated_rows(5)
         assert count == len(repeated)
         named = [tuple(row.values()) for row in first.to_pylist()]
         assert len(named) == len(set(named)) == min(5, count)
@@ -47,4 +47,4 @@ def test_runs_have_all_keys_in_order_and_repeated_ones_are_found_once(
 def test_no_keys_make_no_run() -> None:
     keys = KeyRuns(SCHEMA)
     keys.add(pa.RecordBatch.from_pylist([], SCHEMA))
-    assert (list(keys.runs()), keys.repeated(3)[0]) == ([], 0)
+    assert (list(keys.runs()), keys.repeated_rows(3)[0]) == ([], 0)

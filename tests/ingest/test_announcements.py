@@ -159,6 +159,9 @@ def test_the_database_and_the_rejects_never_trigger_themselves(key: str) -> None
     whole_bucket = Landing("s3://drops/database", prefix="")
     assert whole_bucket.path_of(Drop("drops", key, 1, "e")) is None
     assert whole_bucket.path_of(Drop("another", key.replace("rejected", "landed"), 1, "e")) is not None
+    with_percent = Landing("s3://drops/data%20base", prefix="")  # keys of S3 are not encoded in URLs
+    assert with_percent.path_of(Drop("drops", "data%20base/x.csv", 1, "e")) is None
+    assert with_percent.path_of(Drop("drops", "data base/x.csv", 1, "e")) is not None
 
 
 @pytest.mark.parametrize("path", ["a.csv", "Events/a.csv", "ev-ents/a.csv", f"{'x' * 65}/a.csv"])

@@ -8,10 +8,12 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from dolmen.format.entries import DataFile, Overlay
+from dolmen.format.entries import DataFile, Overlay, Vector
 from dolmen.format.manifest import Released, Segment, TableEntry
 from dolmen.format.segments import encode
+from dolmen.maintenance.compact.compaction_plan import CompactionOptions, plan_compaction
 from dolmen.maintenance.debt import Debts, debts
+from dolmen.maintenance.health.file_figures import FilesSurvey
 from dolmen.store.counting import CountingStore
 from support.damaged import Damaged, copy_of
 from support.tables import World
@@ -82,6 +84,27 @@ def test_small_files_are_those_below_half_the_target(world: World) -> None:
     edited.edit_table(properties={"target_file_bytes": "20MB"})
     told = debts(edited.context()).tables["t"]
     assert (told.small_files, told.files_saved) == (0, 0)
+
+
+def test_files_that_are_small_without_their_deleted_rows_are_those_that_compaction_plans(world: World) -> None:
+    edited = copy_of(world.store._store.bucket)  # type: ignore[attr-defined]
+    entry = edited.table()
+    files = [
+        msgspec.structs.replace(file, path=f"data/t/{n}.parquet", size=200 * MB, rows=20, vector=vector)
+        for n, file in enumerate(entry.files)
+        for vector in (Vector("tombstone/x", 4 + 10 * n, 10, 0, 8) if n else None,)
+    ]
+    plan = plan_compaction("t", entry, files, 256 * MB, CompactionOptions(growth=2))
+    assert [group.reason for group in plan.groups] == ["small files"]
+    segment, body = encode("files", files, "segment/files/" + "0" * 32, entry.schema)
+    edited.put(segment.object, body)
+    for places in ({"files": tuple(files)}, {"files": (), "segments": (segment,)}):
+        edited.edit_table(**places)
+        told = debts(edited.context(), exact=True).tables["t"]
+        assert told.small_files == len(plan.groups[0].inputs) == 2
+        assert told.small_bytes == plan.groups[0].bytes_out == 240 * MB
+        survey = FilesSurvey.of(edited.table(), (), 256 * MB, edited.context().segments)
+        assert survey.sums.figures() == {name: getattr(told, name) for name in survey.sums.figures()}
 
 
 def spilled(world: World) -> tuple[Damaged, Segment]:

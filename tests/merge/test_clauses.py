@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from tests.support.written import entry_for
 
 import dolmen
 from dolmen import Delete, Insert, Update
@@ -52,13 +54,17 @@ def test_what_is_no_clause_is_refused(given: tuple[Any, Any, Any], words: str) -
 
 
 def test_kinds_of_merges_are_known() -> None:
-    assert Clauses.of("update", "insert", None).is_upsert
-    assert not Clauses.of("update", None, None).is_upsert
-    assert not Clauses.of(Update(when="TRUE"), "insert", None).is_upsert
+    entry = entry_for(pa.schema([pa.field("id", pa.int64(), nullable=False), ("n", pa.int64())]), ["id"])
+    upsert = Clauses.of("update", "insert", None)
+    assert upsert.is_upsert(entry, ["id"], ["n", "id"])
+    assert not upsert.is_upsert(entry, ["n"], ["id", "n"])
+    assert not upsert.is_upsert(entry, ["id"], ["id"])
+    assert not Clauses.of("update", None, None).is_upsert(entry, ["id"], ["id", "n"])
+    assert not Clauses.of(Update(when="TRUE"), "insert", None).is_upsert(entry, ["id"], ["id", "n"])
     assert Clauses.of("delete", None, None).is_delete
     assert not Clauses.of("delete", "insert", None).is_delete
-    assert Clauses.of("delete", "insert", None).deletes_only
-    assert not Clauses.of(Delete("TRUE"), "insert", None).deletes_only
+    assert Clauses.of("delete", "insert", None).deletes_all_matched
+    assert not Clauses.of(Delete("TRUE"), "insert", None).deletes_all_matched
 
 
 def test_columns_are_those_of_the_table_and_of_expressions() -> None:

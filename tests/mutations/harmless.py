@@ -95,8 +95,8 @@ HARMLESS: tuple[Harmless, ...] = (
             "an overlay is used although its file's own pair is greater",
             "of two pairs of a file the one with the greater (applied_through, cardinality) is newer",
             "format/entries.py",
-            "        return (applied_through, cardinality) > (self.applied_through, own)\n",
-            "        return (applied_through, cardinality) != (self.applied_through, own)\n",
+            "        return pair_of(self) < _pair(applied_through, vector)\n",
+            "        return pair_of(self) != _pair(applied_through, vector)\n",
         ),
         "a merge removes all overlays that it folds into entries, except one that a spill has moved in the meantime. "
         "Nothing had replaced that one, so it has the same vector as the entry. Its applied_through may be less, "

@@ -18,8 +18,8 @@ COLUMNS: tuple[Mutation, ...] = (
         "a delete by a column that was dropped in the meantime is committed",
         "a tombstone lands on a version that has its columns",
         "commit/statements/row_changes.py",
-        "            if gone := set(tombstone.columns) - there:\n",
-        "            if gone := set(tombstone.columns) - there - set(tombstone.columns):\n",
+        "            if missing := set(tombstone.columns) - present:\n",
+        "            if missing := set(tombstone.columns) - present - set(tombstone.columns):\n",
     ),
     mutation(
         "the output of a compaction keeps bounds of days in a column of timestamps",
@@ -39,8 +39,8 @@ COLUMNS: tuple[Mutation, ...] = (
         "rows with a field that was dropped in the meantime are committed",
         "files have no fields but those of their column",
         "format/column_history.py",
-        "        field.id in there and _is_same_field(field, there[field.id], base_ts) for field in child_fields(json)\n",
-        "        _is_same_field(field, there[field.id], base_ts) for field in child_fields(json) if field.id in there\n",
+        "        field.id in fields_now and _is_same_field(field, fields_now[field.id], base_ts) for field in child_fields(json)\n",
+        "        _is_same_field(field, fields_now[field.id], base_ts) for field in child_fields(json) if field.id in fields_now\n",
     ),
     mutation(
         "fields of a struct are matched by position",
@@ -60,8 +60,8 @@ COLUMNS: tuple[Mutation, ...] = (
         "rows of a wider type land in a table that was restored to the narrower one",
         "files have no wider type than their column",
         "format/evolution.py",
-        "    if there is None or not is_successor(field.type, there.type, base_ts):\n",
-        "    if there is None:\n",
+        "    if column is None or not is_successor(field.type, column.type, base_ts):\n",
+        "    if column is None:\n",
     ),
     Mutation(
         "rows that a writer buffers are matched by column names",

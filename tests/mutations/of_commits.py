@@ -87,8 +87,8 @@ COMMITS: tuple[Mutation, ...] = (
         "a version that history no longer contains counts as another's",
         "unreadable means unknown, never theirs",
         "commit/readback.py",
-        "    if found is None:\n        return Readback.UNKNOWN\n",
-        "    if found is None:\n        return Readback.THEIRS\n",
+        "    if successor is None:\n        return Readback.UNKNOWN\n",
+        "    if successor is None:\n        return Readback.THEIRS\n",
     ),
     mutation(
         "a name in a cached version is reported as taken",
@@ -203,7 +203,7 @@ COMMITS: tuple[Mutation, ...] = (
         "a request that was applied in the meantime loses its id and keeps its rows",
         "if part of a batch was applied, the rest is built without the statements of those ids",
         "commit/change.py",
-        "        return replace(self, statements=tuple(left), applied=applied)\n",
+        "        return replace(self, statements=tuple(remaining), applied=applied)\n",
         "        return replace(self, applied=applied)\n",
     ),
     mutation(

@@ -25,15 +25,15 @@ DELETES: tuple[Mutation, ...] = (
         "fresh files have every delete behind them",
         "a fresh file's applied_through is its own statement's T, so that later deletes of the same commit hide its rows",
         "commit/statements/row_changes.py",
-        "            files=(*entry.files, *(file.stamped(ts) for file in files)),\n",
-        "            files=(*entry.files, *(file.stamped(ts + 16) for file in files)),\n",
+        "            files=(*entry.files, *(file.stamp(ts) for file in files)),\n",
+        "            files=(*entry.files, *(file.stamp(ts + 16) for file in files)),\n",
     ),
     mutation(
         "keys deleted twice are remembered by their first delete",
         "all keys tombstones are one lookup, value -> GREATEST T",
         "rows/scan/keys_lookup.py",
-        "            ts, found, order = np.maximum.reduceat(ts, firsts), found[firsts], order[firsts]\n",
-        "            ts, found, order = np.minimum.reduceat(ts, firsts), found[firsts], order[firsts]\n",
+        "            ts, key_codes, order = np.maximum.reduceat(ts, firsts), key_codes[firsts], order[firsts]\n",
+        "            ts, key_codes, order = np.minimum.reduceat(ts, firsts), key_codes[firsts], order[firsts]\n",
     ),
     mutation(
         "the first of equal keys wins in an upsert",
@@ -46,8 +46,8 @@ DELETES: tuple[Mutation, ...] = (
         "a tombstone is dropped once one file has resolved it",
         "a tombstone is dropped only when EVERY live file has applied_through >= T or cannot match",
         "commit/statements/background.py",
-        "    settled = min((file.applied_through for file in lagging), default=None)\n",
-        "    settled = max((file.applied_through for file in lagging), default=None)\n",
+        "    for file in lagging:\n",
+        "    for file in lagging[:1]:\n",
     ),
     mutation(
         "a tombstone is dropped without checking segments",
@@ -60,8 +60,8 @@ DELETES: tuple[Mutation, ...] = (
         "a segment of tombstones is dropped with its oldest",
         "a segment of tombstones is dropped only when the youngest in it is resolved",
         "commit/statements/background.py",
-        'gone = [s for s in entry.segments_of("tombstones") if settled is None or s.greatest <= settled]',
-        'gone = [s for s in entry.segments_of("tombstones") if settled is None or s.least <= settled]',
+        'unneeded = [s for s in entry.segments_of("tombstones") if settled is None or s.greatest <= settled]',
+        'unneeded = [s for s in entry.segments_of("tombstones") if settled is None or s.least <= settled]',
     ),
     mutation(
         "resolution marks files through the version it lands on",
@@ -74,8 +74,8 @@ DELETES: tuple[Mutation, ...] = (
         "resolution marks segments that it has read only in part",
         "a segment's resolved_through covers every live file in it",
         "maintenance/resolution.py",
-        "        if not self.stopped:\n            self.segments += [own",
-        "        if self.entry is not None:\n            self.segments += [own",
+        "        if not self.stopped:\n            self.segments += [key",
+        "        if self.entry is not None:\n            self.segments += [key",
     ),
     mutation(
         "resolution replaces the vector of another commit",
@@ -103,9 +103,9 @@ DELETES: tuple[Mutation, ...] = (
         "a delete by position skips files that were compacted in the meantime",
         "a delete by position whose files were replaced is planned again",
         "commit/statements/row_changes.py",
-        "        if gone := self.positions.keys() - files.keys():\n"
+        "        if lost := self.positions.keys() - files.keys():\n"
         "            raise ConflictError(\n"
-        '                f"table {self.name!r}: {len(gone)} files, {min(gone)} first, were replaced since the delete was planned"\n'
+        '                f"table {self.name!r}: {len(lost)} files, {min(lost)} first, were replaced since the delete was planned"\n'
         "            )\n"
         "        vectors: dict[str, tuple[DataFile, Vector]] = {}\n"
         "        for path, positions in self.positions.items():\n",
@@ -118,9 +118,9 @@ DELETES: tuple[Mutation, ...] = (
         "a delete by position of compacted files takes the same positions of another file",
         "a delete by position whose files were replaced is planned again",
         "commit/statements/row_changes.py",
-        "        if gone := self.positions.keys() - files.keys():\n"
+        "        if lost := self.positions.keys() - files.keys():\n"
         "            raise ConflictError(\n"
-        '                f"table {self.name!r}: {len(gone)} files, {min(gone)} first, were replaced since the delete was planned"\n'
+        '                f"table {self.name!r}: {len(lost)} files, {min(lost)} first, were replaced since the delete was planned"\n'
         "            )\n",
         "        for path in self.positions.keys() - files.keys():\n"
         "            live = list(LiveFiles.of(entry, draft.segments))\n"
@@ -173,8 +173,8 @@ DELETES: tuple[Mutation, ...] = (
         "of two pairs of a file the older one is used",
         "of two pairs of a file the one with the greater (applied_through, cardinality) is newer",
         "entries/segments/live.py",
-        "        if known is None or pair_of(known) < pair_of(overlay):\n",
-        "        if known is None or pair_of(known) > pair_of(overlay):\n",
+        "        if earlier is None or pair_of(earlier) < pair_of(overlay):\n",
+        "        if earlier is None or pair_of(earlier) > pair_of(overlay):\n",
     ),
     mutation(
         "a pair is replaced by a smaller one",
@@ -187,7 +187,7 @@ DELETES: tuple[Mutation, ...] = (
         "rows expire by a time to live that is no longer set",
         "an expiry is committed only if its time to live is still set",
         "maintenance/ttl.py",
-        '    unit.add(Expect(name, entry.uuid, entry.properties, ["ttl"]))  # rows with a longer ttl now must live\n',
+        '    unit.add(Expect(name, entry.uuid, entry.properties, ["ttl"]))  # if the ttl became longer, these rows must live\n',
         "",
     ),
     mutation(
@@ -201,8 +201,8 @@ DELETES: tuple[Mutation, ...] = (
         "changes with sequences within those of the table are applied without a comparison",
         "a file is applied without a comparison only if its sequences are ABOVE all sequences of the table",
         "commit/statements/row_changes.py",
-        "    return all(value < least for value in known)\n",
-        "    return all(value <= least for value in known)\n",
+        "    return all(value < least for value in values)\n",
+        "    return all(value <= least for value in values)\n",
     ),
     mutation(
         "deletes of changes are not remembered",
@@ -229,15 +229,15 @@ DELETES: tuple[Mutation, ...] = (
         "changes applied without a comparison are not checked when they rebase",
         "each rebase checks changes that were applied without a comparison",
         "commit/statements/row_changes.py",
-        "        if self.above is not None and not all_above(entry, field, self.above):\n",
+        "        if self.above is not None and not is_above_all(entry, field, self.above):\n",
         "        if self.above is not None and not field:\n",
     ),
     mutation(
         "a file is pruned although its greatest value matches",
         "statistics prune a file only if no row of it can match: a value at its bounds can",
         "predicate/prune.py",
-        "    found: Fact = a is None or b is None or a <= b\n",
-        "    found: Fact = a is None or b is None or a < b\n",
+        "    may_be: Fact = a is None or b is None or a <= b\n",
+        "    may_be: Fact = a is None or b is None or a < b\n",
     ),
     mutation(
         "a delete removes rows with NULL where statistics match all other rows",

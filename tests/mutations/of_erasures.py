@@ -81,8 +81,8 @@ ERASURES: tuple[Mutation, ...] = (
         "a tombstone of an erasure has no timestamp in the list",
         "the list has the tombstones as they landed",
         "commit/statements/erasures.py",
-        "    return ErasedTable(erased.uuid, erased.tombstone.stamped(ts), columns)\n",
-        "    return ErasedTable(erased.uuid, erased.tombstone.stamped(ts - 5_000_000), columns)\n",
+        "    return ErasedTable(erased.uuid, erased.tombstone.stamp(ts), columns)\n",
+        "    return ErasedTable(erased.uuid, erased.tombstone.stamp(ts - 5_000_000), columns)\n",
     ),
     Mutation(
         "the rows of a forgotten subject stay in dropped tables",
@@ -90,7 +90,7 @@ ERASURES: tuple[Mutation, ...] = (
         (
             Edit(
                 "entries/segments/erasures_in_force.py",
-                "    return tables_of(erasure, entry) or _of_subject(erasure, entry, record)\n",
+                "    return tables_of(erasure, entry) or _subject_deletes(erasure, entry, record)\n",
                 "    return tables_of(erasure, entry)\n",
             ),
         ),

@@ -9,8 +9,8 @@ FEEDS: tuple[Mutation, ...] = (
         "rows that an older delete hid are fed again",
         "a delete is fed with the rows that were visible before its commit",
         "rows/changes/table_state.py",
-        "    older = FilePlanner(before, columns)\n    own = [",
-        "    older = FilePlanner(before, columns, ())\n    own = [",
+        "    older = FilePlanner(before, columns)\n    deletes = [",
+        "    older = FilePlanner(before, columns, ())\n    deletes = [",
     ),
     mutation(
         "a delete by position is not fed",

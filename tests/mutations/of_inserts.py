@@ -23,8 +23,8 @@ INSERTS: tuple[Mutation, ...] = (
         "after a restore, an insert compares only with new rows",
         "when the epoch has changed, an insert compares its keys with all rows",
         "commit/statements/row_changes.py",
-        "        known = self.checked is not None and self.checked[0] == epoch\n",
-        "        known = self.checked is not None\n",
+        "        is_same_epoch = self.checked is not None and self.checked[0] == epoch\n",
+        "        is_same_epoch = self.checked is not None\n",
     ),
     mutation(
         "an insert ignores its transaction",

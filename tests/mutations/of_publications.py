@@ -32,8 +32,8 @@ PUBLICATIONS: tuple[Mutation, ...] = (
         "delete files are carried over whatever they hide",
         "a delete file is carried over if it hides as many rows of each of its data files as the version",
         "iceberg/manifest_writer.py",
-        "if covered.get(uuid) != count}",
-        "if not covered.get(uuid)}",
+        "if coverage.get(uuid) != count}",
+        "if not coverage.get(uuid)}",
     ),
     mutation(
         "deletion vectors are carried over whatever they hide",
@@ -53,7 +53,7 @@ PUBLICATIONS: tuple[Mutation, ...] = (
         "manifests are the same for any files of a segment",
         "the identity of a manifest of a segment includes the indexes of its files",
         "iceberg/file_groups.py",
-        "group.segment.object], group.places.tobytes())",
+        "group.segment.object], group.indexes.tobytes())",
         'group.segment.object], b"")',
     ),
     mutation(
@@ -74,8 +74,8 @@ PUBLICATIONS: tuple[Mutation, ...] = (
         "a publication replaces existing metadata",
         "the metadata is created with If-None-Match: of two publishers with one number one wins",
         "iceberg/publication_directory.py",
-        "            if found is not None:\n                return False\n",
-        "            if found is not None:\n                break\n",
+        "            if stored is not None:\n                return False\n",
+        "            if stored is not None:\n                break\n",
     ),
     mutation(
         "publications are not compared",
@@ -88,8 +88,8 @@ PUBLICATIONS: tuple[Mutation, ...] = (
         "columns are those of the last publication",
         "a snapshot has the schema of its version",
         "iceberg/metadata.py",
-        'next((known["schema-id"] for known in self.schemas if known["fields"] == fields), None)',
-        'next((known["schema-id"] for known in self.schemas if len(known["fields"]) == len(fields)), None)',
+        'next((each["schema-id"] for each in self.schemas if each["fields"] == fields), None)',
+        'next((each["schema-id"] for each in self.schemas if len(each["fields"]) == len(fields)), None)',
     ),
     mutation(
         "columns with a default are published in v2",
@@ -102,8 +102,8 @@ PUBLICATIONS: tuple[Mutation, ...] = (
         "bounds are one too small",
         "bounds hold for all rows of a file",
         "iceberg/manifests.py",
-        "    least, greatest = known.min, known.max\n",
-        "    least, greatest = known.min, known.max - 1 if type(known.max) is int else known.max\n",
+        "    least, greatest = bounds.min, bounds.max\n",
+        "    least, greatest = bounds.min, bounds.max - 1 if type(bounds.max) is int else bounds.max\n",
     ),
     mutation(
         "row ids are given out twice",
@@ -116,8 +116,8 @@ PUBLICATIONS: tuple[Mutation, ...] = (
         "all vectors are of the first data file",
         "a Puffin file names the data file whose rows it deletes",
         "iceberg/manifest_writer.py",
-        "        body = puffin_file(blob, data_file, len(positions))\n",
-        "        body = puffin_file(blob, self.directory.path(file.path[:-8]), len(positions))\n",
+        "        body = encode_puffin(blob, data_file, len(positions))\n",
+        "        body = encode_puffin(blob, self.directory.path(file.path[:-8]), len(positions))\n",
     ),
     mutation(
         "collection deletes needed delete files",

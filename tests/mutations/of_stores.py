@@ -79,7 +79,7 @@ STORES: tuple[Mutation, ...] = (
         "an upload whose completion has no response counts as done",
         "after an unclear completion, the object is requested to find out",
         "store/s3/bucket_store.py",
-        "                    unclear = True\n",
+        "                    is_unclear = True\n",
         "                    return\n",
     ),
     mutation(

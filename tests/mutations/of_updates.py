@@ -23,8 +23,8 @@ UPDATES: tuple[Mutation, ...] = (
         "a merge inserts rows that matched",
         "source rows that match a row of the table are not inserted",
         "transactions/merge/merge.py",
-        "            self._met[right] = True\n",
-        "            self._met[right[:1]] = True\n",
+        "            self._is_matched[sources] = True\n",
+        "            self._is_matched[sources[:1]] = True\n",
     ),
     mutation(
         "rows of several files are hidden in the first of them",

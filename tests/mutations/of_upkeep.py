@@ -40,7 +40,7 @@ UPKEEP: tuple[Mutation, ...] = (
         "a merge drops overlays of files that it does not fold",
         "overlays and removals of files that a merge did not fold stay",
         "maintenance/segment_merging.py",
-        "        frozenset(overlay for overlay in overlays if overlay.file in folded),\n",
+        "        frozenset(overlay for overlay in overlays if overlay.file in folded_uuids),\n",
         "        frozenset(overlays),\n",
     ),
     mutation(
@@ -100,22 +100,22 @@ UPKEEP: tuple[Mutation, ...] = (
             ),
             Edit(
                 "maintenance/gc/collection.py",
-                "        cutoff = self.planned.orphan_cutoff if self.dry_run else self.manifest.orphan_cutoff\n",
-                "        cutoff = self.planned.orphan_cutoff\n",
+                "        cutoff = self.plan.orphan_cutoff if self.dry_run else self.manifest.orphan_cutoff\n",
+                "        cutoff = self.plan.orphan_cutoff\n",
             ),
         ),
     ),
     mutation(
         "orphans as young as the fence are swept",
         "orphans are older than the fence by an hour: clocks differ, and S3 dates a multipart object from its beginning",
-        "maintenance/gc/deletion.py",
+        "maintenance/gc/sweep.py",
         "    return max(0, hour_floor(orphan_cutoff - SLACK_US))\n",
         "    return max(0, hour_floor(orphan_cutoff + SLACK_US))\n",
     ),
     mutation(
         "orphans are swept although versions need them",
         "only what no kept version references is an orphan",
-        "maintenance/gc/deletion.py",
+        "maintenance/gc/sweep.py",
         "        orphans = [item for item, needed in zip(batch, is_needed, strict=True) if not needed]\n",
         "        orphans = [item for item, _ in zip(batch, is_needed, strict=True)]\n",
     ),
@@ -129,12 +129,12 @@ UPKEEP: tuple[Mutation, ...] = (
                 "        draft.revoked = ()\n",
             ),
             Edit(
-                "maintenance/gc/deletion.py",
-                "    return [intent for intent in known.values() if intent.done or intent.txid in manifest.revoked_intents]\n",
-                "    return list(known.values())\n",
+                "maintenance/gc/dead_jobs.py",
+                "    return [intent for intent in intents.values() if intent.done or intent.txid in manifest.revoked_intents]\n",
+                "    return list(intents.values())\n",
             ),
             Edit(
-                "maintenance/gc/deletion.py",
+                "maintenance/gc/dead_jobs.py",
                 "        before_us = manifest.revoked_intents[intent.txid] - SLACK_US\n",
                 "        before_us = manifest.created_at - SLACK_US // 4\n",
             ),
@@ -143,23 +143,23 @@ UPKEEP: tuple[Mutation, ...] = (
     mutation(
         "a revoked job's objects are deleted although a version names them",
         "of a revoked job's objects, those that no kept version references are deleted",
-        "maintenance/gc/deletion.py",
-        "zip(left, is_needed.tolist(), strict=True) if not needed]\n        failed",
-        "zip(left, is_needed.tolist(), strict=True)]\n        failed",
+        "maintenance/gc/dead_jobs.py",
+        "zip(uploads, is_needed.tolist(), strict=True) if not needed]\n        failed",
+        "zip(uploads, is_needed.tolist(), strict=True)]\n        failed",
     ),
     mutation(
         "readers have no grace",
         "objects of expired versions are deleted after reader_grace",
         "maintenance/gc/collection.py",
-        "    over = manifest.horizon_at + settings.reader_grace_us <= now_us\n",
-        "    over = manifest.horizon_at <= now_us\n",
+        "    is_over = manifest.horizon_at + settings.reader_grace_us <= now_us\n",
+        "    is_over = manifest.horizon_at <= now_us\n",
     ),
     mutation(
         "versions are freed before the commit that lets them expire",
         "one commit moves the horizon, and the objects to delete are computed from that commit's manifest",
         "maintenance/gc/collection.py",
-        "        self._through = last_deletable_version(self.manifest, self.settings, self._now_us)\n",
-        "        self._through = max(\n"
+        "        self._last_deletable = last_deletable_version(self.manifest, self.settings, self._now_us)\n",
+        "        self._last_deletable = max(\n"
         "            last_deletable_version(self.manifest, self.settings, self._now_us),\n"
         "            next_horizon(self.context.head, self.manifest, self.settings, self._now_us),\n"
         "        )\n",
@@ -167,7 +167,7 @@ UPKEEP: tuple[Mutation, ...] = (
     mutation(
         "released objects are deleted although they are needed",
         "a released object is deleted only if it is not in the full reference set of the current version",
-        "maintenance/gc/mark.py",
+        "maintenance/gc/deletion.py",
         "zip(keys, is_needed.tolist(), strict=True) if not needed)\n",
         "zip(keys, is_needed.tolist(), strict=True))\n",
     ),
@@ -175,13 +175,13 @@ UPKEEP: tuple[Mutation, ...] = (
         "an object that was released again is deleted",
         "a released object is deleted only if no kept version after the horizon released it",
         "maintenance/gc/mark.py",
-        "        for entry in released_since(manifest, reader, after):\n",
-        "        for entry in released_since(manifest, reader, manifest.version):\n",
+        "        for entry in read_released(manifest, reader, after):\n",
+        "        for entry in read_released(manifest, reader, manifest.version):\n",
     ),
     mutation(
         "the mark forgets deletion vectors",
         "one registry of all fields that hold references",
-        "format/references.py",
+        "format/manifest.py",
         '    DataFile: ("vector",),\n',
         "",
     ),
@@ -225,7 +225,7 @@ UPKEEP: tuple[Mutation, ...] = (
     mutation(
         "manifests are deleted before their readers finish",
         "expired manifests are deleted last: those before the horizon whose grace is over",
-        "maintenance/gc/mark.py",
+        "maintenance/gc/deletion.py",
         "            if parsed[0] >= self.through:\n                break\n",
         "            if parsed[0] >= self.manifest.horizon + 1:\n                break\n",
     ),
@@ -250,7 +250,7 @@ UPKEEP: tuple[Mutation, ...] = (
                 "            or written != physical - rows.hidden\n            or rows.hidden < by_vector\n",
                 "",
             ),
-            Edit("maintenance/compact/rewrite.py", "(certain and rows.hidden != by_vector)", "(certain and False)"),
+            Edit("maintenance/compact/rewrite.py", "(is_exact and rows.hidden != by_vector)", "(is_exact and False)"),
         ),
     ),
     mutation(

@@ -16,7 +16,7 @@ import pytest
 from dolmen.format.entries import Bounds, bounds, column_stats
 from dolmen.format.schema import Schema
 from dolmen.format.types import to_plain
-from dolmen.predicate.ast import Predicate, as_keys, columns, from_json, to_json
+from dolmen.predicate.ast import Predicate, columns, from_json, listed_tuples, to_json
 from dolmen.predicate.bind import rebind
 from dolmen.predicate.evaluate import evaluate, matches
 from dolmen.predicate.parse import parse
@@ -136,7 +136,7 @@ def _difference(text: str, p: Predicate, schema: Schema, table: pa.Table, found:
 
 
 def _check_keys(p: Predicate, schema: Schema, table: pa.Table, mask: pa.BooleanArray) -> None:
-    keys = as_keys(p)
+    keys = listed_tuples(p)
     if keys is None:
         return
     ids, tuples = keys

@@ -16,7 +16,7 @@ from dolmen.commit.head import context_of
 from dolmen.errors import PredicateError, UnsupportedFormatError
 from dolmen.format import manifest
 from dolmen.format.schema import Schema
-from dolmen.predicate.ast import as_keys, columns, from_json, to_builtins, to_json
+from dolmen.predicate.ast import columns, from_json, listed_tuples, to_builtins, to_json
 from dolmen.predicate.bind import rebind
 from dolmen.predicate.evaluate import check_evaluates, evaluate
 from dolmen.predicate.parse import parse
@@ -144,7 +144,7 @@ def test_what_is_computed_is_what_duckdb_computes(text: str, oracle: duckdb.Duck
     rows = [{id_: column.slice(at, 1) for id_, column in COLUMNS.items()} for at in range(len(TABLE))]
     assert [evaluate(p, row, 1)[0].as_py() for row in rows] == found, "each row alone may be computed in another way"
     assert from_json(to_json(p)) == p == rebind(p, SCHEMA) == parse(to_sql(p, SCHEMA), SCHEMA, now_us=0)
-    assert as_keys(p) is None
+    assert listed_tuples(p) is None
     check_evaluates(p)
 
 

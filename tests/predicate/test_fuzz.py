@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dolmen.errors import InputError
 from dolmen.format.schema import Schema
-from dolmen.predicate.ast import as_keys, columns, from_json, to_json
+from dolmen.predicate.ast import columns, from_json, listed_tuples, to_json
 from dolmen.predicate.bind import rebind
 from dolmen.predicate.evaluate import check_evaluates, evaluate
 from dolmen.predicate.parse import OPERATORS, parse
@@ -149,7 +149,7 @@ def check(source: Any) -> bool:
     found = evaluate(p, DATA, 5)
     stored = from_json(to_json(p))
     assert stored == p == rebind(p, SCHEMA)
-    assert as_keys(stored) == as_keys(p)
+    assert listed_tuples(stored) == listed_tuples(p)
     halves = [
         evaluate(stored, {id_: array.slice(at, 3) for id_, array in DATA.items()}, min(3, 5 - at)) for at in (0, 3)
     ]

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from dolmen.format.schema import Schema
-from dolmen.predicate.ast import as_keys
+from dolmen.predicate.ast import listed_tuples
 from dolmen.predicate.parse import parse
 
 SCHEMA = Schema.from_arrow(
@@ -29,7 +29,7 @@ SCHEMA = Schema.from_arrow(
 
 
 def keys(source: Any) -> Any:
-    return as_keys(parse(source, SCHEMA, now_us=0))
+    return listed_tuples(parse(source, SCHEMA, now_us=0))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from dolmen.errors import SchemaError
-from dolmen.format.schema import storable, type_from_json
+from dolmen.format.schema import stored_type, type_from_json
 from dolmen.format.types import TYPES, ColumnType, type_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,11 +32,11 @@ ELSEWHERE = {"dolmen.ingest.formats.cells:PARSERS": {"json"}}
 
 PARAMETRIC = {
     "dolmen.format.schema:STORABLE": "stored",
-    "dolmen.spark.spark_types:PARAMETRIC": "spark",
+    "dolmen.spark.frame_types:PARAMETRIC": "spark",
 }
 """Mappings keyed by the types themselves, of those without a value in this column."""
 
-WITHOUT = {"dolmen.spark.spark_types:PARAMETRIC": {"time"}}
+WITHOUT = {"dolmen.spark.frame_types:PARAMETRIC": {"time"}}
 """Types that a place refuses."""
 
 
@@ -79,7 +79,7 @@ def test_every_mapping_knows_every_kind_of_column_type() -> None:
 @pytest.mark.parametrize("known_type", [one for one in TYPES if one.stored is not None], ids=lambda one: str(one.name))
 def test_a_type_is_found_by_its_stored_form_and_its_name(known_type: ColumnType) -> None:
     assert type_of(known_type.stored) is known_type
-    assert storable(known_type.stored) == known_type.stored
+    assert stored_type(known_type.stored) == known_type.stored
     assert type_from_json(str(known_type.stored)) == known_type.stored
 
 
@@ -99,7 +99,7 @@ def test_names_of_types_are_unique() -> None:
 def test_types_that_are_not_stored_are_no_column_types(arrow_type: pa.DataType) -> None:
     assert type_of(arrow_type) is None
     with pytest.raises(SchemaError):
-        storable(arrow_type)
+        stored_type(arrow_type)
 
 
 def test_docs_of_declarations_list_every_type_that_can_be_declared() -> None:

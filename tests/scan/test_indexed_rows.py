@@ -11,6 +11,9 @@ import pytest
 
 from dolmen import Database
 from dolmen.base.runtime import Runtime
+from dolmen.format.types import to_mask
+from dolmen.predicate.evaluate import matches
+from dolmen.rows.scan.lookup import where_key_in
 from dolmen.store import MemoryBucket, MemoryStore
 from dolmen.store.counting import CountingStore
 
@@ -106,3 +109,11 @@ def test_scans_by_key_find_what_whole_scans_find_whatever_has_happened() -> None
         expected = [row for row in everything if row["a"] in keys["a"] and row["b"] in keys["b"]]
         found = table.scan(where=keys).to_arrow().to_pylist()
         assert sorted(map(str, found)) == sorted(map(str, expected))
+
+
+@pytest.mark.parametrize("ranges", [1, 2])
+def test_a_predicate_lists_the_values_of_a_key_s_column_if_they_are_few_and_else_has_ranges(ranges: int) -> None:
+    keys = {1: pa.array([1, 2] * 50), 2: pa.array([*range(50), *range(1_000, 1_050)])}
+    rows = {1: pa.array([1, 3, 2, 2, 1]), 2: pa.array([0, 0, 500, 1_049, 1_050])}
+    found = matches(where_key_in(keys, 10, ranges=ranges), rows, 5)
+    assert to_mask(found).tolist() == [True, False, ranges == 1, True, False]

@@ -12,7 +12,7 @@ import pytest
 
 from dolmen.commit.statements.row_changes import Write
 from dolmen.entries.segments.live import LiveFiles
-from dolmen.format.bloom_filters import decode, false_positives, hashes_in_file, maybe_mask, xxhash64
+from dolmen.format.bloom_filters import decode, false_positives, hashes_in_file, may_contain_mask, xxhash64
 from dolmen.format.entries import DataFile
 from dolmen.rows.scan.scan import Scan, reader_of
 from dolmen.store.cache import ObjectCache
@@ -113,7 +113,7 @@ def test_every_value_is_found_in_the_filter_that_parquet_s_writer_made(kind: str
     assert hashed is not None
     assert part is not None
     assert part[0].tolist() == hashed[0].tolist()[1:]
-    assert maybe_mask(blocks, hashed[0]).all()
+    assert may_contain_mask(blocks, hashed[0]).all()
     assert hashed[1].all()
 
 
@@ -131,7 +131,7 @@ def test_filters_are_wrong_as_seldom_as_their_size_says() -> None:
         assert blocks.nbytes == 4096 * bits // 8
         hashed = hashes_in_file(pa.array(uuids(40_000, random.Random(1))), pa.string())
         assert hashed is not None
-        assert maybe_mask(blocks, hashed[0]).mean() < 1.5 * false_positives(bits)
+        assert may_contain_mask(blocks, hashed[0]).mean() < 1.5 * false_positives(bits)
 
 
 def test_a_key_among_files_that_all_may_hold_it_is_looked_up_in_few() -> None:

@@ -44,7 +44,7 @@ def test_some_row_groups_of_any_type_are_those_of_the_file(number: int, monkeypa
         assert places.rows.tolist() == [footer.rows(group) for group in there]
         whole = FileBytes.from_ranges([(0, body)], file.size, footer)
         groups = sorted(rng.sample(there, rng.randint(1, min(3, len(there)))))
-        placed = DataFileFooter.of_places(places, groups)
+        placed = DataFileFooter.of_locations(places, groups)
         assert placed.columns == footer.columns
         assert placed.firsts == tuple(footer.firsts[group] for group in groups)
         for at, group in enumerate(groups):
@@ -70,7 +70,7 @@ def test_rows_are_in_the_row_groups_that_begin_before_them() -> None:
 def test_every_flipped_bit_of_a_placed_chunk_is_found_before_it_is_decoded() -> None:
     written = write(events(40))
     (file,), body = written.files, written.body()
-    placed = DataFileFooter.of_places(places_of(footer_of(written)), [0])
+    placed = DataFileFooter.of_locations(places_of(footer_of(written)), [0])
     for id_, column in placed.columns.items():
         for start, end in placed.ranges(0, frozenset([id_])):
             for place in range(start, end):

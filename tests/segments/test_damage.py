@@ -11,6 +11,8 @@ import pyarrow as pa
 import pytest
 
 from dolmen.base.runtime import Runtime
+from dolmen.entries.segments.erasures_in_force import RememberedKeys
+from dolmen.entries.segments.row_bounds import recorded_predicate
 from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.errors import CorruptionError, UnsupportedFormatError
 from dolmen.format.entries import Blob, DataFile, Overlay, Vector, WhereTombstone
@@ -173,3 +175,13 @@ def test_an_unknown_id_costs_the_bloom_filter_alone_and_that_once() -> None:
     assert (place.store.gets, place.store.bytes_down) == (2, segment.bloom[1] + segment.size)
     assert len(place.reader.applied(segment)) == 5_000
     assert place.store.gets == 2
+
+
+def test_a_record_of_a_delete_that_is_no_predicate_is_damage_and_not_a_mistake_of_the_reader() -> None:
+    body = b'{"kind":"unheard of"}'
+    blob = Blob("tombstone/x", 4, len(body), crc32(body))
+    memory = RememberedKeys("m", TableEntry("m", 0, SCHEMA), TableEntry("t", 0, SCHEMA))
+    with pytest.raises(CorruptionError, match=r"tombstone/x.*predicate at byte 4"):
+        recorded_predicate(body, blob)
+    with pytest.raises(CorruptionError, match=r"tombstone/x.*predicate at byte 4"):
+        memory.predicate(WhereTombstone((1,), blob), lambda _: body)

@@ -155,7 +155,7 @@ def test_the_health_of_the_table_reads_each_segment_once_in_bounded_memory(
     finally:
         tracemalloc.stop()
     assert (store.gets, store.lists, store.heads) == (SEGMENTS, 0, 0)
-    assert (survey.files, survey.rows, survey.sizes.counts) == (FILES, FILES * ROWS, {19: FILES})
+    assert (survey.sums.files, survey.sums.rows, survey.sizes.counts) == (FILES, FILES * ROWS, {19: FILES})
     assert overlap is not None
     assert (overlap.files, overlap.unknown) == (FILES, 0)
     assert len(overlap.depths) == 120

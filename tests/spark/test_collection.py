@@ -19,10 +19,9 @@ from dolmen import Database
 from dolmen.commit.head import context_of
 from dolmen.errors import CorruptionError, InputError, VersionExpiredError
 from dolmen.maintenance.gc.collection import collect
-from dolmen.maintenance.gc.deletion import stable_code, stable_codes
-from dolmen.maintenance.gc.mark import mark, split_mark
-from dolmen.spark import spark_upkeep
-from dolmen.spark.spark_upkeep import SparkMarker, check_codes, gc
+from dolmen.maintenance.gc.mark import mark, split_mark, stable_code, stable_codes
+from dolmen.spark import gc_and_index
+from dolmen.spark.gc_and_index import SparkMarker, check_codes, gc
 from support.aging import DEFAULTS
 from support.life import Life, copy_to_directory
 
@@ -77,7 +76,7 @@ def test_spark_marks_what_the_core_marks_and_the_same_objects_go(
 ) -> None:
     seed = SEED + place
     print(f"DOLMEN_TEST_SEED={seed}")
-    monkeypatch.setattr("dolmen.maintenance.gc.mark.ENTRIES_TOGETHER", 20)
+    monkeypatch.setattr("dolmen.maintenance.gc.mark.PART_ENTRIES", 20)
     life = life if seed == FIXED else grown(seed)
     db, other = directory(life, tmp_path), directory(life, tmp_path, "other")
     manifest, segments = context_of(db).head.refresh().manifest, context_of(db).segments
@@ -146,7 +145,7 @@ def test_nothing_is_deleted_when_a_part_does_not_come_back(
 ) -> None:
     db = directory(life, tmp_path)
     before = there(tmp_path)
-    make = spark_upkeep.mark_parts
+    make = gc_and_index.mark_parts
 
     def forgetful(task: Any) -> Any:
         run = make(task)
@@ -156,7 +155,7 @@ def test_nothing_is_deleted_when_a_part_does_not_come_back(
 
         return without_the_first
 
-    monkeypatch.setattr(spark_upkeep, "mark_parts", forgetful)
+    monkeypatch.setattr(gc_and_index, "mark_parts", forgetful)
     with pytest.raises(AssertionError, match=r"1 of .* parts"):
         gc(spark, db, settings=AT_ONCE, full=True)
     assert there(tmp_path) >= before
@@ -178,7 +177,7 @@ def reported(*rows: tuple[int, int, int, int, bytes]) -> pa.Table:
 
 
 def test_a_mark_is_used_only_when_every_part_came_back_whole_and_once() -> None:
-    probe, codes = stable_code(spark_upkeep._PROBE), stable_codes(["data/x", "data/y"])
+    probe, codes = stable_code(gc_and_index._PROBE), stable_codes(["data/x", "data/y"])
     one, two = codes[:1].tobytes(), codes[1:].tobytes()
     whole = [(0, 0, 2, probe, one), (1, 0, 1, probe, b""), (0, 1, 2, probe, two)]
     found = check_codes(reported(*whole), 2)

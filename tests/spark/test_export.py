@@ -21,7 +21,7 @@ from dolmen.api.database import Table
 from dolmen.cli.commands import run_job
 from dolmen.errors import InputError, PredicateError, SchemaError
 from dolmen.ingest.formats.formats import SourceFile, detect, read
-from dolmen.spark.spark_export import FORMATS, Format, export
+from dolmen.spark.file_export import FORMATS, Format, export
 
 ROOT = Path(__file__).parents[2]
 SUBMIT = Path(sys.executable).with_name("spark-submit")

@@ -24,10 +24,10 @@ import dolmen
 from dolmen import Commit, Database
 from dolmen.base.runtime import shared_runtime
 from dolmen.errors import ConflictError
+from dolmen.spark.compaction_jobs import compact
 from dolmen.spark.read.to_frame import to_spark
-from dolmen.spark.spark_compaction import compact
 from dolmen.spark.write.from_frame import append, delete, overwrite, upsert
-from dolmen.spark.write.spark_merge import merge
+from dolmen.spark.write.merge_frame import merge
 from dolmen.store import open_store
 from support.spark_races import Meeting, MeetingStore
 

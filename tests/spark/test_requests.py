@@ -16,7 +16,7 @@ from dolmen.errors import AppliedIdError
 from dolmen.spark.tasks import raising_dolmen_errors
 from dolmen.spark.write import from_frame as writing
 from dolmen.spark.write.from_frame import append, delete, overwrite, upsert
-from dolmen.spark.write.spark_merge import merge
+from dolmen.spark.write.merge_frame import merge
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("x", pa.float64()), ("s", pa.string())])
 

@@ -17,12 +17,12 @@ from dolmen import Database
 from dolmen.errors import CorruptionError
 from dolmen.ingest.drops.announce_files import DropSource
 from dolmen.rows.scan.scan import plan_of
+from dolmen.spark.compaction_jobs import compact
+from dolmen.spark.file_export import export
 from dolmen.spark.load.load import load
 from dolmen.spark.read.to_frame import to_spark
-from dolmen.spark.spark_compaction import compact
-from dolmen.spark.spark_export import export
 from dolmen.spark.write.from_frame import append, delete, overwrite, upsert
-from dolmen.spark.write.spark_merge import merge
+from dolmen.spark.write.merge_frame import merge
 from support.spark_history import History, rows_of, sorted_rows
 from support.spark_settings import HOSTILE, ZONES, settings
 

@@ -12,7 +12,7 @@ import pytest
 
 from dolmen.base.runtime import Runtime
 from dolmen.errors import ObjectNotFoundError
-from dolmen.service.check_store.check_run import CHECKS, Others, open_client
+from dolmen.service.check_store.check_run import CHECKS, OtherProcess, open_client
 from dolmen.service.check_store.contract import Check, Load, Sandbox
 from dolmen.store import MemoryStore, ObjectStore
 from support.stores import KINDS, RUNTIME, keys, make_store, put, reopen
@@ -31,25 +31,25 @@ def store(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> ObjectSt
 
 
 @pytest.fixture(scope="module")
-def others() -> Iterator[dict[str, Others]]:
+def others() -> Iterator[dict[str, OtherProcess]]:
     """Another process for each kind: it knows its server by the environment that it began with."""
-    found: dict[str, Others] = defaultdict(Others)
+    found: dict[str, OtherProcess] = defaultdict(OtherProcess)
     yield found
     for each in found.values():
         each.close()
 
 
 @pytest.fixture
-def sandbox(kind: str, store: ObjectStore, others: dict[str, Others]) -> Sandbox:
-    def again(runtime: Runtime | None) -> ObjectStore:
+def sandbox(kind: str, store: ObjectStore, others: dict[str, OtherProcess]) -> Sandbox:
+    def reopen_store(runtime: Runtime | None) -> ObjectStore:
         return reopen(store, runtime) if isinstance(store, MemoryStore) else open_client(store.url, runtime or RUNTIME)
 
     def elsewhere(function: Callable[..., Any], *arguments: object) -> Any:
         if isinstance(store, MemoryStore):
-            return function(again(None), *arguments)
+            return function(reopen_store(None), *arguments)
         return others[kind].call(store.url, function, *arguments)
 
-    return Sandbox(store, again, elsewhere, LOAD)
+    return Sandbox(store, reopen_store, elsewhere, LOAD)
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name.replace(" ", "-"))

@@ -366,7 +366,7 @@ def literal(value: Any) -> str:
 def ask_all_filters(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Lets scans ask every Bloom filter that can be asked, and lists how many files each answer excludes."""
     monkeypatch.setattr(key_access, "REQUEST_BYTES", -(1 << 40))
-    monkeypatch.setattr(key_access, "_LEAST_SPARED", -1.0)
+    monkeypatch.setattr(key_access, "_LEAST_EXCLUDED_SHARE", -1.0)
     excluded: list[int] = []
     plain = FilterUse.judge
 

@@ -16,8 +16,7 @@ import pyarrow as pa
 
 from dolmen import Database
 from dolmen.base.runtime import Runtime
-from dolmen.service.functions.deliveries import DeliveryQueues
-from dolmen.service.functions.function_settings import FunctionResources, FunctionSettings
+from dolmen.service.functions.function_settings import DeliveryQueues, FunctionResources, FunctionSettings
 from dolmen.store import open_store
 from dolmen.store.base import ObjectStore, Stored
 from support.event_builders import notification, s3_record, sqs_event

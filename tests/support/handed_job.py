@@ -11,7 +11,7 @@ from dolmen.service.handover.handover_records import HandoverRecords
 def ingest_handed(database: Database, landing: Landing, records: HandoverRecords) -> list[str]:
     """Ingests all drops of all records, and settles them; returns their outcomes, in order."""
     statuses: list[str] = []
-    for record in records.pending():
+    for record in records.read_all():
         outcomes = ingest_drops(database, landing, record.drops).outcomes
         statuses += (outcome.status for outcome in outcomes)
         if all(outcome.status != "failed" for outcome in outcomes):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dolmen.maintenance.health.health import Health, Pipeline, QueuePlace, RejectsPlace
+from dolmen.maintenance.health.health import Health, Pipeline, QueueHealth, RejectsHealth
 from support.aging import DAY_US, HOUR_US, Place
 
 SECRET = "s3cr3t"
@@ -16,10 +16,10 @@ HOSTILE = "<script>alert(1)</script>\"'&\x00\u202e\ud800<img src=//evil.example/
 """A name as nobody would choose it."""
 
 PIPELINE = Pipeline(
-    RejectsPlace("s3://landing/rejected", {"orders": 12, "": 1}, 3, 1_760_000_000_000_000),
+    RejectsHealth("s3://landing/rejected", {"orders": 12, "": 1}, 3, 1_760_000_000_000_000),
     (
-        QueuePlace("drops", "https://sqs.eu-west-1.amazonaws.com/1/ingest", 7, 2, 0, "https://sqs/dead"),
-        QueuePlace("delete requests", "https://sqs.eu-west-1.amazonaws.com/1/delete", 0, 0, 4, "https://sqs/dead"),
+        QueueHealth("drops", "https://sqs.eu-west-1.amazonaws.com/1/ingest", 7, 2, 0, "https://sqs/dead"),
+        QueueHealth("delete requests", "https://sqs.eu-west-1.amazonaws.com/1/delete", 0, 0, 4, "https://sqs/dead"),
     ),
 )
 

@@ -159,7 +159,7 @@ def test_an_entry_with_statistics_on_10_columns_is_under_800_bytes() -> None:
         rows = rows.append_column(name, values)
     (file,) = write(rows).files
     assert len(file.stats) == 10
-    stamped = file.stamped(1_762_000_000_000_000)
+    stamped = file.stamp(1_762_000_000_000_000)
     assert len(msgspec.json.encode(stamped)) < 800
 
 

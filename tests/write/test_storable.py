@@ -121,7 +121,7 @@ def test_extension_types_are_stored_as_what_they_extend(tmp_path: Path) -> None:
 def test_what_the_schema_lets_through_and_pyarrow_does_not_store_is_refused_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schema_module, "storable", lambda kind: kind)
+    monkeypatch.setattr(schema_module, "stored_type", lambda kind: kind)
     db = dolmen.open(tmp_path / "db")
     with pytest.raises(SchemaError, match="stored"):
         db.create_table("t", pa.schema([("b", pa.binary(0))]))

@@ -138,8 +138,8 @@ class _Adopter:
         locations = [parse_location(store, url) for url in sources]
         iceberg = find_iceberg(store, self.unit.context.runtime, locations[0]) if len(locations) == 1 else None
         self.refusals.are_of_table = iceberg is not None
-        files = self._read(iceberg.files(self.refusals) if iceberg else self._plain_files(locations))
-        shapes, numbers = _by_shape(files)
+        files = self._read_footers(iceberg.files(self.refusals) if iceberg else self._plain_files(locations))
+        shapes, numbers = _group_by_shape(files)
         if iceberg:
             columns = iceberg.columns(shapes, self.refusals)
             iceberg.check_partitions(files, columns.schema, self.refusals)
@@ -152,14 +152,14 @@ class _Adopter:
         return self._add(entry, columns, shapes, files, numbers, iceberg)
 
     def _plain_files(self, locations: Sequence[FileLocation]) -> list[tuple[FileLocation, int | None]]:
-        """The files at these locations, and all files below those that are folders."""
-        found: dict[tuple[str, str, str], tuple[FileLocation, int | None]] = {}
+        """The files at these locations, and all files below locations that are folders."""
+        files: dict[tuple[str, str, str], tuple[FileLocation, int | None]] = {}
         for location in locations:
             if location.is_data_of_iceberg:
                 self.refusals.add("", "it is the data of an Iceberg table: name the folder of the table")
                 self.refusals.are_of_table = True
                 continue
-            count = len(found)
+            count = len(files)
             for info, parts in () if location.key.endswith(".parquet") else location.files():
                 if kind := next((kind for folder, kind in _OTHER_TABLES.items() if folder in parts), ""):
                     self.refusals.add("", f"it is a {kind} table, whose metadata decides which files have rows")
@@ -167,19 +167,19 @@ class _Adopter:
                     break
                 if not any(part.startswith(HIDDEN) for part in parts):
                     file = location.with_key(info.key)
-                    found[file.scheme, file.root, file.key] = (file, info.size)
-            if len(found) == count:
+                    files[file.scheme, file.root, file.key] = (file, info.size)
+            if len(files) == count:
                 if location.key.endswith(".parquet") or len(locations) > 1:
-                    found[location.scheme, location.root, location.key] = (location, None)
+                    files[location.scheme, location.root, location.key] = (location, None)
                 else:
                     self.refusals.add(location.label, "there are no files")
-        return list(found.values())
+        return list(files.values())
 
-    def _read(self, files: Sequence[tuple[FileLocation, int | None]]) -> list[CandidateFile]:
+    def _read_footers(self, files: Sequence[tuple[FileLocation, int | None]]) -> list[CandidateFile]:
         """Reads all footers, several at a time."""
         keys = {*self.settings.primary_key, *self.settings.sort_key}
         shapes: dict[str, FileShape] = {}
-        found: list[CandidateFile] = []
+        candidates: list[CandidateFile] = []
 
         def read(item: tuple[FileLocation, int | None]) -> CandidateFile | tuple[FileLocation, Sequence[str]]:
             location, size = item
@@ -191,21 +191,21 @@ class _Adopter:
                 return location, error.reasons
 
         runtime, items = self.unit.context.runtime, iter(files)
-        here = runtime.near(read, items) if files and is_local(files[0][0].store) else ()
-        for number, file in enumerate(chain(here, runtime.map(read, items)), 1):
+        nearby = runtime.near(read, items) if files and is_local(files[0][0].store) else ()
+        for number, file in enumerate(chain(nearby, runtime.map(read, items)), 1):
             if isinstance(file, tuple):
                 location, reasons = file
                 self.refusals.are_of_table |= location.is_reserved
                 for reason in reasons:
                     self.refusals.add(location.label, reason)
             else:
-                found.append(replace(file, shape=shapes.setdefault(file.shape.key, file.shape)))
+                candidates.append(replace(file, shape=shapes.setdefault(file.shape.key, file.shape)))
             if self.progress:
                 self.progress(number, len(files))
-        return found
+        return candidates
 
     def _add_folder_refusals(self, locations: Sequence[FileLocation], files: Iterable[CandidateFile]) -> None:
-        """Adds columns that are only in folder names, as Hive and Spark write partitions."""
+        """Refuses columns that are only in folder names, such as partitions of Hive and Spark."""
         roots = {location.key: number for number, location in reversed([*enumerate(locations)])}
         for file in files:
             above = [str(folder) for folder in PurePosixPath(file.location.key).parents]
@@ -252,14 +252,14 @@ class _Adopter:
         """Adds the statement, with the deletes of an Iceberg table as deletion vectors."""
         unit, runtime = self.unit, self.unit.context.runtime
         ids = [ids_by_name(each.shape, entry.schema, how) for each, how in zip(shapes, columns.columns_by, strict=True)]
-        deleted = iceberg.deleted(candidates, self.refusals) if iceberg else {}
+        deleted_by_file = iceberg.read_deletes(candidates, self.refusals) if iceberg else {}
         self.refusals.check(self.source)
         files, deleted_rows = [], 0
         for one, number in zip(candidates, numbers, strict=True):
             if not one.rows:
                 continue
             file = _data_file(one, one.location.path(columns.columns_by[number], runtime.uuid()), ids[number])
-            positions = deleted.get(one.location.label, BitMap())
+            positions = deleted_by_file.get(one.location.label, BitMap())
             if len(positions) == one.rows:
                 deleted_rows += one.rows
                 continue
@@ -282,7 +282,7 @@ class _Adopter:
         )
 
 
-def _by_shape(files: Sequence[CandidateFile]) -> tuple[list[FilesOfShape], list[int]]:
+def _group_by_shape(files: Sequence[CandidateFile]) -> tuple[list[FilesOfShape], list[int]]:
     """The distinct shapes of files, and for each file the index of its shape."""
     indexes: dict[int, int] = {}
     numbers = [indexes.setdefault(id(file.shape), len(indexes)) for file in files]

@@ -22,17 +22,16 @@ from dolmen.errors import AdoptionError, InputError, ObjectNotFoundError, Schema
 from dolmen.format.entries import Bounds, ColumnStats, column_stats
 from dolmen.format.layout import OWN_SCHEME, AdoptedPath, ColumnsBy, key_problem
 from dolmen.format.parquet_footer import JULIAN, julian_leaves
-from dolmen.format.schema import Field, field_id, is_nested
+from dolmen.format.schema import Field, field_id, is_nested, leaf_count
 from dolmen.rows.scan.data_objects import (
     AdoptedColumn,
     DataFileFooter,
     FileColumn,
     adopted_column,
     check_same_kind,
-    leaf_count,
     microseconds_per_unit,
 )
-from dolmen.store.base import FILE, SCHEMES, ObjectInfo, ObjectStore, own_name, scheme_of
+from dolmen.store.base import FILE, SCHEMES, ObjectInfo, ObjectStore, own_name, unquoted_url
 
 RESERVED = frozenset(
     (
@@ -52,12 +51,12 @@ RESERVED = frozenset(
 """The top folders of a database in which dolmen moves or deletes objects."""
 
 HIDDEN = ("_", ".")
-"""The first characters of files and folders without rows, such as ``_SUCCESS``."""
+"""The first characters of names of files and folders without rows, such as ``_SUCCESS``."""
 
 
 @dataclass(frozen=True)
 class FileLocation:
-    """A file, or a folder of files: the store that it is in, and the parts of an ``AdoptedPath``."""
+    """A file, or a folder of files: its store, and the parts of an ``AdoptedPath``."""
 
     store: ObjectStore
     scheme: str
@@ -102,28 +101,28 @@ class FileLocation:
 def parse_location(store: ObjectStore, url: str, *, is_quoted: bool = True) -> FileLocation:
     """The location that a URL, an absolute path, or a key in the database's store names. Raises InputError.
 
-    ``is_quoted`` says whether ``file://`` URLs are percent-encoded, which they are not in Iceberg's metadata.
+    ``is_quoted`` says whether ``file://`` URLs are percent-encoded; in Iceberg's metadata they are not.
     """
     text = arguments.text("source", url)
     if re.match(r"file:/(?!/)", text):  # Hadoop's form
         text = f"file://{text.removeprefix('file:')}"
-    own = unquote(store.url) if scheme_of(store.url) is FILE else store.url
-    scheme, separator, rest = text.partition("://")
+    database_url = unquoted_url(store.url)
+    scheme, separator, location = text.partition("://")
     if not separator:
         if not text.startswith("/"):
             return FileLocation(store, OWN_SCHEME, "", _key(text, url))
-        scheme, rest = FILE.name, text
+        scheme, location = FILE.name, text
     elif scheme == FILE.name:
-        path = rest[rest.find("/") :] if "/" in rest else rest
-        rest = unquote(path) if is_quoted else path
+        path = location[location.find("/") :] if "/" in location else location
+        location = unquote(path) if is_quoted else path
     scheme = own_name(scheme)
-    whole = f"{scheme}://{rest}"
-    if whole.startswith(f"{own.rstrip('/')}/"):
-        return FileLocation(store, OWN_SCHEME, "", _key(whole[len(own.rstrip("/")) + 1 :], url))
+    full_url = f"{scheme}://{location}"
+    if full_url.startswith(f"{database_url.rstrip('/')}/"):
+        return FileLocation(store, OWN_SCHEME, "", _key(full_url[len(database_url.rstrip("/")) + 1 :], url))
     check_same_kind(store, scheme, url)
     if scheme == FILE.name:
-        return FileLocation(store.sibling(""), scheme, "", _key(rest.lstrip("/"), url))
-    root, _, key = rest.partition("/")
+        return FileLocation(store.sibling(""), scheme, "", _key(location.lstrip("/"), url))
+    root, _, key = location.partition("/")
     if not root or not SCHEMES[scheme].is_bucket(root):
         raise InputError(f"{url!r} has no name of a {'bucket' if SCHEMES[scheme].has_buckets else 'store'}")
     return FileLocation(store.sibling(root), scheme, root, _key(key, url))
@@ -175,7 +174,7 @@ class FileShape:
 
 @dataclass(frozen=True)
 class CandidateFile:
-    """One file, by its footer, which is described as in ``DataFile``. Bounds are by column name."""
+    """One file, with its footer as in ``DataFile``. Bounds are by column name."""
 
     location: FileLocation
     size: int
@@ -186,7 +185,7 @@ class CandidateFile:
 
 
 def read_candidate(location: FileLocation, size: int | None, keys: Collection[str] = ()) -> CandidateFile:
-    """Reads a file's footer, with bounds first of all of ``keys``. Without a size, requests it.
+    """Reads a file's footer, with bounds of ``keys`` before other columns. Without a size, requests it.
 
     Raises AdoptionError if the file cannot be adopted. Unreadable columns raise no error: the shape lists them.
     """
@@ -194,7 +193,7 @@ def read_candidate(location: FileLocation, size: int | None, keys: Collection[st
         raise AdoptionError(location.label, [reason])
     try:
         size = location.store.head(location.key).size if size is None else size
-        body, start = _end_of(location, size)
+        body, start = _read_end(location, size)
     except ObjectNotFoundError:
         raise AdoptionError(location.label, ["there is no such file"]) from None
     offset = size - len(body) + start
@@ -213,13 +212,13 @@ def read_candidate(location: FileLocation, size: int | None, keys: Collection[st
     return CandidateFile(location, size, metadata.num_rows, (offset, size - offset, crc32(body[start:])), shape, stats)
 
 
-def _end_of(location: FileLocation, size: int) -> tuple[bytes, int]:
-    """The end of a file, and where in it the footer begins. Raises AdoptionError."""
+def _read_end(location: FileLocation, size: int) -> tuple[bytes, int]:
+    """Reads the end of a file. Returns it, and the offset of the footer in it. Raises AdoptionError."""
     if size < _SMALLEST:
         raise AdoptionError(location.label, ["it is not a Parquet file: it is too short"])
     first = max(0, size - TAIL_BYTES)
-    found = location.store.get(location.key, (first, size + 1))
-    body = found.body
+    response = location.store.get(location.key, (first, size + 1))
+    body = response.body
     if len(body) != size - first:
         raise AdoptionError(location.label, [f"it does not have the expected size of {size:,} bytes"])
     if body[-4:] != _MAGIC:
@@ -229,7 +228,7 @@ def _end_of(location: FileLocation, size: int) -> tuple[bytes, int]:
     if length > size - len(_MAGIC):
         raise AdoptionError(location.label, ["its Parquet footer is damaged"])
     if length > len(body):
-        body = location.store.get(location.key, (size - length, first), etag=found.etag).body + body
+        body = location.store.get(location.key, (size - length, first), etag=response.etag).body + body
     return body, len(body) - length
 
 
@@ -276,7 +275,7 @@ def _shape(metadata: pq.FileMetaData) -> tuple[FileShape, list[FileColumn]]:
     columns, readable, unreadable, leaf = list[AdoptedColumn](), list[FileColumn](), list[UnreadableColumn](), 0
     julian = julian_leaves(metadata)
     schema = metadata.schema.to_arrow_schema()
-    for field in map(_without_ids, schema) if _has_ids_of_structs(schema) else schema:
+    for field in map(_strip_ids, schema) if _has_ids_of_structs(schema) else schema:
         leaves = tuple(range(leaf, leaf + leaf_count(field.type)))
         leaf += len(leaves)
         try:
@@ -295,7 +294,7 @@ def _shape(metadata: pq.FileMetaData) -> tuple[FileShape, list[FileColumn]]:
 
 
 def _has_ids_of_structs(schema: pa.Schema) -> bool:
-    """Whether field ids are unique only inside their struct, as from Protocol Buffers; then names find columns."""
+    """True if field ids are unique only inside their struct, as from Protocol Buffers: then names find columns."""
 
     def ids(fields: Sequence[pa.Field]) -> Iterator[list[int]]:
         yield [id_ for id_ in map(field_id, fields) if id_ is not None and id_ >= 0]
@@ -307,19 +306,19 @@ def _has_ids_of_structs(schema: pa.Schema) -> bool:
     return len(set(every)) < len(every) and all(len(set(level)) == len(level) for level in levels)
 
 
-def _without_ids(field: pa.Field) -> pa.Field:
+def _strip_ids(field: pa.Field) -> pa.Field:
     """A field without field ids, and the same for the fields inside it."""
     kind = field.type
     if pa.types.is_struct(kind):
-        kind = pa.struct([_without_ids(each) for each in kind])
+        kind = pa.struct([_strip_ids(each) for each in kind])
     elif pa.types.is_map(kind):
-        kind = pa.map_(_without_ids(kind.key_field), _without_ids(kind.item_field))
+        kind = pa.map_(_strip_ids(kind.key_field), _strip_ids(kind.item_field))
     elif pa.types.is_large_list(kind):
-        kind = pa.large_list(_without_ids(kind.value_field))
+        kind = pa.large_list(_strip_ids(kind.value_field))
     elif pa.types.is_list(kind):
-        kind = pa.list_(_without_ids(kind.value_field))
+        kind = pa.list_(_strip_ids(kind.value_field))
     elif pa.types.is_fixed_size_list(kind):
-        kind = pa.list_(_without_ids(kind.value_field), kind.list_size)
+        kind = pa.list_(_strip_ids(kind.value_field), kind.list_size)
     return pa.field(field.name, kind, field.nullable)
 
 
@@ -335,7 +334,7 @@ def _leaf_refusal(metadata: pq.FileMetaData, leaf: int) -> str:
 def _stats(footer: DataFileFooter, columns: Sequence[AdoptedColumn], keys: Collection[str]) -> dict[str, ColumnStats]:
     """Bounds of a file's columns over all its row groups."""
     indexes = sorted(range(len(columns)), key=lambda index: columns[index].name not in keys)
-    found = {}
+    stats = {}
     for index in indexes[:MOST_STATISTICS]:
         column = columns[index]
         if is_nested(column.type):
@@ -344,14 +343,14 @@ def _stats(footer: DataFileFooter, columns: Sequence[AdoptedColumn], keys: Colle
         groups = range(len(footer.firsts))
         bounds = _merge_bounds([footer.bounds(group, field, None) for group in groups], list(map(footer.rows, groups)))
         if bounds != Bounds(nans=bounds.nans):
-            found[column.name] = column_stats(*bounds)
-    return found
+            stats[column.name] = column_stats(*bounds)
+    return stats
 
 
 def _merge_bounds(groups: Sequence[Bounds], rows: Sequence[int]) -> Bounds:
     """Bounds over row groups; unknown if the bounds of a row group with values are unknown."""
-    valued = [one for one, count in zip(groups, rows, strict=True) if count and one.nulls != count]
-    least, greatest = [one.min for one in valued], [one.max for one in valued]
+    with_values = [one for one, count in zip(groups, rows, strict=True) if count and one.nulls != count]
+    least, greatest = [one.min for one in with_values], [one.max for one in with_values]
     nulls, nans = [one.nulls for one in groups], [one.nans for one in groups]
     return Bounds(
         min(least) if least and None not in least else None,  # type: ignore[type-var]  # of one type

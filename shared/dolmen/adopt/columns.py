@@ -18,7 +18,7 @@ from dolmen.errors import AdoptionError, SchemaError
 from dolmen.format.layout import ColumnsBy
 from dolmen.format.schema import COMMIT_TS_ID, Field, MappedColumn, Schema, TypeJson, check_column_names, field_id
 from dolmen.format.types import short_type
-from dolmen.rows.scan.data_objects import AdoptedColumn, column_named
+from dolmen.rows.scan.data_objects import AdoptedColumn, find_mapped_column
 
 _MOST_LINES = 50
 
@@ -26,29 +26,29 @@ READ_BY_ENGINE = (
     "Do not load its files: they may contain rows that the table has deleted. Read the table with an engine of its "
     "format, and append the rows that it returns"
 )
-"""The advice for tables of other formats, whose metadata decides which rows of their files are deleted."""
+"""The advice for tables of other formats: only their metadata shows which rows of the files are deleted."""
 
 
 class AdoptionRefusals:
     """Collects reasons by file and column. A reason that many files share is one line with their number."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[str, str], tuple[int, str]] = {}
+        self._reasons: dict[tuple[str, str], tuple[int, str]] = {}
         self.are_of_table = False
-        """Whether the files belong to a table of another format, so they must not be loaded either."""
+        """True if the files belong to a table of another format: they must not be loaded either."""
 
     def add(self, file: str, reason: str, column: str = "", files: int = 1) -> None:
-        """Adds a reason that applies to some files; "" stands for all files, and for no column in particular."""
-        count, first = self._found.get((column, reason), (0, file))
-        self._found[column, reason] = count + files, first
+        """Adds a reason that applies to some files; "" means all files, or no particular column."""
+        count, first = self._reasons.get((column, reason), (0, file))
+        self._reasons[column, reason] = count + files, first
 
     def __bool__(self) -> bool:
-        return bool(self._found)
+        return bool(self._reasons)
 
     def lines(self) -> list[str]:
         """The reasons as text, those about columns last."""
         lines = []
-        for (column, reason), (files, first) in sorted(self._found.items()):
+        for (column, reason), (files, first) in sorted(self._reasons.items()):
             about = f"column {column!r}: " if column else ""
             where = f" ({f'{files:,} files, the first is ' if files > 1 else ''}{first})" if first else ""
             lines.append(f"{about}{reason}{where}")
@@ -56,7 +56,7 @@ class AdoptionRefusals:
 
     def check(self, source: str) -> None:
         """Raises AdoptionError, whose message names ``source``, if there is any reason."""
-        if not self._found:
+        if not self._reasons:
             return
         lines = self.lines()
         more = [f"... and {len(lines) - _MOST_LINES:,} more reasons"] if len(lines) > _MOST_LINES else []
@@ -79,7 +79,7 @@ class FilesOfShape:
 
 @dataclass(frozen=True)
 class AdoptedColumns:
-    """The schema, with a mapping of names if some files have no field ids, and how columns are found in each shape."""
+    """The schema, with a mapping of names if some files lack field ids, and each shape's way to find columns."""
 
     schema: Schema
     columns_by: tuple[ColumnsBy, ...]
@@ -99,8 +99,8 @@ def columns_of_files(shapes: Sequence[FilesOfShape], refusals: AdoptionRefusals)
         for name, count in Counter(column.name for column in each.shape.columns).items():
             if count > 1:
                 refusals.add(each.first, "the file has two columns of this name", name, each.files)
-    for name, found in by_name.items():
-        _add_conflicts(name, found, refusals)
+    for name, group in by_name.items():
+        _add_conflicts(name, group, refusals)
     columns_by = tuple(_columns_by(each, refusals) for each in shapes)
     try:
         check_column_names(list(by_name))
@@ -111,40 +111,40 @@ def columns_of_files(shapes: Sequence[FilesOfShape], refusals: AdoptionRefusals)
     if refusals:
         return AdoptedColumns(Schema((), 1), columns_by)
     merged = []
-    for name, found in by_name.items():
-        best = next((column for _, column in found if column.id is not None), found[0][1])
-        nullable = len(found) < len(shapes) or any(column.nullable for _, column in found)
+    for name, group in by_name.items():
+        best = next((column for _, column in group if column.id is not None), group[0][1])
+        nullable = len(group) < len(shapes) or any(column.nullable for _, column in group)
         metadata = None if best.id is None else {b"PARQUET:field_id": str(best.id).encode()}
         merged.append(pa.field(name, best.type, nullable, metadata))
     own_ids = [id_ for field in merged for id_ in _ids(field)]
     ids = iter(range(max(own_ids, default=0) + 1, COMMIT_TS_ID))
-    fields = tuple(_numbered(field, ids) for field in merged)
+    fields = tuple(_number_field(field, ids) for field in merged)
     schema = Schema(fields, next(ids))
     if "names" in columns_by:
-        schema = msgspec.structs.replace(schema, mapping=tuple(map(mapped, fields)))
+        schema = msgspec.structs.replace(schema, mapping=tuple(map(map_column, fields)))
     return AdoptedColumns(schema, columns_by)
 
 
-def mapped(field: Field) -> MappedColumn:
+def map_column(field: Field) -> MappedColumn:
     """A column in the mapping of names to ids, with the current names of the column and its fields.
 
     The element of a list and the key and value of a map have the names that Iceberg's readers expect.
     """
-    inner = list(map(mapped, children(field.type)))
+    inner = list(map(map_column, children(field.type)))
     if isinstance(field.type, dict) and "struct" not in field.type:
-        fixed = ("element",) if "list" in field.type else ("key", "value")
-        inner = [msgspec.structs.replace(each, names=(name,)) for each, name in zip(inner, fixed, strict=True)]
+        names = ("element",) if "list" in field.type else ("key", "value")
+        inner = [msgspec.structs.replace(each, names=(name,)) for each, name in zip(inner, names, strict=True)]
     return MappedColumn(field.id, (field.name,), tuple(inner))
 
 
 def ids_by_name(shape: FileShape, schema: Schema, columns_by: ColumnsBy) -> dict[str, int]:
-    """By name in the file, the ids of a file's columns that the table has."""
-    found: dict[str, int] = {}
+    """The ids of a file's columns that the table has, by name in the file."""
+    ids: dict[str, int] = {}
     for column in shape.columns:
-        source = column if columns_by == "ids" else column_named(schema.mapping, column.name)
+        source = column if columns_by == "ids" else find_mapped_column(schema.mapping, column.name)
         if source is not None and source.id is not None and source.id in schema.by_id:
-            found[column.name] = source.id
-    return found
+            ids[column.name] = source.id
+    return ids
 
 
 def children(json: TypeJson) -> list[Field]:
@@ -157,14 +157,14 @@ def children(json: TypeJson) -> list[Field]:
 
 def field_ids(columns: Iterable[AdoptedColumn]) -> list[int | None]:
     """The field ids of a file's columns and of all fields inside them; None for a field without id."""
-    found: list[int | None] = []
+    ids: list[int | None] = []
     for column in columns:
-        found += [column.id, *_inner_ids(column.type)]
-    return found
+        ids += [column.id, *_inner_ids(column.type)]
+    return ids
 
 
 def _columns_by(each: FilesOfShape, refusals: AdoptionRefusals) -> ColumnsBy:
-    """How the columns of files are found: by ids if all columns have one, otherwise by names."""
+    """Decides how to find the columns of files: by ids if all columns have one, otherwise by names."""
     ids = field_ids(each.shape.columns)
     if all(id_ is None for id_ in ids):
         return "names"
@@ -177,10 +177,10 @@ def _columns_by(each: FilesOfShape, refusals: AdoptionRefusals) -> ColumnsBy:
     return "ids"
 
 
-def _add_conflicts(name: str, found: Sequence[tuple[FilesOfShape, AdoptedColumn]], refusals: AdoptionRefusals) -> None:
-    """Adds files in which a column has another type, or other field ids, than in the first file."""
-    (files, first), *others = found
-    with_id = next((column for _, column in found if column.id is not None), first)
+def _add_conflicts(name: str, group: Sequence[tuple[FilesOfShape, AdoptedColumn]], refusals: AdoptionRefusals) -> None:
+    """Refuses files in which a column has another type, or other field ids, than in the first file."""
+    (files, first), *others = group
+    with_id = next((column for _, column in group if column.id is not None), first)
     for each, column in others:
         if column.type != first.type:
             reason = f"it is {short_type(first.type)} in {files.first}, and {short_type(column.type)} here"
@@ -202,16 +202,16 @@ def _ids(field: pa.Field) -> list[int]:
     return [id_ for id_ in (own, *_inner_ids(field.type)) if id_ is not None and id_ > 0]
 
 
-def _numbered(field: pa.Field, ids: Iterator[int]) -> Field:
-    """The column with its own ids, or new ones in which a parent's id precedes those of its children."""
-    own = field_id(field)
-    own = next(ids) if own is None or own < 0 else own
-    return Field(id=own, name=field.name, type=_type_json(field.type, ids), nullable=field.nullable)
+def _number_field(field: pa.Field, ids: Iterator[int]) -> Field:
+    """Gives a column without ids new ones: the parent's id precedes the children's. Existing ids stay."""
+    id_ = field_id(field)
+    id_ = next(ids) if id_ is None or id_ < 0 else id_
+    return Field(id=id_, name=field.name, type=_type_json(field.type, ids), nullable=field.nullable)
 
 
 def _type_json(arrow_type: pa.DataType, ids: Iterator[int]) -> TypeJson:
     def child(field: pa.Field) -> dict[str, Any]:
-        built: dict[str, Any] = msgspec.to_builtins(_numbered(field, ids))
+        built: dict[str, Any] = msgspec.to_builtins(_number_field(field, ids))
         return built
 
     if pa.types.is_struct(arrow_type):

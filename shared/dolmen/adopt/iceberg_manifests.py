@@ -13,19 +13,18 @@ from dataclasses import dataclass
 from io import BytesIO
 from itertools import chain
 from typing import Any, TypeVar
-from zlib import crc32
 
 import fastavro
 import msgspec
-import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from fastavro.schema import SchemaParseException, UnknownType
 from pyroaring import BitMap
 
 from dolmen.adopt.columns import READ_BY_ENGINE, AdoptionRefusals
 from dolmen.base.runtime import Runtime
 from dolmen.errors import AdoptionError, ObjectNotFoundError
+from dolmen.iceberg.file_groups import read_position_deletes, read_vector_blob
+from dolmen.iceberg.manifests import DATA
 
 R = TypeVar("R")
 
@@ -35,7 +34,6 @@ _DAMAGE = (
 )  # fmt: skip
 """The errors that fastavro raises for damaged bytes, and those for records without a field."""
 
-DATA, POSITION_DELETES, EQUALITY_DELETES = 0, 1, 2
 _DELETED = 2
 
 
@@ -143,9 +141,9 @@ _ANY_NUMBER = "its schema allows any number of values in a few bytes"
 
 
 def _takes_bytes(schema: Any, records: set[str]) -> bool:
-    """Whether each value of a schema takes at least one byte. A partition may not: it can have no fields.
+    """True if each value of a schema takes at least one byte. A partition without fields takes none.
 
-    Raises ValueError if a list's items take no bytes, or a record is used twice or in itself, which no manifest does.
+    Raises ValueError if a list's items take no bytes, or a record is used twice or in itself: no manifest does that.
     """
     if isinstance(schema, list):
         for branch in schema:
@@ -167,13 +165,10 @@ def _takes_bytes(schema: Any, records: set[str]) -> bool:
         return bool(schema["size"] > 0)
     if kind in ("record", "error"):
         records.add(schema["name"])
-        takes = [_takes_bytes(field["type"], records) for field in schema["fields"]]  # all are checked
+        takes = [_takes_bytes(field["type"], records) for field in schema["fields"]]  # a list, to check every field
         return any(takes)
     return kind == "enum" or _takes_bytes(kind, records)
 
-
-_VECTOR_MAGIC = b"\xd1\xd3\x39\x64"
-_EMPTY = 16
 
 ReadRange = Callable[[str, tuple[int, int]], bytes]
 """(URL, first and end byte) -> these bytes."""
@@ -192,15 +187,15 @@ def deleted_positions(
     A deletion vector replaces the position deletes of its file. Position deletes apply to files whose sequence number
     is not greater than theirs.
     """
-    found: dict[str, BitMap] = {}
+    deleted: dict[str, BitMap] = {}
     vectors = [file for file in deletes if file.blob is not None]
 
     def positions(file: IcebergFile) -> tuple[IcebergFile, dict[str, BitMap] | str]:
         try:
             if file.blob is not None:
                 start, length = file.blob
-                return file, {file.data_file: _vector(read(file.path, (start, start + length)), length)}
-            return file, dict(_position_deletes(read(file.path, (0, file.size)), file.size))
+                return file, {file.data_file: read_vector_blob(read(file.path, (start, start + length)), length)}
+            return file, dict(read_position_deletes(read(file.path, (0, file.size)), file.size))
         except ObjectNotFoundError:
             return file, "it is missing"
         except (ValueError, KeyError, pa.ArrowException, OSError) as error:
@@ -211,48 +206,13 @@ def deleted_positions(
         if isinstance(result, str):
             refusals.add(file.path, f"its deletes cannot be read: {result}")
             continue
-        for path, own in result.items():
+        for path, bitmap in result.items():
             name = label(path)
             target = data.get(name)
             if target is None or target.sequence > file.sequence or (file.blob is None and name in with_vectors):
                 continue
-            if own and own.max() >= target.rows:
-                refusals.add(file.path, f"it deletes row {own.max():,} of a file with {target.rows:,} rows")
+            if bitmap and bitmap.max() >= target.rows:
+                refusals.add(file.path, f"it deletes row {bitmap.max():,} of a file with {target.rows:,} rows")
                 continue
-            found[name] = found[name] | own if name in found else own
-    return found
-
-
-def _vector(body: bytes, length: int) -> BitMap:
-    """A deletion vector of a Puffin file ("deletion-vector-v1"). Raises ValueError if it is damaged."""
-    inner = body[4:-4]
-    if len(body) != length or inner[:4] != _VECTOR_MAGIC or int.from_bytes(body[-4:], "big") != crc32(inner):
-        raise ValueError("the deletion vector does not match its checksum")
-    count = int.from_bytes(inner[4:12], "little")
-    if count == 0:
-        return BitMap()
-    if count > 1 or inner[12:_EMPTY] != bytes(4):
-        raise ValueError("the deletion vector has positions beyond 4,294,967,295")
-    return BitMap.deserialize(inner[_EMPTY:])
-
-
-def _position_deletes(body: bytes, size: int) -> Iterator[tuple[str, BitMap]]:
-    """The positions in a file of position deletes, by the URL of the data file. Raises ValueError."""
-    if len(body) != size:
-        raise ValueError(f"it does not have the {size:,} bytes of its manifest entry")
-    file = pq.ParquetFile(pa.BufferReader(body))
-    table = file.read(["file_path", "pos"], use_threads=False)
-    rows = sum(file.metadata.row_group(group).num_rows for group in range(file.num_row_groups))
-    if table.num_rows != rows:
-        raise ValueError(f"it has {table.num_rows:,} rows, and its footer {rows:,}")
-    if not table.num_rows:
-        return
-    paths = table["file_path"].combine_chunks().cast(pa.string()).dictionary_encode()
-    positions = table["pos"].to_numpy()
-    if positions.min() < 0 or positions.max() > 2**32 - 1:
-        raise ValueError("a position is negative, or beyond 4,294,967,295")
-    codes = paths.indices.to_numpy()
-    order = np.argsort(codes, kind="stable")
-    ends = np.searchsorted(codes[order], np.arange(len(paths.dictionary)), side="right")
-    for path, own in zip(paths.dictionary.to_pylist(), np.split(positions[order], ends[:-1]), strict=True):
-        yield path, BitMap(own.astype(np.uint32))
+            deleted[name] = deleted[name] | bitmap if name in deleted else bitmap
+    return deleted

@@ -18,15 +18,16 @@ from pyroaring import BitMap
 
 from dolmen.adopt.candidate_file import CandidateFile, FileLocation, parse_location
 from dolmen.adopt.columns import READ_BY_ENGINE, AdoptedColumns, AdoptionRefusals, FilesOfShape, field_ids
-from dolmen.adopt.iceberg_manifests import DATA, EQUALITY_DELETES, IcebergFile, deleted_positions, snapshot_files
+from dolmen.adopt.iceberg_manifests import IcebergFile, deleted_positions, snapshot_files
 from dolmen.base.runtime import Runtime
 from dolmen.errors import AdoptionError, InputError, ObjectNotFoundError, SchemaError, short_repr
 from dolmen.format.column_history import has_same_fields, is_date_to_timestamp, widening_problem
 from dolmen.format.layout import ColumnsBy
 from dolmen.format.schema import Field, MappedColumn, Schema, TypeJson, check_column_names, field_id, is_nested
 from dolmen.format.types import DATE, TIMESTAMP, TIMESTAMP_ZONED, Json, from_json, type_of
+from dolmen.iceberg.manifests import DATA, EQUALITY_DELETES
 from dolmen.iceberg.metadata import NAME_MAPPING, decode_mapping
-from dolmen.rows.scan.data_objects import AdoptedColumn, adopted_column, column_named
+from dolmen.rows.scan.data_objects import AdoptedColumn, adopted_column, find_mapped_column
 from dolmen.store.base import ObjectStore
 
 _METADATA = re.compile(r"(?P<name>[^/]+?)(?:\.gz)?\.metadata\.json(?:\.gz)?")
@@ -102,8 +103,8 @@ class _MetadataForm(msgspec.Struct, rename="kebab"):
 def find_iceberg(store: ObjectStore, runtime: Runtime, location: FileLocation) -> IcebergSource | None:
     """The Iceberg table whose metadata file or folder is at a location; None if there is none.
 
-    In a folder, the current metadata file is the one that ``version-hint.text`` names, or the one with the greatest
-    number. Raises AdoptionError if it is not known.
+    In a folder, ``version-hint.text`` names the current metadata file; without it, the greatest number does. Raises
+    AdoptionError if the current file remains unknown.
     """
     if _METADATA.fullmatch(location.key.rpartition("/")[2]):
         return IcebergSource(store, runtime, location)
@@ -120,32 +121,32 @@ def find_iceberg(store: ObjectStore, runtime: Runtime, location: FileLocation) -
     try:
         text = hint.store.get(hint.key).body.decode("utf-8", "replace").strip()
     except ObjectNotFoundError:
-        return IcebergSource(store, runtime, location.with_key(_newest(names, location)))
-    return IcebergSource(store, runtime, location.with_key(_hinted(text, names, hint)))
+        return IcebergSource(store, runtime, location.with_key(_newest_key(names, location)))
+    return IcebergSource(store, runtime, location.with_key(_key_of_hint(text, names, hint)))
 
 
-def _hinted(text: str, names: Mapping[str, str], hint: FileLocation) -> str:
+def _key_of_hint(text: str, names: Mapping[str, str], hint: FileLocation) -> str:
     """The key of the metadata file that a hint names by number, name or URL. Raises AdoptionError."""
     last = text.rpartition("/")[2]
     match = _METADATA.fullmatch(last)
-    named = [key for key, name in names.items() if name == (match["name"] if match else last)]
-    if not named and re.fullmatch(r"[0-9]{1,18}", last):
-        named = [key for key, name in names.items() if _number(name) == int(last)]
-    if len(named) != 1:
-        what = f"{len(named):,} of" if named else "none of"
-        reason = f"it contains {short_repr(text)}, which names {what} the {len(names):,} metadata files in its folder"
+    keys = [key for key, name in names.items() if name == (match["name"] if match else last)]
+    if not keys and re.fullmatch(r"[0-9]{1,18}", last):
+        keys = [key for key, name in names.items() if _number(name) == int(last)]
+    if len(keys) != 1:
+        count = f"{len(keys):,} of" if keys else "none of"
+        reason = f"it contains {short_repr(text)}, which names {count} the {len(names):,} metadata files in its folder"
         raise AdoptionError(hint.label, [reason], _NAME_IT)
-    return named[0]
+    return keys[0]
 
 
-def _newest(names: Mapping[str, str], location: FileLocation) -> str:
+def _newest_key(names: Mapping[str, str], location: FileLocation) -> str:
     """The key of the metadata file with the greatest number. Raises AdoptionError if the names are ambiguous."""
     numbers = {key: _number(name) for key, name in names.items()}
     odd = sorted(key for key, number in numbers.items() if number is None)
     of_file_systems = [name.startswith("v") for name in names.values()]
     if len(names) > 1 and (odd or any(of_file_systems) != all(of_file_systems)):
-        named = odd[0] if odd else min(names)
-        reason = f"the name of {named} does not show whether it is newer than the other metadata files"
+        odd_key = odd[0] if odd else min(names)
+        reason = f"the name of {odd_key} does not show whether it is newer than the other metadata files"
         raise AdoptionError(location.label, [reason], _NAME_IT)
     greatest = max((number for number in numbers.values() if number is not None), default=None)
     newest = sorted(key for key, number in numbers.items() if number == greatest)
@@ -173,7 +174,7 @@ class IcebergSource:
 
     def files(self, refusals: AdoptionRefusals) -> list[tuple[FileLocation, int | None]]:
         """The locations and sizes of all data files. Reasons against files are added to ``refusals``."""
-        found: list[tuple[FileLocation, int | None]] = []
+        files: list[tuple[FileLocation, int | None]] = []
         for file in self._snapshot_files():
             if file.content == EQUALITY_DELETES:
                 reason = f"it deletes rows by values of columns {list(file.columns)} (equality deletes)"
@@ -190,12 +191,12 @@ class IcebergSource:
                     refusals.add(file.path, str(error))
                     continue
                 self._data[location.label] = file
-                found.append((location, file.size))
+                files.append((location, file.size))
             elif file.blob is None and file.format != "PARQUET":
                 refusals.add(file.path, f"the format of its deletes is {file.format}, not Parquet")
             else:
                 self._deletes.append(file)
-        return found
+        return files
 
     def columns(self, shapes: Sequence[FilesOfShape], refusals: AdoptionRefusals) -> AdoptedColumns:
         """The table's current columns. Reasons against columns are added to ``refusals``."""
@@ -211,7 +212,7 @@ class IcebergSource:
                     reason = "it is only in the table's partitions, and each column must be in the file"
                     refusals.add(one.location.label, reason, names[id_])
 
-    def deleted(self, files: Sequence[CandidateFile], refusals: AdoptionRefusals) -> dict[str, BitMap]:
+    def read_deletes(self, files: Sequence[CandidateFile], refusals: AdoptionRefusals) -> dict[str, BitMap]:
         """The positions of deleted rows by the label of their data file."""
         for one in files:
             expected = self._data[one.location.label].rows
@@ -263,12 +264,12 @@ def _decode(location: FileLocation) -> _MetadataForm:
         body = location.store.get(location.key).body
         if body[:2] == b"\x1f\x8b":
             body = gzip.decompress(body)
-        found = msgspec.json.decode(body)
-        version = found.get("format-version") if isinstance(found, dict) else None
+        json = msgspec.json.decode(body)
+        version = json.get("format-version") if isinstance(json, dict) else None
         if version not in _FORMATS:
             reason = f"it is metadata of Iceberg's format version {short_repr(version)}; supported are 1, 2 and 3"
             raise AdoptionError(location.label, [reason], READ_BY_ENGINE)
-        form = msgspec.convert(found, _MetadataForm)
+        form = msgspec.convert(json, _MetadataForm)
         if not form.schemas and form.schema is None:
             raise msgspec.ValidationError("Object contains no schema")
         return form
@@ -300,18 +301,18 @@ def _match_columns(
         how, by_id = _find_columns(each, {field.id for field in fields}, mapping, lacks, refusals)
         columns_by.append(how)
         for field in fields:
-            reason, is_narrower = _compare(by_id.get(field.id), field)
+            reason, is_narrower = _compare_column(by_id.get(field.id), field)
             if is_narrower:
                 narrower.add(field.id)
             if reason:
                 refusals.add(each.first, reason, field.name, each.files)
-    own = (msgspec.structs.replace(each, widened_ts=NARROWER) if each.id in narrower else each for each in fields)
+    columns = (msgspec.structs.replace(each, widened_ts=NARROWER) if each.id in narrower else each for each in fields)
     names = (mapping or ()) if "names" in columns_by else ()
-    return AdoptedColumns(Schema(tuple(own), metadata.last_column_id + 1, mapping=names), tuple(columns_by))
+    return AdoptedColumns(Schema(tuple(columns), metadata.last_column_id + 1, mapping=names), tuple(columns_by))
 
 
 def _name_mapping(metadata: _MetadataForm) -> tuple[tuple[MappedColumn, ...] | None, str]:
-    """The table's mapping of names to ids, or None and what is wrong."""
+    """The table's mapping of names to ids, or None and the reason."""
     text = (metadata.properties or {}).get(NAME_MAPPING)
     if text is None:
         return None, "the table has no property"
@@ -331,7 +332,7 @@ def _find_columns(
         refusals.add(each.first, f"the file has no field ids, and {lacks} {NAME_MAPPING}", files=each.files)
         return "names", {}
     for column in unreadable:
-        source = column if by_ids else column_named(mapping or (), column.name)
+        source = column if by_ids else find_mapped_column(mapping or (), column.name)
         if source is not None and source.id in ids:
             refusals.add(each.first, column.reason, column.name, each.files)
     if not by_ids:
@@ -342,29 +343,29 @@ def _find_columns(
     return "ids" if by_ids else "names", {column.id: column for column in columns if column.id is not None}
 
 
-def _compare(own: AdoptedColumn | None, field: Field) -> tuple[str, bool]:
-    """Why a file's column cannot be read as the table's column, and whether it is narrower or has other fields."""
-    if own is None:
+def _compare_column(column: AdoptedColumn | None, field: Field) -> tuple[str, bool]:
+    """The reason why a file's column cannot be the table's column, and True if it is narrower or has other fields."""
+    if column is None:
         lacks = not field.nullable and field.initial_default is None
         return ("the file lacks it, and it cannot be NULL" if lacks else ""), False
     current = field.arrow_type
-    reason = next(_mismatches(own.type, current), "")
+    reason = next(_mismatches(column.type, current), "")
     if is_nested(current):
-        return reason, not has_same_fields(own.type, current)
-    return reason, own.type != current
+        return reason, not has_same_fields(column.type, current)
+    return reason, column.type != current
 
 
-def _mismatches(own: pa.DataType, current: pa.DataType) -> Iterator[str]:
-    if not is_nested(own) or not is_nested(current):
-        if is_date_to_timestamp(own, current):
+def _mismatches(file_type: pa.DataType, current: pa.DataType) -> Iterator[str]:
+    if not is_nested(file_type) or not is_nested(current):
+        if is_date_to_timestamp(file_type, current):
             yield "it is a date in the file, and a timestamp in the table"
-        elif reason := widening_problem(own, current):
-            yield f"it is {own} in the file, and {current} in the table: {reason}"
+        elif reason := widening_problem(file_type, current):
+            yield f"it is {file_type} in the file, and {current} in the table: {reason}"
         return
-    if own.id != current.id:
-        yield f"it is {own} in the file, and {current} in the table"
+    if file_type.id != current.id:
+        yield f"it is {file_type} in the file, and {current} in the table"
         return
-    by_id = {field_id(own.field(index)): own.field(index) for index in range(own.num_fields)}
+    by_id = {field_id(file_type.field(index)): file_type.field(index) for index in range(file_type.num_fields)}
     for index in range(current.num_fields):
         field = current.field(index)
         same = by_id.get(field_id(field))
@@ -378,8 +379,8 @@ def _field(form: _FieldForm) -> Field:
     comment = str(form.doc or "")
     field = Field(id=form.id, name=form.name, type=_type(form.type), nullable=not form.required, comment=comment)
     defaults = {"initial_default": form.initial_default, "write_default": form.write_default}
-    own = {name: _default(value, field.arrow_type) for name, value in defaults.items() if value is not None}
-    return msgspec.structs.replace(field, **own)
+    json_defaults = {name: _default(value, field.arrow_type) for name, value in defaults.items() if value is not None}
+    return msgspec.structs.replace(field, **json_defaults)
 
 
 def _type(json: Any) -> TypeJson:
@@ -434,7 +435,7 @@ def _default(value: Any, arrow_type: pa.DataType) -> Json:
 
 
 def has_column(columns: Sequence[AdoptedColumn], id_: int, mapping: Sequence[MappedColumn]) -> bool:
-    """Whether a file has the column or the field inside a column with this id."""
+    """True if a file has the column, or the field inside a column, with this id."""
     if any(id_ in field_ids([column]) for column in columns):
         return True
     names = next((each.names for each in mapping if each.id == id_), ())

@@ -24,10 +24,10 @@ DEFAULT_AGE = "30d"
 
 
 class ChangeCursor:
-    """Reads the changes since the version that its reader has acknowledged, and moves when the reader says so.
+    """Reads the changes since the version that its reader has acknowledged.
 
-    Until then it returns the same changes again, also to another process. No version from its position on expires,
-    unless it has not moved for longer than its age.
+    Until the reader acknowledges them it returns the same changes again, also to another process. No version from its
+    position on expires, unless it has not moved for longer than its age.
     """
 
     def __init__(self, context: Context, name: str, position: Cursor) -> None:
@@ -51,7 +51,7 @@ class ChangeCursor:
 
     @property
     def until(self) -> int:
-        """The version up to which ``changes`` reads: the newest when it was first called since the last move."""
+        """The version up to which ``changes`` reads: the newest version at its first call since the last move."""
         return self._end.version
 
     @property
@@ -88,10 +88,10 @@ class ChangeCursor:
         try:
             return read_changes(self._context, table, self.version, self.until, columns, where, parameters, net=net)
         except VersionExpiredError as error:
-            raise self._ended(error) from None
+            raise self._ended_error(error) from None
 
     def acknowledge(self) -> Commit:
-        """Moves the cursor to ``until``, once what was read is safe: all changes up to there count as read.
+        """Moves the cursor to ``until``: all changes up to there count as read. Call it once they are safe.
 
         If ``changes`` was not called since the last move, ``until`` is the newest version, and unread changes are
         skipped. To move to a version at which tables were read as a whole, ``reset`` the cursor to it.
@@ -107,16 +107,17 @@ class ChangeCursor:
             >>> cursor.version
             3
         """
-        until, newest = self.until, self._context.head.known().manifest
-        if self.version < newest.horizon > 1 and not newest.is_kept(self.version):
-            reason = f"version {max(self.version, 1)} has expired: the oldest kept is {newest.horizon}"
-            raise self._ended(VersionExpiredError(reason))
+        until, newest = self.until, self._context.head.newest().manifest
+        try:
+            newest.check_kept(self.version)
+        except VersionExpiredError as error:
+            raise self._ended_error(error) from None
         return self._move(until)
 
     def reset(self, version: int | None = None) -> Commit:
         """Moves the cursor to any kept version, the newest by default, whatever was read.
 
-        Where tables were read as a whole, give the version at which they were: changes come from there on.
+        After reading tables as a whole, give the version at which they were read: changes follow from there.
 
         Raises:
             VersionExpiredError: the version has expired.
@@ -139,23 +140,23 @@ class ChangeCursor:
             >>> db.cursors()
             []
         """
-        return self._put(None)
+        return self._store_position(None)
 
-    def _ended(self, error: VersionExpiredError) -> VersionExpiredError:
+    def _ended_error(self, error: VersionExpiredError) -> VersionExpiredError:
         age = duration_text(self._position.age_us)
         return VersionExpiredError(
             f"cursor {self.name!r} at version {self.version}: {error}. It ended at {self.ends_at:%Y-%m-%d %H:%M} "
-            f"UTC, as it had not moved for {age}: read the tables as a whole, and reset the cursor to the version at "
-            "which they were read"
+            f"UTC, because it had not moved for {age}: read the tables as a whole, and reset the cursor to the version "
+            "at which they were read"
         )
 
     def _move(self, version: int) -> Commit:
         position = Cursor(version, self._context.store.clock.current_us, self._position.age_us)
-        commit = self._put(position)
+        commit = self._store_position(position)
         self._position, self._until = position, None
         return commit
 
-    def _put(self, position: Cursor | None) -> Commit:
+    def _store_position(self, position: Cursor | None) -> Commit:
         unit = UnitOfWork(self._context, "cursor")
         unit.add(PutCursor(self.name, self._position, position))
         return unit.commit()

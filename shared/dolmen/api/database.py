@@ -13,7 +13,7 @@ from dolmen.api.table import Table
 from dolmen.api.upkeep import MaintainableDatabase
 from dolmen.base import arguments
 from dolmen.base.runtime import Runtime, shared_runtime
-from dolmen.commit.change import applied_by
+from dolmen.commit.change import request_ids_by_version
 from dolmen.commit.head import Context, Head
 from dolmen.commit.versions import commits
 from dolmen.errors import InputError, short_repr
@@ -59,7 +59,7 @@ def verify(
     progress: Progress | None = None,
     runtime: Runtime | None = None,
 ) -> VerifyReport:
-    """Like ``Database.verify``, without opening the database first, which fails if its manifest is damaged.
+    """Like ``Database.verify``, for a database that may not open because its manifest is damaged.
 
     Examples:
         >>> dolmen.verify(db.url).findings
@@ -98,13 +98,13 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
         statement(unit)
         return unit.commit()
 
-    def _erased(self, id_: str, done: Commit) -> ErasureResult:
+    def _erasure_result(self, id_: str, done: Commit) -> ErasureResult:
         return ErasureResult.of(id_, done, self._context)
 
     def _handle(self, name: str) -> Table:
         return Table(self._context, name)
 
-    def _renamed(self, name: str, done: Commit) -> Commit:
+    def _rename_result(self, name: str, done: Commit) -> Commit:
         return done
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -137,7 +137,7 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
     @property
     def version(self) -> int:
         """The newest version seen so far; 0 before the first commit. ``refresh`` looks for a newer one."""
-        return self._context.head.known().manifest.version
+        return self._context.head.newest().manifest.version
 
     def refresh(self) -> int:
         """Looks for the newest version, with one request, or two if there is a new version. Returns its number.
@@ -161,8 +161,8 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
         """The table with this name, which follows the newest version.
 
         Raises:
-            TableNotFoundError: there is no such table. If nothing has been read since the database was opened, the
-                table's first use says so: so the newest version is looked for once, and not twice.
+            TableNotFoundError: there is no such table. Before the first read of the database, the table's first use
+                raises it instead, which saves a request.
 
         Examples:
             >>> db.table("people").count()
@@ -270,7 +270,7 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
             version, timestamp: the version; the newest if none is given.
             until: the end of the tag, as a time up to the year 9999, or as a duration from now (``"90d"``). The next
                 collection after it removes the tag.
-            move: move the name from the version that it names so far.
+            move: move the name if another version has it.
             request, message: as for ``Table.append``.
 
         Raises:
@@ -320,7 +320,7 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
         return listed_erasures(self._context)
 
     def erasure(self, id: str) -> ListedErasure:
-        """One of them. Raises ErasureNotFoundError.
+        """The erasure with this id. Raises ErasureNotFoundError.
 
         Examples:
             >>> erased = people.erase("id = 2")
@@ -384,8 +384,8 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
 
         Args:
             version, timestamp, tag: the version; see ``at``.
-            settled: refuse a time to which a commit under way may still be dated, in place of restoring the newest
-                version so far.
+            settled: refuse a time to which a commit under way may still be dated. If False, restore the newest version
+                so far.
             tables: names of tables in that version. By default all: then tables that were created since are dropped.
             request, message: as for ``Table.append``.
 
@@ -425,7 +425,7 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
         with self._context.reading(newest.version):
             listed = list(islice(entries, limit))
             versions = range(listed[-1].version, listed[0].version + 1) if listed else range(0)
-            requests = applied_by(newest, versions, self._context.segments)
+            requests = request_ids_by_version(newest, versions, self._context.segments)
         return [Commit.of(entry, requests.get(entry.version, ())) for entry in listed]
 
     def transaction(self, operation: str = "transaction", *, message: str | None = None) -> Transaction:

@@ -65,7 +65,7 @@ class Table(TableVerbs[Commit, ErasureResult]):
         autocommit = _Autocommit(self._context, self.name, operation, statement, message, request, data)
         return autocommit.replay() if reads_rows else autocommit.run(may_delay_files=may_delay_files)
 
-    def _erased(self, id_: str, done: Commit) -> ErasureResult:
+    def _erasure_result(self, id_: str, done: Commit) -> ErasureResult:
         return ErasureResult.of(id_, done, self._context)
 
     def at(
@@ -97,8 +97,8 @@ class Table(TableVerbs[Commit, ErasureResult]):
         """Streams the rows that commits after one version, up to another, added and removed (docs/changes.md).
 
         Each row has the table's columns and ``_change`` (``insert``, ``delete``, ``update_before``, ``update_after``),
-        ``_version`` and ``_commit_ts``. Versions come in order; the changes of each turn the rows of the version before
-        into its own. Reads only files of which the commits may have changed rows.
+        ``_version`` and ``_commit_ts``. Versions come in order; each version's changes turn the previous version's rows
+        into its own. Reads only files whose rows the commits may have changed.
 
         Args:
             since: the version after which changes begin; or a time: a datetime, or ISO 8601 text (see
@@ -106,7 +106,7 @@ class Table(TableVerbs[Commit, ErasureResult]):
             until: the version with which they end, which also gives the columns; the newest by default.
             columns: names of columns of the table; all by default.
             where, parameters: as for ``scan``: only changes of rows for which it is TRUE.
-            net: the difference of the two versions, in place of each commit's changes.
+            net: whether to return the difference of the two versions instead of each commit's changes.
 
         Raises:
             VersionExpiredError: a version from ``since`` on is no longer kept.
@@ -201,9 +201,9 @@ class Table(TableVerbs[Commit, ErasureResult]):
 
 @dataclass(frozen=True)
 class _Autocommit:
-    """One statement on one table, which is one commit, by the columns that the table has when it lands.
+    """One statement on one table, in a commit of its own, for the columns that the table has at the commit.
 
-    If its request was applied before, and the statement no longer fits the columns, its content is compared by the
+    If its request was applied before, and the statement no longer fits the columns, its content is compared with the
     columns of the version that applied it. See ``TableVerbs._apply``.
     """
 
@@ -216,16 +216,16 @@ class _Autocommit:
     data: Any
 
     def replay(self) -> Commit:
-        """Commits it on the newest version, again and again until nothing that it read has changed meanwhile."""
+        """Commits it on the newest version, and repeats it until nothing that it read has changed meanwhile."""
         try:
             return replay(self.context, lambda tx: self._add(unit_of(tx)), self.operation, message=self.message)[1]
         except InputError as error:
-            if (commit := self._applied_before(error)) is not None:
+            if (commit := self._find_earlier_commit(error)) is not None:
                 return commit
             raise
 
     def run(self, *, may_delay_files: bool) -> Commit:
-        """Commits it on the version that this process knows, and what was committed since.
+        """Commits it on the version in this process's cache, after any later commits.
 
         If it does not fit the columns of that version, or these have changed by the commit, it is repeated on the
         newest version. Raises ConflictError if the data can be read only once, or the table is another one now.
@@ -236,14 +236,14 @@ class _Autocommit:
                 unit.uploads.files.allow()
             try:
                 self._add(unit)
-                if self.operation != "alter":  # which compares the columns itself
+                if self.operation != "alter":  # that operation compares the columns itself
                     unit.depend_on_columns(self.name)
                 return unit.commit()
             except ErasedMeanwhileError:
                 if attempt.is_last or not _is_repeatable(self.data):
                     raise
             except (InputError, ColumnsMovedError) as error:
-                if (commit := self._applied_before(error)) is not None:
+                if (commit := self._find_earlier_commit(error)) is not None:
                     return commit
                 if isinstance(error, AppliedIdError) or not self._has_new_columns(unit.base, error):
                     raise
@@ -260,7 +260,7 @@ class _Autocommit:
     def _add(self, unit: UnitOfWork) -> None:
         self.statement(TableChange(unit, self.name, self.request, unit.look_up(self.name)))
 
-    def _applied_before(self, error: Error) -> Commit | None:
+    def _find_earlier_commit(self, error: Error) -> Commit | None:
         """The commit of a request that does not fit the present columns, if an earlier version applied it.
 
         Raises AppliedIdError if another request was applied under its id.
@@ -269,19 +269,19 @@ class _Autocommit:
             return None
         try:
             arguments.request_id(self.request)
-        except InputError:  # the error is about it, or another one
+        except InputError:  # the id itself is invalid
             return None
         newest = self.context.head.refresh().manifest
         applied = find_applied(newest, [self.request], self.context.segments).get(self.request)
-        now = newest.tables.get(self.name)
-        if applied is None or now is None:
+        entry = newest.tables.get(self.name)
+        if applied is None or entry is None:
             return None
         try:
             earlier = manifest_at_version(self.context.head, newest, applied.version)
-        except NotFoundError:  # it has expired, and its columns with it
+        except NotFoundError:  # that version has expired, and its columns with it
             return None
-        name = earlier.name_of(now.uuid)
-        if name is None or self._schema(earlier.tables[name]) == self._schema(now):
+        name = earlier.name_of(entry.uuid)
+        if name is None or self._schema(earlier.tables[name]) == self._schema(entry):
             return None
         unit = UnitOfWork(self.context, self.operation, base=earlier)
         try:
@@ -293,15 +293,15 @@ class _Autocommit:
     def _has_new_columns(self, base: Manifest, error: Error) -> bool:
         """True if the table has other columns now than in ``base``. Raises ConflictError if it is another table now."""
         base_entry = base.tables.get(self.name)
-        now = self.context.head.refresh().manifest.table(self.name)
+        entry = self.context.head.refresh().manifest.table(self.name)
         if base_entry is None:
             return False
-        if base_entry.uuid != now.uuid:
+        if base_entry.uuid != entry.uuid:
             raise ConflictError(
                 f"table {self.name!r} was dropped and created again since version {base.version}, which this handle "
                 "knows and the input does not fit: open it again and repeat"
             ) from error
-        return self._schema(base_entry) != self._schema(now)
+        return self._schema(base_entry) != self._schema(entry)
 
     def _schema(self, entry: TableEntry) -> Schema:
         return self.context.segments.whole(entry).schema

@@ -65,7 +65,7 @@ class MaintainableDatabase:
         return self._each(table, lambda name: compact(self._context, name, dry_run=dry_run))
 
     def merge(self) -> Merged:
-        """Merges segments, so that entries that have left the manifest are in few objects. See ``compact``.
+        """Merges segments: entries outside of the manifest are then in few objects. See ``compact``.
 
         Examples:
             >>> db.merge().commits  # few entries have left the manifest
@@ -106,8 +106,8 @@ class MaintainableDatabase:
         if table is not None:
             return self._each(table, run)
         manifest = self._context.head.refresh().manifest
-        whole = {name: self._context.segments.whole(entry) for name, entry in sorted(manifest.tables.items())}
-        names = [name for name, entry in whole.items() if TableSettings.of(entry).iceberg is not None]
+        entries = {name: self._context.segments.whole(entry) for name, entry in sorted(manifest.tables.items())}
+        names = [name for name, entry in entries.items() if TableSettings.of(entry).iceberg is not None]
         return {name: run(name) for name in names}
 
     def maintain(
@@ -136,13 +136,13 @@ class MaintainableDatabase:
         """
         from dolmen.maintenance.round import STEPS, maintain
 
-        chosen = arguments.names("steps", steps) if steps is not None else []
-        if unknown := sorted(set(chosen) - set(STEPS)):
+        step_names = arguments.names("steps", steps) if steps is not None else []
+        if unknown := sorted(set(step_names) - set(STEPS)):
             raise InputError(f"no step {short_repr(unknown[0])}; there are: {', '.join(STEPS)}")
         return maintain(
             self._context,
             tables=None if tables is None else arguments.names("tables", tables),
-            steps=[step for step in STEPS if step in chosen or not chosen],
+            steps=[step for step in STEPS if step in step_names or not step_names],
             compacted_elsewhere=arguments.names("compacted_elsewhere", compacted_elsewhere),
             deadline=deadline,
             progress=progress,
@@ -156,7 +156,7 @@ class MaintainableDatabase:
         deadline: Callable[[], bool] = lambda: False,
         outside: Collection[str] = (),
     ) -> Collected:
-        """Lets old versions expire, and deletes what no kept version needs. Settings say how long versions are kept.
+        """Lets old versions expire, and deletes objects that no kept version needs. Settings say how long to keep them.
 
         Args:
             dry_run: report what would be deleted, and delete nothing.
@@ -186,7 +186,7 @@ class MaintainableDatabase:
         all_versions: bool = False,
         progress: Progress | None = None,
     ) -> VerifyReport:
-        """Checks that all objects exist and are correct; changes nothing. Without opening first: ``dolmen.verify``.
+        """Checks that all objects exist and are correct; changes nothing. For a damaged database: ``dolmen.verify``.
 
         Args:
             version: the version to check; the newest by default.
@@ -212,7 +212,7 @@ class MaintainableDatabase:
         """Computes the background work that is left: unresolved deletes, small files, dead rows, the manifest's size.
 
         Args:
-            exact: also read segments, where their entries in the manifest are not enough.
+            exact: also read segments where their entries in the manifest do not suffice.
 
         Examples:
             >>> db.stats().tables["people"].files
@@ -257,10 +257,10 @@ class MaintainableDatabase:
         return draw_page(self.health(pipeline))
 
     def receipts(self, *, gone: bool = False) -> list[ErasureStatus]:
-        """The progress of erasures, oldest first: those of which some object still holds rows.
+        """The progress of erasures whose rows some object still holds, oldest first.
 
         Args:
-            gone: also those of which no object holds rows any more.
+            gone: also erasures whose rows no object holds any more.
 
         Examples:
             >>> erased = people.erase("id = 2")
@@ -300,7 +300,7 @@ class MaintainableDatabase:
         return hurry_erasure(self._context, id)
 
     def verify_receipt(self, id: str) -> ReceiptCheck:
-        """Checks that the database holds nothing of what the receipt of an erasure says is gone.
+        """Checks that the database holds no object or row that the receipt of an erasure calls gone.
 
         Raises:
             NotFoundError: there is neither an erasure nor a receipt of this id.
@@ -316,7 +316,7 @@ class MaintainableDatabase:
         return check_receipt(self._context, id)
 
     def _each(self, table: str | None, run: Callable[[str], T]) -> dict[str, T]:
-        """Runs a step for one table or for all, without those that are dropped before their turn."""
+        """Runs a step for one table or for all. Skips tables that are dropped before their turn."""
         manifest, results = self._context.head.refresh().manifest, dict[str, T]()
         if table is not None:
             manifest.table(table)

@@ -38,7 +38,7 @@ from dolmen.predicate.ast import Predicate, columns
 from dolmen.predicate.parse import Parameters, Where
 from dolmen.rows.write.row_digest import RowDigest, content_digest
 from dolmen.transactions.row_statements import TableChange, cast_rows, choose_rows, parse_where, rows_of
-from dolmen.transactions.unit_of_work import Commit, UnitOfWork, leaves_out_erased
+from dolmen.transactions.unit_of_work import Commit, UnitOfWork, must_leave_out_erased
 
 MAX_ROWS, MAX_SECONDS, MAX_BYTES = 1_000_000, 1.0, 256 * MIB
 _DELETE_BYTES = 1_024
@@ -83,7 +83,7 @@ class Acknowledgement(Future[Commit]):
 
 @dataclass
 class _BufferedCall:
-    """The rows, or the delete, of one call, as they fit the table at that time (``entry``)."""
+    """The rows, or the delete, of one call, as they fitted the table at its time (``entry``)."""
 
     acknowledgement: Acknowledgement
     entry: TableEntry
@@ -114,9 +114,8 @@ class _Buffer:
 class BufferedWriter:
     """Collects rows and deletes of one table from any thread, and commits them as few large files.
 
-    A commit has all calls so far, in their order: a delete hides the rows that its thread has written before, and not
-    those that it writes later. Call ``close``, or use it in ``with``. What is not acknowledged may be lost with the
-    process.
+    A commit has all calls so far, in their order: a delete hides rows that its thread wrote before, and none that it
+    writes later. Call ``close``, or use it in ``with``. Calls without an acknowledgement may be lost with the process.
 
     Args:
         table: name of the table.
@@ -132,7 +131,7 @@ class BufferedWriter:
         self._max_seconds = max_seconds
         self._changed, self._committing = threading.Condition(), threading.Lock()
         self._buffer = _Buffer()
-        self._under_way: list[_BufferedCall] = []
+        self._calls_in_commit: list[_BufferedCall] = []
         self._requests: dict[str, _BufferedCall] = {}
         self._buffered_bytes = 0
         self._is_hurried = self._is_closed = False
@@ -152,7 +151,7 @@ class BufferedWriter:
         Raises:
             SchemaError, RowError: the rows do not fit the table; none of them is added.
             AppliedIdError: other rows wait under this id.
-            ConflictError: the table's name is another table's by now. The acknowledgement says so, too.
+            ConflictError: another table has the name now. The acknowledgement may raise it, too.
             LimitError: the rows are larger than ``max_bytes``: ``Table.append`` streams them.
 
         Examples:
@@ -220,7 +219,7 @@ class BufferedWriter:
             >>> writer.close()
         """
         with self._changed:
-            waiting = [call.acknowledgement for call in (*self._under_way, *self._buffer.calls)]
+            waiting = [call.acknowledgement for call in (*self._calls_in_commit, *self._buffer.calls)]
         for acknowledgement in waiting:
             self.hurry(acknowledgement)
         with self._changed:
@@ -285,16 +284,16 @@ class BufferedWriter:
 
     def _table_entry(self) -> TableEntry:
         """The table as this process knows it; rows and deletes are checked against its columns."""
-        cached = self._context.head.cached
-        found = cached.manifest.tables.get(self._table) if cached else None
-        entry = self._context.segments.whole(found) if found else UnitOfWork(self._context).entry(self._table)
+        context, cached = self._context, self._context.head.cached
+        root_entry = cached.manifest.tables.get(self._table) if cached else None
+        entry = context.segments.whole(root_entry) if root_entry else UnitOfWork(context).entry(self._table)
         self._check(entry)
         return entry
 
     def _check(self, entry: TableEntry) -> None:
         if entry.uuid != self._uuid:
             raise ConflictError(
-                f"table {self._table!r} is another one than that which this writer was opened for: open another writer"
+                f"this writer was opened for another table than the present {self._table!r}: open another writer"
             )
 
     def _add(self, call: _BufferedCall) -> Acknowledgement:
@@ -338,11 +337,11 @@ class BufferedWriter:
         """Takes all calls out of the buffer; the next ones wait for the next commit."""
         with self._changed:
             calls, self._buffer, self._is_hurried = self._buffer.calls, _Buffer(), False
-            self._under_way = [call for call in calls if call.acknowledgement.set_running_or_notify_cancel()]
+            self._calls_in_commit = [call for call in calls if call.acknowledgement.set_running_or_notify_cancel()]
             for call in calls:
                 if call.acknowledgement.cancelled():
                     self._release(call)
-            return self._under_way
+            return self._calls_in_commit
 
     def _release(self, call: _BufferedCall) -> None:
         self._buffered_bytes -= call.size_bytes
@@ -370,7 +369,7 @@ class BufferedWriter:
             return
         try:
             outcomes: list[Commit | BaseException] = self._commit_calls(calls)
-        except BaseException as error:  # noqa: BLE001 - belongs to those who wait for it
+        except BaseException as error:  # noqa: BLE001 - the waiting callers raise it
             outcomes = [copy_error(error) if isinstance(error, Error) else error for _ in calls]
         with self._changed:
             for call, outcome in zip(calls, outcomes, strict=True):
@@ -381,7 +380,7 @@ class BufferedWriter:
                     call.acknowledgement.set_exception(outcome)
                     self._failed.append(call.acknowledgement)
             self._failed = [each for each in self._failed if not each.was_asked][:_MOST_FAILED]
-            self._under_way = []
+            self._calls_in_commit = []
             self._changed.notify_all()
 
     def _commit_calls(self, calls: Sequence[_BufferedCall]) -> list[Commit | BaseException]:
@@ -399,9 +398,9 @@ class BufferedWriter:
             except (ConflictError, AppliedIdError, StaleWriterError):
                 if attempt.is_last:
                     raise
-                self._context.head.refresh()  # what others have applied meanwhile is left out
+                self._context.head.refresh()  # the next attempt leaves out requests that others have applied
                 continue
-            except (SchemaError, PredicateError) as error:  # each call fitted the columns of its time
+            except (SchemaError, PredicateError) as error:  # each call fitted the columns at its time
                 raise ConflictError(
                     f"the columns of table {self._table!r} have changed since rows and deletes were handed over; hand "
                     f"them over again: {error}"
@@ -426,9 +425,9 @@ class BufferedWriter:
                 yield from self._delete_runs(group)
                 continue
             rows = list(group)
-            for with_request in (False, True):  # rows of a request can be taken out of a commit, others cannot
+            for with_request in (False, True):  # only rows with a request can be taken out of a commit
                 some = [call for call in rows if call.rows and (call.request is not None) is with_request]
-                yield from (list(alike) for _, alike in groupby(some, key=lambda call: call.entry.schema))
+                yield from (list(run) for _, run in groupby(some, key=lambda call: call.entry.schema))
             yield from ([call] for call in rows if not call.rows and call.request is not None)
 
     def _delete_runs(self, deletes: Iterable[_BufferedCall]) -> Iterator[list[_BufferedCall]]:
@@ -449,7 +448,7 @@ class BufferedWriter:
             yield run
 
     def _add_statement(self, unit: UnitOfWork, run: Sequence[_BufferedCall]) -> None:
-        """Adds one statement for calls that can be one."""
+        """Adds one statement for a run of calls (see ``_runs``)."""
         first, entry = run[0], unit.look_up(self._table)
         schema, base_ts = first.entry.schema, unit.base.commit_ts
         if first.where is not None:
@@ -462,9 +461,9 @@ class BufferedWriter:
         else:
             check_written_under(schema, entry, base_ts)  # before anything is uploaded
             unit.begin_upload()
-            leaves_out = leaves_out_erased(entry)
-            passing = unit.passing(first.entry, [batch for call in run for batch in call.batches], leave_out=leaves_out)
-            batches = [batch for batch in passing if batch.num_rows]
+            leaves_out = must_leave_out_erased(entry)
+            kept = unit.passing(first.entry, [batch for call in run for batch in call.batches], leave_out=leaves_out)
+            batches = [batch for batch in kept if batch.num_rows]
             requests = frozenset(call.request for call in run if call.request is not None)
             if batches:
                 files = TableChange(unit, self._table, entry=first.entry).write_rows(batches)
@@ -477,7 +476,7 @@ class BufferedWriter:
 
 
 def _present_names(schema: Schema, ids: Iterable[int], entry: TableEntry, base_ts: int) -> list[str]:
-    """The present names of columns of an older schema, found by identity. Raises SchemaError if one is gone."""
+    """The present names of columns of an older schema. Raises SchemaError if one was dropped."""
     names = []
     for id_ in ids:
         present = same_column(entry.schema, schema.by_id[id_], base_ts)

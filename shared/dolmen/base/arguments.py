@@ -72,14 +72,14 @@ def flag(name: str, value: object) -> bool:
 def number(name: str, value: object, least: int = -(2**63), most: int = 2**63 - 1) -> int:
     """Returns ``value`` if it is a whole number within bounds, of Python or of NumPy. Raises InputError."""
     try:
-        found = None if isinstance(value, bool) else index(value)  # type: ignore[arg-type]  # raises TypeError
+        integer = None if isinstance(value, bool) else index(value)  # type: ignore[arg-type]  # raises TypeError
     except TypeError:
-        found = None
-    if found is None:
+        integer = None
+    if integer is None:
         raise InputError(f"{name}={short_repr(value)} is not a whole number")
-    if not least <= found <= most:
-        raise InputError(f"{name}={short_repr(found)} is out of bounds: {least:,} to {most:,}")
-    return found
+    if not least <= integer <= most:
+        raise InputError(f"{name}={short_repr(integer)} is out of bounds: {least:,} to {most:,}")
+    return integer
 
 
 def names(name: str, value: object) -> list[str]:

@@ -21,7 +21,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar, overload
 _FAR_SECONDS = 0.002
 """Opening a small file on a local disk takes less than this: 0.1 to 0.3 ms (measured)."""
 _CLOCKS_DISAGREE_SECONDS = 1.0
-"""A wall clock that is slewed, by at most 0.5 ms a second, stays within this for half an hour."""
+"""A wall clock that NTP slews, by at most 0.5 ms a second, stays within this difference for half an hour."""
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -107,7 +107,7 @@ class Runtime:
         return Instant(self.clock_us(), self.monotonic())
 
     def elapsed(self, since: Instant) -> float:
-        """Seconds since an instant; infinite if the two clocks disagree, so that the time is not known.
+        """Seconds since an instant; infinite if the two clocks disagree, because then the time is unknown.
 
         While a virtual machine or a function is frozen, its monotonic clock may stop. Its wall clock is set afterwards.
         """
@@ -184,7 +184,7 @@ class Runtime:
         return _map(self._processors, function, items, ahead or self.cores + 1, here=here)
 
     def ahead(self, items: Iterable[T]) -> Iterator[T]:
-        """Yields the items in order, and prepares the next one in a thread. A caller that stops early waits for it."""
+        """Yields the items in order, and prepares the next item in a thread. A caller that stops early waits for it."""
         if self.threads == 1:
             yield from items
             return
@@ -210,7 +210,7 @@ class Runtime:
                 return future.result(seconds)
             except FuturesTimeoutError:
                 if future.done():
-                    raise  # by the function itself
+                    raise  # the function's own error
                 meanwhile()
 
     def start(self, function: Callable[[], None], name: str) -> None:
@@ -247,20 +247,20 @@ def _map(
     here: Callable[[T], bool] = lambda _: False,
 ) -> Iterator[R]:
     pending: deque[tuple[Future[R] | None, T, int]] = deque()
-    used = 0  # bytes of pending results
+    pending_bytes = 0  # bytes of pending results
 
     def take() -> R:
-        nonlocal used
-        future, item, own = pending.popleft()
-        used -= own
+        nonlocal pending_bytes
+        future, item, item_bytes = pending.popleft()
+        pending_bytes -= item_bytes
         return function(item) if future is None else future.result()
 
     try:
         for item in items:
-            own = size(item)
-            pending.append((None if here(item) else pool.submit(function, item), item, own))
-            used += own
-            while pending and (len(pending) >= window or used > most):
+            item_bytes = size(item)
+            pending.append((None if here(item) else pool.submit(function, item), item, item_bytes))
+            pending_bytes += item_bytes
+            while pending and (len(pending) >= window or pending_bytes > most):
                 yield take()
         while pending:
             yield take()

@@ -58,7 +58,7 @@ def count_text(count: int, one: str, more: str = "") -> str:
     """A count with its noun: ``1 file``, ``2,000 files``.
 
     Args:
-        more: the noun's plural, if it is not ``one`` with an s.
+        more: the noun's plural, unless it is ``one`` with an s.
     """
     return f"{count:,} {one if count == 1 else more or f'{one}s'}"
 

@@ -38,7 +38,7 @@ def adopt(
     urls = [os.path.abspath(each) if os.path.exists(each) else each for each in sources]
     with progress_bar("{task.description}", BarColumn(), MofNCompleteColumn(), quiet=False) as bar:
         task = bar.add_task("footers", total=None)
-        found = dolmen.open(database).adopt(
+        adoption = dolmen.open(database).adopt(
             table,
             urls[0] if len(urls) == 1 else urls,
             names_of(primary_key),
@@ -49,14 +49,14 @@ def adopt(
             message=message,
         )
     if as_json:
-        facts = {field.name: getattr(found, field.name) for field in fields(found) if field.name != "commit"}
-        print_json({**facts, "version": found.commit.version if found.commit else None})
+        facts = {field.name: getattr(adoption, field.name) for field in fields(adoption) if field.name != "commit"}
+        print_json({**facts, "version": adoption.commit.version if adoption.commit else None})
         return
-    if found.commit is not None and found.commit.already:
+    if adoption.commit is not None and adoption.commit.already:
         say(f"[bold]{table}[/] was adopted under this id before", markup=True)
         return
     say(f"[bold]{table}[/] {'would be' if dry_run else 'was'} adopted", markup=True)
-    for name, value in found.facts():
+    for name, value in adoption.facts():
         say(f"  {name}: {value}")
 
 
@@ -79,19 +79,19 @@ def publish_iceberg(
     as_json: Json = False,
 ) -> None:
     """Publish tables as Apache Iceberg snapshots, without copying data; see docs/iceberg.md."""
-    found = open_existing(database).publish_iceberg(table, glue=glue, anew=anew, dry_run=dry_run)
+    publications = open_existing(database).publish_iceberg(table, glue=glue, anew=anew, dry_run=dry_run)
     if as_json:
-        print_json({name: _publication_to_dict(one) for name, one in found.items()})
+        print_json({name: _publication_to_dict(publication) for name, publication in publications.items()})
         return
-    for name, one in found.items():
+    for name, publication in publications.items():
         outcome = "would be published" if dry_run else "published"
-        say(f"[bold]{name}[/]: {outcome if one.is_new else 'shows the newest rows'}", markup=True)
-        for label, value in one.facts():
+        say(f"[bold]{name}[/]: {outcome if publication.is_new else 'shows the newest rows'}", markup=True)
+        for label, value in publication.facts():
             say(f"  {label}: {value}")
-    if not found:
+    if not publications:
         say("no table has the setting iceberg; name one with --table")
 
 
-def _publication_to_dict(one: IcebergPublication) -> dict[str, Any]:
-    published = {each.name: getattr(one, each.name) for each in fields(one) if each.name not in ("table", "files_read")}
-    return published | {"left_out": one.left_out or {}}
+def _publication_to_dict(publication: IcebergPublication) -> dict[str, Any]:
+    names = [field.name for field in fields(publication) if field.name not in ("table", "files_read")]
+    return {name: getattr(publication, name) for name in names} | {"left_out": publication.left_out or {}}

@@ -149,9 +149,9 @@ def delete(
 ) -> None:
     """Delete rows by predicate or by keys."""
     db, columns = open_existing(database), names_of(on)
-    chosen = read_keys(db, table, where, keys, keys_file, form, columns)
+    key_table = read_keys(db, table, where, keys, keys_file, form, columns)
     mode: Any = "positions" if positions else "tombstone"
-    commit = db.table(table).delete(where, keys=chosen, on=columns, mode=mode, request=request_id, message=message)
+    commit = db.table(table).delete(where, keys=key_table, on=columns, mode=mode, request=request_id, message=message)
     print_commit(commit, as_json)
 
 
@@ -322,15 +322,15 @@ def merge(
 
 
 def _columns(source: Input, schema: pa.Schema) -> pa.Schema:
-    """The columns of a file: the table's types where it has the column, others inferred; the table's if it has none."""
-    own = {field.name: field for field in schema}
+    """The columns of a file, with the table's types where it has them; the table's columns if the file names none."""
+    table_fields = {field.name: field for field in schema}
     try:
         columns = source.infer()
     except InputError:  # JSON lines without a row
         if source.survey():
             raise
         columns = schema
-    return pa.schema([own.get(field.name, field).with_nullable(True) for field in columns])
+    return pa.schema([table_fields.get(field.name, field).with_nullable(True) for field in columns])
 
 
 def _act(word: str) -> str | None:
@@ -339,12 +339,12 @@ def _act(word: str) -> str | None:
 
 def _parse_assignments(texts: list[str]) -> dict[str, str]:
     """Expressions by column, from texts such as ``COLUMN = EXPRESSION``."""
-    found: dict[str, str] = {}
+    expressions: dict[str, str] = {}
     for text in texts:
         name, equals, expression = text.partition("=")
         if not equals or not name.strip():
             raise InputError(f"--set {text!r}: write COLUMN = EXPRESSION")
-        if name.strip() in found:
+        if name.strip() in expressions:
             raise InputError(f"--set names column {name.strip()!r} twice")
-        found[name.strip()] = expression.strip()
-    return found
+        expressions[name.strip()] = expression.strip()
+    return expressions

@@ -55,7 +55,7 @@ def apply(
     """
     declaration = Declaration.parse(sys.stdin.read(), "standard input") if str(file) == "-" else Declaration.read(file)
     db = dolmen.open(database)
-    for left in reversed(range(ROUNDS)):
+    for attempts_left in reversed(range(ROUNDS)):
         planned = plan(db, declaration, drop=drop)
         if not as_json:
             _print(planned)
@@ -64,11 +64,11 @@ def apply(
                 print_json(_facts(planned))
             raise typer.Exit(INCOMPLETE if exit_code and planned.changes else 0)
         if planned.changes and not yes:
-            ask("apply this?", as_json, instead=", or --dry-run to look")
+            ask("apply this?", as_json, suffix=", or --dry-run to look")
         try:
             commit = planned.commit()
         except ConflictError as error:
-            if not left:
+            if not attempts_left:
                 raise
             warn(str(error))
             continue
@@ -118,7 +118,7 @@ def _describe(change: DeclaredChange) -> str:
 
 def _value_text(value: Any) -> str:
     if isinstance(value, list):
-        return ", ".join(repr(one) if not one.strip() else one for one in value)
+        return ", ".join(repr(text) if not text.strip() else text for text in value)
     return repr(value) if not str(value).strip() else str(value)
 
 

@@ -122,7 +122,7 @@ def erasures(
     database: DatabaseUrl,
     action: Annotated[str, Argument(metavar="[list|show|verify|hurry]", help="What to do.")] = "list",
     id_: Annotated[str, Argument(metavar="[ID]", help="The erasure, to show, verify or hurry it.")] = "",
-    gone: Annotated[bool, Option("--all", help="Also list erasures whose rows are gone from the disk.")] = False,
+    all_: Annotated[bool, Option("--all", help="Also list erasures whose rows are gone from the disk.")] = False,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
@@ -134,11 +134,11 @@ def erasures(
         raise InputError("give nothing, list, show ID, verify ID or hurry ID")
     db = open_existing(database)
     if action == "list":
-        found = db.receipts(gone=gone)
+        receipts = db.receipts(gone=all_)
         if as_json:
-            print_json([each.to_dict() for each in found])
+            print_json([each.to_dict() for each in receipts])
             return
-        rows = ((each.id, each.state, each.receipt.requested_at, each.receipt.due_at, each.next_step) for each in found)
+        rows = ((r.id, r.state, r.receipt.requested_at, r.receipt.due_at, r.next_step) for r in receipts)
         print_rows(
             ["erasure", "state", "requested (UTC)", "due (UTC)", "next"],
             ((id_, state, _time(requested), _time(due), step) for id_, state, requested, due, step in rows),
@@ -196,12 +196,12 @@ def request_delete(
     Exit codes: 0 sent; 2 it must be corrected, or is too large; 4 it may have been sent: repeat it under the same id.
     """
     db, columns = dolmen.open(database) if database else None, names_of(on)
-    chosen = read_keys(db, tables[0], where, keys, keys_file, form, columns)
-    if keys_file is not None and chosen is not None:
-        columns = columns or chosen.column_names
+    key_table = read_keys(db, tables[0], where, keys, keys_file, form, columns)
+    if keys_file is not None and key_table is not None:
+        columns = columns or key_table.column_names
     target = open_queue(queue)
     id_ = shared_runtime().uuid() if request_id is None else request_id
-    body = compose(tables, where=where, keys=chosen, on=columns, mode=mode, request_id=id_)
+    body = compose(tables, where=where, keys=key_table, on=columns, mode=mode, request_id=id_)
     check_size(body, target)
     version = check(db, parse_request(body, None)) if db else None
     try:
@@ -239,31 +239,31 @@ def request_status(
     clock, pause = context_of(db).runtime.monotonic, _POLL_SECONDS[0]
     until = clock() + wait
     while True:
-        found = status_of(db, ids, target)
-        left = until - clock()
-        if left <= 0 or all(status.state in ("applied", "failed") for status in found):
+        statuses = status_of(db, ids, target)
+        seconds_left = until - clock()
+        if seconds_left <= 0 or all(status.state in ("applied", "failed") for status in statuses):
             break
-        context_of(db).runtime.sleep(min(pause, left))
+        context_of(db).runtime.sleep(min(pause, seconds_left))
         pause = min(2 * pause, _POLL_SECONDS[1])
-    states = {status.state for status in found}
+    states = {status.state for status in statuses}
     is_open = not states.isdisjoint(("waiting", "unknown"))
-    _print_statuses(found, target if is_open else None, as_json)
+    _print_statuses(statuses, target if is_open else None, as_json)
     if "failed" in states:
         raise typer.Exit(exit_code(InputError()))
     if is_open:
         raise typer.Exit(exit_code(RetryableError()))
 
 
-def _print_statuses(found: list[RequestStatus], queue: Queue | None, as_json: bool) -> None:
+def _print_statuses(statuses: list[RequestStatus], queue: Queue | None, as_json: bool) -> None:
     depth = queue.depth() if queue else None
-    rows = [(one.id, one.state, one.version, one.reason) for one in found]
+    rows = [(status.id, status.state, status.version, status.reason) for status in statuses]
     if as_json:
         requests = [dict(zip(("request_id", "state", "version", "reason"), row, strict=True)) for row in rows]
         waiting = {"waiting": depth.waiting, "under_way": depth.under_way, "dead": depth.dead} if depth else None
         print_json({"requests": requests} | ({"queue": waiting} if waiting else {}))
         return
     print_rows(["request", "state", "version", "reason"], rows)
-    if any(one.state == "unknown" for one in found):
+    if any(status.state == "unknown" for status in statuses):
         warn(
             "unknown: not applied. It may be waiting, may have failed (see the dead-letter queue, and the delete "
             "function's log under its id), may never have been sent, or be forgotten (applied_retention)."

@@ -118,28 +118,28 @@ def backfill(
     Exit codes: 0 done; 2 some files were rejected (--here); 9 some failed temporarily, call it again (--here).
     """
     settings = FunctionSettings.of({**os.environ, "DOLMEN_DATABASE": database or "memory://none"})
-    found = DropSource.of(
+    drop_source = DropSource.of(
         source, database=database, tables=table or (), landing_prefix=landing_prefix, rejected_url=settings.rejected_url
     )
     if here and queue:
         raise InputError("give either --here or --queue")
-    if found.is_directory and queue:
+    if drop_source.is_directory and queue:
         raise InputError("the function cannot read files of this machine: ingest them here, without --queue")
-    here = here or found.is_directory
+    here = here or drop_source.is_directory
     queue = queue or os.environ.get("DOLMEN_INGEST_QUEUE", "")
     tally = BackfillTally(position=start_after)
-    with _progress(found.drops(start_after), tally, as_json) as drops:
+    with _progress(drop_source.drops(start_after), tally, as_json) as drops:
         try:
             if dry_run:
                 for drop in drops:
-                    tally.add(found, [drop])
+                    tally.add(drop_source, [drop])
             elif here:
                 if not database:
                     raise InputError("no database is named: give --database, or set DOLMEN_DATABASE")
                 limits: dict[str, Any] = {"auto_create": auto_create, "max_bytes": settings.max_file_bytes}
-                _ingest(found, dolmen.open(database), drops, tally, limits)
+                _ingest(drop_source, dolmen.open(database), drops, tally, limits)
             elif queue:
-                _send(found, open_queue(queue), announce(drops, max_records=records), tally)
+                _send(drop_source, open_queue(queue), announce(drops, max_records=records), tally)
             else:
                 raise InputError(
                     "no destination: give --queue (the stack's outputs name it), or --here to ingest in this process"
@@ -229,6 +229,7 @@ app.add_typer(rejected, name="rejected")
 
 LOCAL = Path(".local/rejected")
 _SHOWN = 300
+_FACTS = "key", "table", "size", "retried"
 _HEAD_BYTES = 1 << 16
 
 RejectedUrl = Annotated[
@@ -246,43 +247,43 @@ Key = Annotated[str, Argument(help="A key that ls shows, its 8 digits, or its na
 @rejected.command()
 def ls(
     table: Annotated[str | None, Argument(help="List only rejects of this table.")] = None,
-    place: RejectedUrl = None,
+    url: RejectedUrl = None,
     limit: Annotated[int, Option(help="The most rejects to list.", min=1)] = 50,
     all_: Annotated[bool, Option("--all", help="Also list rejects that were put back.")] = False,
     as_json: Json = False,
 ) -> None:
     """List rejects, newest first."""
-    store = _store(place)
-    found = list_rejects(store, table, retried=all_)
-    listed = found[:limit]
-    reports = read_reports(store, [one.key for one in listed], shared_runtime())
-    for one, report in zip(listed, reports, strict=True):
+    store = _store(url)
+    rejects = list_rejects(store, table, retried=all_)
+    shown = rejects[:limit]
+    reports = read_reports(store, [reject.key for reject in shown], shared_runtime())
+    for reject, report in zip(shown, reports, strict=True):
         if as_json:
-            print_json({"key": one.key, "table": one.table, "size": one.size, "retried": one.retried, "report": report})
+            print_json({name: getattr(reject, name) for name in _FACTS} | {"report": report})
         else:
-            print_text(_line(one, report))  # not cut off, because keys are copied from here
+            print_text(_line(reject, report))  # not cut off, because keys are copied from here
     if not as_json:
-        more = f", {len(found) - limit:,} more with a larger --limit" if len(found) > limit else ""
-        say(f"{len(found):,} in {store.url}{more}")
+        more = f", {len(rejects) - limit:,} more with a larger --limit" if len(rejects) > limit else ""
+        say(f"{len(rejects):,} in {store.url}{more}")
 
 
 @rejected.command()
 def show(
     key: Key,
-    place: RejectedUrl = None,
+    url: RejectedUrl = None,
     lines: Annotated[int, Option(help="The most lines or rows to show.", min=0)] = 10,
     as_json: Json = False,
 ) -> None:
     """Show why something was rejected, and its first lines."""
-    store = _store(place)
-    found = find_reject_key(store, key)
-    report = read_report(store, found)
-    head = list(islice(_head(store, found, report), lines))
+    store = _store(url)
+    reject_key = find_reject_key(store, key)
+    report = read_report(store, reject_key)
+    head = list(islice(_head(store, reject_key, report), lines))
     if as_json:
-        print_json({"key": found, "report": report, "retried": retries(store, found), "head": head})
+        print_json({"key": reject_key, "report": report, "retried": retries(store, reject_key), "head": head})
         return
-    facts = {"key": found, **{name: value for name, value in report.items() if value not in (None, {}, [])}}
-    facts |= {f"retried {again.get('at')}": again.get("as") for again in retries(store, found)}
+    facts = {"key": reject_key, **{name: value for name, value in report.items() if value not in (None, {}, [])}}
+    facts |= {f"retried {again.get('at')}": again.get("as") for again in retries(store, reject_key)}
     print_rows(["", ""], ((name.replace("_", " "), str(value)) for name, value in facts.items()))
     for line in head:
         print_text(line)
@@ -291,7 +292,7 @@ def show(
 @rejected.command()
 def retry(
     keys: Annotated[list[str] | None, Argument(help="Names as for show.")] = None,
-    place: RejectedUrl = None,
+    url: RejectedUrl = None,
     table: Annotated[str | None, Option(help="Put back all rejects of this table.")] = None,
     landing: Annotated[str | None, Option(help="The URL to put it below; by default the original one.")] = None,
     to_table: Annotated[str | None, Option(help="Put it back for this table instead of its own.")] = None,
@@ -301,12 +302,12 @@ def retry(
     """Put rejects back where files are dropped, under new names, so that the pipeline ingests them."""
     if bool(keys) == (table is not None):
         raise InputError("give either keys, or --table for all rejects of a table")
-    store, runtime = _store(place), shared_runtime()
+    store, runtime = _store(url), shared_runtime()
     if table is None:
-        chosen = [find_reject_key(store, key) for key in keys or ()]
+        reject_keys = [find_reject_key(store, key) for key in keys or ()]
     else:
-        chosen = [one.key for one in list_rejects(store, table, retried=force)]
-    for key in chosen:
+        reject_keys = [reject.key for reject in list_rejects(store, table, retried=force)]
+    for key in reject_keys:
         done = put_back(store, key, runtime, landing=landing, table=to_table, force=force)
         if as_json:
             print_json({"key": done.key, "as": done.url, "rows": done.rows, "left": done.unwritten})
@@ -318,10 +319,10 @@ def retry(
             say(f"  {left} of it cannot be put back unchanged: dolmen rejected show {done.key}")
 
 
-def _store(place: str | None) -> ObjectStore:
+def _store(url: str | None) -> ObjectStore:
     """The store of rejects that the ingest function uses, or that of ``make up``."""
-    if place:
-        return open_store(place)
+    if url:
+        return open_store(url)
     if landing := os.environ.get("DOLMEN_LANDING_URL"):
         return open_store(f"{landing.rstrip('/')}/rejected")
     if LOCAL.is_dir():
@@ -329,19 +330,19 @@ def _store(place: str | None) -> ObjectStore:
     raise InputError("the URL of rejects is missing: give --rejected, e.g. s3://landing-bucket/rejected")
 
 
-def _line(one: RejectEntry, report: dict[str, Any]) -> str:
+def _line(reject: RejectEntry, report: dict[str, Any]) -> str:
     """Two lines about a reject, for people."""
     where = _position(report, "line", "column")
     reason = str(report.get("reason", "its report cannot be read")).partition("\n")[0]
-    size = one.size if one.size is not None else report.get("bytes")
-    what = f"{size:,} bytes" if isinstance(size, int) else "not copied"
+    size = reject.size if reject.size is not None else report.get("bytes")
+    size_text = f"{size:,} bytes" if isinstance(size, int) else "not copied"
     if isinstance(report.get("rows"), int):
-        what = f"{count_text(report.get('rows', 0), 'row')} of a file"
-    elif one.size is None:
-        what += ", where it was dropped"
-    mark = ", put back" if one.retried else ""
+        size_text = f"{count_text(report.get('rows', 0), 'row')} of a file"
+    elif reject.size is None:
+        size_text += ", where it was dropped"
+    mark = ", put back" if reject.retried else ""
     summary = (f"{where}: {reason}" if where else reason)[:_SHOWN]
-    return f"{utc(one.rejected_us):%Y-%m-%d %H:%M:%S}  {printable(one.key)}  ({what}{mark})\n    {summary}"
+    return f"{utc(reject.rejected_us):%Y-%m-%d %H:%M:%S}  {printable(reject.key)}  ({size_text}{mark})\n    {summary}"
 
 
 def _position(report: Mapping[str, Any], *names: str) -> str:

@@ -54,7 +54,7 @@ def history(
             (
                 commit.version,
                 f"{commit.created_at:{_TIME}}",
-                _did(commit),
+                _operation_text(commit),
                 counts(commit),
                 *(", ".join(commit.requests) if name == "requests" else commit.message for name in more),
             )
@@ -63,12 +63,12 @@ def history(
     )
 
 
-def _did(commit: Commit) -> str:
-    """The deeds of a commit, with the operation's name where that says more."""
+def _operation_text(commit: Commit) -> str:
+    """The changes of a commit, after the operation's name where that says more."""
     if not commit.did:
         return commit.operation
-    own = len(commit.did) == 1 and commit.operation.removesuffix("_table").replace("_", " ") == commit.did[0].what
-    return commit.done if own else f"{commit.operation}: {commit.done}"
+    is_plain = len(commit.did) == 1 and commit.operation.removesuffix("_table").replace("_", " ") == commit.did[0].what
+    return commit.done if is_plain else f"{commit.operation}: {commit.done}"
 
 
 @app.command()
@@ -224,12 +224,12 @@ def restore(
         raise InputError("give --version, --at or --tag: the version to go back to")
     db = open_existing(database)
     if not yes and not tables:
-        now, then = db.at(version=db.version).manifest, snapshot_of(db, version, at, tag, settled=True).manifest
-        remaining = {entry.uuid for entry in then.tables.values()}
-        dropped = sorted(name for name, entry in now.tables.items() if entry.uuid not in remaining)
+        newest, older = db.at(version=db.version).manifest, snapshot_of(db, version, at, tag, settled=True).manifest
+        remaining = {entry.uuid for entry in older.tables.values()}
+        dropped = sorted(name for name, entry in newest.tables.items() if entry.uuid not in remaining)
         also = f", which drops {', '.join(dropped)}" if dropped else ""
         ask(
-            f"restore all tables as they were in version {then.version}{also}?",
+            f"restore all tables as they were in version {older.version}{also}?",
             as_json,
             "without the name of a table all tables are restored. ",
             ", or names of tables",
@@ -266,7 +266,7 @@ def clone(
 
 
 def _print_done(commit: Commit, as_json: bool) -> None:
-    """Prints a commit with its deeds, which name the version."""
+    """Prints a commit with its changes, which name the version."""
     if as_json or not commit.did:
         print_commit(commit, as_json)
         return

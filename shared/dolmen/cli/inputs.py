@@ -175,7 +175,7 @@ def read_keys(
     form: str | None,
     on: Sequence[str] | None,
 ) -> pa.Table | None:
-    """The keys in the columns ``on``, or else of the primary key, that --keys or --keys-file give; None for --where."""
+    """The keys that --keys or --keys-file give, in the columns ``on`` or the primary key; None for --where."""
     if sum((where is not None, bool(keys), keys_file is not None)) != 1:
         raise InputError("give exactly one of --where, --keys and --keys-file")
     if keys:

@@ -146,14 +146,14 @@ def snapshot_of(
     return snapshot
 
 
-def ask(question: str, as_json: bool, before: str = "", instead: str = "") -> None:
+def ask(question: str, as_json: bool, prefix: str = "", suffix: str = "") -> None:
     """Asks before a change. Exits if the answer is no.
 
-    Raises InputError if there is no terminal for the question, or the output is JSON: its text begins with ``before``,
-    and ends with ``instead``, what could be given beside --yes.
+    Raises InputError if there is no terminal for the question, or the output is JSON. ``prefix`` begins its text, and
+    ``suffix`` names alternatives to --yes.
     """
     if as_json or not sys.stdin.isatty():
-        raise InputError(f"{before}The question needs a terminal, so nothing was changed: give --yes{instead}")
+        raise InputError(f"{prefix}The question needs a terminal, so nothing was changed: give --yes{suffix}")
     if not typer.confirm(question, err=True):
         warn("declined: nothing was changed")
         raise typer.Exit(DECLINED)

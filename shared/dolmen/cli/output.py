@@ -248,11 +248,11 @@ def _last_rows(scan: Scan) -> pa.Table:
 
 def ends_of(rows: pa.RecordBatchReader, limit: int | None) -> Ends:
     """The first and last rows of a stream with the user's limit, in bounded memory."""
-    listed = limit if limit is not None and limit <= LISTED_ROWS else 2 * SHOWN_ROWS
+    most = limit if limit is not None and limit <= LISTED_ROWS else 2 * SHOWN_ROWS
     first, last, count = rows.schema.empty_table(), rows.schema.empty_table(), 0
     for batch in rows:
         count += batch.num_rows
-        missing = listed - len(first)
+        missing = most - len(first)
         if missing:
             first = pa.concat_tables([first, pa.Table.from_batches([batch.slice(0, missing)])]).combine_chunks()
             batch = batch.slice(missing)

@@ -118,12 +118,12 @@ def check_store(
                 "holds": result.holds,
                 "outcome": result.outcome.value.lower(),
                 "seconds": round(result.seconds, 3),
-                "found": result.found,
+                "found": result.problem,
                 "means": result.means,
             }
             for result in report.results
         ]
-        print_json({"url": report.url, "ok": report.ok, "checks": checks, "left": list(report.left)})
+        print_json({"url": report.url, "ok": report.ok, "checks": checks, "left": list(report.remaining)})
     else:
         _print(report)
     if not report.ok:
@@ -131,7 +131,7 @@ def check_store(
 
 
 def _print(report: StoreReport) -> None:
-    has_findings = any(result.found for result in report.results)
+    has_findings = any(result.problem for result in report.results)
     table = RichTable("check", "result", "seconds", *(["what that means, and what was found"] if has_findings else []))
     for result in report.results:
         table.add_row(
@@ -146,10 +146,10 @@ def _print(report: StoreReport) -> None:
         say(f"[bold red]{failed} of {checks} failed[/]: {escape(report.url)}", markup=True)
     else:
         say(f"[bold green]dolmen can be used here[/]: {checks}", markup=True)
-    if report.left:
-        say(f"[bold yellow]{count_text(len(report.left), 'object')} could not be removed[/], such as", markup=True)
-        say(report.left[0])
+    if report.remaining:
+        say(f"[bold yellow]{count_text(len(report.remaining), 'object')} could not be removed[/], such as", markup=True)
+        say(report.remaining[0])
 
 
 def _describe(result: CheckResult) -> Text:
-    return Text(f"{result.means}\n" if result.means else "", "bold").append(result.found, "not bold")
+    return Text(f"{result.means}\n" if result.means else "", "bold").append(result.problem, "not bold")

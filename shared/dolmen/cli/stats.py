@@ -46,8 +46,8 @@ def stats(
     if watch:
         watch_debts(dolmen.open(database), interval, exact=exact, as_json=as_json)
         return
-    found = open_existing(database).stats(exact=exact)
-    print_json(found.to_dict()) if as_json else print_debts(found)
+    debts = open_existing(database).stats(exact=exact)
+    print_json(debts.to_dict()) if as_json else print_debts(debts)
 
 
 def print_debts(debts: Debts) -> None:
@@ -164,7 +164,6 @@ class WatchedState:
         return {name: value - then[name] for name, value in now.items() if value != then[name]}
 
     def to_dict(self) -> dict[str, Any]:
-        """The state for JSON."""
         since = {"seconds": round(self.seconds, 3), "commits": self.commits, "changes": self.changes}
         return {"at": utc(self.at_us).isoformat(), "since": since, **self.debts.to_dict()}
 
@@ -216,7 +215,7 @@ def line_of(state: WatchedState) -> str:
         parts.append(f"{count_text(state.commits, 'commit')} ({state.commits_per_second:.2g}/s)")
     changes = state.changes
     parts += [
-        f"{named_count_text(value, _WORDS.get(name, name))}{_signed(changes.get(name))}"
+        f"{named_count_text(value, _WORDS.get(name, name))}{_change_text(changes.get(name))}"
         for name, value in _figures(debts).items()
         if value or name in changes
     ]
@@ -247,40 +246,40 @@ def _changes(changes: dict[str, int]) -> Iterator[tuple[str, str]]:
     for index, (name, change) in enumerate(changes.items()):
         style = ("red" if change > 0 else "green") if name in _DEBTS else ""
         yield ("; " if index else "") + _WORDS.get(name, name) + " ", ""
-        yield _signed(change, ""), style
+        yield _change_text(change, ""), style
 
 
 def _tables(state: WatchedState, most: int) -> Group:
     headers = ("table", "files", "rows", "unresolved deletes", "files to save")
-    listed = RichTable(*(Column(header, justify="right" if index else "left") for index, header in enumerate(headers)))
-    then = state.before.tables if state.before else {}
+    grid = RichTable(*(Column(header, justify="right" if index else "left") for index, header in enumerate(headers)))
+    before = state.before.tables if state.before else {}
 
     def rank(item: tuple[str, TableDebt]) -> tuple[bool, int, str]:
-        name, now = item
-        return now == then.get(name), -(now.tombstones + now.files_saved), name
+        name, debt = item
+        return debt == before.get(name), -(debt.tombstones + debt.files_saved), name
 
     tables = sorted(state.debts.tables.items(), key=rank)
     for name, table in tables[:most]:
-        listed.add_row(Text(name), *_cells(table, then.get(name)))
+        grid.add_row(Text(name), *_cells(table, before.get(name)))
     more = f"{count_text(len(tables) - most, 'more table')}: dolmen stats shows all"
-    return Group(listed, Text(more, style="dim")) if len(tables) > most else Group(listed)
+    return Group(grid, Text(more, style="dim")) if len(tables) > most else Group(grid)
 
 
-def _cells(now: TableDebt, then: TableDebt | None) -> Iterator[Text]:
+def _cells(debt: TableDebt, before: TableDebt | None) -> Iterator[Text]:
     for figure in ("files", "rows", "tombstones", "files_saved"):
-        value = getattr(now, figure)
-        change = value - getattr(then, figure) if then else 0
+        value = getattr(debt, figure)
+        change = value - getattr(before, figure) if before else 0
         style = ("red" if change > 0 else "green") if figure in _DEBTS else "bold"
-        yield Text.assemble(f"{value:,}", (_signed(change), style if change else ""))
+        yield Text.assemble(f"{value:,}", (_change_text(change), style if change else ""))
 
 
 def _figures(debts: Debts) -> dict[str, int]:
-    own = {"manifest_bytes": debts.manifest_bytes, "released_objects": debts.released_objects}
-    return {name: debts.total(name) for name in _FIGURES} | own
+    sizes = {"manifest_bytes": debts.manifest_bytes, "released_objects": debts.released_objects}
+    return {name: debts.total(name) for name in _FIGURES} | sizes
 
 
-def _signed(change: int | None, before: str = " ") -> str:
-    return f"{before}{change:+,}" if change else ""
+def _change_text(change: int | None, prefix: str = " ") -> str:
+    return f"{prefix}{change:+,}" if change else ""
 
 
 DEFAULT_PAGE = Path("report.html")

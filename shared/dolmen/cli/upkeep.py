@@ -156,10 +156,10 @@ def verify(
     """Check that all objects exist and are correct. Exit code 7 if something is damaged or missing."""
     if tag is not None:
         check_one(version, None, tag)
-        found = open_existing(database).tags()
-        if tag not in found:
-            raise TagNotFoundError(f"no tag {tag!r}; tags: {', '.join(found) or 'none'}")
-        version = found[tag].version  # its manifest, which may be damaged, is not read here
+        tags = open_existing(database).tags()
+        if tag not in tags:
+            raise TagNotFoundError(f"no tag {tag!r}; tags: {', '.join(tags) or 'none'}")
+        version = tags[tag].version  # its manifest, which may be damaged, is not read here
     with _bars(as_json) as progress:
         report = dolmen.verify(database, version=version, deep=deep, all_versions=all_versions, progress=progress)
     if as_json:
@@ -178,17 +178,17 @@ def verify(
 def _print_work(done: Mapping[str, Any], as_json: bool) -> None:
     """Prints the results by table."""
     if as_json:
-        print_json({name: facts_of(one) for name, one in done.items()})
+        print_json({name: facts_of(result) for name, result in done.items()})
     else:
-        print_rows(["table", "done"], ((name, _plain(facts_of(one))) for name, one in done.items()))
+        print_rows(["table", "done"], ((name, _plain(facts_of(result))) for name, result in done.items()))
 
 
-def _plan(one: Compacted) -> dict[str, Any]:
-    plan = one.plan
-    own = ("files_out", "bytes_out", "requests_saved", "deleted_bytes", "overlap")
+def _plan(result: Compacted) -> dict[str, Any]:
+    plan = result.plan
+    names = ("files_out", "bytes_out", "requests_saved", "deleted_bytes", "overlap")
     groups = [
         {"reason": group.reason, "files": len(group.inputs), "bytes": group.bytes_in}
-        | {name: getattr(group, name) for name in own}
+        | {name: getattr(group, name) for name in names}
         for group in plan.groups
     ]
     return {"files": plan.files, "bytes": plan.bytes, "groups": groups, "left": plan.left}
@@ -224,10 +224,10 @@ def _bars(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
     bars = progress_bar(SpinnerColumn(), "{task.description}", *columns, quiet=quiet)
     tasks: dict[str, TaskID] = {}
 
-    def progress(what: str, done: int, total: int) -> None:
-        if what not in tasks:
-            tasks[what] = bars.add_task(what, total=total or None)
-        bars.update(tasks[what], completed=done, total=total or None)
+    def progress(step: str, done: int, total: int) -> None:
+        if step not in tasks:
+            tasks[step] = bars.add_task(step, total=total or None)
+        bars.update(tasks[step], completed=done, total=total or None)
 
     with bars:
         yield progress

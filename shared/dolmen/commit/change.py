@@ -107,7 +107,7 @@ class NamesDependency:
     """A read of the names of tables: the commit is valid only if no table was created, dropped or renamed since.
 
     Args:
-        among: the names that were looked for; None for all. ``seen`` are those of them that there were.
+        among: the names that the transaction looked for; None for all. ``seen`` has the ones that existed.
     """
 
     seen: frozenset[str]
@@ -116,7 +116,7 @@ class NamesDependency:
 
     @property
     def name(self) -> str:
-        """The names that were looked for, for a message."""
+        """The names that the transaction looked for, for a message."""
         return "*" if self.among is None else ", ".join(sorted(self.among))
 
     def check(self, draft: Draft) -> None:
@@ -148,8 +148,8 @@ class ColumnsDependency:
             return
         now = {(field.name, field.id): field for field in draft.table(self.name, self.uuid).schema.fields}
         for column in self.schema.fields:
-            there = now.get((column.name, column.id))
-            if there is None or (there.type != column.type and is_nested(there.arrow_type)):
+            column_now = now.get((column.name, column.id))
+            if column_now is None or (column_now.type != column.type and is_nested(column_now.arrow_type)):
                 raise ColumnsMovedError(
                     f"column {column.name!r} of table {self.name!r} was dropped, renamed or replaced by version "
                     f"{draft.base.version} or one before it: repeat the call"
@@ -200,7 +200,7 @@ def _reading_properties(schema: Schema) -> list[tuple[Any, ...]]:
 
 
 class ErasedMeanwhileError(ConflictError):
-    """Rows were erased after those of a commit were compared with erasures. When it is repeated, it leaves them out."""
+    """Rows were erased after the commit's rows were compared with erasures. The repeated commit leaves them out."""
 
 
 @dataclass(frozen=True)
@@ -233,21 +233,21 @@ def find_applied(manifest: Manifest, ids: Collection[str], segments: SegmentRead
     """Finds those of ``ids`` that a version has applied. Bloom filters rule ids out without a request."""
     if not ids:
         return {}
-    known = {entry.id: entry for entry in manifest.applied if entry.id in ids}
+    found = {entry.id: entry for entry in manifest.applied if entry.id in ids}
     for segment in reversed(manifest.segments_of("applied")):
-        if missing := [id_ for id_ in ids if id_ not in known]:
-            known |= {entry.id: entry for entry in segments.applied(segment, missing)}
-    return known
+        if missing := [id_ for id_ in ids if id_ not in found]:
+            found |= {entry.id: entry for entry in segments.applied(segment, missing)}
+    return found
 
 
-def applied_by(manifest: Manifest, versions: range, segments: SegmentReader) -> dict[int, list[str]]:
+def request_ids_by_version(manifest: Manifest, versions: range, segments: SegmentReader) -> dict[int, list[str]]:
     """The request ids that some versions applied, by version. One GET for each segment that holds any of them."""
-    found: dict[int, list[str]] = {}
+    ids_by_version: dict[int, list[str]] = {}
     spilled = [s for s in manifest.segments_of("applied") if s.least < versions.stop and s.greatest >= versions.start]
     for entry in chain(chain.from_iterable(map(segments.applied, spilled)), manifest.applied):
         if entry.version in versions:
-            found.setdefault(entry.version, []).append(entry.id)
-    return found
+            ids_by_version.setdefault(entry.version, []).append(entry.id)
+    return ids_by_version
 
 
 def digest_of(request: Any) -> str:
@@ -257,7 +257,7 @@ def digest_of(request: Any) -> str:
 
 
 def is_raw_digest(digest: str, request: Any) -> bool:
-    """Whether a digest is that of a request's raw arguments. Older versions made digests of deletes so."""
+    """Whether a digest was made from a request's raw arguments, as older versions did for deletes."""
     try:
         return digest == digest_of(request)
     except (InputError, TypeError, ValueError):
@@ -345,17 +345,17 @@ class Change:
             raise ConflictError(
                 f"request {id_!r}, which excludes this one, was applied by version {found[id_].version}"
             )
-        known = [entry for id_, entry in found.items() if id_ in self.applied]
-        for entry in known:
+        repeated = [entry for id_, entry in found.items() if id_ in self.applied]
+        for entry in repeated:
             digest = self.applied[entry.id]
             if entry.digest and digest and entry.digest != digest:
                 raise AppliedIdError(
                     f"id {entry.id!r} was applied by version {entry.version} with other content, or by other columns: "
                     "use a new id for another request; the same one is applied"
                 )
-        return {entry.id: entry.version for entry in known}
+        return {entry.id: entry.version for entry in repeated}
 
-    def without(self, ids: set[str]) -> Change:
+    def without_requests(self, ids: set[str]) -> Change:
         """The same change without the requests ``ids`` and their statements.
 
         Raises ConflictError if a delete by position or a dependency is based on rows as these requests left them, or if
@@ -364,7 +364,7 @@ class Change:
         if not ids:
             return self
         changed = set[str]()  # uuids of tables changed by a removed request; names may change in between
-        left = list[Statement]()
+        remaining = list[Statement]()
         for statement in self.statements:
             if _belongs_to(statement, ids):
                 changed.add(statement.uuid)
@@ -373,14 +373,14 @@ class Change:
                 raise ConflictError(
                     f"table {statement.name!r}: rows were looked up after a request applied meanwhile: repeat"
                 )
-            left.append(statement)
-        for dependency in self.dependencies if left else ():  # when nothing is left to commit, none can fail
+            remaining.append(statement)
+        for dependency in self.dependencies if remaining else ():  # when nothing is left to commit, none can fail
             if dependency.uuid in changed:
                 raise ConflictError(
                     f"table {dependency.name!r} was read beside a request that was applied meanwhile: repeat"
                 )
         applied = {id_: digest for id_, digest in self.applied.items() if id_ not in ids}
-        return replace(self, statements=tuple(left), applied=applied)
+        return replace(self, statements=tuple(remaining), applied=applied)
 
     @property
     def is_prepared(self) -> bool:
@@ -388,7 +388,7 @@ class Change:
         return any(is_prepared(statement) for statement in self.statements)
 
     def with_first_upload(self, now_us: int) -> Change:
-        """The same change with the time of its first upload, which is now; unchanged if there was an upload before."""
+        """The same change, with ``now_us`` as the time of its first upload; unchanged if it had one before."""
         return self if self.first_upload_us is not None else replace(self, first_upload_us=now_us)
 
     def prepare(self, draft: Draft, uploads: PendingUploads) -> Change:
@@ -433,7 +433,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Effects:
-    """The effects of one change on a version, without those of others; ``commit_ts`` is that of its last statement."""
+    """The effects of one change on a version; ``commit_ts`` is the timestamp of its last statement."""
 
     commit_ts: int
     counts: Counts
@@ -453,7 +453,7 @@ def make_version(
     first_ts = max(base.commit_ts, now_us) + 1
     for change in changes:
         if effects:
-            draft = draft.following(effects[-1].commit_ts, effects[-1].applied)
+            draft = draft.next_draft(effects[-1].commit_ts, effects[-1].applied)
         effects.append(change.apply(draft, first_ts))
         first_ts = effects[-1].commit_ts + 1
     if changes[0].upkeep and not draft.has_changes:

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from dolmen.entries.segments.erasures_in_force import least_held
+from dolmen.entries.segments.erasures_in_force import least_erasure
 from dolmen.entries.segments.segment_reader import SegmentReader, listed_erasures
-from dolmen.errors import ConflictError, VersionExpiredError
+from dolmen.errors import ConflictError
 from dolmen.format.layout import FORMAT_VERSION, Cursor, Tag
 from dolmen.format.manifest import (
     HISTORY_LENGTH,
@@ -24,6 +24,7 @@ from dolmen.format.manifest import (
     Segment,
     TableEffect,
     TableEntry,
+    references,
 )
 
 CARRIED = {
@@ -50,7 +51,7 @@ class DatabaseStatement:
 class Draft:
     """Collects the effects of statements on ``base``; ``finish`` makes the next manifest.
 
-    ``committed`` is the last version; ``base`` adds the effects of other changes of the same version (``following``).
+    ``committed`` is the last version; ``base`` adds the effects of other changes of the same version (``next_draft``).
     """
 
     tables: dict[str, TableEntry]
@@ -88,15 +89,15 @@ class Draft:
         other._manifests = set(self._manifests)
         return other
 
-    def following(self, commit_ts: int, applied: tuple[AppliedId, ...]) -> Draft:
-        """A draft of the same version for the next change, whose base has the effects so far, as if committed."""
+    def next_draft(self, commit_ts: int, applied: tuple[AppliedId, ...]) -> Draft:
+        """The draft for the next change of the same version. Its base has the effects so far, as if committed."""
         other = self.copy()
         other.counts = Counts()
         other.base = msgspec.structs.replace(
             self.base,
             commit_ts=commit_ts,
             applied=(*self.base.applied, *applied),
-            **{**self._carried(), "tables": dict(self.tables)},
+            **{**self._members(), "tables": dict(self.tables)},
         )
         return other
 
@@ -110,10 +111,10 @@ class Draft:
             bool(self.revoked or self._objects or self._trees)
             or self.tables.keys() != self.base.tables.keys()
             or any(entry is not self.base.tables[name] for name, entry in self.tables.items())
-            or any(value != getattr(self.base, name) for name, value in self._carried().items() if name != "tables")
+            or any(value != getattr(self.base, name) for name, value in self._members().items() if name != "tables")
         )
 
-    def _carried(self) -> dict[str, Any]:
+    def _members(self) -> dict[str, Any]:
         return {member: getattr(self, attribute) for member, attribute in CARRIED.items()}
 
     def table(self, name: str, uuid: str) -> TableEntry:
@@ -160,7 +161,7 @@ class Draft:
     def release_all_of(self, entry: TableEntry) -> None:
         """Releases everything that a table reaches; objects that only segments name go with their segments."""
         segments = {segment.object: _without_values(segment) for segment in entry.segments}
-        self._objects |= entry.objects() - segments.keys()
+        self._objects |= set(references(entry)) - segments.keys()
         self._trees |= segments
 
     def put_tag(self, name: str, tag: Tag | None) -> None:
@@ -177,11 +178,6 @@ class Draft:
         """The erasures of later timestamps, oldest first, including those of this commit."""
         spilled = [segment for segment in self.own_segments if segment.kind == "erasures"]
         return listed_erasures(spilled, self.erasures, self.segments, ts)
-
-    def check_kept(self, version: int) -> None:
-        """Raises VersionExpiredError if objects of a version may be deleted when this draft lands."""
-        if not self.base.is_kept(version):
-            raise VersionExpiredError(f"version {version} has expired: the oldest kept is {self.base.horizon}")
 
     def finish(
         self,
@@ -224,18 +220,18 @@ class Draft:
             "horizon_at": created_at if self.horizon != base.horizon else base.horizon_at,
             "revoked_intents": self._revoked_intents(created_at),
         }
-        members = {**self._carried(), **made, "released": released, "rewritten": self._still_rewritten()}
+        members = {**self._members(), **made, "released": released, "rewritten": self._still_rewritten()}
         assert members.keys() == MEMBERS, f"in CARRIED or made here: {sorted(members.keys() ^ MEMBERS)}"
         return Manifest(**members)
 
     def _still_rewritten(self) -> tuple[RewrittenErasures, ...]:
-        """The notes on erasures whose rows no file holds, without those that a restored or cloned table refutes."""
+        """The entries of ``rewritten`` that still hold: a restored or cloned table may bring erased rows back."""
         if not self.rewritten:
             return ()
-        known = {(entry.uuid, entry.epoch) for entry in self.committed.tables.values()}
-        brought = [entry for entry in self.tables.values() if (entry.uuid, entry.epoch) not in known]
-        held = least_held(brought, self.segments) if brought else 0
-        return tuple(each for each in self.rewritten if not held or each.through < held)
+        committed = {(entry.uuid, entry.epoch) for entry in self.committed.tables.values()}
+        new_entries = [entry for entry in self.tables.values() if (entry.uuid, entry.epoch) not in committed]
+        least_ts = least_erasure(new_entries, self.segments) if new_entries else 0
+        return tuple(each for each in self.rewritten if not least_ts or each.through < least_ts)
 
     def _history(self) -> tuple[HistoryEntry, ...]:
         base = self.committed
@@ -247,13 +243,13 @@ class Draft:
         return (*(entry for entry in history[:recent] if entry.version >= self.horizon), *history[recent:])
 
     def _revoked_intents(self, created_at: int) -> dict[str, int]:
-        """The revoked txids. One that was revoked before the fence's time is dropped: the fence stops its writer."""
+        """The revoked txids, without those revoked before the fence's time: the fence stops their writers."""
         if not self.revoked and self.orphan_cutoff == self.committed.orphan_cutoff:
             return self.committed.revoked_intents
-        known = {txid: at for txid, at in self.committed.revoked_intents.items() if at >= self.orphan_cutoff}
-        return {**dict.fromkeys(self.revoked, created_at), **known}
+        still_revoked = {txid: at for txid, at in self.committed.revoked_intents.items() if at >= self.orphan_cutoff}
+        return {**dict.fromkeys(self.revoked, created_at), **still_revoked}
 
 
 def _without_values(segment: Segment) -> Segment:
-    """A segment's reference for the work list: bounds are values of rows, which may have to leave the disk."""
+    """A segment's reference for the work list, without its bounds: they are values of rows, which may be erased."""
     return msgspec.structs.replace(segment, stats={}) if segment.stats else segment

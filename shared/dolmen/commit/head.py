@@ -18,7 +18,7 @@ import msgspec
 from dolmen.base.runtime import POINTER_READ, Instant, Runtime, Signal, attempts, shared_runtime
 from dolmen.base.units import DAY_US, SECOND_US
 from dolmen.entries.segments.segment_reader import SegmentReader
-from dolmen.errors import ClockError, CorruptionError, ObjectNotFoundError, VersionExpiredError
+from dolmen.errors import ClockError, CorruptionError, ObjectNotFoundError
 from dolmen.format.layout import POINTER, Pointer, Turn, manifest_key
 from dolmen.format.manifest import EMPTY, HistoryEntry, Manifest
 from dolmen.store import open_store, portable_url
@@ -94,7 +94,7 @@ STAMP_SECONDS = 240.0
 signature for 15 minutes, so no version can land more than 20 minutes after its date (docs/protocol.md)."""
 
 _CLOCKS_DISAGREE_SECONDS = 5.0
-"""The most by which responses of one server may disagree, beside whole seconds."""
+"""How far responses of one server may disagree, beyond whole seconds."""
 
 _BEHIND_FIRST = manifest_key(1, "").removesuffix("-.json") + "~"
 """Sorts after all manifests of version 1, which attempts at the first commit may leave behind."""
@@ -131,7 +131,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """The time that a version is dated with, by the server's clock and (``made``) by those of this machine."""
+    """The date of a version by the server's clock, and (``made``) by this machine's clocks."""
 
     time_us: int
     made: Instant
@@ -153,14 +153,14 @@ class Head:
         self._seen_at = float("-inf")
         self._is_new = False
 
-    def known(self) -> Base:
-        """The newest version seen so far; looks for it if none was seen. Raises as ``refresh`` does."""
+    def newest(self) -> Base:
+        """The newest version seen so far; reads it if none was seen. Raises as ``refresh`` does."""
         return self.cached or self.refresh()
 
     @property
     def manifest_bytes(self) -> int:
         """Size of the newest manifest seen so far, which every commit uploads; 0 before the first commit."""
-        manifest = self.known().manifest
+        manifest = self.newest().manifest
         return len(manifest.encode()) if manifest.version else 0
 
     def refresh(self) -> Base:
@@ -190,25 +190,25 @@ class Head:
 
     def look(self) -> Look | None:
         """Reads the pointer alone: 1 GET. None if there is none. Raises what ``refresh`` raises."""
-        known = self.cached
+        seen = self.cached
         try:
-            found = self.store.get(POINTER)
+            response = self.store.get(POINTER)
         except ObjectNotFoundError:
-            if known and known.etag is not None:
+            if seen and seen.etag is not None:
                 raise CorruptionError(POINTER, "the pointer is gone") from None
             return None
-        pointer = Pointer.decode(found.body, POINTER)
-        _check_forward(known, pointer)
-        return Look(pointer, found.etag, self.store.clock.now_us, self.runtime.monotonic())
+        pointer = Pointer.decode(response.body, POINTER)
+        _check_forward(seen, pointer)
+        return Look(pointer, response.etag, self.store.clock.now_us, self.runtime.monotonic())
 
     def follow(self, look: Look) -> Base:
         """Reads the manifest that the pointer names, unless it is known: at most 1 GET.
 
         Raises ObjectNotFoundError if it is missing. Look again: the version may have expired in the meantime.
         """
-        known, named = self.cached, look.pointer
-        if known and known.manifest.commit_id == named.commit_id:
-            base = replace(known, etag=look.etag, date_us=look.date_us, turn=look.turn)
+        seen, named = self.cached, look.pointer
+        if seen and seen.manifest.commit_id == named.commit_id:
+            base = replace(seen, etag=look.etag, date_us=look.date_us, turn=look.turn)
             return self._remember(base, look.at)
         manifest = self.read_manifest(named.manifest)
         if manifest.commit_id != named.commit_id:
@@ -218,7 +218,7 @@ class Head:
         return self._remember(Base(manifest, look.etag, look.date_us, look.turn), look.at)
 
     def take_turn(self, look: Look, turn: Turn) -> Look | None:
-        """Names a turn in the pointer: 1 PUT. Returns the pointer with it, None if it is not known to be there."""
+        """Puts a turn into the pointer: 1 PUT. Returns the new pointer; None if the PUT may have failed."""
         pointer = msgspec.structs.replace(look.pointer, turn=turn)
         outcome = self.store.put(POINTER, pointer.encode(), if_match=look.etag)
         return replace(look, pointer=pointer, etag=outcome.etag) if isinstance(outcome, Stored) else None
@@ -251,8 +251,7 @@ class Head:
         newest = self.refresh().manifest
         end = version if last is None else min(last, newest.horizon)
         for each in range(version, end + 1):
-            if not newest.is_kept(each):
-                raise VersionExpiredError(f"version {each} has expired: the oldest kept is {newest.horizon}")
+            newest.check_kept(each)
 
     def _remember(self, base: Base, at: float) -> Base:
         if self.cached is None or base.manifest.version >= self.cached.manifest.version:  # else a thread was faster
@@ -262,6 +261,14 @@ class Head:
     def read_manifest(self, key: str) -> Manifest:
         """Reads a manifest. Raises ObjectNotFoundError, CorruptionError, UnsupportedFormatError."""
         return Manifest.decode(self.store.get(key).body, key)
+
+    def read_kept(self, key: str, version: int) -> Manifest:
+        """Reads the manifest of a version that was kept. Raises VersionExpiredError if it has expired since."""
+        try:
+            return self.read_manifest(key)
+        except ObjectNotFoundError:
+            self.check_kept(version)
+            raise CorruptionError(key, "the manifest is missing") from None
 
     def advance(self, base: Base) -> None:
         """Records a version that this process committed itself."""
@@ -315,16 +322,16 @@ def commit_of(head: Head, newest: Manifest, version: int) -> HistoryEntry | None
     return next((entry for entry in entries if entry.version == version), None)
 
 
-def _check_forward(known: Base | None, named: Pointer) -> None:
+def _check_forward(seen: Base | None, named: Pointer) -> None:
     """Raises CorruptionError if the pointer moved back, which only happens if somebody replaced it."""
-    if known is None or known.manifest.version < named.version:
+    if seen is None or seen.manifest.version < named.version:
         return
-    there = known.manifest
-    if (there.version, there.commit_id) != (named.version, named.commit_id):
+    manifest = seen.manifest
+    if (manifest.version, manifest.commit_id) != (named.version, named.commit_id):
         raise CorruptionError(
             POINTER,
-            f"it names version {named.version}, commit {named.commit_id}, though version {there.version}, "
-            f"{there.commit_id}, was committed; if an older copy was put back on purpose, open the database again",
+            f"it names version {named.version}, commit {named.commit_id}, though version {manifest.version}, "
+            f"{manifest.commit_id}, was committed; if an older copy was put back on purpose, open the database again",
         )
 
 

@@ -2,7 +2,7 @@
 
 A process that has just committed knows the newest version without a request. Others must read it first, so they would
 always lose against a writer that commits continuously. A writer that has lost twice therefore takes a turn: it replaces
-the pointer by one that names the same version, and a turn. That makes no version, but running attempts fail, because
+the pointer by one that names the same version and its turn. That makes no version, but running attempts fail, because
 the ETag that they depend on has changed. A process that reads the turn waits until the version changes, or as long as
 the turn says. Only fairness depends on this: a commit is a compare-and-swap, whichever writer has the turn.
 """
@@ -157,7 +157,7 @@ class _AdaptedChange:
         return not self.found or bool(self.change.applied or self.change.statements)
 
 
-def _first_together(waiting: list[Member], most: int) -> list[Member]:
+def _choose_group(waiting: list[Member], most: int) -> list[Member]:
     """The first changes that can become one version together, at most ``most``.
 
     Background work goes alone, because it makes no version if it has nothing to do. A message must not become too long.
@@ -194,12 +194,12 @@ class Leader:
         self._head, self._runtime, self._queue, self._own = head, head.runtime, head.queue, own
         self._root_budget = RootBudget(head.runtime, head.segments)
         self._most, self._unstamped = MOST_CHANGES, 0
-        self._base_covers = 0  # changes up to this number were queued before the base was read: their errors are final
+        self._base_covers = 0  # number of the last change that was queued before the base was read
         self._attempted: list[Member] = []
         self._sent = ""  # the commit id of a pointer that may have landed
 
     def lead(self) -> None:
-        """Makes attempts until its own change has an outcome. An error of the store is that of all changes involved."""
+        """Makes attempts until its own change has an outcome. All changes involved get an error of the store."""
         try:
             self._begin()
             while self._own.outcome is None:
@@ -288,7 +288,7 @@ class Leader:
                 head.advance(Base(manifest, etag))
                 self._finish(group, manifest, effects)
                 return
-            # Lost. The next base is the newest version for changes that are queued by now: then their errors are final.
+            # Another commit came first. The next base is read after the changes queued by now: their errors are final.
             self._attempted = []
             queued = self._queue.last_number
             self._base = await_turn(head, self._own.tries, self._runtime.monotonic() - began)
@@ -306,7 +306,7 @@ class Leader:
         """
         base, segments = self._base.manifest, self._head.segments
         members, draft, adapted = (
-            _first_together(self._queue.all(), self._most),
+            _choose_group(self._queue.all(), self._most),
             Draft(base, segments),
             list[_AdaptedChange](),
         )
@@ -314,7 +314,7 @@ class Leader:
             try:
                 # Requests that are applied already leave the change before anything is compared with the base.
                 found = member.change.already_applied(draft.base, segments)
-                change = member.change.without(set(found))
+                change = member.change.without_requests(set(found))
                 each = _AdaptedChange(member, change, member.already | found)
                 if each.has_work:
                     if change.is_prepared:  # it may read rows of the changes before it: their files must be stored
@@ -322,19 +322,19 @@ class Leader:
                             if other.has_work and other.member.uploads.files:
                                 self._record_upload(other)
                                 other.member.uploads.upload_files()
-                    member.uploads.beside = [other.member.uploads for other in adapted]
+                    member.uploads.earlier = [other.member.uploads for other in adapted]
                     each.change = change = change.prepare(draft, member.uploads)
                     if len(members) > 1:  # applied to a copy: an error must leave no trace in the draft of the others
                         tried = draft.copy()
                         effects = change.apply(tried, draft.base.commit_ts + 1)
-                        draft = tried.following(effects.commit_ts, effects.applied)
+                        draft = tried.next_draft(effects.commit_ts, effects.applied)
             except Error as error:
                 if adapted:  # perhaps an error because of these: it waits for the next version
                     continue
                 if self._is_final(member, error):
                     self._queue.end(member, error)
                 return []
-            # If this version does not land, the requests that it applies are not applied. Those of the base are.
+            # Only requests that the base has applied are certain: this version may not land.
             if all(version <= base.version for version in found.values()):
                 member.already, member.change = each.found, change  # true whatever becomes of this attempt
                 if not each.has_work:
@@ -376,12 +376,12 @@ class Leader:
 
 
 def _swing(head: Head, base: Base, manifest: Manifest, stamp: Stamp) -> str | None:
-    """Puts the pointer. Returns its new ETag, None if another commit certainly came first.
+    """Puts the pointer. Returns its new ETag, or None if another commit or a turn certainly came first.
 
-    The ETag is "" if the commit landed and the pointer has moved on since.
+    The ETag is "" if the commit landed, and the pointer was replaced again since.
     """
     pointer = Pointer(manifest.version, manifest.key, manifest.commit_id).encode()
-    unknown, refusal = "", "the store answers that it changed, and shows that it did not"
+    unknown, refusal = "", "the store reports that the pointer changed, but still shows the old one"
     for attempt in attempts(head.runtime, POINTER_PUT):
         if attempt.number and not head.may_send(stamp):
             break
@@ -422,8 +422,8 @@ _TRIPS = 4
 """Round trips of a lost attempt, with its readback."""
 
 _PATIENCE = 6
-"""Round trips between the first looks of a process that waits. After n versions it looks n + 1 times as often, so that
-it mostly comes first to the turn of the next one."""
+"""Round trips between the first reads of a waiting process. After n versions it reads n + 1 times as often, so it
+mostly takes the next turn before others."""
 
 
 def turn_seconds(turn: Turn) -> float:

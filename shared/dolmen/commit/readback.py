@@ -31,9 +31,9 @@ def read_back(head: Head, base: Base, commit_id: str) -> Readback:
             return Readback.UNMOVED
         if newest.manifest.version == base.manifest.version:
             return Readback.TURN  # the ETag that the attempt depends on will never come back
-        found = commit_of(head, newest.manifest, base.manifest.version + 1)
+        successor = commit_of(head, newest.manifest, base.manifest.version + 1)
     except Error:
         return Readback.UNKNOWN
-    if found is None:
+    if successor is None:
         return Readback.UNKNOWN
-    return Readback.OURS if found.commit_id == commit_id else Readback.THEIRS
+    return Readback.OURS if successor.commit_id == commit_id else Readback.THEIRS

@@ -41,12 +41,12 @@ PUT_BYTES = 448 * KIB
 segment is worth, so that both together cost at most twice the least possible, whatever the size of the entries. Only if
 the database has no budget of its own."""
 
-MOST_JOINED, MOST_JOINED_BYTES = 512, 64 * KIB
+MOST_MERGED, MOST_MERGED_BYTES = 512, 64 * KIB
 """A spill takes in the segment before it as long as both have no more entries, and that segment no more bytes. So
 segments do not become many though spills are small, and an entry is written some ten times before it stays. Only if
 the database has no budget of its own."""
 
-_JOINED: frozenset[SegmentKind] = frozenset({"files", "tombstones", "applied", "released", "history"})
+_MERGED: frozenset[SegmentKind] = frozenset({"files", "tombstones", "applied", "released", "history"})
 _TABLE_TAILS: tuple[SegmentKind, ...] = ("files", "tombstones", "overlays", "removed")
 _TIMES: dict[SegmentKind, Callable[[Any], int]] = {
     "files": lambda entry: entry.applied_through,
@@ -74,7 +74,7 @@ class Tail:
         return len(msgspec.json.encode(self.entries))
 
     def spent_bytes(self, manifest: Manifest, times: Sequence[int]) -> int:
-        """The bytes that were uploaded for them with the versions before this one, by their average size.
+        """The bytes that earlier versions have uploaded for the entries, by their average size.
 
         Idle tables, removed uuids and erasures count as 0: they leave only a manifest that exceeds its budget.
         ``times`` are the timestamps of the commits in the manifest's history, ascending.
@@ -93,7 +93,7 @@ class Tail:
 
 
 def _tails(base: Manifest, manifest: Manifest, newest: int) -> Iterator[Tail]:
-    """The parts of the manifest that may move into a segment, but for idle tables: entries that its base has too.
+    """The tails that may move into a segment, except idle tables: entries that the base has too.
 
     The ``newest`` earlier commits stay.
     """
@@ -102,7 +102,7 @@ def _tails(base: Manifest, manifest: Manifest, newest: int) -> Iterator[Tail]:
     yield Tail("applied", None, "", _common_front(base.applied, manifest.applied))
     yield Tail("released", None, "", _common_front(base.released, manifest.released))
     yield Tail("erasures", None, "", _common_front(base.erasures, manifest.erasures))
-    for name, entry, before in _unmoved(base, manifest):
+    for name, entry, before in _tables_in_both(base, manifest):
         for kind in _TABLE_TAILS:
             shared = _common_front(getattr(before, kind), getattr(entry, kind))
             yield Tail(kind, name, entry.uuid, shared, entry.schema)
@@ -115,8 +115,8 @@ def _new_files(base: Manifest, manifest: Manifest, least_bytes: int) -> Iterator
         if entry is before or entry.section:
             continue
         is_same = before is not None and before.uuid == entry.uuid
-        known = len(_common_front(before.files, entry.files)) if before is not None and is_same else 0
-        if len(msgspec.json.encode(entry.files[known:])) >= least_bytes:
+        earlier = len(_common_front(before.files, entry.files)) if before is not None and is_same else 0
+        if len(msgspec.json.encode(entry.files[earlier:])) >= least_bytes:
             yield Tail("files", name, entry.uuid, entry.files, entry.schema)
 
 
@@ -125,14 +125,14 @@ def _idle_tables(base: Manifest, manifest: Manifest) -> Tail:
     active = manifest.history[-HISTORY_LENGTH].commit_ts if len(manifest.history) >= HISTORY_LENGTH else 0
     idle = [
         entry
-        for _, entry, before in _unmoved(base, manifest)
+        for _, entry, before in _tables_in_both(base, manifest)
         if (entry is before or entry == before) and _last_change(entry) < active
     ]
     return Tail("table", None, "", idle)
 
 
-def _unmoved(base: Manifest, manifest: Manifest) -> Iterator[tuple[str, TableEntry, TableEntry]]:
-    """The tables with whole entries that the base has under the same names: their names, and both entries."""
+def _tables_in_both(base: Manifest, manifest: Manifest) -> Iterator[tuple[str, TableEntry, TableEntry]]:
+    """Yields tables that both have under one name, with whole entries: the name, the entry, and the base's."""
     for name, entry in manifest.tables.items():
         before = base.tables.get(name)
         if before is not None and before.uuid == entry.uuid and not entry.section:
@@ -140,7 +140,7 @@ def _unmoved(base: Manifest, manifest: Manifest) -> Iterator[tuple[str, TableEnt
 
 
 def _common_front(old: Entries, new: Entries) -> Entries:
-    """The entries that both begin with. Tails grow at their end."""
+    """The entries that both have in common from the first on. Tails grow at their end."""
     count = 0
     for one, other in zip(old, new, strict=False):
         if one is not other and one != other:
@@ -159,12 +159,12 @@ def _last_change(entry: TableEntry) -> int:
 
 @dataclass(frozen=True)
 class Spill:
-    """A segment, and the tail that it replaces; ``joined`` is a segment that it replaces as well, with its entries."""
+    """A segment, and the tail that it replaces; ``merged`` is an older segment whose entries it has as well."""
 
     tail: Tail
     segment: Segment
     body: bytes
-    joined: Segment | None = None
+    merged: Segment | None = None
 
     def apply(self, manifest: Manifest) -> Manifest | None:
         """The manifest with the segment in place of the entries; None unless all of them are inline and equal."""
@@ -172,25 +172,25 @@ class Spill:
         if tail.kind == "table":
             return self._replace_idle_tables(manifest)
         if tail.table is None:
-            changed = self._moved(manifest)
+            changed = self._replace_entries(manifest)
         else:
             entry = manifest.tables.get(tail.table)
-            moved = self._moved(entry) if entry is not None and entry.uuid == tail.uuid else None
-            tables = {**manifest.tables, tail.table: moved} if moved is not None else None
+            replaced = self._replace_entries(entry) if entry is not None and entry.uuid == tail.uuid else None
+            tables = {**manifest.tables, tail.table: replaced} if replaced is not None else None
             changed = msgspec.structs.replace(manifest, tables=tables) if tables is not None else None
-        return changed if changed is None or self.joined is None else _release(changed, self.joined.object)
+        return changed if changed is None or self.merged is None else _release(changed, self.merged.object)
 
-    def _moved(self, owner: Owner) -> Owner | None:
-        """A table or the database with the segment in place of the entries, and of the segment that it has joined."""
+    def _replace_entries(self, owner: Owner) -> Owner | None:
+        """The table or database with the segment in place of the entries, and of the segment that it has merged."""
         kind, count = self.tail.kind, len(self.tail.entries)
         entries: tuple[Any, ...] = getattr(owner, kind)
         if entries[:count] != tuple(self.tail.entries):
             return None
         segments: tuple[Segment, ...] = owner.segments
-        if self.joined is not None:
-            if self.joined != _last(owner, kind):
+        if self.merged is not None:
+            if self.merged != _last(owner, kind):
                 return None
-            segments = tuple(segment for segment in segments if segment != self.joined)
+            segments = tuple(segment for segment in segments if segment != self.merged)
         return msgspec.structs.replace(owner, **{kind: entries[count:]}, segments=(*segments, self.segment))
 
     def _replace_idle_tables(self, manifest: Manifest) -> Manifest | None:
@@ -216,18 +216,18 @@ class Spill:
         return msgspec.structs.replace(manifest, tables={**manifest.tables, **references})
 
 
-def _spill(base: Manifest, tail: Tail, key: str, reader: SegmentReader, joinable: Segment | None) -> Spill:
+def _spill(base: Manifest, tail: Tail, key: str, reader: SegmentReader, mergeable: Segment | None) -> Spill:
     """Moves a tail into a segment, together with the entries of the segment before it if there is a joinable one."""
-    entries, joined = tail.entries, None
-    if joinable is not None:
+    entries, merged = tail.entries, None
+    if mergeable is not None:
         with suppress(Error):  # it stays as it is: a commit need not read it, and its readers will raise the error
-            entries, joined = [*_entries(reader, joinable, tail), *entries], joinable
+            entries, merged = [*_entries(reader, mergeable, tail), *entries], mergeable
     segment, body = encode_checked(tail.kind, entries, key, tail.schema)
     if tail.kind == "history":
         segment = msgspec.structs.replace(segment, created_at=entries[-1].created_at)
     elif tail.kind == "applied":
         segment = msgspec.structs.replace(segment, created_at=base.created_at)
-    return Spill(tail, segment, body, joined)
+    return Spill(tail, segment, body, merged)
 
 
 class RootBudget:
@@ -261,9 +261,9 @@ class RootBudget:
         # Then reuse: the segment of a lost attempt serves if its entries are still inline and equal.
         reduced = self._spill.apply(manifest) if self._spill else None
         if reduced is None:  # otherwise a new segment, which is uploaded with the manifest
-            joinable = _joinable(base, manifest, tail) if may_move_early else None
+            mergeable = _mergeable_segment(base, manifest, tail) if may_move_early else None
             key = segment_key(tail.kind, self._runtime.uuid())
-            self._spill, self._uploaded_us = _spill(base, tail, key, self._segments, joinable), None
+            self._spill, self._uploaded_us = _spill(base, tail, key, self._segments, mergeable), None
             reduced = self._spill.apply(manifest)
         return reduced or manifest
 
@@ -274,26 +274,26 @@ def _tail_to_move(base: Manifest, manifest: Manifest, may_move_early: bool) -> T
     # Above the budget size alone decides, and the commit's own files may move as well.
     if len(manifest.encode()) > budget:
         own = _new_files(base, manifest, budget)
-        found = [*_tails(base, manifest, HISTORY_LENGTH), _idle_tables(base, manifest), *own]
-        size, largest = max(((tail.size_bytes, tail) for tail in found), key=lambda item: item[0])
+        tails = [*_tails(base, manifest, HISTORY_LENGTH), _idle_tables(base, manifest), *own]
+        size, largest = max(((tail.size_bytes, tail) for tail in tails), key=lambda item: item[0])
         return largest if size >= budget // LEAST_PART else None
     if not may_move_early:
         return None
     # Within the budget a tail moves once its repeated upload has cost as much as the PUT of a segment.
-    times, found = [entry.commit_ts for entry in manifest.history], [*_tails(base, manifest, SHORT_HISTORY)]
-    spent, most_expensive = max(((tail.spent_bytes(manifest, times), tail) for tail in found), key=lambda item: item[0])
+    times, tails = [entry.commit_ts for entry in manifest.history], [*_tails(base, manifest, SHORT_HISTORY)]
+    spent, most_expensive = max(((tail.spent_bytes(manifest, times), tail) for tail in tails), key=lambda item: item[0])
     return most_expensive if spent >= PUT_BYTES else None
 
 
-def _joinable(base: Manifest, manifest: Manifest, tail: Tail) -> Segment | None:
+def _mergeable_segment(base: Manifest, manifest: Manifest, tail: Tail) -> Segment | None:
     """The segment before a tail, if a spill may take it in: it is small, and background work has not changed it."""
-    if tail.kind not in _JOINED or (tail.table is not None and tail.table not in base.tables):
+    if tail.kind not in _MERGED or (tail.table is not None and tail.table not in base.tables):
         return None
     was, now = (each if tail.table is None else each.tables[tail.table] for each in (base, manifest))
     last = _last(now, tail.kind)
     if last is None or last != _last(was, tail.kind) or last.resolved_through or last.erasing:
         return None
-    fits = last.count + len(tail.entries) <= MOST_JOINED and last.size <= MOST_JOINED_BYTES
+    fits = last.count + len(tail.entries) <= MOST_MERGED and last.size <= MOST_MERGED_BYTES
     return last if fits else None
 
 
@@ -302,14 +302,14 @@ def _last(owner: Manifest | TableEntry, kind: SegmentKind) -> Segment | None:
 
 
 def _entries(reader: SegmentReader, segment: Segment, tail: Tail) -> list[Any]:
-    """The entries of a segment as it has them, with bounds in the form of the columns' present types."""
+    """The entries of a segment, with bounds in the form of the columns' present types."""
     if segment.kind == "files":
         return [*chain.from_iterable(reader.files(segment).entries(types=tail.schema.widened_types))]
     return list(getattr(reader, segment.kind)(segment))
 
 
 def _release(manifest: Manifest, key: str) -> Manifest:
-    """The manifest with an object more among those that its own commit has released."""
+    """The manifest with one more object that its own commit has released."""
     *earlier, last = manifest.released or (Released(0),)
     if last.version != manifest.version:
         earlier, last = [*manifest.released], Released(manifest.version)

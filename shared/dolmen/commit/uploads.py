@@ -35,7 +35,7 @@ from dolmen.format.layout import FORMAT_VERSION, check_format_version, prepare, 
 from dolmen.format.manifest import PREDICATE_EXPRESSIONS, Segment
 from dolmen.format.schema import Schema
 from dolmen.format.types import to_array
-from dolmen.predicate.ast import Predicate, as_keys, columns, to_builtins, to_json, uses_calls
+from dolmen.predicate.ast import Predicate, columns, listed_tuples, to_builtins, to_json, uses_calls
 from dolmen.predicate.evaluate import check_evaluates
 from dolmen.store.base import Buffer, ObjectStore, StreamedOutput, create
 
@@ -53,7 +53,7 @@ class BufferedFiles:
         """The buffered bodies, by key."""
 
     def allow(self) -> None:
-        """Lets small files wait. Only for a commit that reads nothing of what it has written; otherwise none waits."""
+        """Lets small files wait. Only for a commit that does not read what it has written; in others no file waits."""
         self._most_bytes = MOST_BUFFERED_BYTES
 
     def __bool__(self) -> bool:
@@ -116,7 +116,7 @@ class PendingUploads:
         self._open: dict[str, TombstoneObject] = {}
         self._uploaded: dict[str, bytes] = {}
         self.files = BufferedFiles(store)
-        self.beside: Sequence[PendingUploads] = ()
+        self.earlier: Sequence[PendingUploads] = ()
         """The uploads of earlier changes of the same version, which may still wait."""
 
     def tombstone_object(self, table: str, uuid: str) -> TombstoneObject:
@@ -133,11 +133,11 @@ class PendingUploads:
 
     def read(self, key: str, offset: int, length: int) -> bytes | None:
         """Reads a range of an object that this commit made, for a transaction that reads; None for other objects."""
-        found = (body for uploads in (self, *self.beside) if (body := uploads._own(key)) is not None)
+        found = (body for uploads in (self, *self.earlier) if (body := uploads._own_body(key)) is not None)
         body = next(found, None)
         return None if body is None else body[offset : offset + length]
 
-    def _own(self, key: str) -> bytes | None:
+    def _own_body(self, key: str) -> bytes | None:
         if (body := self._uploaded.get(key)) is not None:
             return body
         return next((target.encode() for target in self._open.values() if target.key == key), None)
@@ -231,7 +231,7 @@ def record_keys(target: Target, keys: Keys) -> KeysTombstone | None:
 
 def keys_in(predicate: Predicate, schema: Schema) -> Keys | None:
     """The keys in a predicate that only lists keys; None for other predicates."""
-    tuples = as_keys(predicate)
+    tuples = listed_tuples(predicate)
     if tuples is None:
         return None
     ids, values = tuples

@@ -10,7 +10,6 @@ from dolmen.commit.head import Base, Head, commit_of
 from dolmen.errors import (
     CorruptionError,
     DatabaseNotFoundError,
-    ObjectNotFoundError,
     TagNotFoundError,
     UnsettledTimestampError,
     VersionExpiredError,
@@ -59,10 +58,9 @@ def manifest_at_version(head: Head, newest: Manifest, version: int) -> Manifest:
     _check_exists(head, newest)
     if not 1 <= version <= newest.version:
         raise VersionNotFoundError(f"no version {version}: the newest is {newest.version}")
-    if version < newest.horizon:
-        if key := newest.tagged(version):
-            return read_tagged(head, version, key)
-        raise VersionExpiredError(f"version {version} has expired: the oldest kept is {newest.horizon}")
+    newest.check_kept(version)
+    if version < newest.horizon and (key := newest.tagged_manifest(version)):
+        return head.read_kept(key, version)
     if version == newest.version:
         return newest
     if entry := commit_of(head, newest, version):
@@ -80,16 +78,7 @@ def manifest_at_tag(head: Head, newest: Manifest, name: str) -> Manifest:
     tag = newest.tags.get(name)
     if tag is None:
         raise TagNotFoundError(f"no tag {name!r}; tags: {', '.join(sorted(newest.tags)) or 'none'}")
-    return newest if tag.version == newest.version else read_tagged(head, tag.version, tag.manifest)
-
-
-def read_tagged(head: Head, version: int, key: str) -> Manifest:
-    """Reads the manifest of a version that a tag keeps."""
-    try:
-        return head.read_manifest(key)
-    except ObjectNotFoundError:
-        head.check_kept(version)
-        raise CorruptionError(key, "the manifest is missing, though a tag names it") from None
+    return newest if tag.version == newest.version else head.read_kept(tag.manifest, tag.version)
 
 
 def manifest_at_time(
@@ -119,7 +108,7 @@ def manifest_at_time(
         )
     if newest.created_at <= timestamp_us:
         return newest
-    for entry in chain(reversed(newest.history), _spilled_at(head, newest, timestamp_us)):
+    for entry in chain(reversed(newest.history), _spilled_history(head, newest, timestamp_us)):
         if entry.created_at <= timestamp_us and entry.version >= newest.horizon:
             return manifest_of(head, entry)
     if newest.horizon > 1:
@@ -128,12 +117,11 @@ def manifest_at_time(
 
 
 def is_settled(base: Base, timestamp_us: int) -> bool:
-    """Whether no commit can change any more which version was the newest at a time: there is a later version, or 20
-    minutes have passed."""
+    """Whether it is final which version was the newest at a time: a later one exists, or 20 minutes have passed."""
     return base.manifest.created_at > timestamp_us or timestamp_us <= base.date_us - SETTLED_AFTER_US
 
 
-def _spilled_at(head: Head, newest: Manifest, timestamp_us: int) -> Iterator[HistoryEntry]:
+def _spilled_history(head: Head, newest: Manifest, timestamp_us: int) -> Iterator[HistoryEntry]:
     """History in segments, newest first, without segments that are entirely younger: at most two GETs."""
     segments = newest.segments_of("history")
     for index in range(len(segments) - 1, -1, -1):
@@ -143,11 +131,7 @@ def _spilled_at(head: Head, newest: Manifest, timestamp_us: int) -> Iterator[His
 
 def manifest_of(head: Head, entry: HistoryEntry) -> Manifest:
     """Reads the manifest of a version that a later version names. Raises VersionExpiredError."""
-    try:
-        manifest = head.read_manifest(entry.manifest)
-    except ObjectNotFoundError:
-        head.check_kept(entry.version)
-        raise CorruptionError(entry.manifest, "the manifest is missing") from None
+    manifest = head.read_kept(entry.manifest, entry.version)
     if not manifest.as_history().is_same_commit(entry):
         raise CorruptionError(
             entry.manifest, f"it is of commit {manifest.commit_id}, but later versions name {entry.commit_id} there"
@@ -159,15 +143,15 @@ def newest_at(head: Head, manifest: Manifest, time_us: int) -> int:
     """The version that was the newest at a time; 0 if there was none, or if it has left the history."""
     if manifest.created_at <= time_us:
         return manifest.version
-    found = _last(manifest.history, time_us)
+    version = _last(manifest.history, time_us)
     segments = manifest.segments_of("history")
     for index in range(len(segments) - 1, -1, -1):
-        if found:
+        if version:
             break
         if index and segments[index - 1].created_at > time_us:
             continue  # all entries of this segment are younger
-        found = _last(head.segments.history(segments[index]), time_us)
-    return found
+        version = _last(head.segments.history(segments[index]), time_us)
+    return version
 
 
 def _last(history: Sequence[HistoryEntry], time_us: int) -> int:

@@ -39,11 +39,11 @@ from dolmen.format.evolution import check_comment
 from dolmen.format.ingest_properties import INGEST_PROPERTIES, TABLE_PROPERTIES, check_table_properties
 from dolmen.format.layout import check_table_name
 from dolmen.format.properties import DATABASE_PROPERTIES, check_properties
-from dolmen.format.schema import MAX_DEPTH, Field, Schema, is_nested, storable
+from dolmen.format.schema import MAX_DEPTH, Field, Schema, is_nested, stored_type
 from dolmen.format.types import TYPES, Json, from_json, short_type, type_of
 from dolmen.predicate.constants import scalar_from_text
 from dolmen.predicate.domains import Domain, domain_of
-from dolmen.predicate.text import plain_text
+from dolmen.predicate.text import plain_text, quote_name
 from dolmen.transactions.keys import check_key, check_sortable
 from dolmen.transactions.transaction_table import default_json
 
@@ -65,11 +65,11 @@ Value = str | list[str]
 
 @dataclass(frozen=True, slots=True)
 class DocumentPart:
-    """A node of the document. For messages: the file's name, and what the node is, such as "table 'events'"."""
+    """A node of the document. Messages use the file's name, and the title, such as "table 'events'"."""
 
     node: Any
     file: str
-    what: str
+    title: str
 
     @property
     def line(self) -> int:
@@ -78,7 +78,7 @@ class DocumentPart:
 
     def error(self, reason: object, kind: type[InputError] = InputError) -> InputError:
         """An error that names the file, the line, the node and the reason."""
-        return kind(f"{self.file}, line {self.line}: {self.what}: {reason}")
+        return kind(f"{self.file}, line {self.line}: {self.title}: {reason}")
 
     def check(self, function: Callable[..., T], *arguments: Any) -> T:
         """Calls ``function``, and adds the file and line of this node to its InputError."""
@@ -88,16 +88,16 @@ class DocumentPart:
             raise self.error(error, type(error) if type(error).__init__ is Error.__init__ else InputError) from error
 
     def members(self, allowed: Iterable[str] | None = None, *, of: str = "{}") -> dict[str, DocumentPart]:
-        """The members of a mapping, in their order. Raises InputError unless it is one, with names that are allowed.
+        """The members of a mapping, in their order. Raises InputError unless it is a mapping with allowed names.
 
         ``of`` describes a member for messages, with ``{}`` for its name.
         """
         if self.node.id != "mapping" or self.node.tag != _YAML + "map":
-            raise self.error(f"{self._shown()} is not a mapping: write 'name: value' lines, or {{name: value, ...}}")
+            raise self.error(f"{self._label()} is not a mapping: write 'name: value' lines, or {{name: value, ...}}")
         names = None if allowed is None else list(allowed)
         members: dict[str, DocumentPart] = {}
         for key, value in self.node.value:
-            part = DocumentPart(key, self.file, self.what)
+            part = DocumentPart(key, self.file, self.title)
             name = part.text("a name")
             if name == "<<":
                 raise part.error("'<<' is not supported: write the members out")
@@ -108,13 +108,13 @@ class DocumentPart:
             members[name] = DocumentPart(value, self.file, of.format(repr(name)) if "{}" in of else f"{of} {name!r}")
         return members
 
-    def text(self, what: str = "one value") -> str:
+    def text(self, expected: str = "one value") -> str:
         """The value as text. Raises InputError for a list, a mapping, or an empty value."""
         node = self.node
         if node.id != "scalar":
-            raise self.error(f"{self._shown()} is not {what}")
+            raise self.error(f"{self._label()} is not {expected}")
         if node.tag == _YAML + "null":
-            raise self.error(f"{what} is missing: write it, or remove the line")
+            raise self.error(f"{expected} is missing: write it, or remove the line")
         if node.tag not in _TEXTUAL:
             raise self.error(f"the tag {node.tag} is not supported: write plain values")
         return str(node.value)
@@ -124,10 +124,10 @@ class DocumentPart:
         if self.node.id != "sequence":
             return [self.text()]
         if wrong := next((node for node in self.node.value if node.id != "scalar"), None):
-            raise DocumentPart(wrong, self.file, self.what).error("a list of texts cannot contain lists and mappings")
+            raise DocumentPart(wrong, self.file, self.title).error("a list of texts cannot contain lists and mappings")
         return [str(node.value) for node in self.node.value]
 
-    def _shown(self) -> str:
+    def _label(self) -> str:
         scalar = repr(self.node.value) if self.node.value else "nothing"
         return {"sequence": "a list", "mapping": "a mapping"}.get(self.node.id, scalar)
 
@@ -234,20 +234,20 @@ def _table(name: str, part: DocumentPart) -> DeclaredTable:
     if "columns" not in members:
         raise part.error("has no columns: write 'columns:' and below it lines such as 'id: BIGINT NOT NULL'")
     columns = members["columns"]
-    schema, described = _columns(name, columns)
-    stored = columns.check(Schema.from_arrow, schema)
-    primary_key = _key(members.get("primary_key"), stored, check_key)
-    sort_key = _key(members.get("sort_key"), stored, check_sortable)
-    ids = [stored.field(column).id for column in primary_key]
-    properties = _properties({own: members[own] for own in _OWN if own in members}, TABLE_PROPERTIES)
-    for own, value in properties.items():
-        members[own].check(check_table_properties, {own: value}, stored, ids)
+    schema, attributes = _columns(name, columns)
+    table_schema = columns.check(Schema.from_arrow, schema)
+    primary_key = _key(members.get("primary_key"), table_schema, check_key)
+    sort_key = _key(members.get("sort_key"), table_schema, check_sortable)
+    ids = [table_schema.field(column).id for column in primary_key]
+    properties = _properties({key: members[key] for key in _OWN if key in members}, TABLE_PROPERTIES)
+    for key, value in properties.items():
+        members[key].check(check_table_properties, {key: value}, table_schema, ids)
     if "ingest" in members:
-        declared = members["ingest"].members(_INGEST, of=f"table {name!r}, ingest")
-        ingest = _properties({_INGEST[short]: part for short, part in declared.items()}, TABLE_PROPERTIES)
-        members["ingest"].check(check_table_properties, ingest, stored, ids)
+        ingest_members = members["ingest"].members(_INGEST, of=f"table {name!r}, ingest")
+        ingest = _properties({_INGEST[short]: part for short, part in ingest_members.items()}, TABLE_PROPERTIES)
+        members["ingest"].check(check_table_properties, ingest, table_schema, ids)
         properties |= ingest
-    return DeclaredTable(name, schema, primary_key, sort_key, properties, described)
+    return DeclaredTable(name, schema, primary_key, sort_key, properties, attributes)
 
 
 def _columns(table: str, part: DocumentPart) -> tuple[pa.Schema, dict[str, DeclaredColumn]]:
@@ -257,7 +257,7 @@ def _columns(table: str, part: DocumentPart) -> tuple[pa.Schema, dict[str, Decla
         raise part.error("there are none: write 'name: TYPE' lines, such as 'id: BIGINT NOT NULL'")
     if len(members) > MAX_COLUMNS:
         raise part.error(f"{len(members):,} columns; a table can declare at most {MAX_COLUMNS:,}")
-    fields, described = [], {}
+    fields, attributes_by_column = [], {}
     for name, column in members.items():
         if column.node.id != "mapping":
             fields.append(_declared_field(name, column))
@@ -267,11 +267,11 @@ def _columns(table: str, part: DocumentPart) -> tuple[pa.Schema, dict[str, Decla
         if "type" not in attributes:
             raise column.error("its type is missing: write {type: BIGINT, ...}")
         fields.append(_declared_field(name, attributes["type"]))
-        described[name] = _declared_column(fields[-1], attributes, members)
-    renamed = [column.renamed_from for column in described.values() if column.renamed_from is not None]
-    if twice := next((old for old in renamed if renamed.count(old) > 1), None):
+        attributes_by_column[name] = _declared_column(fields[-1], attributes, members)
+    old_names = [column.renamed_from for column in attributes_by_column.values() if column.renamed_from is not None]
+    if twice := next((old for old in old_names if old_names.count(old) > 1), None):
         raise part.error(f"two columns are renamed_from {twice!r}")
-    return pa.schema(fields), described
+    return pa.schema(fields), attributes_by_column
 
 
 def _declared_field(name: str, part: DocumentPart) -> pa.Field:
@@ -424,15 +424,15 @@ def type_text(arrow_type: pa.DataType) -> str:
     if t.is_map(arrow_type):
         return f"MAP({type_text(arrow_type.key_type)}, {type_text(arrow_type.item_type)})"
     if t.is_struct(arrow_type):
-        return f"STRUCT({', '.join(f'{_quoted(field.name)} {column_text(field)}' for field in arrow_type)})"
+        return f"STRUCT({', '.join(f'{_quote_name(field.name)} {column_text(field)}' for field in arrow_type)})"
     if t.is_decimal(arrow_type):
         return f"DECIMAL({arrow_type.precision}, {arrow_type.scale})"
-    found = type_of(arrow_type)
-    return (found and found.sql) or str(arrow_type)
+    kind = type_of(arrow_type)
+    return (kind and kind.sql) or str(arrow_type)
 
 
-def _quoted(name: str) -> str:
-    return name if name.isidentifier() else '"' + name.replace('"', '""') + '"'
+def _quote_name(name: str) -> str:
+    return name if name.isidentifier() else quote_name(name)
 
 
 _FORMS = {
@@ -447,7 +447,7 @@ _FORMS = {
 
 def parse_default(column: pa.Field, text: str) -> pa.Scalar:
     """Parses a default. Raises InputError if it is not a value of the column's type, or the type has no defaults."""
-    stored = storable(column.type)
+    stored = stored_type(column.type)
     if is_nested(stored):
         raise InputError(f"column {column.name!r} of type {short_type(stored)} can have no default other than NULL")
     text, domain = arguments.text("default", text), domain_of(stored)

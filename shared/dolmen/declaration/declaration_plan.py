@@ -43,7 +43,7 @@ from dolmen.format.evolution import (
 )
 from dolmen.format.ingest_properties import TABLE_PROPERTIES
 from dolmen.format.manifest import TableEntry
-from dolmen.format.properties import DATABASE_PROPERTIES, Property, columns_named, value_of, with_renamed_column
+from dolmen.format.properties import DATABASE_PROPERTIES, Property, named_columns, value_of, with_renamed_column
 from dolmen.format.schema import Field, Schema, own_names
 from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.unit_of_work import Commit
@@ -137,7 +137,7 @@ def _spell(table: DeclaredTable, existing: Schema) -> DeclaredTable:
     """A declared table with its columns spelled as in the existing table, which ignores case."""
     names, properties = own_names(table.schema.names, existing), dict(table.properties)
     for column, own in zip(table.schema.names, names, strict=True):
-        for used in columns_named(properties):
+        for used in named_columns(properties):
             if used.lower() == column.lower():
                 properties = with_renamed_column(properties, used, own)
     return replace(
@@ -189,30 +189,30 @@ def _make_column(alteration: TableAlteration, table: str, declared: Field, colum
         alteration.make(MakeNullable(declared.name), difference)
         if alteration.differences[-2:] == [difference, difference]:
             alteration.differences.pop()
-    now = alteration.entry.schema.field(declared.name)
-    if now.write_default != column.default:
-        sides = (default_text(value, declared) for value in (now.write_default, column.default))
+    field = alteration.entry.schema.field(declared.name)
+    if field.write_default != column.default:
+        sides = (default_text(value, declared) for value in (field.write_default, column.default))
         change = _change(table, "default", declared.name, *sides)
         alteration.make(SetDefault(declared.name, column.default), change)
-    if now.comment != column.comment:
-        change = _change(table, "comment", declared.name, now.comment or None, column.comment or None)
+    if field.comment != column.comment:
+        change = _change(table, "comment", declared.name, field.comment or None, column.comment or None)
         alteration.make(SetComment(declared.name, column.comment), change)
 
 
 def _set_order(alteration: TableAlteration, table: str, declared: list[str]) -> None:
     """Puts the columns into the declared order, before columns that are not declared and stay."""
-    now = [field.name for field in alteration.entry.schema.fields]
-    if [name for name in now if name in declared] != declared:
+    names = [field.name for field in alteration.entry.schema.fields]
+    if [name for name in names if name in declared] != declared:
         added = [change.name for change in alteration.differences if change.kind == "add" and change.what == "column"]
-        before = [name for name in now if name not in added]
-        alteration.make(Reorder(tuple(declared)), DeclaredChange("change", table, "order", table, before, declared))
+        old_order = [name for name in names if name not in added]
+        alteration.make(Reorder(tuple(declared)), DeclaredChange("change", table, "order", table, old_order, declared))
 
 
 def _check_primary_key(alteration: TableAlteration, table: DeclaredTable) -> None:
-    now = _names(alteration.entry, alteration.entry.primary_key)
-    if now != table.primary_key:
+    existing = _names(alteration.entry, alteration.entry.primary_key)
+    if existing != table.primary_key:
         has, declares = (
-            f"primary key {', '.join(names)}" if names else "no primary key" for names in (now, table.primary_key)
+            f"primary key {', '.join(names)}" if names else "no primary key" for names in (existing, table.primary_key)
         )
         raise SchemaError(
             f"{alteration.file}: table {table.name!r} exists with {has}, and {declares} is declared; a primary key "
@@ -221,9 +221,9 @@ def _check_primary_key(alteration: TableAlteration, table: DeclaredTable) -> Non
 
 
 def _set_sort_key(alteration: TableAlteration, table: DeclaredTable) -> None:
-    now = _names(alteration.entry, alteration.entry.sort_key)
-    if now != table.sort_key:
-        change = _change(table.name, "sort_key", table.name, list(now) or None, list(table.sort_key) or None)
+    existing = _names(alteration.entry, alteration.entry.sort_key)
+    if existing != table.sort_key:
+        change = _change(table.name, "sort_key", table.name, list(existing) or None, list(table.sort_key) or None)
         alteration.make(SetSortKey(table.sort_key), change)
 
 
@@ -281,8 +281,8 @@ class DeclarationPlan:
         unit = unit_of(transaction)
         for expectation in self._expectations:
             unit.add(expectation)
-        own = {change.name: change.after for change in self.changes if change.table is None}
-        transaction.set(**own)
+        database_properties = {change.name: change.after for change in self.changes if change.table is None}
+        transaction.set(**database_properties)
         for table in self.declaration.tables.values():
             changes = [change for change in self.changes if change.table == table.name]
             if any(change.what == "table" for change in changes):
@@ -353,7 +353,7 @@ def apply(database: Database, declaration: Declaration | str | os.PathLike[str],
         ConflictError: other commits kept changing the same tables or properties.
     """
     declared = declaration if isinstance(declaration, Declaration) else Declaration.read(declaration)
-    for _ in range(ROUNDS - 1):
+    for _ in range(ROUNDS - 1):  # no ``replay``: a plan commits itself, as it does once a user has seen it
         with suppress(ConflictError):
             return plan(database, declared, drop=drop).commit()
     return plan(database, declared, drop=drop).commit()
@@ -378,20 +378,20 @@ def _creation(table: DeclaredTable) -> Iterator[DeclaredChange]:
 
 
 def _properties(
-    table: str | None, now: Mapping[str, Any], declared: Mapping[str, Any], known: Mapping[str, Property]
+    table: str | None, current: Mapping[str, Any], declared: Mapping[str, Any], kinds: Mapping[str, Property]
 ) -> Iterator[DeclaredChange]:
     """Changes in the order of the known properties. Unknown properties, of a newer version of dolmen, stay."""
-    for name, property_ in known.items():
-        before, after = now.get(name), declared.get(name)
+    for name, property_ in kinds.items():
+        before, after = current.get(name), declared.get(name)
         if not _is_same(property_, before, after):
             yield _change(table, "property", name, before, after)
 
 
-def _is_same(known: Property, before: Any, after: Any) -> bool:
+def _is_same(property_: Property, before: Any, after: Any) -> bool:
     """Whether two values are equal or mean the same, such as 256MB and 268435456."""
     if before == after or before is None or after is None:
         return bool(before == after)
     try:
-        return bool(value_of(known, {known.name: before}) == value_of(known, {known.name: after}))
+        return bool(value_of(property_, {property_.name: before}) == value_of(property_, {property_.name: after}))
     except InputError:  # the current value is invalid, so it differs
         return False

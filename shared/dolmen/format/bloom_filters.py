@@ -1,4 +1,4 @@
-"""Split-block Bloom filters of ids and of Parquet's column chunks: exact about absent values, but for a few others.
+"""Split-block Bloom filters of ids and of Parquet's column chunks: they find all of their values, and few others.
 
 A filter is blocks of 32 bytes, each 8 little-endian 32-bit words. The hash h of an id is the 8-byte BLAKE2b of its
 UTF-8, as a little-endian number; that of a Parquet value is the XXH64, with seed 0, of its plain encoding, without the
@@ -39,9 +39,9 @@ def build(ids: Sequence[str]) -> bytes:
     return words.astype("<u4").tobytes()
 
 
-def maybe(body: bytes, ids: Sequence[str]) -> list[str]:
+def possible_ids(body: bytes, ids: Sequence[str]) -> list[str]:
     """The ids that may be in the filter; the others certainly are not."""
-    mask = maybe_mask(_blocks_of(body), _hashes(ids))
+    mask = may_contain_mask(_blocks_of(body), _hashes(ids))
     return [id_ for id_, may_be in zip(ids, mask, strict=True) if may_be]
 
 
@@ -49,7 +49,7 @@ def _blocks_of(body: bytes | memoryview) -> Blocks:
     return np.frombuffer(body, "<u4").reshape(-1, 8)
 
 
-def maybe_mask(blocks: Blocks, hashes: Hashes) -> npt.NDArray[np.bool_]:
+def may_contain_mask(blocks: Blocks, hashes: Hashes) -> npt.NDArray[np.bool_]:
     block, bits = _bits(hashes, len(blocks))
     mask: npt.NDArray[np.bool_] = ((blocks[block] & bits) == bits).all(axis=1)
     return mask

@@ -92,7 +92,7 @@ class ChunkLocations:
         schema = _schema_of(metadata)
         if sums is None or schema is None or not groups:
             return None
-        found: list[tuple[int, int, int]] = []
+        numbers: list[tuple[int, int, int]] = []
         end, state, rows = len(PARQUET_MAGIC), crc32(PARQUET_MAGIC), list[int]()
         for group in range(groups):
             row_group, first = metadata.row_group(group), end
@@ -103,11 +103,11 @@ class ChunkLocations:
                 extra = chunk.num_values - rows[-1]
                 if (start, states.start) != (end, state) or not 0 <= extra < _END or chunk.compression != _CODEC:
                     return None
-                found.append((length, extra, states.end))
+                numbers.append((length, extra, states.end))
                 end, state = start + length, states.end
             if end - first > MOST_GROUP_BYTES:
                 return None
-        lengths, repeated, ends = np.array(found, np.int64).reshape(groups, leaves, 3).transpose(2, 0, 1)
+        lengths, repeated, ends = np.array(numbers, np.int64).reshape(groups, leaves, 3).transpose(2, 0, 1)
         return cls(schema, np.array(rows, np.int64), lengths, repeated, ends)
 
     def encode(self) -> bytes:
@@ -149,7 +149,7 @@ class ChunkLocations:
             columns = [_chunk(column, start, length, rows + extra) for column, start, length, extra in chunks]
             size = integer(int(self.lengths[group].sum()))
             encoded.append(struct([(1, LIST, array(STRUCT, columns)), (2, I64, size), (3, I64, integer(rows))]))
-        footer = template.footer.filled(int(self.rows[groups].sum()), encoded)
+        footer = template.footer.fill(int(self.rows[groups].sum()), encoded)
         states = map(States, before[groups].ravel().tolist(), self.states[groups].ravel().tolist())
         return PlacedGroups(_read_metadata(footer), tuple(firsts), tuple(states))
 
@@ -175,7 +175,7 @@ def _template(schema: bytes) -> _EmptyFile:
     """Raises ValueError if the bytes are not Thrift metadata."""
     try:
         footer = EmptyFooter.split(schema)
-        columns = _read_metadata(footer.filled(0, [])).schema
+        columns = _read_metadata(footer.fill(0, [])).schema
         leaves = [columns.column(leaf) for leaf in range(len(columns))]
         types = [integer(PHYSICAL_TYPES.index(leaf.physical_type)) for leaf in leaves]
         paths = [array(BINARY, [binary(leaf.path.encode())]) for leaf in leaves]
@@ -276,7 +276,7 @@ def _times(factor: int, values: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32
 
 
 def _times_one(factor: int, value: int) -> int:
-    """The product of two polynomials, without numpy, whose calls take longer."""
+    """The product of two polynomials. It avoids numpy, whose calls take longer."""
     product = 0
     for bit in reversed(range(_ONE_BIT.bit_length())):
         if factor >> bit & 1:
@@ -310,7 +310,7 @@ class GroupSums:
         return int(self.states[-1]) ^ shift_difference(difference, int(self.distances[-1]))
 
 
-def moved_sums(parts: Sequence[GroupSums], differences: Sequence[int]) -> tuple[list[States], PageLocations]:
+def move_sums(parts: Sequence[GroupSums], differences: Sequence[int]) -> tuple[list[States], PageLocations]:
     """The checksums of row groups that move behind other bytes, and their pages.
 
     They follow from the old checksums, so damaged bytes still differ from them.

@@ -1,4 +1,4 @@
-"""Columns of older versions and those of the present: wider types, fields inside columns, and former names.
+"""Columns of older versions and of the present one: wider types, fields inside columns, and former names.
 
 A column is its id. Every value of an older type is one of the newer type, so files of the older type are read exactly,
 as in Iceberg 3 (https://iceberg.apache.org/spec/#schema-evolution).
@@ -101,11 +101,11 @@ def widen_stats(
     stats: Mapping[int, ColumnStats], changes: Mapping[int, tuple[pa.DataType, pa.DataType]]
 ) -> dict[int, ColumnStats]:
     """Statistics of columns in the JSON forms of the newer types; ``changes`` has the older and newer ones by id."""
-    found = dict(stats)
+    widened = dict(stats)
     for id_ in stats.keys() & changes.keys():
         own, (narrow, wide) = stats[id_], changes[id_]
-        found[id_] = msgspec.structs.replace(own, min=widen(own.min, narrow, wide), max=widen(own.max, narrow, wide))
-    return found
+        widened[id_] = msgspec.structs.replace(own, min=widen(own.min, narrow, wide), max=widen(own.max, narrow, wide))
+    return widened
 
 
 def changed_forms(before: Schema, now: Schema) -> dict[int, tuple[pa.DataType, pa.DataType]]:
@@ -170,8 +170,8 @@ class NestedPath:
         for field in fields:
             if field.name.lower() == name.lower():
                 return field
-        there = ", ".join(field.name for field in fields)
-        raise SchemaError(f"column {self.column.name!r} has no field {name!r} there; there are: {there}")
+        names = ", ".join(field.name for field in fields)
+        raise SchemaError(f"column {self.column.name!r} has no field {name!r} there; there are: {names}")
 
     def _replace(self, fields: tuple[Field, ...], name: str, change: Callable[[Field], Field]) -> tuple[Field, ...]:
         own = self.find(fields, name)
@@ -230,9 +230,9 @@ def is_successor(json: TypeJson, now: TypeJson, base_ts: int) -> bool:
     """Whether values fit the type ``now``: all fields are there, as wide or wider. ``base_ts``: see ``same_column``."""
     if isinstance(json, str) or isinstance(now, str):
         return isinstance(json, str) and isinstance(now, str) and _widens(json, now)
-    there = {field.id: field for field in child_fields(now)}
+    fields_now = {field.id: field for field in child_fields(now)}
     return json.keys() == now.keys() and all(
-        field.id in there and _is_same_field(field, there[field.id], base_ts) for field in child_fields(json)
+        field.id in fields_now and _is_same_field(field, fields_now[field.id], base_ts) for field in child_fields(json)
     )
 
 

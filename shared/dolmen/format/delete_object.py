@@ -7,7 +7,7 @@ filter.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from itertools import chain
@@ -183,12 +183,22 @@ def key_tuples(data: pa.Table, columns: tuple[Field, ...]) -> pa.Table:
     for field in columns:
         if not can_be_key(field.arrow_type):
             raise InputError(f"column {field.name!r} of type {field.arrow_type} can't be (part of) a key")
-        array = data[field.name]
-        if array.null_count:
-            row = pc.index(pc.is_null(array), True).as_py() + 1
-            raise RowError("NULL in a key: it equals nothing", row=row, column=field.name)
-        arrays[str(field.id)] = array
+        check_not_null(data, [field])
+        arrays[str(field.id)] = data[field.name]
     return pa.table(arrays)
+
+
+def check_not_null(rows: pa.Table | pa.RecordBatch, columns: Iterable[Field], rows_before: int | None = 0) -> None:
+    """Raises RowError for a NULL in a key with these columns.
+
+    Args:
+        rows_before: the number of rows before these, by which the error counts; None if rows have no numbers.
+    """
+    for field in columns:
+        values = rows[field.name]
+        if values.null_count:
+            row = None if rows_before is None else rows_before + pc.index(pc.is_null(values), True).as_py() + 1
+            raise RowError("NULL in a key: it equals nothing", row=row, column=field.name)
 
 
 def distinct_keys(tuples: pa.Table) -> tuple[Keys, Indexes]:

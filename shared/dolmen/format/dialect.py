@@ -94,8 +94,8 @@ def parse_time_pattern(text: str) -> TimePattern:
         elif not piece.startswith("%"):
             regex.append(r"\s+" if piece.isspace() else re.escape(piece))
         elif directive not in _DIRECTIVES:
-            known = ", ".join(f"%{each}" for each in _DIRECTIVES)
-            raise InputError(f"{what}: {piece} is unknown; there are {known} and %%")
+            listed = ", ".join(f"%{each}" for each in _DIRECTIVES)
+            raise InputError(f"{what}: {piece} is unknown; there are {listed} and %%")
         elif directive in directives:
             raise InputError(f"{what}: {piece} is there twice")
         else:
@@ -103,17 +103,17 @@ def parse_time_pattern(text: str) -> TimePattern:
             regex.append(_DIRECTIVES[directive])
             if directive in _TWO_DIGITS and (_ENDS_WITH_DIGITS.search(before) or _BEGINS_WITH_DIGITS.match(after)):
                 regex[-1] = regex[-1].replace("{1,2}", "{2}").replace("0?", "0")
-    there = frozenset(directives)
-    years, months, hours = there & set("Yy"), there & set("mbB"), there & set("HI")
-    has_date = len(years) == len(months) == 1 and "d" in there
-    has_time = len(hours) == 1 and "M" in there and ("I" in there) == ("p" in there)
-    if not there:
+    used = frozenset(directives)
+    years, months, hours = used & set("Yy"), used & set("mbB"), used & set("HI")
+    has_date = len(years) == len(months) == 1 and "d" in used
+    has_time = len(hours) == 1 and "M" in used and ("I" in used) == ("p" in used)
+    if not used:
         raise InputError(f"{what}: {_TIME_FORMATS}")
-    if not has_date and there & set("YymbBdz"):
+    if not has_date and used & set("YymbBdz"):
         raise InputError(f"{what}: a date has a year, a month and a day, each once")
-    if not (has_time and ("f" not in there or "S" in there)) and there & set("HIpMSfz"):
+    if not (has_time and ("f" not in used or "S" in used)) and used & set("HIpMSfz"):
         raise InputError(f"{what}: a time of day has %H, or %I and %p, then %M, and %S if it has %f")
-    return TimePattern(f"^{''.join(regex)}$", there)
+    return TimePattern(f"^{''.join(regex)}$", used)
 
 
 @dataclass(frozen=True, slots=True)

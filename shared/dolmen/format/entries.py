@@ -101,15 +101,18 @@ class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
         """Rows that the vector does not delete; tombstones are not applied."""
         return self.rows - (self.vector.cardinality if self.vector else 0)
 
-    def stamped(self, ts: int) -> DataFile:
+    @property
+    def live_bytes(self) -> int:
+        """Estimated size without the deleted rows."""
+        return self.size * self.live_rows // max(1, self.rows)
+
+    def stamp(self, ts: int) -> DataFile:
         """A new file's entry with its statement's timestamp."""
         return msgspec.structs.replace(self, row_ts=ts, applied_through=ts)
 
-    def newer_pair(self, applied_through: int, vector: Vector | None) -> bool:
-        """Whether this pair may replace the file's: a pair is only ever replaced by a strictly greater one."""
-        cardinality = vector.cardinality if vector else 0
-        own = self.vector.cardinality if self.vector else 0
-        return (applied_through, cardinality) > (self.applied_through, own)
+    def is_older_than(self, applied_through: int, vector: Vector | None) -> bool:
+        """Whether the file's pair is less than this one, which may then replace it. A pair never gets less."""
+        return pair_of(self) < _pair(applied_through, vector)
 
 
 class Overlay(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -119,6 +122,15 @@ class Overlay(msgspec.Struct, frozen=True, omit_defaults=True):
     applied_through: int
     vector: Vector | None = None
     erasing: int = 0
+
+
+def pair_of(file: DataFile | Overlay) -> tuple[int, int]:
+    """A pair's order: the greater one of two pairs of a file is newer."""
+    return _pair(file.applied_through, file.vector)
+
+
+def _pair(applied_through: int, vector: Vector | None) -> tuple[int, int]:
+    return applied_through, vector.cardinality if vector else 0
 
 
 def least_erasing(timestamps: Iterable[int]) -> int:
@@ -141,7 +153,7 @@ class WhereTombstone(msgspec.Struct, frozen=True, omit_defaults=True, tag_field=
     ts: int = UNSTAMPED
     needs: tuple[str, ...] = ()
 
-    def stamped(self, ts: int) -> WhereTombstone:
+    def stamp(self, ts: int) -> WhereTombstone:
         return msgspec.structs.replace(self, ts=ts)
 
 
@@ -164,7 +176,7 @@ class KeysTombstone(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, t
     values: tuple[tuple[Json, ...], ...] | None = None
     ts: int = UNSTAMPED
 
-    def stamped(self, ts: int) -> KeysTombstone:
+    def stamp(self, ts: int) -> KeysTombstone:
         return msgspec.structs.replace(self, ts=ts)
 
 
@@ -198,7 +210,7 @@ def column_stats(least: Plain, greatest: Plain, nulls: int | None, nans: int | N
     if isinstance(least, float) and (math.isnan(least) or math.isnan(float(greatest or 0))):
         raise AssertionError("NaN is in neither minimum nor maximum")
     cut_least = least[:TEXT_LIMIT] if isinstance(least, (str, bytes)) else least
-    least, greatest = (0.0 if end == 0 and isinstance(end, float) else end for end in (cut_least, _cut_up(greatest)))
+    least, greatest = (0.0 if end == 0 and isinstance(end, float) else end for end in (cut_least, _round_up(greatest)))
     return ColumnStats(to_json(least), to_json(greatest), nulls, nans)
 
 
@@ -219,7 +231,7 @@ def constant_bounds(json: Json, arrow_type: pa.DataType, rows: int) -> Bounds:
     return Bounds(value, value, 0, 0)
 
 
-def _cut_up(value: Plain) -> Plain:
+def _round_up(value: Plain) -> Plain:
     """The shortest upper bound of a long value: its prefix with the last possible unit incremented."""
     if isinstance(value, str) and len(value) > TEXT_LIMIT:
         for end in range(TEXT_LIMIT, 0, -1):

@@ -25,8 +25,8 @@ from dolmen.format.column_history import (
     widening_problem,
 )
 from dolmen.format.manifest import COLUMN_DEFAULTS, WIDENED_COLUMNS, Mark, Sequences, TableEntry
-from dolmen.format.properties import columns_named, sequence_column, with_renamed_column
-from dolmen.format.schema import Field, Schema, check_column_names, is_nested, number_field, storable
+from dolmen.format.properties import named_columns, sequence_column, with_renamed_column
+from dolmen.format.schema import Field, Schema, check_column_names, is_nested, number_field, stored_type
 from dolmen.format.types import Json, short_type
 
 MAX_COMMENT = 1_000
@@ -76,7 +76,7 @@ class AddColumn(_ColumnChange):
         if path is not None:
             return self._apply_inside(path, entry, ts)
         if self.is_path and "." in self.name:
-            own = quoted_name(self.name)
+            own = unquote_name(self.name)
             if own is None:
                 above = self.name.rpartition(".")[0]
                 raise SchemaError(
@@ -126,7 +126,7 @@ class DropColumn(_ColumnChange):
             raise SchemaError(f"column {self.name!r} is part of the primary key, by which rows are replaced")
         if field.id in entry.sort_key:
             raise SchemaError(f"column {self.name!r} is part of the sort key: set another one first")
-        if used := columns_named(entry.properties).get(field.name):
+        if used := named_columns(entry.properties).get(field.name):
             raise SchemaError(f"column {self.name!r} is named by the setting {used}: change that first")
         return _with_fields(entry, _without(schema.fields, field), dropped=(*schema.dropped, field))
 
@@ -172,7 +172,7 @@ class WidenColumn(_ColumnChange):
     type: pa.DataType
 
     def apply(self, entry: TableEntry, ts: int) -> TableEntry:
-        wide = storable(self.type)
+        wide = stored_type(self.type)
         path = NestedPath.of(entry.schema, self.name)
         if path is not None:
             return _with_column(entry, path.replace(lambda field: self._widen_inside(field, wide)), ts)
@@ -198,7 +198,7 @@ class WidenColumn(_ColumnChange):
 
     def widen(self, entry: TableEntry, ts: int) -> TableEntry:
         """The entry with the wider type of a whole column, without a check for changes (CDC)."""
-        field, wide = entry.schema.field(self.name), storable(self.type)
+        field, wide = entry.schema.field(self.name), stored_type(self.type)
         narrow = field.arrow_type
         changed = msgspec.structs.replace(
             field,
@@ -294,7 +294,7 @@ class SetSortKey:
         return msgspec.structs.replace(entry, sort_key=tuple(field.id for field in fields))
 
 
-def quoted_name(name: str) -> str | None:
+def unquote_name(name: str) -> str | None:
     """The column's own name in double quotes, as in SQL; None without them."""
     return name[1:-1].replace('""', '"') if len(name) > 2 and name[0] == name[-1] == '"' else None
 
@@ -323,12 +323,12 @@ def check_written_under(schema: Schema, entry: TableEntry, base_ts: int) -> None
     """
     now = entry.schema
     for field in schema.fields:
-        there = same_column(now, field, base_ts)
-        if there is None:
+        present = same_column(now, field, base_ts)
+        if present is None:
             other_type = next((one.type for one in now.fields if one.id == field.id and one.type != field.type), None)
             what = "was dropped" if other_type is None else f"is {other_type}, and was {field.type} before,"
             raise SchemaError(f"column {field.name!r} {what} meanwhile")
-        if field.nullable and not there.nullable:
+        if field.nullable and not present.nullable:
             raise SchemaError(f"column {field.name!r} does not allow NULL any more")
     written = {field.id for field in schema.fields}
     for field in now.fields:
@@ -337,7 +337,7 @@ def check_written_under(schema: Schema, entry: TableEntry, base_ts: int) -> None
 
 
 def same_column(schema: Schema, field: Field, base_ts: int) -> Field | None:
-    """The column of this version that a column of an older one is, perhaps of a wider type; None if it is dropped.
+    """Finds a column of an older version in this one, perhaps with a wider type; None if it was dropped.
 
     A table that was dropped and restored may use an id twice, so the time of the column's addition counts too. A column
     that the same commit adds has no such time before the commit, and its id is its own.
@@ -345,10 +345,10 @@ def same_column(schema: Schema, field: Field, base_ts: int) -> Field | None:
     Args:
         base_ts: ``commit_ts`` of the version on which this one is made.
     """
-    there = next((one for one in schema.fields if one.id == field.id), None)
-    if there is None or not is_successor(field.type, there.type, base_ts):
+    column = next((one for one in schema.fields if one.id == field.id), None)
+    if column is None or not is_successor(field.type, column.type, base_ts):
         return None
-    return there if there.added_ts > base_ts or there.added_ts == field.added_ts else None
+    return column if column.added_ts > base_ts or column.added_ts == field.added_ts else None
 
 
 def widen_entry(entry: TableEntry, changes: Mapping[int, tuple[pa.DataType, pa.DataType]]) -> TableEntry:
@@ -376,7 +376,7 @@ def _with_fields(entry: TableEntry, fields: Sequence[Field], **changes: Any) -> 
 
 def _with_column(entry: TableEntry, changed: Field, ts: int, next_id: int | None = None) -> TableEntry:
     """The entry with other fields inside a column. Raises SchemaError: the column is nested too deeply."""
-    storable(changed.arrow_type)
+    stored_type(changed.arrow_type)
     fields = _replace_field(entry.schema, msgspec.structs.replace(changed, widened_ts=ts))
     return _with_fields(entry, fields, next_id=next_id or entry.schema.next_id, altered_ts=ts)
 

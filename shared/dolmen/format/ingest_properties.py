@@ -20,7 +20,7 @@ from dolmen.format.properties import (
     check_properties,
     check_subject_column,
     check_ttl_column,
-    columns_named,
+    named_columns,
     parse_choice,
     parse_count,
     parse_flag,
@@ -146,7 +146,7 @@ INGEST_PROPERTIES = by_name(
         "a column that the table does not have: its file is rejected, it is skipped, or the table gets it",
     ),
     Property(
-        "ingest_on_extra", "reject", parse_choice("reject", "ignore"), "what ingest_new_columns is while it is not set"
+        "ingest_on_extra", "reject", parse_choice("reject", "ignore"), "applies while ingest_new_columns is not set"
     ),
     Property(
         "ingest_on_bad_row",
@@ -317,6 +317,6 @@ def check_table_properties(
     if checked.keys() & INGEST_PROPERTIES.keys():
         merged = {name: value for name, value in {**(current or {}), **checked}.items() if value is not None}
         IngestSettings.read(merged).check(schema, primary_key)
-    for column in columns_named(checked):
+    for column in named_columns(checked):
         checked = with_renamed_column(checked, column, schema.field(column).name)
     return checked

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Literal, TypeVar
 from urllib.parse import quote, unquote
@@ -20,7 +20,7 @@ from dolmen.errors import CorruptionError, InvalidNameError, UnsupportedFormatEr
 T = TypeVar("T")
 
 CLOCK_STEP_US = 1_000_000
-"""Servers tell the time in whole seconds: what was dropped within this time after a request may have been before it."""
+"""Servers tell the time in whole seconds: a file with a time up to this long after a request may be older."""
 FORMAT_VERSION = 1
 POINTER = "_latest_manifest"
 
@@ -28,7 +28,6 @@ SEGMENTS = "segment/"
 """The beginning of all keys of segments."""
 RESERVED_TAGS = "iceberg."
 """The beginning of tags of published versions (``dolmen.iceberg.publication_directory``)."""
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TABLE_NAME = re.compile(r"[a-z0-9_]{1,64}")
 _TAG_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 _MANIFEST = re.compile(r"manifest/v(\d{20})-([0-9a-f]{8})\.json")
@@ -107,7 +106,7 @@ def uuid_of(path: str) -> str:
 
 
 def _hour(now_us: int) -> str:
-    return (_EPOCH + timedelta(microseconds=now_us)).strftime("%Y/%m/%d/%H")
+    return datetime.fromtimestamp(now_us // 1_000_000, UTC).strftime("%Y/%m/%d/%H")
 
 
 ADOPTED_PREFIX = "adopted/"
@@ -117,7 +116,7 @@ OWN_SCHEME = "own"
 _UNQUOTED = "=/"  # with the characters that ``quote`` always keeps: letters, digits, and _ . - ~
 _ADOPTED_NAME = re.compile(r"[0-9a-f]{32}\.parquet")
 _QUOTED_KEY = re.compile(r"[A-Za-z0-9_.~=/%-]+")
-_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{2,254}")
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{2,254}")  # the names that ``Scheme.is_bucket`` of the store allows
 _WITH_ROOT = ("s3", "memory")
 _LONGEST_PATH = 3_500
 ColumnsBy = Literal["ids", "names"]
@@ -265,7 +264,7 @@ class Turn(msgspec.Struct, frozen=True):
     """Asks all writers but one to wait for the next version (``dolmen.commit.head``).
 
     Args:
-        id: 32 hexadecimal digits, random, by which the writer whose turn it is knows it.
+        id: 32 random hexadecimal digits, by which the writer recognizes its own turn.
         ms: how long the others wait at most, in milliseconds after they have read it.
     """
 
@@ -302,7 +301,7 @@ class Pointer(msgspec.Struct, frozen=True):
 
 
 class Tag(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A name for one version, which stays with all that it needs.
+    """A name for one version, which keeps that version and all that it needs.
 
     Args:
         manifest, created_at: of the version, because histories forget expired versions.
@@ -329,7 +328,7 @@ class Cursor(msgspec.Struct, frozen=True):
     age_us: int
 
     def holds(self, now_us: int) -> bool:
-        """Whether versions may not expire at this time, because its reader may still come."""
+        """Whether the cursor keeps versions at this time, because its reader may still come back."""
         return now_us <= self.moved_at + self.age_us
 
 

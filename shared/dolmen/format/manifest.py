@@ -5,13 +5,30 @@ docs/format.md specifies its members; the docstrings here tell what code has to 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from dolmen.base import arguments
-from dolmen.errors import CorruptionError, Error, InputError, TableNotFoundError
-from dolmen.format.entries import ColumnStats, DataFile, Overlay, Tombstone
+from dolmen.errors import (
+    CorruptionError,
+    Error,
+    InputError,
+    TableNotFoundError,
+    UnsupportedFormatError,
+    VersionExpiredError,
+)
+from dolmen.format.entries import (
+    Blob,
+    ColumnStats,
+    DataFile,
+    KeysTombstone,
+    Overlay,
+    Tombstone,
+    Vector,
+    WhereTombstone,
+)
 from dolmen.format.layout import (
     CLOCK_STEP_US,
     FORMAT_VERSION,
@@ -32,7 +49,7 @@ from dolmen.format.types import Json
 HISTORY_LENGTH = 64
 """The earlier commits that stay in a manifest, whatever its size, if the database has a budget of its own for it."""
 SHORT_HISTORY = 16
-"""The earlier commits that stay in any manifest: most writers find there what has become of a commit of theirs."""
+"""The earlier commits that stay in any manifest: most writers find the outcome of their commit there."""
 PREDICATE_EXPRESSIONS = "predicate-expressions"
 """Tombstones may compute with columns: predicates may have nodes of kind ``call``."""
 COLUMN_DEFAULTS = "column-defaults"
@@ -163,6 +180,12 @@ class Released(msgspec.Struct, frozen=True, omit_defaults=True):
     trees: tuple[Segment, ...] = ()
     manifests: tuple[str, ...] = ()
 
+    def check(self, holder: str) -> None:
+        """Raises CorruptionError for ``holder`` if it names what can't be an object of a database."""
+        for key in (*self.objects, *(tree.object for tree in self.trees), *self.manifests):
+            if parse_manifest_key(key) is None:
+                check_reference(key, holder)
+
 
 class AppliedId(msgspec.Struct, frozen=True):
     """An event or request that was applied: its id, the digest of its content, and the version that did it."""
@@ -208,7 +231,7 @@ class TableEntry(msgspec.Struct, frozen=True, omit_defaults=True):
         removed: uuids of files whose entries are in segments, and which are not part of the table any more.
         section: of an idle table, the segment that holds its whole entry (and others'). Beside it are only uuid, epoch,
             the two timestamps of deletes, and what tells whether an erasure reaches it: source, origins, subject.
-        source, origins: uuids of the table that it was cloned from, and of those before, the nearest first.
+        source, origins: uuids of the table that it was cloned from, and of that one's sources, nearest first.
     """
 
     uuid: str
@@ -238,17 +261,6 @@ class TableEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     def segments_of(self, kind: SegmentKind) -> tuple[Segment, ...]:
         """Its segments of one kind, oldest first."""
         return tuple(segment for segment in self.segments if segment.kind == kind)
-
-    def objects(self) -> set[str]:
-        """Every object that this entry itself names, without those that segments name."""
-        objects = {file.path for file in self.files}
-        objects.update(file.vector.object for file in self.files if file.vector)
-        objects.update(overlay.vector.object for overlay in self.overlays if overlay.vector)
-        objects.update(tombstone.blob.object for tombstone in self.tombstones)
-        objects.update(segment.object for segment in self.segments)
-        if self.section:
-            objects.add(self.section.object)
-        return objects
 
 
 class ErasedTable(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -384,20 +396,25 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         try:
             return self.tables[name]
         except KeyError:
-            there = ", ".join(sorted(self.tables)) or "none"
-            raise TableNotFoundError(f"no table {name!r} in version {self.version}; tables: {there}") from None
+            names = ", ".join(sorted(self.tables)) or "none"
+            raise TableNotFoundError(f"no table {name!r} in version {self.version}; tables: {names}") from None
 
     def name_of(self, uuid: str) -> str | None:
         """The name of the table with this uuid; None if there is none. A renamed table keeps its uuid."""
         return next((name for name, entry in self.tables.items() if entry.uuid == uuid), None)
 
-    def tagged(self, version: int) -> str | None:
+    def tagged_manifest(self, version: int) -> str | None:
         """Key of a version's manifest if a tag names the version."""
         return next((tag.manifest for tag in self.tags.values() if tag.version == version), None)
 
-    def is_kept(self, version: int) -> bool:
-        """Whether a version may be read: it has not expired, or a tag keeps it."""
-        return version >= self.horizon or self.tagged(version) is not None
+    def is_kept(self, version: int, *, by_tag: bool = True) -> bool:
+        """Whether a version may be read: it has not expired, or a tag keeps it. Version 0 expires with version 1."""
+        return max(version, 1) >= self.horizon or (by_tag and self.tagged_manifest(version) is not None)
+
+    def check_kept(self, version: int, *, by_tag: bool = True) -> None:
+        """Raises VersionExpiredError if a version is not kept: its objects may be missing."""
+        if not self.is_kept(version, by_tag=by_tag):
+            raise VersionExpiredError(f"version {max(version, 1)} has expired: the oldest kept is {self.horizon}")
 
     def as_history(self) -> HistoryEntry:
         """This commit as an entry in the history of later manifests."""
@@ -432,15 +449,11 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
             raise CorruptionError(key, f"it says that it is {manifest.key}")
         if manifest.previous is not None and parse_manifest_key(manifest.previous) is None:
             raise CorruptionError(key, f"{manifest.previous!r} is not a manifest")
-        for name, table in manifest.tables.items():
+        for name in manifest.tables:
             check_table_name(name)
-            for path in table.objects():
-                check_reference(path, key)
-        for segment in manifest.segments:
-            check_reference(segment.object, key)
-        for erasure in manifest.erasures:
-            for erased in erasure.tables:
-                check_reference(erased.tombstone.blob.object, key)
+        check_references(manifest, key)
+        for released in manifest.released:
+            released.check(key)
         for tag in manifest.tags.values():
             check_manifest_key(tag.manifest, tag.version, key)
         return manifest
@@ -457,5 +470,56 @@ EMPTY = Manifest(
     operation="empty",
 )
 """The manifest of a prefix without a pointer: the base of the first commit."""
+
+# The one registry of all fields that hold references: what a version needs, field by field. Collection must not forget
+# a kind of object, so a test has the other fields of each struct of the format, and fails for one that is in no list.
+# References in segments are found by reading them (maintenance/gc/mark.py).
+KEYS: dict[type, tuple[str, ...]] = {Blob: ("object",), DataFile: ("path",), Segment: ("object",), Vector: ("object",)}
+"""Fields that are the key of an object."""
+
+INSIDE: dict[type, tuple[str, ...]] = {
+    DataFile: ("vector",),
+    ErasedTable: ("tombstone",),
+    Erasure: ("tables",),
+    KeysTombstone: ("blob",),
+    Manifest: ("tables", "segments", "erasures"),
+    Overlay: ("vector",),
+    TableEntry: ("files", "tombstones", "segments", "overlays", "section"),
+    WhereTombstone: ("blob",),
+}
+"""Fields whose value, or whose values, hold references."""
+
+RESERVED: dict[type, tuple[str, ...]] = {TableEntry: ("indexes",)}
+"""Fields that will hold references one day. If one is not empty, this code cannot tell what the version needs."""
+
+
+def references(value: Any, *, reserved: bool = True) -> Iterator[str]:
+    """Keys of all objects that a manifest, a table's entry or any entry names itself; with repetitions.
+
+    Args:
+        reserved: whether parts with references that this code does not know are an error. Readers may ignore them.
+
+    Raises:
+        UnsupportedFormatError: there is such a part.
+    """
+    if isinstance(value, msgspec.Struct):
+        kind = type(value)
+        for name in RESERVED.get(kind, ()):
+            if reserved and getattr(value, name):
+                raise UnsupportedFormatError(f"this dolmen does not know what {name} of a table needs: upgrade it")
+        for name in KEYS.get(kind, ()):
+            yield getattr(value, name)
+        for name in INSIDE.get(kind, ()):
+            yield from references(getattr(value, name), reserved=reserved)
+    elif value is not None and not isinstance(value, str):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from references(each, reserved=reserved)
+
+
+def check_references(value: Any, holder: str) -> None:
+    """Raises CorruptionError for ``holder`` if entries in it need what can't be an object of a database."""
+    for path in references(value, reserved=False):
+        check_reference(path, holder)
+
 
 prepare(Manifest)

@@ -166,15 +166,15 @@ class EmptyFooter:
         cursor = ThriftCursor(body)
         before = last = 0
         while last < 4:  # the version, the schema, the number of rows, and the empty list of row groups
-            found = cursor.field(last)
-            if found is None:
+            head = cursor.field(last)
+            if head is None:
                 raise ValueError("there is no list of row groups")
-            last = found[0]
-            cursor.skip(found[1])
+            last = head[0]
+            cursor.skip(head[1])
             before = cursor.at if last == 2 else before
         return cls(body[:before], body[cursor.at :])
 
-    def filled(self, rows: int, groups: Sequence[bytes]) -> bytes:
+    def fill(self, rows: int, groups: Sequence[bytes]) -> bytes:
         """The metadata with some encoded row groups, which have this number of rows together."""
         return (
             self.before + struct([(3, I64, integer(rows)), (4, LIST, array(STRUCT, groups))], last=2)[:-1] + self.after
@@ -210,8 +210,8 @@ class ThriftStruct:
 
     def number(self, field: int) -> int | None:
         """The value of a field that is a number; None if it is absent."""
-        found = self.fields.get(field)
-        return None if found is None else ThriftCursor(found[1]).integer()
+        value = self.fields.get(field)
+        return None if value is None else ThriftCursor(value[1]).integer()
 
     def set_number(self, field: int, value: int | None) -> None:
         """Replaces the value of an existing field that is a number; None removes the field."""
@@ -284,11 +284,11 @@ class FooterParts:
     @classmethod
     def parse(cls, metadata: bytes) -> Self:
         """Splits Thrift metadata. Raises ValueError."""
-        found = ThriftStruct(metadata)
-        groups = tuple(found.structs(_FILE_GROUPS))
+        footer = ThriftStruct(metadata)
+        groups = tuple(footer.structs(_FILE_GROUPS))
         for field in (_FILE_ROWS, _FILE_GROUPS):
-            found.fields.pop(field, None)
-        return cls(found.encode(), groups)
+            footer.fields.pop(field, None)
+        return cls(footer.encode(), groups)
 
     def encode(self, groups: Sequence[bytes], rows: int) -> bytes:
         """The Thrift metadata of a file of the same columns with these row groups."""

@@ -36,7 +36,7 @@ class Property:
         parse: reads a value. Raises InputError, which says what is allowed.
         help: one line for people.
         also: what a value may be beside text and a whole number: ``bool`` or ``list``.
-        refuse: raises InputError for a value, as ``parse`` returns it, that only older settings may have.
+        refuse: raises InputError for a parsed value that can be read in old settings, but not set any more.
         attribute: the name of its value in a class of settings, where it differs from ``name``.
     """
 
@@ -99,45 +99,45 @@ def parse_name(value: Any) -> str:
     return value.strip()
 
 
-def check_properties(changes: Mapping[str, Any], known: Mapping[str, Property], owner: str) -> dict[str, Any]:
+def check_properties(changes: Mapping[str, Any], definitions: Mapping[str, Property], owner: str) -> dict[str, Any]:
     """Returns ``changes`` if each is a known property and a value of it; None as a value unsets. Raises InputError."""
     for name, value in changes.items():
-        if name not in known:
-            raise InputError(f"{owner} has no property {short_repr(name)}; there are: {', '.join(known)}")
+        if name not in definitions:
+            raise InputError(f"{owner} has no property {short_repr(name)}; there are: {', '.join(definitions)}")
         if value is not None:
-            _parse(known[name], value, is_new=True)
+            _parse(definitions[name], value, is_new=True)
     return dict(changes)
 
 
-def value_of(known: Property, properties: Mapping[str, Any]) -> Any:
+def value_of(property_: Property, properties: Mapping[str, Any]) -> Any:
     """The parsed value of a property, or its default where it is not set. Raises InputError."""
-    value = properties.get(known.name, known.default)
-    return None if value is None else _parse(known, value)
+    value = properties.get(property_.name, property_.default)
+    return None if value is None else _parse(property_, value)
 
 
-def read_settings(known: Mapping[str, Property], properties: Mapping[str, Any]) -> dict[str, Any]:
+def read_settings(definitions: Mapping[str, Property], properties: Mapping[str, Any]) -> dict[str, Any]:
     """The parsed values of all properties, by the name of their attribute in a class of settings. Raises InputError."""
-    return {each.attribute or each.name: value_of(each, properties) for each in known.values()}
+    return {each.attribute or each.name: value_of(each, properties) for each in definitions.values()}
 
 
 def by_name(*properties: Property) -> dict[str, Property]:
     return {each.name: each for each in properties}
 
 
-def _parse(known: Property, value: Any, *, is_new: bool = False) -> Any:
+def _parse(property_: Property, value: Any, *, is_new: bool = False) -> Any:
     try:
-        if type(value) not in (str, int, known.also):
+        if type(value) not in (str, int, property_.also):
             raise InputError(f"{short_repr(value)} is neither text nor a whole number")
         if isinstance(value, str):
             arguments.text("value", value)
         elif type(value) is int:
             arguments.number("value", value)
-        parsed = known.parse(value)
-        if is_new and known.refuse:
-            known.refuse(parsed)
+        parsed = property_.parse(value)
+        if is_new and property_.refuse:
+            property_.refuse(parsed)
         return parsed
     except InputError as error:
-        raise InputError(f"property {known.name}: {error}") from None
+        raise InputError(f"property {property_.name}: {error}") from None
 
 
 COMPACTED_FILE_BYTES = "256MB"
@@ -303,7 +303,7 @@ class DatabaseSettings:
 
     @property
     def listed_us(self) -> int:
-        """How long erasures are remembered and applied to late drops: their deadline comes first."""
+        """How long erasures are remembered and applied to late drops: at most until their deadline."""
         return min(self.erasure_memory_us, self.erase_within_us)
 
 
@@ -358,7 +358,7 @@ def sequence_column(properties: Mapping[str, Any]) -> str | None:
     return None if column is None else parse_name(column)
 
 
-def columns_named(properties: Mapping[str, Any]) -> dict[str, str]:
+def named_columns(properties: Mapping[str, Any]) -> dict[str, str]:
     """The columns that settings name, each with the name of one such setting."""
     columns: dict[str, str] = {}
     if (sequence := sequence_column(properties)) is not None:
@@ -372,7 +372,7 @@ def columns_named(properties: Mapping[str, Any]) -> dict[str, str]:
 
 def with_renamed_column(properties: dict[str, Any], column: str, to: str) -> dict[str, Any]:
     """The settings of a table whose column is called ``to`` from now on. Raises SchemaError if one can't name it so."""
-    used = columns_named(properties).get(column)
+    used = named_columns(properties).get(column)
     if used is not None and to != to.strip():
         raise SchemaError(
             f"column {column!r} can't be called {to!r}: the setting {used} names it, and takes no spaces at the ends "
@@ -388,6 +388,6 @@ def with_renamed_column(properties: dict[str, Any], column: str, to: str) -> dic
     return changed
 
 
-def effective_values(properties: Mapping[str, Any], known: Mapping[str, Property]) -> dict[str, Any]:
+def effective_values(properties: Mapping[str, Any], definitions: Mapping[str, Property]) -> dict[str, Any]:
     """All settings with their values, or defaults where none is set."""
-    return {each: properties.get(each, property_.default) for each, property_ in known.items()}
+    return {each: properties.get(each, property_.default) for each, property_ in definitions.items()}

@@ -1,7 +1,7 @@
 """Table schemas: columns with ids, and the translation between Arrow types and what is stored.
 
 A column is its id, not its name or position: ids are used once per table. Every Arrow type has ONE stored form
-(``storable``); a type without one is refused when the table is created.
+(``stored_type``); a type without one is refused when the table is created.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ COMMIT_TS_ID = 2**31 - 1
 MAX_DEPTH = 32
 """How deeply lists, structs and maps may nest: readers of Parquet take 100 levels, each of these up to three."""
 MAX_LEVELS, MAX_TYPES = 128, 250_000
-"""Levels of a type that is looked at, dictionaries, runs and extensions counted, and types that are inside it."""
+"""The most levels of a type, counting dictionaries, runs and extensions, and the most types inside it."""
 _UNITS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 _ADVICE: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
     (pa.types.is_null, "NULL alone has no type; cast it to the type of the values to come"),
@@ -54,7 +54,7 @@ _ADVICE: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
 )
 """Advice for types that cannot be stored, beside durations."""
 _FIELD_ID = b"PARQUET:field_id"
-_BY_NAME: dict[str, pa.DataType] = {str(known.stored): known.stored for known in TYPES if known.stored is not None}
+_BY_NAME: dict[str, pa.DataType] = {str(each.stored): each.stored for each in TYPES if each.stored is not None}
 _DECIMAL = re.compile(r"decimal128\((\d+), (-?\d+)\)")
 _FIXED_BINARY = re.compile(r"fixed_size_binary\[(\d+)\]")
 
@@ -259,12 +259,12 @@ def _check_names(what: str, names: Iterable[str]) -> None:
 def _number(field: pa.Field, ids: Iterator[int]) -> Field:
     own = next(ids)  # a parent before its children, as in Iceberg
     try:
-        return Field(id=own, name=field.name, type=_type_to_json(storable(field.type), ids), nullable=field.nullable)
+        return Field(id=own, name=field.name, type=_type_to_json(stored_type(field.type), ids), nullable=field.nullable)
     except SchemaError as error:
         raise SchemaError(f"column {field.name!r}: {error}") from None
 
 
-def storable(arrow_type: pa.DataType) -> pa.DataType:
+def stored_type(arrow_type: pa.DataType) -> pa.DataType:
     """The one Arrow type in which values of ``arrow_type`` are stored and returned.
 
     Dictionaries and runs become their values, extension types (``arrow.uuid``, ``arrow.json``) their storage type,
@@ -277,7 +277,7 @@ def storable(arrow_type: pa.DataType) -> pa.DataType:
             that are nested too deeply. It says what to do instead.
     """
     check_nesting(arrow_type)
-    return _storable(arrow_type, MAX_DEPTH)
+    return _stored_type(arrow_type, MAX_DEPTH)
 
 
 def check_nesting(arrow_type: pa.DataType) -> None:
@@ -307,14 +307,14 @@ def _too_deep() -> SchemaError:
     return SchemaError(f"it is nested more than {MAX_DEPTH} levels deep: store the inner values as JSON text")
 
 
-def _storable(arrow_type: pa.DataType, depth: int) -> pa.DataType:
+def _stored_type(arrow_type: pa.DataType, depth: int) -> pa.DataType:
     if depth < 0:
         raise _too_deep()
     arrow_type = plain_type(arrow_type)
-    found = type_of(arrow_type)
-    if found is None:
-        raise SchemaError(f"type {short_type(arrow_type)} cannot be stored: {_instead(arrow_type)}")
-    return found.stored or STORABLE[found](arrow_type, depth)
+    column_type = type_of(arrow_type)
+    if column_type is None:
+        raise SchemaError(f"type {short_type(arrow_type)} cannot be stored: {_advice_for(arrow_type)}")
+    return column_type.stored or STORABLE[column_type](arrow_type, depth)
 
 
 def plain_type(arrow_type: pa.DataType) -> pa.DataType:
@@ -328,7 +328,7 @@ def plain_type(arrow_type: pa.DataType) -> pa.DataType:
             return arrow_type
 
 
-def _storable_decimal(arrow_type: pa.DataType, depth: int) -> pa.DataType:
+def _stored_decimal(arrow_type: pa.DataType, depth: int) -> pa.DataType:
     if arrow_type.precision > 38 or not 0 <= arrow_type.scale <= arrow_type.precision:
         raise SchemaError(
             f"type {short_type(arrow_type)} cannot be stored: a decimal has 1 to 38 digits, of which 0 to all are "
@@ -337,39 +337,39 @@ def _storable_decimal(arrow_type: pa.DataType, depth: int) -> pa.DataType:
     return pa.decimal128(arrow_type.precision, arrow_type.scale)
 
 
-def _storable_fixed_binary(arrow_type: pa.DataType, depth: int) -> pa.DataType:
+def _stored_fixed_binary(arrow_type: pa.DataType, depth: int) -> pa.DataType:
     if arrow_type.byte_width == 0:
-        raise SchemaError(f"type {short_type(arrow_type)} cannot be stored: {_instead(arrow_type)}")
+        raise SchemaError(f"type {short_type(arrow_type)} cannot be stored: {_advice_for(arrow_type)}")
     return arrow_type
 
 
-def _storable_struct(arrow_type: pa.DataType, depth: int) -> pa.DataType:
+def _stored_struct(arrow_type: pa.DataType, depth: int) -> pa.DataType:
     names = [field.name for field in arrow_type]
     if not names:
         raise SchemaError("a struct without fields cannot be stored; leave it out")
     if twice := {name for name in names if names.count(name) > 1}:
         raise SchemaError(f"a struct has the field {min(twice)!r} twice: rename one")
-    return pa.struct([_storable_field(field, depth) for field in arrow_type])
+    return pa.struct([_stored_field(field, depth) for field in arrow_type])
 
 
 STORABLE: dict[ColumnType, Callable[[pa.DataType, int], pa.DataType]] = {
-    DECIMAL: _storable_decimal,
-    FIXED_BINARY: _storable_fixed_binary,
-    LIST: lambda kind, depth: pa.list_(_storable_field(kind.value_field, depth)),
-    STRUCT: _storable_struct,
-    MAP: lambda kind, depth: pa.map_(_storable(kind.key_type, depth - 1), _storable_field(kind.item_field, depth)),
+    DECIMAL: _stored_decimal,
+    FIXED_BINARY: _stored_fixed_binary,
+    LIST: lambda kind, depth: pa.list_(_stored_field(kind.value_field, depth)),
+    STRUCT: _stored_struct,
+    MAP: lambda kind, depth: pa.map_(_stored_type(kind.key_type, depth - 1), _stored_field(kind.item_field, depth)),
 }
 """How a type with parameters becomes the stored one, given how deeply it may still nest."""
 
 
-def _instead(arrow_type: pa.DataType) -> str:
+def _advice_for(arrow_type: pa.DataType) -> str:
     if pa.types.is_duration(arrow_type):
         return f"cast it to int64, a number of {_UNITS[arrow_type.unit]}, and say so in the column's name"
     return next((advice for is_kind, advice in _ADVICE if is_kind(arrow_type)), "cast it first")
 
 
-def _storable_field(field: pa.Field, depth: int) -> pa.Field:
-    return field.with_type(_storable(field.type, depth - 1)).remove_metadata()
+def _stored_field(field: pa.Field, depth: int) -> pa.Field:
+    return field.with_type(_stored_type(field.type, depth - 1)).remove_metadata()
 
 
 def _type_to_json(arrow_type: pa.DataType, ids: Iterator[int]) -> TypeJson:
@@ -386,7 +386,7 @@ def _type_to_json(arrow_type: pa.DataType, ids: Iterator[int]) -> TypeJson:
 
 
 def _child_to_json(field: pa.Field, ids: Iterator[int]) -> dict[str, Any]:
-    """A child in the form in which it is read again, so that a new schema equals itself when it is read."""
+    """A child in the form that decoding gives it, so that a new schema equals itself when it is read."""
     child: dict[str, Any] = msgspec.to_builtins(_number(field, ids))
     return child
 
@@ -434,6 +434,13 @@ def constant(json: Json, arrow_type: pa.DataType, rows: int) -> pa.Array:
 def is_nested(arrow_type: pa.DataType) -> bool:
     """Whether the type has children: such columns are stored, but not used in predicates or keys."""
     return bool(pa.types.is_nested(arrow_type))
+
+
+def leaf_count(arrow_type: pa.DataType) -> int:
+    """The number of columns that a column of this type is in Parquet."""
+    if not is_nested(arrow_type):
+        return 1
+    return sum(leaf_count(arrow_type.field(index).type) for index in range(arrow_type.num_fields))
 
 
 prepare(Field, MappedColumn)

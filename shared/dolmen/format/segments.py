@@ -8,9 +8,9 @@ those that the typed columns can't say are JSON in ``odd``.
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 from zlib import crc32
 
 import msgspec
@@ -21,16 +21,17 @@ from dolmen.base.units import GIB
 from dolmen.errors import CorruptionError, SchemaError
 from dolmen.format import bloom_filters
 from dolmen.format.entries import Bounds, ColumnStats, DataFile, Overlay, Tombstone, Vector, bounds, least_erasing
-from dolmen.format.layout import (
-    FORMAT_VERSION,
-    check_format_version,
-    check_reference,
-    parse_manifest_key,
-    prepare,
-    seal,
-    unseal,
+from dolmen.format.layout import FORMAT_VERSION, check_format_version, prepare, seal, unseal
+from dolmen.format.manifest import (
+    AppliedId,
+    Erasure,
+    HistoryEntry,
+    Released,
+    Segment,
+    SegmentKind,
+    TableEntry,
+    check_references,
 )
-from dolmen.format.manifest import AppliedId, Erasure, HistoryEntry, Released, Segment, SegmentKind, TableEntry
 from dolmen.format.schema import Schema, is_nested
 from dolmen.format.types import from_json, one_array, to_array, to_json, to_plain, type_of
 
@@ -107,21 +108,21 @@ def to_table(entries: Sequence[DataFile], schema: Schema | None) -> pa.Table:
         "vector_cardinality": [vector.cardinality if vector else None for vector in vectors],
     }
     for name in OPTIONAL_COLUMNS:
-        found = [getattr(entry, name) for entry in entries]
-        if any(found):
-            integers[name] = found
+        values = [getattr(entry, name) for entry in entries]
+        if any(values):
+            integers[name] = values
     columns |= {name: pa.array(values, pa.int64()) for name, values in integers.items()}
     odd: list[_Odd] = [{} for _ in entries]
     for id_ in sorted({id_ for entry in entries for id_ in entry.stats}):
-        known = [entry.stats.get(id_) for entry in entries]
+        stats_of_column = [entry.stats.get(id_) for entry in entries]
         field = schema.by_id.get(id_) if schema else None
-        typed = _typed(known, None if field is None else bound_type(field.arrow_type))
-        for own, stats, back in zip(odd, known, _stats(typed), strict=True):
+        typed = _stats_arrays(stats_of_column, None if field is None else bound_type(field.arrow_type))
+        for own, stats, back in zip(odd, stats_of_column, _stats(typed), strict=True):
             if stats is not None and not _same(stats, back):
                 own[id_] = stats
         if any(own.get(id_) for own in odd):
-            plain = [None if id_ in own else stats for own, stats in zip(odd, known, strict=True)]
-            typed = _typed(plain, typed[0].type)
+            plain = [None if id_ in own else stats for own, stats in zip(odd, stats_of_column, strict=True)]
+            typed = _stats_arrays(plain, typed[0].type)
         columns |= dict(zip(stats_columns(id_), typed, strict=True))
     columns["odd"] = pa.array([msgspec.json.encode(own).decode() if own else None for own in odd], pa.string())
     return pa.table(columns)
@@ -170,11 +171,11 @@ def _same(stats: ColumnStats, back: ColumnStats | None) -> bool:
     return stats == back and msgspec.json.encode(stats) == msgspec.json.encode(back)
 
 
-def _typed(found: Sequence[ColumnStats | None], arrow_type: pa.DataType | None) -> list[pa.Array]:
+def _stats_arrays(column_stats: Sequence[ColumnStats | None], arrow_type: pa.DataType | None) -> list[pa.Array]:
     """The four columns; NULL where their types can't say a value. Without a type, bounds have the type null."""
-    least, greatest, nulls, nans = ([stats and getattr(stats, name) for stats in found] for name in STATS)
+    least, greatest, nulls, nans = ([stats and getattr(stats, name) for stats in column_stats] for name in STATS)
     if arrow_type is None or pa.types.is_null(arrow_type):
-        ends = [pa.nulls(len(found))] * 2
+        ends = [pa.nulls(len(column_stats))] * 2
     else:
         ends = [_end(least, arrow_type), _end(greatest, arrow_type)]
     return [*ends, pa.array(nulls, pa.int64()), pa.array(nans, pa.int64())]
@@ -191,10 +192,10 @@ def _end(values: list[Any], arrow_type: pa.DataType) -> pa.Array:
     try:
         return to_array(plain, arrow_type)
     except (pa.ArrowException, OverflowError):  # one does not fit: try them one by one
-        return pa.concat_arrays([_fitting(value, arrow_type) for value in plain])
+        return pa.concat_arrays([_to_array_or_null(value, arrow_type) for value in plain])
 
 
-def _fitting(value: Any, arrow_type: pa.DataType) -> pa.Array:
+def _to_array_or_null(value: Any, arrow_type: pa.DataType) -> pa.Array:
     try:
         return to_array([value], arrow_type)
     except (pa.ArrowException, OverflowError):
@@ -228,15 +229,15 @@ _MOST_BYTES = GIB
 
 def bounds_of_all(entries: Sequence[DataFile], schema: Schema) -> dict[int, ColumnStats]:
     """Bounds by column id that hold for all of these files; a column that any of them lacks is left out."""
-    known = schema.by_id.keys() & set.intersection(*(set(entry.stats) for entry in entries))
+    ids = schema.by_id.keys() & set.intersection(*(set(entry.stats) for entry in entries))
     rows = [entry.rows for entry in entries]
-    found: dict[int, ColumnStats] = {}
-    for id_ in sorted(known):
+    bounds_by_id: dict[int, ColumnStats] = {}
+    for id_ in sorted(ids):
         arrow_type = schema.by_id[id_].arrow_type
         if not is_nested(arrow_type):
             with suppress(SchemaError):  # bounds that are not of this type are unknown
-                found[id_] = _join_bounds([bounds(entry.stats[id_], arrow_type) for entry in entries], rows)
-    return found
+                bounds_by_id[id_] = _join_bounds([bounds(entry.stats[id_], arrow_type) for entry in entries], rows)
+    return bounds_by_id
 
 
 def _join_bounds(several: Sequence[Bounds], rows: Sequence[int]) -> ColumnStats:
@@ -346,8 +347,10 @@ def decode(segment: Segment, body: bytes) -> tuple[Any, ...]:
     if read.kind != kind or len(read.entries) != segment.count:
         raise CorruptionError(key, f"it holds {len(read.entries)} {read.kind}, not {segment.count} {kind}")
     for entry in read.entries:
-        for path in _references(kind, entry):
-            check_reference(path, key)
+        if isinstance(entry, Released):
+            entry.check(key)
+        else:
+            check_references(entry, key)
     return tuple(read.entries)
 
 
@@ -358,19 +361,6 @@ def _time(kind: SegmentKind, entry: Any) -> int:
     if kind == "overlays":
         return int(entry.applied_through)
     return int(entry.version) if kind in ("applied", "released", "history") else 0
-
-
-def _references(kind: SegmentKind, entry: Any) -> Iterable[str]:
-    """Every object that an entry names."""
-    if kind == "tombstones":
-        return (entry.blob.object,)
-    if kind == "overlays":
-        return (entry.vector.object,) if entry.vector else ()
-    if kind == "erasures":
-        return tuple(erased.tombstone.blob.object for erased in entry.tables)
-    if kind == "released":
-        return (*(path for path in entry.objects if parse_manifest_key(path) is None), *(s.object for s in entry.trees))
-    return cast("set[str]", entry.objects()) if kind == "table" else ()
 
 
 def _of_files(entries: Sequence[DataFile], key: str, body: bytes, schema: Schema | None) -> Segment:

@@ -61,7 +61,7 @@ class ColumnType:
     Args:
         name: in messages and docs.
         stored: the Arrow type in which values are stored; None for a type with parameters (digits, width, fields).
-        ids: ids of the Arrow types that hold such values, among them those in which they are not stored.
+        ids: ids of the Arrow types that hold such values, also of types in which they are not stored.
         plain: the Python class of a single value in its plain form; None for a type with children.
         domain: name of the predicate ``Domain`` in which values compare; None for a type that does not compare.
         family: the word by which conversions of data frames tell types apart.
@@ -237,7 +237,7 @@ TYPES: tuple[ColumnType, ...] = (
 )
 """All of them, in the order in which messages list them."""
 
-_BY_ID = {id_: found for found in TYPES for id_ in found.ids}
+_BY_ID = {id_: column_type for column_type in TYPES for id_ in column_type.ids}
 _TIMESTAMP_ID = pa.timestamp("us").id
 
 
@@ -260,11 +260,11 @@ def short_type(arrow_type: pa.DataType) -> str:
 
 def can_be_key(arrow_type: pa.DataType) -> bool:
     """Whether rows can be found by values of this type: not by floats, nor by values with children."""
-    found = type_of(arrow_type)
-    return found is not None and found.codes is not None
+    column_type = type_of(arrow_type)
+    return column_type is not None and column_type.codes is not None
 
 
-def in_unit(column_type: ColumnType, unit: str) -> pa.DataType:
+def with_unit(column_type: ColumnType, unit: str) -> pa.DataType:
     """The Arrow type of a column type's values, with another unit of time: s, ms, us or ns; "" keeps the stored one."""
     if unit in ("", "us"):
         return column_type.stored
@@ -289,8 +289,8 @@ _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 def integer_form(arrow_type: pa.DataType) -> pa.DataType | None:
     """The integer type with the same bits, for stored times, whose plain form is an integer; None for all others."""
-    found = type_of(arrow_type)
-    return None if found is None else found.integers
+    column_type = type_of(arrow_type)
+    return None if column_type is None else column_type.integers
 
 
 def to_plain(array: pa.Array) -> list[Plain]:
@@ -330,9 +330,9 @@ def from_json(json: Json, arrow_type: pa.DataType) -> Plain:
     """
     if json is None:
         return None
-    found = type_of(arrow_type)
-    if found is not None and found.plain is not None:
-        forms, read = FROM_JSON[found.plain]
+    column_type = type_of(arrow_type)
+    if column_type is not None and column_type.plain is not None:
+        forms, read = FROM_JSON[column_type.plain]
         if type(json) in forms:
             try:
                 return read(json)

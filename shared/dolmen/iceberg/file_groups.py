@@ -1,9 +1,9 @@
 """Groups of a version's data files, each of which becomes one Iceberg manifest, and the files that hide their rows.
 
-Iceberg v2 hides rows by position-delete files, of which one serves any number of data files. Iceberg v3 hides them by
-deletion vectors in Puffin files (https://iceberg.apache.org/puffin-spec/): one to a file, because DuckDB 1.5 returns
-wrong rows, without an error, for a file with several. Its footer names the data file by its absolute path, because
-pyiceberg and Polars find it there, not in the manifest.
+Iceberg v2 hides rows by position-delete files, each for any number of data files. Iceberg v3 hides them by deletion
+vectors in Puffin files (https://iceberg.apache.org/puffin-spec/), one per file: if there are several, DuckDB 1.5
+returns wrong rows without an error. The footer has the data file's absolute path, because pyiceberg and Polars look for
+it there, not in the manifest.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ _AT_ONCE = 1_000
 
 @dataclass(frozen=True)
 class FileGroup:
-    """The data files of a segment, or of the manifest (None), that have visible rows, by their positions in it.
+    """The data files with visible rows of a segment, or of the manifest (None), by their indexes in it.
 
-    ``deleted`` has the number of hidden rows by the uuid of their file, in the same order; without those of 0.
+    ``deleted`` has the number of hidden rows by the uuid of their file, in the same order, without zeros.
     """
 
     segment: Segment | None
-    places: npt.NDArray[np.int64]
+    indexes: npt.NDArray[np.int64]
     deleted: dict[str, int]
 
     def deletes_identity(self, epoch: int) -> str:
-        """16 digits that are the same for the same hidden rows. Within an epoch rows are hidden, and never shown again,
-        so their number by file tells which they are."""
+        """16 digits that are the same for the same hidden rows. Within an epoch hidden rows only become more, so their
+        number by file identifies them."""
         return _digest([str(epoch), *(f"{uuid}:{count}" for uuid, count in self.deleted.items())], b"")
 
 
@@ -66,7 +66,7 @@ class FileGroups:
         self._live, self._entry = LiveFiles.of(entry, context.segments), entry
         self._hidden = HiddenPositions(context, name, manifest, entry, lookup_bytes)
         self._positions: dict[str, BitMap] = {}
-        self.groups = [group for group in self._all() if len(group.places)]
+        self.groups = [group for group in self._find_groups() if len(group.indexes)]
 
     @property
     def files_read(self) -> int:
@@ -75,69 +75,69 @@ class FileGroups:
     def identity(self, group: FileGroup) -> str:
         """16 digits that are the same for the same data files, and for no others."""
         if group.segment is not None:
-            return _digest([str(self._entry.epoch), group.segment.object], group.places.tobytes())
-        uuids = (self._entry.files[index].uuid for index in group.places.tolist())
+            return _digest([str(self._entry.epoch), group.segment.object], group.indexes.tobytes())
+        uuids = (self._entry.files[index].uuid for index in group.indexes.tolist())
         return _digest([str(self._entry.epoch), "", *uuids], b"")
 
     def files(self, group: FileGroup, ids: Collection[int] | None = None) -> Iterator[DataFile]:
         """Entries of a group's files, with the bounds of these columns; of all columns by default."""
         if group.segment is None:
-            yield from (self._entry.files[index] for index in group.places.tolist())
+            yield from (self._entry.files[index] for index in group.indexes.tolist())
             return
         (live,) = self._live.live_segments([group.segment])
-        yield from live.entries(group.places, ids)
+        yield from live.entries(group.indexes, ids)
 
     def positions(self, group: FileGroup, uuids: Collection[str]) -> Iterator[tuple[DataFile, BitMap]]:
-        """Some of a group's files with the positions of their hidden rows, some at a time."""
-        some: list[DataFile] = []
+        """The group's files with these uuids, with the positions of their hidden rows."""
+        batch: list[DataFile] = []
         for file in self.files(group, ()):
             if file.uuid not in uuids:
                 continue
             if file.path in self._positions:
                 yield file, self._positions[file.path]
             else:
-                some.append(file)
-            if len(some) >= _AT_ONCE:
-                yield from self._vectors(some)
-                some = []
-        yield from self._vectors(some)
+                batch.append(file)
+            if len(batch) >= _AT_ONCE:
+                yield from self._fetch_vectors(batch)
+                batch = []
+        yield from self._fetch_vectors(batch)
 
-    def _vectors(self, some: list[DataFile]) -> Iterator[tuple[DataFile, BitMap]]:
-        found = self._hidden.vectors(some) if some else {}
-        for file in some:
-            yield file, found[file.path]
+    def _fetch_vectors(self, files: list[DataFile]) -> Iterator[tuple[DataFile, BitMap]]:
+        positions = self._hidden.fetch_vectors(files) if files else {}
+        for file in files:
+            yield file, positions[file.path]
 
-    def _all(self) -> Iterator[FileGroup]:
-        untouched = [self._is_untouched(segment) for segment in self._live.segments]
+    def _find_groups(self) -> Iterator[FileGroup]:
+        is_whole_list = [self._has_all_rows(segment) for segment in self._live.segments]
         others = self._live.live_segments(
-            segment for segment, is_whole in zip(self._live.segments, untouched, strict=True) if not is_whole
+            segment for segment, is_whole in zip(self._live.segments, is_whole_list, strict=True) if not is_whole
         )
-        for segment, is_whole in zip(self._live.segments, untouched, strict=True):
-            yield FileGroup(segment, np.arange(segment.count), {}) if is_whole else self._of_segment(next(others))
+        for segment, is_whole in zip(self._live.segments, is_whole_list, strict=True):
+            yield FileGroup(segment, np.arange(segment.count), {}) if is_whole else self._segment_group(next(others))
         files = self._entry.files
         counts = {index: file.rows - file.live_rows for index, file in enumerate(files)}
-        self._judge(enumerate(files), counts)
-        yield _group(None, counts, [file.rows for file in files], [file.uuid for file in files])
+        self._count_hidden(enumerate(files), counts)
+        yield _make_group(None, counts, [file.rows for file in files], [file.uuid for file in files])
 
-    def _is_untouched(self, segment: Segment) -> bool:
-        """Whether all files of a segment are there with all their rows, as the manifest alone tells."""
+    def _has_all_rows(self, segment: Segment) -> bool:
+        """Whether the manifest alone shows that all files of a segment are live with all their rows."""
         return not (segment.deleted or len(self._live.changes.uuids) or self._hidden.judge.of_segment(segment))
 
-    def _of_segment(self, live: LiveSegment) -> FileGroup:
-        places = live.positions()
+    def _segment_group(self, live: LiveSegment) -> FileGroup:
+        indexes = live.positions()
         deleted = live.cardinalities()
         judge = self._hidden.judge.of_segment(live.segment)
-        counts = dict(zip(places.tolist(), deleted[places].tolist(), strict=True))
+        counts = dict(zip(indexes.tolist(), deleted[indexes].tolist(), strict=True))
         if judge:
-            suspects = places[judge.file_mask(live)[places]]
-            self._judge(zip(suspects.tolist(), live.entries(suspects, judge.ids), strict=True), counts)
+            suspects = indexes[judge.file_mask(live)[indexes]]
+            self._count_hidden(zip(suspects.tolist(), live.entries(suspects, judge.ids), strict=True), counts)
         column = live.table.column("path")
         assert column is not None
         uuids = {index: uuid_of(column[index].as_py()) for index, count in counts.items() if count}
-        return _group(live.segment, counts, live.table.numbers("rows").tolist(), uuids)
+        return _make_group(live.segment, counts, live.table.numbers("rows").tolist(), uuids)
 
-    def _judge(self, files: Iterable[tuple[int, DataFile]], counts: dict[int, int]) -> None:
-        """Corrects the numbers of hidden rows by place, where tombstones hide more of them than vectors."""
+    def _count_hidden(self, files: Iterable[tuple[int, DataFile]], counts: dict[int, int]) -> None:
+        """Corrects the number of hidden rows, by index, of files in which tombstones hide more rows than vectors."""
         plans = {}
         for index, file in files:
             plan = self._hidden.plan(file)
@@ -145,15 +145,15 @@ class FileGroups:
                 counts[index] = file.rows
             elif plan.tombstones:
                 plans[index] = plan
-        found = self._hidden.find(plans.values())
+        positions_by_path = self._hidden.find_positions(plans.values())
         for index, plan in plans.items():
-            positions = found[plan.file.path]
+            positions = positions_by_path[plan.file.path]
             if len(positions) > counts[index]:
                 counts[index] = len(positions)
                 self._positions[plan.file.path] = positions
 
 
-def _group(
+def _make_group(
     segment: Segment | None, counts: dict[int, int], rows: list[int], uuids: dict[int, str] | list[str]
 ) -> FileGroup:
     """A group of the files that have visible rows, by the numbers of hidden and of physical rows of each."""
@@ -162,12 +162,12 @@ def _group(
     return FileGroup(segment, np.array(sorted(visible), np.int64), deleted)
 
 
-def _digest(parts: Iterable[str], more: bytes) -> str:
-    return hashlib.sha256("\n".join(parts).encode() + b"\0" + more).hexdigest()[:16]
+def _digest(parts: Iterable[str], data: bytes) -> str:
+    return hashlib.sha256("\n".join(parts).encode() + b"\0" + data).hexdigest()[:16]
 
 
 class HiddenPositions:
-    """Finds hidden rows. Reads only files that a tombstone may match, and of these only the columns that it names."""
+    """Finds hidden rows. Reads only files that a tombstone may match, and only the columns that it names."""
 
     def __init__(
         self, context: Context, name: str, manifest: Manifest, entry: TableEntry, lookup_bytes: int | None = None
@@ -179,44 +179,43 @@ class HiddenPositions:
         self.files_read = 0
 
     def plan(self, file: DataFile) -> FilePlan | None:
-        """The file with the tombstones that may hide rows of it; None when all its rows are certainly hidden."""
+        """The file with the tombstones that may hide some of its rows; None if all its rows are certainly hidden."""
         if not file.live_rows:
             return None
         suspects = self.judge.of_file(file)
         return None if suspects is None else FilePlan(file, False, suspects)
 
-    def find(self, plans: Iterable[FilePlan]) -> dict[str, BitMap]:
+    def find_positions(self, plans: Iterable[FilePlan]) -> dict[str, BitMap]:
         """All hidden positions of files that tombstones may match, by path. Raises LimitError."""
-        requested = list(plans)
-        if not requested:
+        plan_list = list(plans)
+        if not plan_list:
             return {}
-        self._lookup_bytes_left -= sum(plan.file.size for plan in requested)
+        self._lookup_bytes_left -= sum(plan.file.size for plan in plan_list)
         if self._lookup_bytes_left < 0:
             raise LimitError(
                 f"table {self._name!r}: too many files may hold rows of unresolved deletes to look through now; "
                 "resolve them, or let the next round of maintenance do it"
             )
         reader = self._reader()
-        found: dict[str, BitMap] = {}
+        positions: dict[str, BitMap] = {}
 
         def groups() -> Iterator[RowGroup]:
-            for file in reader.open_files(requested):
-                some = list(row_groups(file, None, self._deletes, self._entry.schema))
-                found[file.file.path] = (file.vector or BitMap()) | whole_groups(file, some)
-                yield from some
+            for file in reader.open_files(plan_list):
+                file_groups = list(row_groups(file, None, self._deletes, self._entry.schema))
+                positions[file.file.path] = (file.vector or BitMap()) | whole_groups(file, file_groups)
+                yield from file_groups
 
         for path, hidden in reader.read(hidden_rows, groups(), frozenset()):
-            found[path] |= hidden
-        self.files_read += len(requested)
-        return found
+            positions[path] |= hidden
+        self.files_read += len(plan_list)
+        return positions
 
-    def vectors(self, files: Iterable[DataFile]) -> dict[str, BitMap]:
+    def fetch_vectors(self, files: Iterable[DataFile]) -> dict[str, BitMap]:
         return self._reader().vectors([FilePlan(file, False, ()) for file in files])
 
     @cached_property
     def _deletes(self) -> Deletes:
-        blobs = BlobReader(self._context.store, self._context.runtime, None, self._context.cache)
-        return load_deletes(self._tombstones, self._entry.schema, blobs, self._context.cache)
+        return load_deletes(self._tombstones, self._entry.schema, BlobReader(self._context))
 
     def _reader(self) -> PlanReader:
         return PlanReader.of_table(self._context, self._name, self._manifest, self._entry)
@@ -228,27 +227,33 @@ BLOB_OFFSET = 4
 _MAGIC = b"PFA1"
 
 _VECTOR_MAGIC = b"\xd1\xd3\x39\x64"
+_BITMAP = 16
+"""Where a vector's only bitmap begins, counted from the magic."""
 
 _ROW_POSITION_ID = 2147483645
 """Reserved field id of a row's position ("Reserved Field IDs")."""
 
 
-def vector_blob(positions: BitMap) -> bytes:
+def encode_vector_blob(positions: BitMap) -> bytes:
     """A deletion vector: length, magic, one 64-bit Roaring bitmap of one 32-bit bitmap, and CRC-32."""
     body = _VECTOR_MAGIC + struct.pack("<QI", 1, 0) + encode_vector(positions)
     return struct.pack(">I", len(body)) + body + struct.pack(">I", crc32(body))
 
 
-def vector_in(body: bytes, offset: int, length: int) -> BitMap:
-    """The positions in a deletion vector of a Puffin file. Raises ValueError if it is damaged."""
-    blob = body[offset : offset + length]
+def read_vector_blob(blob: bytes, length: int) -> BitMap:
+    """The positions in a deletion vector of a Puffin file, whoever wrote it. Raises ValueError if it is damaged."""
     inner = blob[4:-4]
-    if len(blob) != length or inner[:4] != _VECTOR_MAGIC or blob[-4:] != struct.pack(">I", crc32(inner)):
-        raise ValueError("the deletion vector's checksum differs")
-    return BitMap.deserialize(inner[16:])
+    if len(blob) != length or inner[:4] != _VECTOR_MAGIC or int.from_bytes(blob[-4:], "big") != crc32(inner):
+        raise ValueError("the deletion vector does not match its checksum")
+    count = int.from_bytes(inner[4:12], "little")
+    if count == 0:
+        return BitMap()
+    if count > 1 or inner[12:_BITMAP] != bytes(4):
+        raise ValueError("the deletion vector has positions beyond 4,294,967,295")
+    return BitMap.deserialize(inner[_BITMAP:])
 
 
-def puffin_file(blob: bytes, data_file: str, cardinality: int) -> bytes:
+def encode_puffin(blob: bytes, data_file: str, cardinality: int) -> bytes:
     """A Puffin file with one deletion vector (``vector_blob``) of a data file at this absolute path."""
     payload = msgspec.json.encode(
         {
@@ -285,13 +290,38 @@ _SCHEMA = pa.schema(
 )
 
 
-def position_delete_file(positions: Mapping[str, BitMap]) -> bytes:
-    """A position-delete file, sorted by path and position; positions come by the absolute path of their data file."""
+def encode_position_deletes(positions: Mapping[str, BitMap]) -> bytes:
+    """A position-delete file, sorted by path and position. Keys are absolute paths of data files."""
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(sink, _SCHEMA, compression="zstd", use_dictionary=["file_path"], store_schema=False) as out:
         for path in sorted(positions):
             numbers = np.asarray(positions[path].to_array(), np.int64)
             for start in range(0, len(numbers), _ROW_GROUP):
-                own = numbers[start : start + _ROW_GROUP]
-                out.write_batch(pa.record_batch([pa.repeat(path, len(own)), pa.array(own)], schema=_SCHEMA))
+                part = numbers[start : start + _ROW_GROUP]
+                out.write_batch(pa.record_batch([pa.repeat(path, len(part)), pa.array(part)], schema=_SCHEMA))
     return bytes(sink.getvalue())
+
+
+def read_position_deletes(body: bytes, size: int) -> Iterator[tuple[str, BitMap]]:
+    """The positions in a position-delete file of this size, whoever wrote it, by the URL of the data file.
+
+    Raises ValueError, or an error of pyarrow, if it is damaged.
+    """
+    if len(body) != size:
+        raise ValueError(f"it does not have the {size:,} bytes of its manifest entry")
+    file = pq.ParquetFile(pa.BufferReader(body))
+    table = file.read(["file_path", "pos"], use_threads=False)
+    rows = sum(file.metadata.row_group(group).num_rows for group in range(file.num_row_groups))
+    if table.num_rows != rows:
+        raise ValueError(f"it has {table.num_rows:,} rows, and its footer {rows:,}")
+    if not table.num_rows:
+        return
+    paths = table["file_path"].combine_chunks().cast(pa.string()).dictionary_encode()
+    positions = table["pos"].to_numpy()
+    if positions.min() < 0 or positions.max() > 2**32 - 1:
+        raise ValueError("a position is negative, or beyond 4,294,967,295")
+    codes = paths.indices.to_numpy()
+    order = np.argsort(codes, kind="stable")
+    ends = np.searchsorted(codes[order], np.arange(len(paths.dictionary)), side="right")
+    for path, own in zip(paths.dictionary.to_pylist(), np.split(positions[order], ends[:-1]), strict=True):
+        yield path, BitMap(own.astype(np.uint32))

@@ -1,7 +1,7 @@
-"""The AWS Glue Data Catalog: the table that Athena and others read, and the metadata that it names.
+"""Registers publications in the AWS Glue Data Catalog, for Athena and other readers.
 
 Glue's ``VersionId`` makes the update a compare-and-swap. A registration only moves forward: to a greater N of the same
-table, or to a later version of another table of the database that has the name now.
+table, or to a later version of another table that has taken its name.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LOCATION, _PREVIOUS = "metadata_location", "previous_metadata_location"
 _CONFIG = {"retries": {"mode": "standard", "total_max_attempts": 3}, "connect_timeout": 3, "read_timeout": 10}
 _LONGEST_TEXT = 255
 _KEPT = ("Description", "Owner", "Retention", "PartitionKeys")
-"""The members that an update gives back unchanged: Glue removes all that an update does not name."""
+"""Members that an update repeats unchanged, because Glue removes all members that are not in an update."""
 _HIVE = {"long": "bigint", "timestamptz": "timestamp"}
 
 
@@ -48,24 +48,24 @@ class GlueCatalog:
 
     @classmethod
     def of(cls, url: str, database: str | None) -> GlueCatalog | None:
-        """The catalog for publications of the database at ``url``: the one named, or the environment's; None for "".
+        """The catalog for publications of the database at ``url``; by default the environment's, None for "".
 
         Raises InvalidNameError if it is not the name of a Glue database, and InputError if ``url`` is not in S3.
         """
         is_in_s3 = scheme_of(url) is S3
-        chosen = os.environ.get(VARIABLE, "") if database is None and is_in_s3 else database
-        if not chosen:
+        name = os.environ.get(VARIABLE, "") if database is None and is_in_s3 else database
+        if not name:
             return None
-        if not isinstance(chosen, str) or not _DATABASE.fullmatch(chosen):
-            raise InvalidNameError(f"Glue database {chosen!r}: lower-case letters, digits and _, at most 255 of them")
+        if not isinstance(name, str) or not _DATABASE.fullmatch(name):
+            raise InvalidNameError(f"Glue database {name!r}: lower-case letters, digits and _, at most 255 of them")
         if not is_in_s3:
             raise InputError(f"Glue shows publications in S3 alone, and this database is at {url}")
-        return cls(chosen)
+        return cls(name)
 
     def register(
         self, table: str, directory: PublicationDirectory, number: int, metadata: TableMetadata, runtime: Runtime
     ) -> str:
-        """Makes the table in Glue name this metadata, or a later one: 1 GetTable, and one request if it does not yet.
+        """Makes the table in Glue name this metadata, or a later one, by a GetTable and at most one other request.
 
         Returns the table's name in Glue, as ``database.table``. After an error, the next publication registers it.
 
@@ -75,34 +75,34 @@ class GlueCatalog:
         """
         service = _service(self.database)
         for _ in attempts(runtime, GLUE_REGISTRATION):
-            known = self._get(service, table)
-            entry = _Registration(table, directory, number, metadata)
+            current = self._get(service, table)
+            registration = _Registration(table, directory, number, metadata)
             try:
-                if known is None:
-                    service.ask("create_table", DatabaseName=self.database, TableInput=entry.input({}))
-                elif entry.is_later_than(known, f"{self.database}.{table}"):
+                if current is None:
+                    service.ask("create_table", DatabaseName=self.database, TableInput=registration.input({}))
+                elif registration.is_later_than(current, f"{self.database}.{table}"):
                     service.ask(
                         "update_table",
                         DatabaseName=self.database,
-                        TableInput=entry.input(known),
-                        VersionId=known["VersionId"],
+                        TableInput=registration.input(current),
+                        VersionId=current["VersionId"],
                         SkipArchive=True,  # Glue keeps old versions of its tables otherwise, up to a limit
                     )
             except ConflictError:
                 continue
             except NotFoundError as error:
-                if known is None:
+                if current is None:
                     raise NotFoundError(f"there is no Glue database {self.database!r}: create it first") from error
-                continue  # somebody dropped the table
+                continue  # another client dropped the table
             return f"{self.database}.{table}"
         raise ConflictError(f"Glue table {self.database}.{table}: others changed it again and again")
 
     def _get(self, service: AwsService, table: str) -> Mapping[str, Any] | None:
         try:
-            found: Mapping[str, Any] = service.ask("get_table", DatabaseName=self.database, Name=table)["Table"]
+            table_entry: Mapping[str, Any] = service.ask("get_table", DatabaseName=self.database, Name=table)["Table"]
         except NotFoundError:
             return None
-        return found
+        return table_entry
 
 
 @dataclass(frozen=True)
@@ -114,9 +114,9 @@ class _Registration:
     number: int
     metadata: TableMetadata
 
-    def is_later_than(self, known: Mapping[str, Any], name: str) -> bool:
+    def is_later_than(self, entry: Mapping[str, Any], name: str) -> bool:
         """Whether Glue's entry is to be replaced. Raises TableExistsError if that is not one of this database."""
-        parameters = known.get("Parameters") or {}
+        parameters = entry.get("Parameters") or {}
         path = parameters.get(_LOCATION, "")
         if parameters.get(_TYPE, "").upper() != "ICEBERG" or not self.directory.is_of_database(path):
             raise TableExistsError(
@@ -127,22 +127,22 @@ class _Registration:
             version = parameters.get(_VERSION, "")
             return not re.fullmatch(r"\d{1,18}", version, re.ASCII) or int(version) < self.metadata.current.version
         number = self.directory.number(path)
-        # Another writer may have made it name anything. A later number counts if there is such metadata.
-        return number < self.number or (number > self.number and not self.directory.has(number))
+        # Another writer may have written any name. A later number counts only if its metadata exists.
+        return number < self.number or (number > self.number and not self.directory.has_metadata(number))
 
-    def input(self, known: Mapping[str, Any]) -> dict[str, Any]:
-        before = known.get("Parameters") or {}
+    def input(self, entry: Mapping[str, Any]) -> dict[str, Any]:
+        parameters_before = entry.get("Parameters") or {}
         parameters = {
-            **before,
+            **parameters_before,
             _TYPE: "ICEBERG",
             _LOCATION: self.directory.metadata_path(self.number),
             _VERSION: str(self.metadata.current.version),
         }
-        if _LOCATION in before:
-            parameters[_PREVIOUS] = before[_LOCATION]
+        if _LOCATION in parameters_before:
+            parameters[_PREVIOUS] = parameters_before[_LOCATION]
         fields = self.metadata.schemas[self.metadata.current_schema]["fields"]
         return {
-            **{name: known[name] for name in _KEPT if known.get(name)},  # Glue takes no empty ones
+            **{name: entry[name] for name in _KEPT if entry.get(name)},  # Glue takes no empty ones
             "Name": self.table,
             "TableType": "EXTERNAL_TABLE",
             "Parameters": parameters,
@@ -172,27 +172,27 @@ def _columns(fields: Iterable[Mapping[str, Any]]) -> Iterable[dict[str, Any]]:
         yield column
 
 
-def hive_type(found: Any) -> str:
-    """A type in Iceberg's JSON as Hive writes it, and so Glue."""
-    if isinstance(found, str):
-        if found.startswith("fixed["):
+def hive_type(iceberg_type: Any) -> str:
+    """Turns a type in Iceberg's JSON into Hive's text for it, which Glue uses."""
+    if isinstance(iceberg_type, str):
+        if iceberg_type.startswith("fixed["):
             return "binary"
-        return _HIVE.get(found, found.replace(" ", ""))
-    if found["type"] == "list":
-        return f"array<{hive_type(found['element'])}>"
-    if found["type"] == "map":
-        return f"map<{hive_type(found['key'])},{hive_type(found['value'])}>"
-    fields = (f"{field['name']}:{hive_type(field['type'])}" for field in found["fields"])
+        return _HIVE.get(iceberg_type, iceberg_type.replace(" ", ""))
+    if iceberg_type["type"] == "list":
+        return f"array<{hive_type(iceberg_type['element'])}>"
+    if iceberg_type["type"] == "map":
+        return f"map<{hive_type(iceberg_type['key'])},{hive_type(iceberg_type['value'])}>"
+    fields = (f"{field['name']}:{hive_type(field['type'])}" for field in iceberg_type["fields"])
     return f"struct<{','.join(fields)}>"
 
 
 def _service(database: str) -> AwsService:
     environment = tuple(sorted(item for item in os.environ.items() if item[0].startswith(("AWS_", "HOME"))))
-    return _shared(database, environment, os.getpid())
+    return _cached_service(database, environment, os.getpid())
 
 
 @lru_cache(maxsize=4)
-def _shared(database: str, environment: tuple[tuple[str, str], ...], process: int) -> AwsService:
+def _cached_service(database: str, environment: tuple[tuple[str, str], ...], process: int) -> AwsService:
     """The arguments are the cache's key: making a client is slow, and a forked process needs sockets of its own."""
     return AwsService("glue", f"Glue database {database}", _CONFIG, translate=_translate)
 

@@ -1,6 +1,6 @@
-"""Writes the manifests and delete files of a snapshot, and carries over those of the last one that are the same.
+"""Writes the manifests and delete files of a snapshot, except unchanged ones, which the last snapshot has already.
 
-Hidden rows of a data file only become more, so its path and their number say which they are.
+Hidden rows of a data file only become more, so its path and their number identify them.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from dolmen.iceberg.file_groups import (
     FILE_PATH_ID,
     FileGroup,
     FileGroups,
-    position_delete_file,
-    puffin_file,
-    vector_blob,
+    encode_position_deletes,
+    encode_puffin,
+    encode_vector_blob,
 )
 from dolmen.iceberg.manifests import (
     POSITION_DELETES,
@@ -39,7 +39,7 @@ _NAME = re.compile(r".*/(?:data|deletes)-([0-9a-f]{16})-[0-9a-f]{32}\.avro")
 
 
 class BaseManifests:
-    """The manifests of the snapshot that was published last, as far as they can be carried over."""
+    """The manifests of the last published snapshot that can be carried over."""
 
     def __init__(self, directory: PublicationDirectory, manifests: Sequence[ManifestFile]) -> None:
         self._directory = directory
@@ -59,7 +59,7 @@ class BaseManifests:
         """The manifest with this identity; None if there is none."""
         return self._by_identity.get((content, identity))
 
-    def replaced(self, content: Content) -> list[ManifestBody]:
+    def read_replaced(self, content: Content) -> list[ManifestBody]:
         """The content of the manifests that are not carried over, one GET each."""
         if content not in self._bodies:
             dropped = [each for key, each in self._by_identity.items() if key[0] == content and key not in self._kept]
@@ -68,16 +68,16 @@ class BaseManifests:
             ]
         return self._bodies[content]
 
-    def data_file(self, path: str) -> FileEntry | None:
+    def find_data_file(self, path: str) -> FileEntry | None:
         """The entry of a data file in a manifest that is not carried over; None if there is none."""
         if self._data_files is None:
-            self._data_files = {entry.path: entry for body in self.replaced("data") for entry in body.entries}
+            self._data_files = {entry.path: entry for body in self.read_replaced("data") for entry in body.entries}
         return self._data_files.get(path)
 
 
 @dataclass
 class ManifestWriter:
-    """Writes manifests under names that tell their content."""
+    """Writes manifests under names that identify their content."""
 
     directory: PublicationDirectory
     format_version: FormatVersion
@@ -90,14 +90,14 @@ class ManifestWriter:
     ) -> ManifestFile:
         """Creates a manifest whose name has these 16 digits. For ``coverage``, see ``ManifestBody``."""
         file = ManifestFile(content, self.sequence, self.snapshot, self.sequence)
-        counted = file.count(entries)
-        data = encode_manifest(counted, self.format_version, content, self.schema, self.snapshot, coverage)
+        counted_entries = file.count(entries)
+        data = encode_manifest(counted_entries, self.format_version, content, self.schema, self.snapshot, coverage)
         file.path, file.size = self.directory.write(f"{content}-{identity}", "avro", data), len(data)
         return file
 
 
 MOST_DELETE_FILES = 8
-"""Position-delete files are rewritten as one when there would be more of them than this."""
+"""If there would be more position-delete files, they are rewritten as one."""
 
 _POSITIONS_PER_FILE = 1 << 24
 
@@ -123,16 +123,16 @@ class DeletesWriter:
         deleted = {uuid: count for group in self.groups.groups for uuid, count in group.deleted.items()}
         if not deleted:
             return
-        whole = FileGroup(None, self.groups.groups[0].places[:0], deleted)
-        identity = whole.deletes_identity(self.epoch)
+        all_files = FileGroup(None, self.groups.groups[0].indexes[:0], deleted)
+        identity = all_files.deletes_identity(self.epoch)
         if (previous := self.base.carry_over("deletes", identity)) is not None:
             yield previous
             return
-        covered, entries = self._known_position_deletes(deleted)
-        changed = {uuid for uuid, count in deleted.items() if covered.get(uuid) != count}
+        coverage, entries = self._find_position_deletes(deleted)
+        changed_uuids = {uuid for uuid, count in deleted.items() if coverage.get(uuid) != count}
         if len(entries) >= MOST_DELETE_FILES:
-            changed, entries = set(deleted), []
-        entries += self._position_delete_files(changed)
+            changed_uuids, entries = set(deleted), []
+        entries += self._position_delete_files(changed_uuids)
         yield self.writer.write("deletes", identity, entries, deleted)
 
     def _vectors(self) -> Iterator[ManifestFile]:
@@ -148,20 +148,20 @@ class DeletesWriter:
             entries = self._vector_entries(group)
             yield self.writer.write("deletes", identity, entries)
 
-    def _known_position_deletes(self, deleted: dict[str, int]) -> tuple[dict[str, int], list[FileEntry]]:
+    def _find_position_deletes(self, deleted: dict[str, int]) -> tuple[dict[str, int], list[FileEntry]]:
         """Position-delete files of the base, and the number of rows that they hide, by data file.
 
-        Nothing is known if most of it is about files that are gone.
+        Both are empty if most of the data files are gone: then all positions are written again.
         """
         coverage: dict[str, int] = {}
         entries: list[FileEntry] = []
-        for body in self.base.replaced("deletes"):
+        for body in self.base.read_replaced("deletes"):
             coverage.update(body.coverage)
             entries += body.entries
-        there = {uuid: count for uuid, count in coverage.items() if uuid in deleted and uuid not in self.added}
-        if len(coverage) > 2 * len(there) or any(count > deleted[uuid] for uuid, count in there.items()):
+        present = {uuid: count for uuid, count in coverage.items() if uuid in deleted and uuid not in self.added}
+        if len(coverage) > 2 * len(present) or any(count > deleted[uuid] for uuid, count in present.items()):
             return {}, []
-        return there, entries
+        return present, entries
 
     def _position_delete_files(self, changed: Collection[str]) -> Iterator[FileEntry]:
         batch: dict[str, BitMap] = {}
@@ -176,7 +176,7 @@ class DeletesWriter:
             yield self._position_delete_file(batch)
 
     def _position_delete_file(self, positions: dict[str, BitMap]) -> FileEntry:
-        body = position_delete_file(positions)
+        body = encode_position_deletes(positions)
         path = self.directory.write("positions", "parquet", body)
         bounds = Metrics(lower={FILE_PATH_ID: min(positions).encode()}, upper={FILE_PATH_ID: max(positions).encode()})
         return FileEntry(
@@ -193,25 +193,25 @@ class DeletesWriter:
     def _vector_entries(self, group: FileGroup) -> list[FileEntry]:
         previous: dict[str, FileEntry] = {
             entry.data_file: entry
-            for body in self.base.replaced("deletes")
+            for body in self.base.read_replaced("deletes")
             for entry in body.entries
             if entry.data_file is not None
         }
         entries: list[FileEntry] = []
-        carried: set[str] = set()
+        carried_uuids: set[str] = set()
         for file in self.groups.files(group, ()) if previous else ():
             entry = previous.get(self.directory.path(file.path))
             if entry is not None and file.uuid not in self.added and group.deleted.get(file.uuid) == entry.rows:
                 entries.append(entry)
-                carried.add(file.uuid)
-        changed = self.groups.positions(group, group.deleted.keys() - carried)
+                carried_uuids.add(file.uuid)
+        changed = self.groups.positions(group, group.deleted.keys() - carried_uuids)
         entries += self.runtime.map(self._vector_entry, changed)
         return entries
 
     def _vector_entry(self, item: tuple[DataFile, BitMap]) -> FileEntry:
         file, positions = item
-        data_file, blob = self.directory.path(file.path), vector_blob(positions)
-        body = puffin_file(blob, data_file, len(positions))
+        data_file, blob = self.directory.path(file.path), encode_vector_blob(positions)
+        body = encode_puffin(blob, data_file, len(positions))
         path = self.directory.write("vector", "puffin", body)
         return FileEntry(
             path,

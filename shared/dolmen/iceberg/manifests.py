@@ -39,44 +39,44 @@ class Metrics:
 
 
 def metrics(file: DataFile, columns: Mapping[int, Field]) -> Metrics:
-    """The metrics of a file's published columns, as far as its entry knows them.
+    """The metrics of a file's published columns, as far as its entry has them.
 
-    DuckDB and Spark lose rows of ``x > 1`` in a file with NaN if there is an upper bound or a count of NaN, so a column
+    With NaN, DuckDB and Spark lose rows of ``x > 1`` in a file with an upper bound or a count of NaN, so a column
     that may have NaN gets neither. A lower bound of 0.0 is written as -0.0, which is less than 0.0 for some readers.
-    Bounds of ``fixed[n]`` that were cut are left out: their length is not that of the type.
+    Truncated bounds of ``fixed[n]`` are left out, because they do not have the type's length.
     """
-    found = Metrics()
+    result = Metrics()
     for id_, column in columns.items():
         arrow_type = column.arrow_type
         if is_nested(arrow_type):
             continue
-        known = column_bounds(file, column)
-        if known.nulls is None and known.min is None and known.max is None:
+        bounds = column_bounds(file, column)
+        if bounds.nulls is None and bounds.min is None and bounds.max is None:
             continue
-        _add(found, id_, known, file.rows, arrow_type)
-    return found
+        _add(result, id_, bounds, file.rows, arrow_type)
+    return result
 
 
-def _add(found: Metrics, id_: int, known: Bounds, rows: int, arrow_type: pa.DataType) -> None:
-    found.values[id_] = rows
-    if known.nulls is not None:
-        found.nulls[id_] = known.nulls
-    least, greatest = known.min, known.max
+def _add(result: Metrics, id_: int, bounds: Bounds, rows: int, arrow_type: pa.DataType) -> None:
+    result.values[id_] = rows
+    if bounds.nulls is not None:
+        result.nulls[id_] = bounds.nulls
+    least, greatest = bounds.min, bounds.max
     if pa.types.is_floating(arrow_type):
-        if known.nans == 0:
-            found.nans[id_] = 0
+        if bounds.nans == 0:
+            result.nans[id_] = 0
         else:
             greatest = None
         if least == 0:
             least = -0.0
     if (lower := single_value(least, arrow_type)) is not None:
-        found.lower[id_] = lower
+        result.lower[id_] = lower
     if (upper := single_value(greatest, arrow_type)) is not None:
-        found.upper[id_] = upper
+        result.upper[id_] = upper
 
 
 def single_value(value: Plain, arrow_type: pa.DataType) -> bytes | None:
-    """A value as bytes; None for no value, and for one that does not fit the type, such as a bound that was cut."""
+    """A value as bytes; None for no value, and for one that does not fit the type, such as a truncated bound."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -97,13 +97,13 @@ Content: TypeAlias = Literal["data", "deletes"]
 _CONTENTS: tuple[Content, Content] = ("data", "deletes")
 
 _SYNC_MARKER = b"dolmen-publisher"
-"""The mark between the blocks of an Avro file: any 16 bytes. With the same ones the same records make the same file."""
+"""The mark between the blocks of an Avro file: any 16 bytes, constant so that equal records make equal files."""
 
-DATA, POSITION_DELETES = 0, 1
+DATA, POSITION_DELETES, EQUALITY_DELETES = 0, 1, 2
 """Values of ``content`` of a file."""
 
 _EXISTING, _ADDED = 0, 1
-"""Values of ``status`` of an entry. Files that are gone are not listed: nothing in the format asks for them to read."""
+"""Values of ``status`` of an entry. Removed files are not listed, because no reader needs them."""
 
 _COVERAGE = "dolmen.coverage"
 """Key in the header of a manifest of deletes, beside those of Iceberg."""
@@ -148,7 +148,7 @@ class ManifestFile(
         "existing_rows": "existing_rows_count",
     },
 ):
-    """A manifest, as manifest lists name it. "Added" entries are of the snapshot that wrote it, others "existing"."""
+    """A manifest's entry in a manifest list. Its own entries are "added" by its snapshot, or "existing" before."""
 
     content: Content
     sequence: int
@@ -182,14 +182,14 @@ class ManifestFile(
                 self.existing_rows += entry.rows
             self.least_sequence = min(self.least_sequence, entry.sequence)
             if entry.first_row_id is not None:
-                known = self.first_row_id
-                self.first_row_id = entry.first_row_id if known is None else min(known, entry.first_row_id)
+                least_id = self.first_row_id
+                self.first_row_id = entry.first_row_id if least_id is None else min(least_id, entry.first_row_id)
             yield entry
 
 
 @dataclass(frozen=True)
 class ManifestBody:
-    """The content of a manifest; of deletes with the number of deleted positions by the uuid of their data file."""
+    """The content of a manifest; for deletes, ``coverage`` has the number of positions by the data file's uuid."""
 
     entries: tuple[FileEntry, ...]
     coverage: Mapping[str, int] = field(default_factory=dict)
@@ -213,7 +213,7 @@ def encode_manifest(
     snapshot: int,
     coverage: Mapping[str, int] | None = None,
 ) -> bytes:
-    """The bytes of a manifest, made while entries come, so that only its compressed form is in memory."""
+    """Encodes a manifest while entries arrive, so that only its compressed form is in memory."""
     metadata = {
         "schema": msgspec.json.encode(schema).decode(),
         "schema-id": str(schema["schema-id"]),
@@ -272,7 +272,7 @@ def _read(body: bytes, key: str) -> tuple[list[Any], dict[str, str]]:
 
 
 def _to_avro(entry: FileEntry, snapshot: int) -> dict[str, Any]:
-    found = entry.metrics
+    counts = entry.metrics
     return {
         "status": _ADDED if entry.snapshot == snapshot else _EXISTING,
         "snapshot_id": entry.snapshot,
@@ -285,11 +285,11 @@ def _to_avro(entry: FileEntry, snapshot: int) -> dict[str, Any]:
             "partition": {},
             "record_count": entry.rows,
             "file_size_in_bytes": entry.size,
-            "value_counts": _pairs(found.values),
-            "null_value_counts": _pairs(found.nulls),
-            "nan_value_counts": _pairs(found.nans),
-            "lower_bounds": _pairs(found.lower),
-            "upper_bounds": _pairs(found.upper),
+            "value_counts": _pairs(counts.values),
+            "null_value_counts": _pairs(counts.nulls),
+            "nan_value_counts": _pairs(counts.nans),
+            "lower_bounds": _pairs(counts.lower),
+            "upper_bounds": _pairs(counts.upper),
             "first_row_id": entry.first_row_id,
             "referenced_data_file": entry.data_file,
             "content_offset": entry.blob[0] if entry.blob else None,

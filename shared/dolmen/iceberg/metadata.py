@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Literal, TypeAlias
 from uuid import UUID
@@ -16,6 +15,7 @@ from uuid import UUID
 import msgspec
 import pyarrow as pa
 
+from dolmen.base.units import DAY_US, utc
 from dolmen.errors import SchemaError
 from dolmen.format.schema import Field, MappedColumn, Schema
 from dolmen.format.types import (
@@ -53,7 +53,7 @@ _PROPERTIES = {
     "write.py-location-provider.impl": "dolmen.ThisTableIsReadOnly",
     "dolmen.read-only": "published by dolmen: what others commit here is replaced by the next publication",
 }
-"""Properties that keep other writers away: the first one refuses to delete files, the next two have no such class."""
+"""Properties that keep other writers away: the first forbids to delete files, the next two name no existing class."""
 
 NAME_MAPPING = "schema.name-mapping.default"
 """The table property."""
@@ -89,7 +89,7 @@ class PublishedSnapshot:
         return self.created_at // 1_000
 
     def to_json(self, format_version: FormatVersion) -> dict[str, Any]:
-        found: dict[str, Any] = {
+        snapshot: dict[str, Any] = {
             "snapshot-id": self.version,
             "sequence-number": self.commit_ts,
             "timestamp-ms": self.timestamp_ms,
@@ -110,28 +110,28 @@ class PublishedSnapshot:
             },
         }
         if format_version == 3:
-            found |= {"first-row-id": self.first_row_id, "added-rows": self.added_rows}
-        return found
+            snapshot |= {"first-row-id": self.first_row_id, "added-rows": self.added_rows}
+        return snapshot
 
     @classmethod
-    def from_json(cls, found: dict[str, Any]) -> PublishedSnapshot:
-        """Reads a snapshot that ``to_json`` made. Raises KeyError, ValueError for others."""
-        summary = found["summary"]
+    def from_json(cls, snapshot: dict[str, Any]) -> PublishedSnapshot:
+        """Reads the result of ``to_json``. Raises KeyError, ValueError for other JSON."""
+        summary = snapshot["summary"]
         return cls(
-            found["snapshot-id"],
+            snapshot["snapshot-id"],
             summary[COMMIT_ID],
-            found["sequence-number"],
+            snapshot["sequence-number"],
             int(summary["dolmen.created-at"]),
             summary[STATE],
             int(summary["dolmen.epoch"]),
-            found["manifest-list"],
-            found["schema-id"],
+            snapshot["manifest-list"],
+            snapshot["schema-id"],
             int(summary["total-data-files"]),
             int(summary["total-records"]),
             int(summary["total-delete-files"]),
             int(summary["total-position-deletes"]),
-            found.get("first-row-id", 0),
-            found.get("added-rows", 0),
+            snapshot.get("first-row-id", 0),
+            snapshot.get("added-rows", 0),
         )
 
 
@@ -144,10 +144,10 @@ class TableMetadata:
         updated_ms: when it was published, by the store's clock.
         schemas: in Iceberg's JSON, by their id.
         snapshots: oldest first; the last one is the current one.
-        log: earlier metadata files, oldest first: when each was published, and its path.
-        next_row_id: v3: the first row id that was never given out.
+        log: earlier metadata files, oldest first: time of publication, and path.
+        next_row_id: v3: the first unused row id.
         mapping: ids of columns by their names in adopted files without field ids.
-        hint: the N that the hint had when this was published, 0 if there was no hint; None for the N before this one.
+        hint: the N in the hint when this was published, 0 if there was no hint; None for the N before this one.
     """
 
     format_version: FormatVersion
@@ -170,44 +170,44 @@ class TableMetadata:
     def schema_id(self, schema: PublishedSchema) -> int | None:
         """The id of a schema with exactly these columns; None if there is none."""
         fields = list(schema.fields)
-        return next((known["schema-id"] for known in self.schemas if known["fields"] == fields), None)
+        return next((each["schema-id"] for each in self.schemas if each["fields"] == fields), None)
 
     def encode(self) -> bytes:
-        found = self._to_json()
-        found["properties"][_CHECKSUM] = _digest(found)
-        return msgspec.json.encode(found)
+        document = self._to_json()
+        document["properties"][_CHECKSUM] = _digest(document)
+        return msgspec.json.encode(document)
 
     @classmethod
     def decode(cls, body: bytes) -> TableMetadata | None:
-        """Reads metadata; None if it is not exactly as dolmen wrote it, because another writer made it."""
+        """Reads metadata; None if another writer made or changed it."""
         try:
-            found = msgspec.json.decode(body)
-            checksum = found["properties"].pop(_CHECKSUM)
-            if checksum != _digest(found):
+            document = msgspec.json.decode(body)
+            checksum = document["properties"].pop(_CHECKSUM)
+            if checksum != _digest(document):
                 return None
             return cls(
-                found["format-version"],
-                UUID(found["table-uuid"]).hex,
-                found["location"],
-                found["last-updated-ms"],
-                found["last-column-id"],
-                tuple(found["schemas"]),
-                found["current-schema-id"],
-                tuple(map(PublishedSnapshot.from_json, found["snapshots"])),
-                tuple((each["timestamp-ms"], each["metadata-file"]) for each in found["metadata-log"]),
-                found.get("next-row-id", 0),
-                decode_mapping(found["properties"].get(NAME_MAPPING, "[]")),
-                int(found["properties"][_HINT]) if _HINT in found["properties"] else None,
+                document["format-version"],
+                UUID(document["table-uuid"]).hex,
+                document["location"],
+                document["last-updated-ms"],
+                document["last-column-id"],
+                tuple(document["schemas"]),
+                document["current-schema-id"],
+                tuple(map(PublishedSnapshot.from_json, document["snapshots"])),
+                tuple((each["timestamp-ms"], each["metadata-file"]) for each in document["metadata-log"]),
+                document.get("next-row-id", 0),
+                decode_mapping(document["properties"].get(NAME_MAPPING, "[]")),
+                int(document["properties"][_HINT]) if _HINT in document["properties"] else None,
             )
         except (KeyError, TypeError, ValueError, AttributeError, msgspec.DecodeError):
             return None
 
-    def after(self, previous: TableMetadata, path: str) -> TableMetadata:
+    def continue_log(self, previous: TableMetadata, path: str) -> TableMetadata:
         return replace(self, log=(*previous.log, (previous.updated_ms, path))[-_LOG_LENGTH:])
 
     def _to_json(self) -> dict[str, Any]:
         current = self.current
-        found: dict[str, Any] = {
+        document: dict[str, Any] = {
             "format-version": self.format_version,
             "table-uuid": str(UUID(self.table_uuid)),
             "location": self.location,
@@ -233,16 +233,16 @@ class TableMetadata:
             "partition-statistics": [],
         }
         if self.mapping:
-            found["properties"][NAME_MAPPING] = encode_mapping(self.mapping)
+            document["properties"][NAME_MAPPING] = encode_mapping(self.mapping)
         if self.hint is not None:
-            found["properties"][_HINT] = str(self.hint)
+            document["properties"][_HINT] = str(self.hint)
         if self.format_version == 3:
-            found["next-row-id"] = self.next_row_id
-        return found
+            document["next-row-id"] = self.next_row_id
+        return document
 
 
-def _digest(found: dict[str, Any]) -> str:
-    return hashlib.sha256(msgspec.json.encode(found)).hexdigest()
+def _digest(document: dict[str, Any]) -> str:
+    return hashlib.sha256(msgspec.json.encode(document)).hexdigest()
 
 
 WORDS = {
@@ -259,18 +259,16 @@ WORDS = {
     TIMESTAMP.name: "timestamp",
     TIMESTAMP_ZONED.name: "timestamptz",
 }
-"""Iceberg's types without parameters, by the name of the column type. docs/iceberg.md says which types have none."""
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+"""Iceberg's types without parameters, by the name of the column type. docs/iceberg.md lists types without one."""
 
 
 @dataclass(frozen=True)
 class PublishedSchema:
-    """The columns of a table that Iceberg readers see, in Iceberg's JSON and as dolmen has them.
+    """The published columns of a table, in Iceberg's JSON and as dolmen's fields.
 
     Args:
         left_out: the reason for each column that is not published, by name.
-        last_id: the greatest field id that was ever given out.
+        last_id: the greatest field id that was ever used.
     """
 
     fields: tuple[dict[str, Any], ...]
@@ -307,18 +305,18 @@ class _UnpublishedTypeError(Exception):
 
 
 def _field(field: Field, version: FormatVersion) -> dict[str, Any]:
-    found = _nested_field(field.id, field.name, field.arrow_type, field.nullable)
+    json_field = _nested_field(field.id, field.name, field.arrow_type, field.nullable)
     if field.widened_ts and pa.types.is_timestamp(field.arrow_type):
         raise _UnpublishedTypeError("it was a column of days, and no reader turns these into times")
     if field.comment:
-        found["doc"] = field.comment
+        json_field["doc"] = field.comment
     if field.initial_default is not None:
         if version == 2:
             raise _UnpublishedTypeError("it has a default for older rows, which only Iceberg v3 knows")
-        found["initial-default"] = _default(field.initial_default, field.arrow_type)
+        json_field["initial-default"] = _default(field.initial_default, field.arrow_type)
     if field.write_default is not None and version == 3:
-        found["write-default"] = _default(field.write_default, field.arrow_type)
-    return found
+        json_field["write-default"] = _default(field.write_default, field.arrow_type)
+    return json_field
 
 
 def _default(value: Json, arrow_type: pa.DataType) -> Any:
@@ -360,10 +358,10 @@ def iceberg_type(arrow_type: pa.DataType) -> Any:
         return f"decimal({arrow_type.precision}, {arrow_type.scale})"
     if t.is_fixed_size_binary(arrow_type):
         return f"fixed[{arrow_type.byte_width}]"
-    found = type_of(arrow_type)
-    if found is None or found.name not in WORDS:
+    column_type = type_of(arrow_type)
+    if column_type is None or column_type.name not in WORDS:
         raise _UnpublishedTypeError(f"Iceberg's readers cannot read type {short_type(arrow_type)}")
-    return WORDS[found.name]
+    return WORDS[column_type.name]
 
 
 def default_json(value: Plain, arrow_type: pa.DataType) -> Any:
@@ -371,10 +369,10 @@ def default_json(value: Plain, arrow_type: pa.DataType) -> Any:
     t = pa.types
     if t.is_date(arrow_type):
         assert isinstance(value, int)
-        return (_EPOCH + timedelta(days=value)).date().isoformat()
+        return utc(value * DAY_US).date().isoformat()
     if t.is_timestamp(arrow_type):
         assert isinstance(value, int)
-        text = (_EPOCH + timedelta(microseconds=value)).replace(tzinfo=None).isoformat(timespec="microseconds")
+        text = utc(value).replace(tzinfo=None).isoformat(timespec="microseconds")
         return f"{text}+00:00" if arrow_type.tz else text
     if t.is_decimal(arrow_type):
         assert isinstance(value, Decimal)
@@ -387,7 +385,7 @@ def _id(field: pa.Field) -> int:
 
 
 def keeps_types(before: Iterable[dict[str, Any]], now: Iterable[dict[str, Any]]) -> bool:
-    """Whether all columns that are in both schemas have the same types, so that bounds in old manifests can be read."""
+    """Whether all columns in both schemas have the same types, so that bounds in old manifests stay valid."""
     types = {field["id"]: field["type"] for field in before}
     return all(_same_type(types.get(field["id"], field["type"]), field["type"]) for field in now)
 
@@ -418,8 +416,8 @@ class _NamedField(msgspec.Struct, rename="kebab"):
 
 
 def _to_json(column: MappedColumn) -> dict[str, Any]:
-    found: dict[str, Any] = {"field-id": column.id, "names": list(column.names)}
-    return {**found, "fields": [_to_json(field) for field in column.fields]} if column.fields else found
+    document: dict[str, Any] = {"field-id": column.id, "names": list(column.names)}
+    return {**document, "fields": [_to_json(field) for field in column.fields]} if column.fields else document
 
 
 def _from_json(fields: Sequence[_NamedField]) -> Iterator[MappedColumn]:

@@ -1,8 +1,8 @@
 """Publishes a table's newest version as an Iceberg snapshot, without copying a data file.
 
-The order of the requests makes it safe to stop after each of them: the version is pinned, its objects are created,
-``v<N>.metadata.json`` is created (this publishes), the hint is replaced, the table is registered in Glue if that is
-asked for, and earlier versions lose their pins.
+It is safe to stop after each request, because of their order: the version is pinned, its objects are created,
+``v<N>.metadata.json`` is created (this publishes), the hint is replaced, the table is registered in Glue if requested,
+and earlier versions lose their pins.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ class IcebergPublication(FactSheet):
         version: the version that Iceberg readers see; it is the snapshot's id.
         metadata_location: absolute path of the metadata that shows it; "" in a dry run without an earlier publication.
         format_version: of Iceberg, 2 or 3.
-        is_new: whether there was something to publish. A dry run says whether there is.
-        is_repaired: whether the metadata before it was not dolmen's, and was replaced.
-        files, rows: data files, and physical rows in them. A dry run counts neither these nor what follows.
+        is_new: whether there was, or in a dry run is, something to publish.
+        is_repaired: whether it replaced another writer's metadata.
+        files, rows: data files, and physical rows in them. A dry run has no figures from here on.
         delete_files, deleted_rows: delete files, and positions in them.
         snapshots: number of versions that readers can travel to.
-        left_out: for each column that Iceberg's readers do not see, by name, the reason.
-        files_read: data files that were read, to find out which rows unresolved deletes hide.
-        objects, bytes: objects that were written, the hint included, and their size. Pins take two commits more.
-        glue: the table in Glue that shows it, or a later one, as ``database.table``; "" if none was asked for.
+        left_out: the reason for each column that Iceberg's readers do not see, by name.
+        files_read: data files that were read, to find the rows that unresolved deletes hide.
+        objects, bytes: written objects, including the hint, and their size. Pins take two more commits.
+        glue: the table in Glue that shows it, or a later one, as ``database.table``; "" if not requested.
     """
 
     table: str
@@ -120,33 +120,33 @@ def publish(
 ) -> IcebergPublication:
     """Publishes the newest version of a table: see ``Table.publish_iceberg``.
 
-    Safe beside anything, other publishers included: the newest version wins, and none is lost. A damaged object of the
-    last publication is not needed: then the whole table is published again.
+    Safe beside any other work, including other publishers: the newest version wins. If an object of the last
+    publication is damaged, the whole table is published again.
 
     Args:
-        lookup_bytes: the most bytes of data files that may hold rows of unresolved deletes, and are looked through for
-            them; None for all. If there are more, raises LimitError. When the deletes are resolved there are fewer.
+        lookup_bytes: the most bytes of data files to search for rows of unresolved deletes; None for no limit. Raises
+            LimitError if there are more; resolving the deletes helps.
     """
     catalog = GlueCatalog.of(context.store.url, glue)
     for _ in attempts(context.runtime, PUBLICATION):
         manifest = context.head.refresh().manifest
         try:
             with context.reading(manifest.version):
-                found = _Publisher(context, name, manifest, catalog).run(anew, dry_run, lookup_bytes)
+                publication = _Publisher(context, name, manifest, catalog).run(anew, dry_run, lookup_bytes)
         except VersionExpiredError:
             continue
         except CorruptionError as error:
             if anew or not error.key.startswith(PREFIX):
                 raise
-            anew = True  # nothing of what is damaged is carried over
+            anew = True  # carries over no damaged object
             continue
-        if found is not None:
-            return found
+        if publication is not None:
+            return publication
     raise ConflictError(f"table {name!r}: others published it, or let its versions expire, again and again")
 
 
 def state_of(entry: TableEntry) -> str:
-    """A digest of what decides which rows and columns a version of a table shows, by its whole entry."""
+    """A digest of the parts of a table's whole entry that decide which rows and columns it shows."""
     bare = msgspec.structs.replace(
         without_index(entry),
         properties={},
@@ -178,15 +178,15 @@ class _Publisher:
     def run(self, anew: bool, dry_run: bool, lookup_bytes: int | None) -> IcebergPublication | None:
         """Publishes. Returns None if another publisher was faster."""
         newest = self._directory.newest(thorough=anew)
-        own = self._own(newest.metadata)
-        if anew and own is not None and own.current.version > self._manifest.version:
+        own_metadata = self._keep_own(newest.metadata)
+        if anew and own_metadata is not None and own_metadata.current.version > self._manifest.version:
             return None
-        metadata = None if anew else own
+        metadata = None if anew else own_metadata
         pins = pins_of(self._manifest, self._entry.uuid)
-        if metadata is not None and self._shows(metadata, pins):
-            registered = "" if dry_run else self._end(newest, newest.number, metadata, pins)
+        if metadata is not None and self._is_current(metadata, pins):
+            registered = "" if dry_run else self._finish(newest, newest.number, metadata, pins)
             return replace(self._result(newest.number, metadata, is_new=False), glue=registered)
-        is_repaired = newest.number > 0 and own is None
+        is_repaired = newest.number > 0 and own_metadata is None
         if dry_run:
             location = self._directory.metadata_path(newest.number) if newest.number else ""
             return IcebergPublication(
@@ -200,30 +200,30 @@ class _Publisher:
             )
         pin_version(self._context, self._manifest, self._entry.uuid)
         groups = FileGroups(self._context, self._name, self._manifest, self._entry, lookup_bytes)
-        following = self._write(metadata, groups)
+        new_metadata = self._write(metadata, groups)
         number = newest.number + 1
-        if own is not None:
-            following = following.after(own, self._directory.metadata_path(newest.number))
+        if own_metadata is not None:
+            new_metadata = new_metadata.continue_log(own_metadata, self._directory.metadata_path(newest.number))
         if newest.hint != newest.number:
-            following = replace(following, hint=newest.hint)
-        if self._is_late() or not self._directory.commit(number, following):
+            new_metadata = replace(new_metadata, hint=newest.hint)
+        if self._took_too_long() or not self._directory.commit(number, new_metadata):
             return None
-        registered = self._end(newest, number, following, pins)
-        found = self._result(number, following, is_new=True)
-        return replace(found, is_repaired=is_repaired, files_read=groups.files_read, glue=registered)
+        registered = self._finish(newest, number, new_metadata, pins)
+        publication = self._result(number, new_metadata, is_new=True)
+        return replace(publication, is_repaired=is_repaired, files_read=groups.files_read, glue=registered)
 
-    def _is_late(self) -> bool:
+    def _took_too_long(self) -> bool:
         """Whether it took so long that collection may take its objects for orphans."""
         elapsed_us = self._context.store.clock.now_us - self._began_us
         return elapsed_us > DatabaseSettings.of(self._manifest).orphan_age_us // 2
 
-    def _own(self, metadata: TableMetadata | None) -> TableMetadata | None:
+    def _keep_own(self, metadata: TableMetadata | None) -> TableMetadata | None:
         """The metadata, if its paths are of this database; None if the database was copied."""
-        here = metadata is not None and metadata.location == self._directory.location
-        return metadata if here and metadata is not None and metadata.table_uuid == self._entry.uuid else None
+        is_here = metadata is not None and metadata.location == self._directory.location
+        return metadata if is_here and metadata is not None and metadata.table_uuid == self._entry.uuid else None
 
-    def _shows(self, metadata: TableMetadata, pins: dict[int, str]) -> bool:
-        """Whether the published version needs no other one in its place."""
+    def _is_current(self, metadata: TableMetadata, pins: dict[int, str]) -> bool:
+        """Whether the publication is up to date, so that nothing has to be published."""
         current = metadata.current
         if current.version > self._manifest.version:
             return True
@@ -235,12 +235,12 @@ class _Publisher:
             and len(metadata.snapshots) == snapshots
         )
 
-    def _end(self, newest: Newest, number: int, metadata: TableMetadata, pins: dict[int, str]) -> str:
+    def _finish(self, newest: Newest, number: int, metadata: TableMetadata, pins: dict[int, str]) -> str:
         """Replaces the hint, registers the table in Glue, and returns its name there; removes earlier pins.
 
-        These pins go last: until then the version that Glue names is whole.
+        Pins are removed last: until then the version that Glue names is complete.
         """
-        self._directory.point(newest, number)
+        self._directory.set_hint(newest, number)
         registered = ""
         if self._catalog is not None:
             registered = self._catalog.register(self._name, self._directory, number, metadata, self._context.runtime)
@@ -293,17 +293,17 @@ class _Publisher:
         )
 
     def _schemas(self, metadata: TableMetadata | None) -> tuple[tuple[dict[str, object], ...], int]:
-        known = metadata.schemas if metadata else ()
-        found = metadata.schema_id(self._schema) if metadata else None
-        if found is not None:
-            return known, found
-        return (*known, self._schema.to_json(len(known))), len(known)
+        schemas = metadata.schemas if metadata else ()
+        schema_id = metadata.schema_id(self._schema) if metadata else None
+        if schema_id is not None:
+            return schemas, schema_id
+        return (*schemas, self._schema.to_json(len(schemas))), len(schemas)
 
     def _base(self, metadata: TableMetadata | None) -> BaseManifests:
         """Manifests that may be carried over.
 
-        None after a restore, which may show rows again that were hidden, nor if a column has another type, because the
-        bounds in old manifests are of the old one.
+        There are none after a restore, which may show hidden rows again, or after a change of a column's type, because
+        old manifests have bounds of the old type.
         """
         if (
             metadata is None
@@ -313,18 +313,18 @@ class _Publisher:
         ):
             return BaseManifests(self._directory, ())
         path = metadata.current.manifest_list
-        found = decode_manifest_list(self._directory.read(path), self._directory.key(path))
-        return BaseManifests(self._directory, found)
+        manifests = decode_manifest_list(self._directory.read(path), self._directory.key(path))
+        return BaseManifests(self._directory, manifests)
 
     def _kept_snapshots(self, metadata: TableMetadata | None) -> tuple[PublishedSnapshot, ...]:
-        """The earlier snapshots that readers can still travel to: none that shows rows that were erased since."""
+        """The earlier snapshots that readers can still travel to, except those with rows that were erased since."""
         if metadata is None or not self._keep_snapshots or metadata.format_version != self._format_version:
             return ()
         oldest_ts = metadata.snapshots[0].commit_ts
         erasures = erasures_of(self._manifest, self._context.segments, after=oldest_ts)
         erased_ts = max((erasure.ts for erasure in erasures if reaches(erasure, self._entry)), default=0)
-        there = (each for each in metadata.snapshots if erased_ts < each.commit_ts < self._manifest.commit_ts)
-        return tuple(each for each in there if self._manifest.is_kept(each.version))[1 - MOST_SNAPSHOTS :]
+        snapshots = (each for each in metadata.snapshots if erased_ts < each.commit_ts < self._manifest.commit_ts)
+        return tuple(each for each in snapshots if self._manifest.is_kept(each.version))[1 - MOST_SNAPSHOTS :]
 
     def _data_manifests(
         self, base: BaseManifests, groups: FileGroups, writer: ManifestWriter
@@ -332,17 +332,17 @@ class _Publisher:
         identities = [groups.identity(group) for group in groups.groups]
         base.keep("data", identities)
         for group, identity in zip(groups.groups, identities, strict=True):
-            known = base.carry_over("data", identity)
-            if known is None:
-                known = writer.write("data", identity, self._data_entries(base, groups, group))
-            yield known
+            manifest = base.carry_over("data", identity)
+            if manifest is None:
+                manifest = writer.write("data", identity, self._data_entries(base, groups, group))
+            yield manifest
 
     def _data_entries(self, base: BaseManifests, groups: FileGroups, group: FileGroup) -> Iterator[FileEntry]:
         for file in groups.files(group, self._schema.columns):
             path = self._directory.path(file.path)
-            old = base.data_file(path)
-            first_row_id = old.first_row_id if old else None
-            if old is None:
+            previous = base.find_data_file(path)
+            first_row_id = previous.first_row_id if previous else None
+            if previous is None:
                 self._added.add(file.uuid)
                 if self._format_version == 3:
                     first_row_id = self._next_row_id
@@ -352,8 +352,8 @@ class _Publisher:
                 "PARQUET",
                 file.rows,
                 file.size,
-                old.snapshot if old else self._manifest.version,
-                old.sequence if old else self._manifest.commit_ts,
+                previous.snapshot if previous else self._manifest.version,
+                previous.sequence if previous else self._manifest.commit_ts,
                 metrics=metrics(file, self._schema.columns),
                 first_row_id=first_row_id,
             )
@@ -382,43 +382,45 @@ def publish_erasures(
 ) -> ErasurePublications:
     """Publishes the tables with the setting ``iceberg`` in which erasures have just been committed.
 
-    Where no table has it, it makes no request. Once ``deadline`` is true, no further publication is begun.
+    Makes no request if no table has the setting. Begins no publication after ``deadline``.
     """
     cached = context.head.cached
     assert cached is not None
     manifest = cached.manifest
-    published: list[IcebergPublication] = []
+    publications: list[IcebergPublication] = []
     failures: dict[str, Error] = {}
     postponed: list[str] = []
-    asking, by_hand = _reached(context, manifest, ids)
-    for name in asking:
+    with_setting, by_hand = _find_reached_tables(context, manifest, ids)
+    for name in with_setting:
         if deadline():
             postponed.append(name)
             continue
         try:
-            published.append(publish(context, name, lookup_bytes=lookup_bytes))
+            publications.append(publish(context, name, lookup_bytes=lookup_bytes))
         except Error as error:
             failures[name] = error
-    return ErasurePublications(tuple(published), failures, tuple(postponed), by_hand)
+    return ErasurePublications(tuple(publications), failures, tuple(postponed), by_hand)
 
 
-def _reached(context: Context, manifest: Manifest, ids: Collection[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _find_reached_tables(
+    context: Context, manifest: Manifest, ids: Collection[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The tables that erasures reach: those with the setting ``iceberg``, and others that were published by hand."""
     published = published_tables(manifest)
-    asking, by_hand = [], []
+    with_setting, by_hand = [], []
     for name, entry in manifest.tables.items():
         if asks_for_publication(context, manifest, entry):
-            asking.append(name)
+            with_setting.append(name)
         elif entry.uuid in published:
             by_hand.append(name)
-    if not (asking or by_hand) or not ids:
+    if not (with_setting or by_hand) or not ids:
         return (), ()
     erasures = [each for each in erasures_of(manifest, context.segments) if each.id in ids]
 
-    def reached(names: list[str]) -> tuple[str, ...]:
+    def filter_reached(names: list[str]) -> tuple[str, ...]:
         return tuple(name for name in names if any(reaches(each, manifest.tables[name]) for each in erasures))
 
-    return reached(asking), reached(by_hand)
+    return filter_reached(with_setting), filter_reached(by_hand)
 
 
 class IcebergPublisher(TablePublisher):

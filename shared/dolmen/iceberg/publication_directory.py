@@ -1,7 +1,7 @@
-"""The directory of a table's publications, and the pins that keep the versions that they show.
+"""The directory of a table's publications, and pins, which keep the published versions.
 
-``v<N>.metadata.json`` is created with If-None-Match, which is the commit of a publication. ``version-hint.text`` says
-where to begin to look. Readers that trust the hint see a publication when the hint is replaced.
+``v<N>.metadata.json`` is created with If-None-Match, which commits a publication. ``version-hint.text`` has the N where
+the search for the newest begins. Readers that trust the hint see a publication when the hint is replaced.
 
 A pin is a reserved tag. A version is pinned before it is published, and earlier pins are removed afterwards, so that
 collection never deletes an object that the newest publication names.
@@ -14,7 +14,6 @@ import re
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from urllib.parse import unquote
 
 from dolmen.base.runtime import Runtime, attempts
 from dolmen.base.units import SECOND_US
@@ -27,7 +26,7 @@ from dolmen.format.layout import OWN_SCHEME, RESERVED_TAGS, AdoptedPath, Tag
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import TableSettings
 from dolmen.iceberg.metadata import TableMetadata
-from dolmen.store.base import ObjectStore, Stored, create, scheme_of
+from dolmen.store.base import ObjectStore, Stored, create, unquoted_url
 from dolmen.transactions.publisher import PublicationLag
 
 PREFIX = "iceberg/"
@@ -49,7 +48,7 @@ class Newest:
     Args:
         number: its N; 0 if there is none.
         metadata: None if there is none, or if another writer made it.
-        hint: the N that the hint has; 0 if there is no hint, or no such metadata.
+        hint: the N in the hint; 0 if there is no hint, or no such metadata.
     """
 
     number: int
@@ -59,11 +58,11 @@ class Newest:
 
 
 class PublicationDirectory:
-    """Objects of the publications of one table; ``objects`` and ``bytes`` count what was written so far."""
+    """Objects of the publications of one table; ``objects`` and ``bytes`` count written objects."""
 
     def __init__(self, store: ObjectStore, runtime: Runtime, table: str) -> None:
         self._store, self._runtime = store, runtime
-        self._root = _root(store)
+        self._root = unquoted_url(store.url)  # Iceberg's readers take paths of files as they are
         self.prefix = f"{PREFIX}{table}/metadata/"
         self.hint_key = f"{self.prefix}{_HINT}"
         self.location = f"{self._root}/{PREFIX}{table}"
@@ -71,28 +70,28 @@ class PublicationDirectory:
         self._lock = threading.Lock()
 
     def path(self, key: str) -> str:
-        """The absolute path of an object, as Iceberg's readers need it; of an adopted file, that of the file."""
+        """The absolute path of an object, or of an adopted file, for Iceberg's readers."""
         adopted = AdoptedPath.parse(key)
         if adopted is None:
             return f"{self._root}/{key}"
         return f"{self._root}/{adopted.key}" if adopted.scheme == OWN_SCHEME else adopted.label
 
     def key(self, path: str) -> str:
-        """The key of an object by its absolute path. Raises CorruptionError for one outside of the database."""
+        """The key of an object at an absolute path. Raises CorruptionError for a path outside of the database."""
         if not path.startswith(f"{self._root}/"):
             raise CorruptionError(path, "a publication names it, and it is not in the database")
         return path[len(self._root) + 1 :]
 
     def is_of_database(self, path: str) -> bool:
-        """Whether an absolute path is that of a publication of this database, of whichever table."""
+        """Whether an absolute path belongs to a publication of any table of this database."""
         return path.startswith(f"{self._root}/{PREFIX}")
 
     def number(self, path: str) -> int:
-        """The N of this table's metadata by its absolute path; 0 if another writer gave it the path."""
+        """The N of this table's metadata at an absolute path; 0 for another writer's path."""
         match = _METADATA.fullmatch(path.removeprefix(self.path(self.prefix)))
         return int(match[1]) if match else 0
 
-    def has(self, number: int) -> bool:
+    def has_metadata(self, number: int) -> bool:
         return self._body(number) is not None
 
     def metadata_path(self, number: int) -> str:
@@ -101,17 +100,17 @@ class PublicationDirectory:
     def newest(self, *, thorough: bool = False) -> Newest:
         """Finds the newest metadata: 3 GETs, or 2 and a LIST if the hint is missing or wrong.
 
-        If ``thorough``, lists all metadata whatever the hint says, since it may be damaged.
+        If ``thorough``, lists all metadata, because the hint may be damaged.
         """
         hint, etag = self._hint()
         number, body = hint, self._body(hint) if hint else None
         if body is None:
             hint = 0  # another writer's, or none
         if body is None or thorough:
-            number = max((found for found, _ in self.numbers()), default=0)
+            number = max((n for n, _ in self.numbers()), default=0)
             body = self._body(number) if number else None
-        while (following := self._body(number + 1)) is not None:
-            number, body = number + 1, following
+        while (next_body := self._body(number + 1)) is not None:
+            number, body = number + 1, next_body
         metadata = None if body is None else TableMetadata.decode(body)
         return Newest(number, metadata, hint if hint <= number else 0, etag)
 
@@ -146,17 +145,17 @@ class PublicationDirectory:
             outcome = self._store.put(key, body)
             if isinstance(outcome, Stored):
                 break
-            found = self._body(number)
-            if found == body:
+            stored = self._body(number)
+            if stored == body:
                 break
-            if found is not None:
+            if stored is not None:
                 return False
         else:
             raise StoreUnavailableError(f"it is unknown whether {key!r} was stored: publish again, which is safe")
         self._count(len(body))
         return True
 
-    def point(self, newest: Newest, number: int) -> None:
+    def set_hint(self, newest: Newest, number: int) -> None:
         """Makes the hint name this number, or a later one."""
         hint, etag = newest.hint, newest.hint_etag
         for _ in attempts(self._runtime):
@@ -176,11 +175,11 @@ class PublicationDirectory:
 
     def _hint(self) -> tuple[int, str | None]:
         try:
-            found = self._store.get(self.hint_key)
+            response = self._store.get(self.hint_key)
         except ObjectNotFoundError:
             return 0, None
-        text = found.body.decode("ascii", "replace").strip()
-        return (int(text) if re.fullmatch(r"[1-9]\d{0,17}", text, re.ASCII) else 0), found.etag
+        text = response.body.decode("ascii", "replace").strip()
+        return (int(text) if re.fullmatch(r"[1-9]\d{0,17}", text, re.ASCII) else 0), response.etag
 
     def _body(self, number: int) -> bytes | None:
         try:
@@ -196,12 +195,6 @@ def _digest(body: bytes) -> str:
     return hashlib.sha256(body).hexdigest()[:16]
 
 
-def _root(store: ObjectStore) -> str:
-    """The URL of the database as Iceberg's readers need it: they take paths of files as they are, without escapes."""
-    scheme = scheme_of(store.url)
-    return unquote(store.url) if scheme is not None and scheme.is_quoted else store.url
-
-
 def pins_of(manifest: Manifest, table: str) -> dict[int, str]:
     """The names of a table's pins by their version."""
     return {tag.version: name for name, tag in manifest.tags.items() if name.startswith(f"{RESERVED_TAGS}{table}.")}
@@ -215,7 +208,7 @@ def published_tables(manifest: Manifest) -> set[str]:
 
 
 def pin_version(context: Context, manifest: Manifest, table: str) -> None:
-    """Keeps a version with all it needs; makes no commit if it is pinned. Raises VersionExpiredError, LimitError."""
+    """Keeps a version and its objects; makes no commit if it is pinned. Raises VersionExpiredError, LimitError."""
     tag = Tag(manifest.version, manifest.key, manifest.created_at)
     name = f"{RESERVED_TAGS}{table}.{manifest.version}"
     submit(context.head, OPERATION, [PutTag(name, tag, move=True)])
@@ -244,24 +237,24 @@ class UnpinVersions:
 
 
 _CLOCKS_DIFFER_US = 10 * SECOND_US
-"""The timestamp of a commit may be so far ahead of the time of its version, in microseconds."""
+"""The timestamp of a commit may be later than the time of its version by this much."""
 
 _SHOWS_THE_SAME = frozenset(("set", "resolve", "compact", "index", "merge"))
 
 
 def publication_lag(manifest: Manifest, name: str, entry: TableEntry) -> PublicationLag | None:
-    """The lag of a table's publication, by its whole entry; None if it is not published, and is not to be."""
+    """The lag of a table's publication, by its whole entry; None without a publication and the setting ``iceberg``."""
     pins = pins_of(manifest, entry.uuid)
     if not pins and entry.properties.get("iceberg") is None:
         return None
-    version = min(pins, default=0)  # an earlier one keeps its pin until the publication after it is done
+    version = min(pins, default=0)  # an earlier pin stays until the next publication is done
     created_at = manifest.tags[pins[version]].created_at if pins else 0
-    oldest = min(_changes(manifest, name, entry, version, created_at), default=manifest.created_at)
+    oldest = min(_change_times(manifest, name, entry, version, created_at), default=manifest.created_at)
     return PublicationLag(version, max(0, manifest.created_at - oldest))
 
 
-def _changes(manifest: Manifest, name: str, entry: TableEntry, version: int, created_at: int) -> Iterator[int]:
-    """Yields times of changes since a version: of commits in the manifest's history, or of the newest row or delete."""
+def _change_times(manifest: Manifest, name: str, entry: TableEntry, version: int, created_at: int) -> Iterator[int]:
+    """Yields times of changes since a version: commits in the manifest's history, or the newest row or delete."""
     commits = [*manifest.history, manifest.as_history()]
     for commit in commits:
         if commit.version > version and any(
@@ -283,5 +276,5 @@ def asks_for_publication(context: Context, manifest: Manifest, entry: TableEntry
 
     An idle table's entry in the manifest has no settings, but its pin tells that it was published.
     """
-    may_be = entry.properties.get("iceberg") is not None or bool(pins_of(manifest, entry.uuid))
-    return may_be and TableSettings.of(context.segments.whole(entry)).iceberg is not None
+    may_ask = entry.properties.get("iceberg") is not None or bool(pins_of(manifest, entry.uuid))
+    return may_ask and TableSettings.of(context.segments.whole(entry)).iceberg is not None

@@ -1,4 +1,4 @@
-"""Background work on publications: deletes objects that no reader needs any more, and checks what is published."""
+"""Background work on publications: deletes objects that no reader needs any more, and checks publications."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyroaring import BitMap
 
 from dolmen.base.runtime import PUBLICATION_CHECK, attempts
@@ -15,7 +14,7 @@ from dolmen.commit.versions import manifest_at_version, newest_at
 from dolmen.errors import CorruptionError, NotFoundError
 from dolmen.format.manifest import Manifest
 from dolmen.format.properties import DatabaseSettings
-from dolmen.iceberg.file_groups import FileGroups, vector_in
+from dolmen.iceberg.file_groups import FileGroups, read_position_deletes, read_vector_blob
 from dolmen.iceberg.manifests import FileEntry, ManifestBody, decode_manifest_list
 from dolmen.iceberg.metadata import TableMetadata
 from dolmen.iceberg.publication_directory import (
@@ -32,7 +31,7 @@ from dolmen.transactions.publisher import PublicationProblem
 
 
 def check_publications(context: Context, newest: Manifest) -> Iterator[list[PublicationProblem]]:
-    """Yields the problems of the newest publication of each table that has one. Makes no request where there is none.
+    """Yields the problems of each table's newest publication. Makes no request if there is no publication.
 
     Others may publish, drop and collect meanwhile, so problems count only if the publication is still the newest.
     """
@@ -43,19 +42,19 @@ def check_publications(context: Context, newest: Manifest) -> Iterator[list[Publ
             name = manifest.name_of(uuid)
             if name is None:
                 break  # dropped: the next collection deletes the publication
-            found = directory.newest(thorough=True)
+            latest = directory.newest(thorough=True)
             # Without a number a publisher stopped before its first publication.
-            problems = list(_problems(context, manifest, name, directory, found)) if found.number else []
-            is_newest = not problems or directory.newest(thorough=True).number == found.number
+            problems = list(_find_problems(context, manifest, name, directory, latest)) if latest.number else []
+            is_newest = not problems or directory.newest(thorough=True).number == latest.number
             if problems:
                 manifest = context.head.refresh().manifest
             if is_newest and manifest.name_of(uuid) is not None:
-                if found.number:
+                if latest.number:
                     yield problems
                 break
 
 
-def _problems(
+def _find_problems(
     context: Context, newest: Manifest, name: str, directory: PublicationDirectory, found: Newest
 ) -> Iterator[PublicationProblem]:
     key, metadata = directory.key(directory.metadata_path(found.number)), found.metadata
@@ -68,15 +67,15 @@ def _problems(
     if metadata.current.version > newest.version:  # it was published after this check began
         newest = context.head.refresh().manifest
     try:
-        for differing, reason in _differences(context, newest, directory, metadata):
-            yield PublicationProblem("publication-differs", differing, reason, name)
+        for object_key, reason in _compare(context, newest, directory, metadata):
+            yield PublicationProblem("publication-differs", object_key, reason, name)
     except CorruptionError as error:
         yield PublicationProblem("publication-damaged", error.key, error.reason, name)
     except NotFoundError as error:
         yield PublicationProblem("publication-differs", key, f"its version cannot be read: {error}", name)
 
 
-def _differences(
+def _compare(
     context: Context, newest: Manifest, directory: PublicationDirectory, metadata: TableMetadata
 ) -> Iterator[tuple[str, str]]:
     """Compares a publication with the version that it names."""
@@ -95,36 +94,35 @@ def _differences(
             deletes += body.entries
         else:
             files += [entry.path for entry in body.entries]
-    shown = {file.uuid: directory.path(file.path) for group in groups.groups for file in groups.files(group, ())}
-    if sorted(files) != sorted(shown.values()):
-        yield list_key, f"it has {len(files):,} data files, not the {len(shown):,} of version {current.version}"
-    hidden = _positions(directory, deletes)
+    paths = {file.uuid: directory.path(file.path) for group in groups.groups for file in groups.files(group, ())}
+    if sorted(files) != sorted(paths.values()):
+        yield list_key, f"it has {len(files):,} data files, not the {len(paths):,} of version {current.version}"
+    positions_by_path = _read_positions(directory, deletes)
     for group in groups.groups:
         for file, positions in groups.positions(group, group.deleted.keys()):
-            if hidden.pop(directory.path(file.path), BitMap()) != positions:
+            if positions_by_path.pop(directory.path(file.path), BitMap()) != positions:
                 yield list_key, f"it hides other rows of {file.path!r}"
-    for path in hidden.keys() & set(files):
+    for path in positions_by_path.keys() & set(files):
         yield list_key, f"it hides rows of {directory.key(path)!r}"
 
 
-def _positions(directory: PublicationDirectory, deletes: Iterable[FileEntry]) -> dict[str, BitMap]:
+def _read_positions(directory: PublicationDirectory, deletes: Iterable[FileEntry]) -> dict[str, BitMap]:
     """The positions that delete files hide, by the path of their data file. Raises CorruptionError."""
-    found: dict[str, BitMap] = defaultdict(BitMap)
+    positions_of: dict[str, BitMap] = defaultdict(BitMap)
     for entry in deletes:
         body = directory.read(entry.path)
         if len(body) != entry.size:
             raise CorruptionError(directory.key(entry.path), f"it has {len(body)} bytes, not {entry.size}")
         try:
             if entry.data_file is not None and entry.blob is not None:
-                found[entry.data_file] |= vector_in(body, *entry.blob)
+                start, length = entry.blob
+                positions_of[entry.data_file] |= read_vector_blob(body[start : start + length], length)
                 continue
-            rows = pq.ParquetFile(pa.BufferReader(body)).read(use_threads=False)
-            table = rows.group_by("file_path", use_threads=False).aggregate([("pos", "list")])
-        except (ValueError, pa.ArrowException, OSError) as error:
+            for path, positions in read_position_deletes(body, entry.size):
+                positions_of[path] |= positions
+        except (ValueError, KeyError, pa.ArrowException, OSError) as error:
             raise CorruptionError(directory.key(entry.path), f"not a delete file: {error}") from error
-        for path, positions in zip(table["file_path"].to_pylist(), table["pos_list"], strict=True):
-            found[path] |= BitMap(positions.values.to_numpy())
-    return found
+    return positions_of
 
 
 def sweep_publications(
@@ -138,20 +136,20 @@ def sweep_publications(
     full: bool,
     dry_run: bool,
 ) -> tuple[bool, dict[str, str]]:
-    """Sweeps the directories of publications: see docs/iceberg.md. Makes no request where nothing is published."""
+    """Sweeps the directories of publications: see docs/iceberg.md. Makes no request if nothing is published."""
     full = full or bool(manifest.leaving)  # an erasure may have removed the pins of old publications
     if published_tables(manifest):
         manifest = context.head.refresh().manifest
     sweep = _Sweep(context, manifest, settings, now_us, erase, dry_run=dry_run)
-    existing, problems = {entry.uuid for entry in manifest.tables.values()}, dict[str, str]()
-    for table in sorted({*published_tables(manifest), *(published_tables_of(context.store) if full else ())}):
+    existing_uuids, problems = {entry.uuid for entry in manifest.tables.values()}, dict[str, str]()
+    for table in sorted({*published_tables(manifest), *(list_published_tables(context.store) if full else ())}):
         if deadline():
             return False, problems
-        if table not in existing:
-            sweep.dropped(table)
+        if table not in existing_uuids:
+            sweep.sweep_dropped(table)
             continue
         try:
-            sweep.table(table)
+            sweep.sweep_table(table)
         except CorruptionError as error:
             problems[error.key] = f"{error.reason}: publish the table again"
     return True, problems
@@ -172,16 +170,16 @@ class _Sweep:
         self._now_us, self._erase, self._dry_run = now_us, erase, dry_run
         self._before_us = now_us - settings.orphan_age_us
 
-    def _sweep_abandoned(self, directory: PublicationDirectory, found: Sequence[ObjectInfo]) -> None:
+    def _sweep_abandoned(self, directory: PublicationDirectory, infos: Sequence[ObjectInfo]) -> None:
         """Deletes the metadata first, and in a later round the rest.
 
         A concurrent publisher pins a version before it looks for metadata. So this run sees its pin, or the publisher
-        finds no metadata that names what is deleted.
+        finds no metadata that names deleted objects.
         """
-        documents, others = _divide(directory, (info for info in found if info.last_modified_us < self._before_us))
+        documents, others = _divide(directory, (info for info in infos if info.last_modified_us < self._before_us))
         if documents:
             _ = self._erase(documents[:-1]) or self._erase(documents[-1:])  # the newest last
-        elif not any(info.key.endswith(".json") for info in found):
+        elif not any(info.key.endswith(".json") for info in infos):
             self._erase(others)
 
     def _is_abandoned(self, directory: PublicationDirectory, metadata: TableMetadata | None, table: str) -> bool:
@@ -194,55 +192,55 @@ class _Sweep:
         is_own = metadata is not None and metadata.location == directory.location
         return metadata is None or not is_own or metadata.current.version < max(each.version for each in leaving)
 
-    def table(self, table: str) -> None:
+    def sweep_table(self, table: str) -> None:
         directory = PublicationDirectory(self._context.store, self._context.runtime, table)
-        newest = directory.newest(thorough=True)
-        found = list(self._context.store.list(f"{PREFIX}{table}/"))
-        if self._is_abandoned(directory, newest.metadata, table):
-            self._sweep_abandoned(directory, found)
+        newest_metadata = directory.newest(thorough=True)
+        infos = list(self._context.store.list(f"{PREFIX}{table}/"))
+        if self._is_abandoned(directory, newest_metadata.metadata, table):
+            self._sweep_abandoned(directory, infos)
             return
         needed = set[str]()
-        if newest.number:  # else a publisher stopped before its first publication
-            if newest.metadata is None or newest.metadata.location != directory.location:
+        if newest_metadata.number:  # else a publisher stopped before its first publication
+            if newest_metadata.metadata is None or newest_metadata.metadata.location != directory.location:
                 return  # another writer's: the next publication replaces it
-            pointed_us = max((info.last_modified_us for info in found if info.key == directory.hint_key), default=0)
-            needed = self._needed(directory, newest, newest.metadata, table, pointed_us)
-        old = (info for info in found if info.key not in needed and info.last_modified_us < self._before_us)
-        documents, others = _divide(directory, old)
+            hint_us = max((info.last_modified_us for info in infos if info.key == directory.hint_key), default=0)
+            needed = self._find_needed(directory, newest_metadata, newest_metadata.metadata, table, hint_us)
+        unneeded = (info for info in infos if info.key not in needed and info.last_modified_us < self._before_us)
+        documents, others = _divide(directory, unneeded)
         if not self._erase(documents):  # until it is gone, metadata is whole
             self._erase(others)
 
-    def dropped(self, table: str) -> None:
-        """Deletes the metadata, its newest last; once none is left, what is old enough; and then removes the pins.
+    def sweep_dropped(self, table: str) -> None:
+        """Deletes the metadata, newest last; after all metadata, the old objects; and then removes the pins.
 
-        The publisher of a version that had the table may still be under way, and create metadata whenever it likes
-        before ``orphan_age`` has passed. The objects that it names must be there, because the table may be restored.
+        The publisher of a version that had the table may still be running, and create metadata at any time before
+        ``orphan_age`` has passed. The objects that it names must exist, because the table may be restored.
         """
         directory = PublicationDirectory(self._context.store, self._context.runtime, table)
         pins = pins_of(self._manifest, table)
-        found = list(self._context.store.list(f"{PREFIX}{table}/"))
-        documents, others = _divide(directory, found)
+        infos = list(self._context.store.list(f"{PREFIX}{table}/"))
+        documents, others = _divide(directory, infos)
         before_us = self._now_us + 1 if pins else self._before_us
         removable = [info for info in documents if info.last_modified_us < before_us]
         if self._erase(removable[:-1]) or self._erase(removable[-1:]) or len(removable) < len(documents):
             return
-        old = [info for info in others if info.last_modified_us < self._before_us]
-        if old and self._context.head.refresh().manifest.name_of(table) is not None:
+        old_infos = [info for info in others if info.last_modified_us < self._before_us]
+        if old_infos and self._context.head.refresh().manifest.name_of(table) is not None:
             return  # it was restored: its publisher may have read the metadata before it was deleted
-        if self._erase(old) or len(old) < len(others):
+        if self._erase(old_infos) or len(old_infos) < len(others):
             return
         if pins and self._can_be_unpinned(pins) and not self._dry_run:
-            unpin_versions(self._context, table, max(pins) + 1)  # no others: the table may be there again
+            unpin_versions(self._context, table, max(pins) + 1)  # no later pins: the table may have been restored
 
     def _can_be_unpinned(self, pins: dict[int, str]) -> bool:
-        """Whether no process can still publish one of these versions: none was the newest since ``orphan_age``."""
+        """Whether no process can still publish these versions: none of them was the newest within ``orphan_age``."""
         newest = newest_at(self._context.head, self._manifest, self._before_us)
         if newest:
             return max(pins) < newest
         return all(self._manifest.tags[name].created_at < self._before_us for name in pins.values())  # no history
 
-    def _needed(
-        self, directory: PublicationDirectory, newest: Newest, metadata: TableMetadata, table: str, pointed_us: int
+    def _find_needed(
+        self, directory: PublicationDirectory, newest: Newest, metadata: TableMetadata, table: str, hint_us: int
     ) -> set[str]:
         """Keys of the objects to keep.
 
@@ -251,12 +249,12 @@ class _Sweep:
         """
         needed = {directory.hint_key, directory.key(directory.metadata_path(newest.number))}
         read = set[str]()
-        left_us = self._now_us - self._settings.reader_grace_us
+        grace_us = self._now_us - self._settings.reader_grace_us
         replaced_ms = metadata.updated_ms
         hints = [_seen_hint(newest.number, metadata)]  # newest first
         pinned = [version for version in pins_of(self._manifest, table) if version < metadata.current.version]
         add_objects(directory, metadata, needed, read)
-        if 0 < newest.hint < newest.number:  # its publisher stopped: readers that trust the hint are still there
+        if 0 < newest.hint < newest.number:  # its publisher stopped, and readers still trust the hint
             hinted = directory.metadata_path(newest.hint)
             needed.add(directory.key(hinted))
             if (earlier := TableMetadata.decode(directory.read(hinted))) is not None:
@@ -265,16 +263,16 @@ class _Sweep:
             needed.update(directory.key(directory.metadata_path(number)) for number in between)
         for published_ms, path in reversed(metadata.log):
             number = directory.number(path)
-            is_late = replaced_ms * 1_000 < left_us
-            # The hint named a later metadata by the time that the first publisher saw that, or by now.
-            named_us = next((at_us for hint, at_us in reversed(hints) if hint > number), pointed_us)
-            is_named = named_us >= left_us
-            if is_late and (not (is_named or pinned) or not directory.has(number)):
+            is_old = replaced_ms * 1_000 < grace_us
+            # The hint named later metadata at the latest when the first publisher saw that, or when it was last set.
+            hinted_us = next((at_us for hint, at_us in reversed(hints) if hint > number), hint_us)
+            is_hinted = hinted_us >= grace_us
+            if is_old and (not (is_hinted or pinned) or not directory.has_metadata(number)):
                 break
             earlier = TableMetadata.decode(directory.read(path))
-            if is_late and not is_named and (earlier is None or earlier.current.version < min(pinned)):
+            if is_old and not is_hinted and (earlier is None or earlier.current.version < min(pinned)):
                 break
-            if not is_late or is_named or (earlier is not None and earlier.current.version in pinned):
+            if not is_old or is_hinted or (earlier is not None and earlier.current.version in pinned):
                 needed.add(directory.key(path))
                 if earlier is not None:
                     add_objects(directory, earlier, needed, read)
@@ -284,10 +282,10 @@ class _Sweep:
         return needed
 
 
-def _divide(directory: PublicationDirectory, found: Iterable[ObjectInfo]) -> tuple[list[ObjectInfo], list[ObjectInfo]]:
+def _divide(directory: PublicationDirectory, infos: Iterable[ObjectInfo]) -> tuple[list[ObjectInfo], list[ObjectInfo]]:
     """Metadata, the newest last, and all other objects."""
     documents, others = list[ObjectInfo](), list[ObjectInfo]()
-    for info in found:
+    for info in infos:
         (documents if info.key.endswith(".json") else others).append(info)
     return sorted(documents, key=lambda info: directory.number(directory.path(info.key))), others
 
@@ -297,8 +295,8 @@ def _seen_hint(number: int, metadata: TableMetadata) -> tuple[int, int]:
     return number - 1 if metadata.hint is None else metadata.hint, metadata.updated_ms * 1_000
 
 
-def published_tables_of(store: ObjectStore) -> Iterator[str]:
-    """The uuids of all tables that have objects of publications, one request each."""
+def list_published_tables(store: ObjectStore) -> Iterator[str]:
+    """The uuids of all tables that have objects of publications, with one request each."""
     last = ""
     while (first := next(iter(store.list(PREFIX, last)), None)) is not None:
         table = first.key.split("/")[1]
@@ -315,34 +313,34 @@ def add_objects(directory: PublicationDirectory, metadata: TableMetadata, needed
         key = directory.key(snapshot.manifest_list)
         needed.add(key)
         for manifest in decode_manifest_list(directory.read(snapshot.manifest_list), key):
-            own = directory.key(manifest.path)
-            if own not in needed and manifest.content == "deletes":
-                body = ManifestBody.decode(directory.read(manifest.path), own)
+            manifest_key = directory.key(manifest.path)
+            if manifest_key not in needed and manifest.content == "deletes":
+                body = ManifestBody.decode(directory.read(manifest.path), manifest_key)
                 needed.update(directory.key(entry.path) for entry in body.entries)
-            needed.add(own)
+            needed.add(manifest_key)
 
 
 def publications_before(context: Context, version: int) -> dict[str, bool]:
-    """The publications of which an object may hold values of versions before this one, by the table's uuid.
+    """Finds publications with objects that may hold values of versions before this one.
 
     Returns:
-        whether the newest metadata is that old: only a publication replaces it. Otherwise it is of this version or a
-        later one, and there are objects that it does not need.
+        by the table's uuid, whether the newest metadata is that old, so that only a publication replaces it. If not,
+        the directory has objects that the newest metadata does not need.
     """
-    found: dict[str, bool] = {}
-    for table in published_tables_of(context.store):
+    is_old_by_table: dict[str, bool] = {}
+    for table in list_published_tables(context.store):
         directory = PublicationDirectory(context.store, context.runtime, table)
         newest = directory.newest()
         metadata = newest.metadata
         if metadata is None or metadata.location != directory.location or metadata.snapshots[0].version < version:
-            found[table] = metadata is not None or newest.number > 0
+            is_old_by_table[table] = metadata is not None or newest.number > 0
             continue
         needed = {directory.hint_key, directory.key(directory.metadata_path(newest.number))}
         try:
             add_objects(directory, metadata, needed, set())
         except CorruptionError:
-            found[table] = True
+            is_old_by_table[table] = True
             continue
         if any(info.key not in needed for info in context.store.list(f"{PREFIX}{table}/")):
-            found[table] = False
-    return found
+            is_old_by_table[table] = False
+    return is_old_by_table

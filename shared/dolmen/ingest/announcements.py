@@ -16,11 +16,11 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 from urllib.parse import quote_plus, unquote_plus
 
-from dolmen.base.units import MIB
+from dolmen.base.units import MIB, since_epoch, utc
 from dolmen.ingest.redaction import MessageError
 from dolmen.store.base import S3
 
@@ -36,7 +36,6 @@ DROP_SCHEME = S3
 DIRECTORY_BUCKET = "local"
 """The bucket's name in the notifications of a directory: the local pipeline and a backfill give a file the same id."""
 _TAG = re.compile(rf"[!-\"$-~]{{0,{MAX_TAG_LENGTH}}}")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _UNKNOWN_TIME = "unknown"
 _FIRST_DROPPED = re.compile(rf"-retry-[0-9]+-of-([0-9]{{1,18}}|{_UNKNOWN_TIME})(?:\.[^/]*)?$")
@@ -149,7 +148,7 @@ def write_record(drop: Drop) -> str:
         "s3": {"s3SchemaVersion": "1.0", "bucket": bucket, "object": details},
     }
     if drop.created_us is not None:
-        record["eventTime"] = (_EPOCH + timedelta(microseconds=drop.created_us)).isoformat()
+        record["eventTime"] = utc(drop.created_us).isoformat()
     return json.dumps(record, separators=(",", ":"))
 
 
@@ -247,7 +246,7 @@ def _microseconds(time: Any) -> int | None:
         moment = datetime.fromisoformat(time)
     except (TypeError, ValueError):
         return None
-    return None if moment.tzinfo is None else (moment - _EPOCH) // timedelta(microseconds=1)
+    return None if moment.tzinfo is None else since_epoch(moment)
 
 
 def _member(holder: Any, name: str, kind: type) -> Any:

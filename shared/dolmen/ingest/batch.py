@@ -306,7 +306,7 @@ def _add_requests(
 
 
 def _bind(transaction: Transaction, request: BatchRequest, decision: Decision) -> None:
-    """Binds the transaction to one of the request's ids, so that it excludes the other."""
+    """Binds the transaction to the id for this decision, so that no commit can have the request's other id."""
     ids = [request.id, request.rejection_id]
     own_id, other_id = reversed(ids) if decision == "reject" else ids
     assert own_id is not None

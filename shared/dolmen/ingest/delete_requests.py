@@ -74,7 +74,7 @@ class DeleteRequest:
 
 
 def parse_request(body: str | Mapping[str, Any] | None, message_id: str | None) -> DeleteRequest:
-    """Reads a message, JSON text or parsed; ``message_id`` is its id if it has none. Raises InputError."""
+    """Reads a message, as JSON text or parsed; a request without an id gets ``message_id``. Raises InputError."""
     document = _json(body) if isinstance(body, str) else body
     if not isinstance(document, Mapping):
         raise MessageError(f"a delete request is a JSON object, not {_kind(document)}")

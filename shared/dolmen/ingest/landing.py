@@ -9,7 +9,6 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
-from urllib.parse import unquote
 
 from dolmen.base.runtime import Runtime, shared_runtime
 from dolmen.errors import InputError, LimitError, ObjectNotFoundError
@@ -17,7 +16,7 @@ from dolmen.format.ingest_properties import LandingPolicy
 from dolmen.format.layout import check_table_name
 from dolmen.ingest.announcements import Drop
 from dolmen.store import open_store
-from dolmen.store.base import MatchingDeleteStore, ObjectStore, TaggingStore, scheme_of
+from dolmen.store.base import MatchingDeleteStore, ObjectStore, TaggingStore, scheme_of, unquoted_url
 
 PREFIX = "landing/"
 REJECTED = "rejected"
@@ -72,9 +71,9 @@ class Landing:
             return None
         if is_temporary(path) or self._is_outside_landing(drop):
             return None
-        drop_url = f"{unquote(self._bucket_url(drop))}/{drop.key}"
+        drop_url = f"{unquoted_url(self._bucket_url(drop))}/{drop.key}"
         for url in (self.database_url, self._rejected_url(drop), self.handover_url):
-            if url and drop_url.startswith(f"{unquote(url).rstrip('/')}/"):
+            if url and drop_url.startswith(f"{unquoted_url(url).rstrip('/')}/"):
                 return None
         return LandingPath(path)
 

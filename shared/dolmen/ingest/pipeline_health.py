@@ -9,7 +9,7 @@ from dolmen.errors import Error
 from dolmen.ingest.queues import open_queue
 from dolmen.ingest.reject_listing import RETRIED_SUFFIX
 from dolmen.ingest.rejects import ERROR_SUFFIX
-from dolmen.maintenance.health.health import Pipeline, QueuePlace, RejectsPlace
+from dolmen.maintenance.health.health import Pipeline, QueueHealth, RejectsHealth
 from dolmen.store import open_store
 
 MOST_OBJECTS = 100_000
@@ -33,7 +33,7 @@ def look_at_pipeline(
     return Pipeline(look_at_rejects(rejected, runtime) if rejected else None, queues)
 
 
-def look_at_rejects(url: str, runtime: Runtime) -> RejectsPlace:
+def look_at_rejects(url: str, runtime: Runtime) -> RejectsHealth:
     """Counts rejects by table: one request for each thousand objects, and reads none of them."""
     reports, retried, newest, count = Counter[str](), Counter[str](), dict[str, int](), 0
     try:
@@ -48,19 +48,19 @@ def look_at_rejects(url: str, runtime: Runtime) -> RejectsPlace:
             elif info.key.endswith(RETRIED_SUFFIX):
                 retried[table] += 1
     except (Error, OSError) as error:
-        return RejectsPlace(url, problem=f"{type(error).__name__}: {error}")
+        return RejectsHealth(url, problem=f"{type(error).__name__}: {error}")
     waiting = Counter({table: unretried for table, all_ in reports.items() if (unretried := all_ - retried[table]) > 0})
     shown = dict(waiting.most_common(MOST_REJECT_TABLES))
     if others := sum(waiting.values()) - sum(shown.values()):
         shown[OTHER_TABLES] = others
     newest_at = max((at for table, at in newest.items() if waiting[table]), default=0)
-    return RejectsPlace(url, shown, sum(retried.values()), newest_at, count <= MOST_OBJECTS)
+    return RejectsHealth(url, shown, sum(retried.values()), newest_at, count <= MOST_OBJECTS)
 
 
-def look_at_queue(name: str, url: str, runtime: Runtime) -> QueuePlace:
+def look_at_queue(name: str, url: str, runtime: Runtime) -> QueueHealth:
     """Counts the messages of a queue: one or two requests. ``name`` says what its messages are."""
     try:
         depth = open_queue(url, runtime, expedited=True).depth()
     except (Error, OSError) as error:
-        return QueuePlace(name, url, problem=f"{type(error).__name__}: {error}")
-    return QueuePlace(name, url, depth.waiting, depth.under_way, depth.dead, depth.dead_letters)
+        return QueueHealth(name, url, problem=f"{type(error).__name__}: {error}")
+    return QueueHealth(name, url, depth.waiting, depth.under_way, depth.dead, depth.dead_letters)

@@ -1,7 +1,7 @@
 """Rejects: files that cannot be read, or bad rows of a file whose other rows are ingested, with a report.
 
-A drop ``landing/<table>/<path>/<name>.csv`` becomes, under the URL for rejects, the first two objects, and one whose
-good rows are ingested the other two; reports are written last::
+A rejected drop ``landing/<table>/<path>/<name>.csv`` becomes the first two objects under the URL for rejects. If only
+its bad rows are rejected, they become the other two. Reports are written last::
 
     <table>/<path>/<name>-<digest8>.csv               the dropped bytes, unchanged
     <table>/<path>/<name>-<digest8>.csv.error.json    file, line, row, column, reason

@@ -1,24 +1,30 @@
-"""Debts: the background work that remains, computed from metadata alone.
+"""Debts: the background work that remains, computed from metadata alone, without a listing.
 
-Nothing is listed. Segments are counted by their entries in the manifest, unless exact figures are requested. The entry
-of an idle table is fetched once and cached, since the manifest does not contain it.
+Segments are counted by their entries in the manifest, unless exact figures are requested. The entry of an idle table is
+fetched once and cached, because the manifest does not contain it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from dolmen.base.units import count_text
 from dolmen.commit.head import Context
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
+from dolmen.entries.segments.segment_reader import LiveSegment
 from dolmen.format.entries import DataFile, Tombstone, WhereTombstone
 from dolmen.format.manifest import Manifest, Segment, SegmentKind, TableEntry
 from dolmen.format.properties import DatabaseSettings, TableSettings
+from dolmen.maintenance.compact.compaction_plan import small_below
 from dolmen.transactions.publisher import publisher
+
+Numbers: TypeAlias = npt.NDArray[np.int64]
 
 TABLE_TAILS: tuple[SegmentKind, ...] = ("files", "tombstones", "overlays", "removed")
 DATABASE_TAILS: tuple[SegmentKind, ...] = ("history", "applied", "released", "erasures")
@@ -38,18 +44,18 @@ class TableDebt:
     """The maintenance work that one table needs.
 
     Args:
-        exact: whether all figures are exact. Otherwise figures of spilled files are as of their spill, and
+        exact: whether all figures are exact. Otherwise figures of spilled files are those at their spill, and
             ``small_files`` is estimated from the mean file size in each segment.
         rows: physical rows in the files.
-        dead_rows: rows that deletion vectors delete. Rows hidden only by tombstones are not known.
+        dead_rows: rows that deletion vectors delete. Rows that only tombstones hide are not known.
         tombstones: number of unresolved deletes, including spilled ones.
         where_tombstones, keys_tombstones: tombstones by kind; without ``exact`` only those in the manifest.
         tombstone_bytes: size of the tombstones' records; without ``exact`` only of those in the manifest.
         keys: number of keys in the keys tombstones counted above.
-        unresolved_files: files that resolution must read, because younger deletes may hide rows of them.
+        unresolved_files: files that resolution must read, because younger deletes may hide their rows.
         oldest_unresolved_ts: timestamp of the oldest unresolved delete; None if there is none.
         oldest_unresolved_age_us: its age at the newest commit, in microseconds; None if there is none.
-        small_files, small_bytes: number and size of files below half the target size.
+        small_files, small_bytes: number and size of files below half the target size, without their deleted rows.
         vector_objects: number of ``.del`` objects that hold vectors of entries in the manifest.
         segments: the table's segments, by kind.
         inline_bytes: size of each tail in the manifest, by kind.
@@ -57,7 +63,7 @@ class TableDebt:
         published_version: the version that Iceberg's readers see; 0 if there is none yet, None if the table is not
             published.
         publication_lag_us: age of the oldest change that they do not see, at the newest commit, in microseconds.
-        index_entries: number of entries in the index, including those of rows that are gone; None without an index.
+        index_entries: number of entries in the index, including entries of removed rows; None without an index.
     """
 
     name: str
@@ -91,7 +97,7 @@ class TableDebt:
 
     @property
     def index_lag_rows(self) -> int:
-        """Rows that the index does not know yet, at least: entries of rows that are gone count as if they were not."""
+        """The least number of rows that the index lacks: entries of removed rows count as entries of others."""
         return 0 if self.index_entries is None else max(0, self.rows - self.index_entries)
 
     @property
@@ -114,7 +120,7 @@ class Debts:
         segments: the database's own segments, by kind.
         applied_ids: number of remembered request ids.
         released_objects: objects in ``released`` that wait to be deleted, without those listed in segments.
-        released_trees: segments among them that are released with everything that they name.
+        released_trees: segments that are released with all objects that they name.
         released_bytes: known size of released segments and of the data files that these name.
         horizon_age_us: microseconds since the horizon moved; None if it never did.
         orphan_cutoff_age_us: least age of orphans that collection could delete; None if it never ran.
@@ -185,11 +191,11 @@ def debts_of(context: Context, manifest: Manifest, *, exact: bool = False) -> De
     return Debts(
         version=manifest.version,
         created_at=manifest.created_at,
-        tables={name: _table(context, manifest, name, root, exact) for name, root in sorted(manifest.tables.items())},
+        tables={name: _debt_of(context, manifest, name, root, exact) for name, root in sorted(manifest.tables.items())},
         manifest_bytes=len(manifest.encode()) if manifest.version else 0,
         manifest_budget=DatabaseSettings.of(manifest).root_bytes,
         inline_bytes=_inline_bytes(manifest, DATABASE_TAILS),
-        segments=_by_kind(manifest.segments),
+        segments=_sum_by_kind(manifest.segments),
         versions=manifest.version - max(manifest.horizon, 1) + 1,
         applied_ids=len(manifest.applied) + sum(s.count for s in manifest.segments_of("applied")),
         released_objects=sum(len(entry.objects) for entry in released),
@@ -201,89 +207,101 @@ def debts_of(context: Context, manifest: Manifest, *, exact: bool = False) -> De
     )
 
 
-def _table(context: Context, manifest: Manifest, name: str, root: TableEntry, exact: bool) -> TableDebt:
+def _debt_of(context: Context, manifest: Manifest, name: str, root: TableEntry, exact: bool) -> TableDebt:
     entry = context.segments.whole(root)
-    settings, parts = TableSettings.of(entry), entry.segments_of("index")
-    target = settings.target_file_bytes
-    spilled = entry.segments_of("tombstones")
+    settings, index_parts = TableSettings.of(entry), entry.segments_of("index")
+    tombstone_segments = entry.segments_of("tombstones")
     tombstones: tuple[Tombstone, ...] = tombstones_of(entry, context.segments) if exact else entry.tombstones
     keys = [tombstone for tombstone in tombstones if not isinstance(tombstone, WhereTombstone)]
-    stamps = [t.ts for t in entry.tombstones] + [end for s in spilled for end in (s.least, s.greatest)]
+    stamps = [t.ts for t in entry.tombstones] + [end for s in tombstone_segments for end in (s.least, s.greatest)]
     oldest, newest = (min(stamps), max(stamps)) if stamps else (None, 0)
-    sums = _Sums(target, newest)
+    sums = FileSums(settings.target_file_bytes, newest)
     sums.add_files(entry.files)
     if exact:
         for part in LiveFiles.of(entry, context.segments).live_segments():
-            sums.add_files(part.entries(ids=()))
+            sums.add_live(part)
     else:
         for segment in entry.segments_of("files"):
-            sums.add_segment(segment)
+            sums.add_means(segment)
         sums.files -= len(entry.removed) + sum(segment.count for segment in entry.segments_of("removed"))
     vectors = {file.vector.object for file in entry.files if file.vector}
     vectors.update(overlay.vector.object for overlay in entry.overlays if overlay.vector)
-    lag = publisher().lag(manifest, name, entry)
+    publication_lag = publisher().lag(manifest, name, entry)
     return TableDebt(
         name=name,
         exact=exact or not any(segment.kind in ("files", "tombstones") for segment in entry.segments),
-        files=sums.files,
-        rows=sums.rows,
-        dead_rows=sums.dead,
-        bytes=sums.bytes,
-        tombstones=len(entry.tombstones) + sum(segment.count for segment in spilled),
+        **sums.figures(),
+        tombstones=len(entry.tombstones) + sum(segment.count for segment in tombstone_segments),
         where_tombstones=len(tombstones) - len(keys),
         keys_tombstones=len(keys),
         tombstone_bytes=sum(tombstone.blob.length for tombstone in tombstones),
         keys=sum(tombstone.count for tombstone in keys),
-        unresolved_files=sums.unresolved,
         oldest_unresolved_ts=oldest,
         oldest_unresolved_age_us=None if oldest is None else max(0, manifest.created_at - oldest),
-        small_files=sums.small,
-        small_bytes=sums.small_bytes,
-        target_file_bytes=target,
         vector_objects=len(vectors),
-        segments=_by_kind((*((root.section,) if root.section else ()), *entry.segments)),
+        segments=_sum_by_kind((*((root.section,) if root.section else ()), *entry.segments)),
         inline_bytes=_inline_bytes(root, TABLE_TAILS),
         idle=root.section is not None,
-        published_version=None if lag is None else lag.version,
-        publication_lag_us=None if lag is None else lag.lag_us,
-        index_entries=sum(part.count for part in parts) if parts or settings.index else None,
+        published_version=None if publication_lag is None else publication_lag.version,
+        publication_lag_us=None if publication_lag is None else publication_lag.lag_us,
+        index_entries=sum(part.count for part in index_parts) if index_parts or settings.index else None,
     )
 
 
-class _Sums:
-    """Sums up data files: inline files one by one, spilled files by segment."""
+@dataclass
+class FileSums:
+    """Sums over a table's data files; ``newest_delete`` is the timestamp of the youngest unresolved delete, or 0."""
 
-    def __init__(self, target_bytes: int, newest_delete_ts: int) -> None:
-        self._small_below, self._newest = target_bytes // 2, newest_delete_ts
-        self.files = self.rows = self.dead = self.bytes = self.small = self.small_bytes = self.unresolved = 0
+    target_file_bytes: int
+    newest_delete: int
+    files: int = 0
+    rows: int = 0
+    dead_rows: int = 0
+    bytes: int = 0
+    small_files: int = 0
+    small_bytes: int = 0
+    unresolved_files: int = 0
 
     def add_files(self, files: Iterable[DataFile]) -> None:
-        for file in files:
-            self._add(1, file.rows, file.rows - file.live_rows, file.size, file.applied_through)
+        figures = [(file.size, file.rows, file.rows - file.live_rows, file.applied_through) for file in files]
+        self._add(*np.array(figures, np.int64).reshape(-1, 4).T)
 
-    def add_segment(self, segment: Segment) -> None:
-        self._add(segment.count, segment.rows, segment.deleted, segment.bytes, segment.applied_through)
+    def add_live(self, each: LiveSegment) -> None:
+        columns = each.table.numbers("size"), each.table.numbers("rows"), each.cardinalities(), each.applied_through()
+        self._add(*(column[each.positions()] for column in columns))
 
-    def _add(self, files: int, rows: int, dead: int, size: int, applied_through: int) -> None:
-        self.files += files
-        self.rows += rows
-        self.dead += dead
-        self.bytes += size
-        if size < self._small_below * files:
-            self.small += files
-            self.small_bytes += size
-        if applied_through < self._newest:
-            self.unresolved += files
+    def add_means(self, segment: Segment) -> None:
+        """Adds the files of a segment as if each had their mean size."""
+        figures = (segment.bytes, segment.rows, segment.deleted, segment.applied_through)
+        self._add(*np.array([figures], np.int64).T, files=segment.count)
+
+    def _add(self, size: Numbers, rows: Numbers, dead: Numbers, through: Numbers, *, files: int = 1) -> None:
+        """Adds the figures of files, or sums of so many ``files`` each."""
+        live = (size * ((rows - dead) / np.maximum(rows, 1))).astype(np.int64)  # see ``DataFile.live_bytes``
+        small = live < small_below(self.target_file_bytes) * files
+        self.files += files * len(size)
+        self.rows += int(rows.sum())
+        self.dead_rows += int(dead.sum())
+        self.bytes += int(size.sum())
+        self.small_files += files * int(np.count_nonzero(small))
+        self.small_bytes += int(live[small].sum())
+        self.unresolved_files += files * int(np.count_nonzero(through < self.newest_delete))
+
+    def figures(self) -> dict[str, Any]:
+        """The sums by the names of a ``TableDebt``."""
+        found = asdict(self)
+        del found["newest_delete"]
+        return found
 
 
-def _by_kind(segments: Iterable[Segment]) -> dict[str, SegmentsDebt]:
-    found: dict[str, SegmentsDebt] = {}
+def _sum_by_kind(segments: Iterable[Segment]) -> dict[str, SegmentsDebt]:
+    debts_by_kind: dict[str, SegmentsDebt] = {}
     for segment in segments:
-        known = found.get(segment.kind, SegmentsDebt(0, 0, 0))
-        found[segment.kind] = SegmentsDebt(
-            known.segments + 1, known.bytes + segment.size, known.entries + segment.count
+        debt = debts_by_kind.get(segment.kind, SegmentsDebt(0, 0, 0))
+        debts_by_kind[segment.kind] = SegmentsDebt(
+            debt.segments + 1, debt.bytes + segment.size, debt.entries + segment.count
         )
-    return found
+    return debts_by_kind
 
 
 def _inline_bytes(holder: Manifest | TableEntry, tails: Iterable[SegmentKind]) -> dict[str, int]:

@@ -1,12 +1,13 @@
-"""Indexing: makes and merges the parts of a table's index, for tables with the property ``index``.
+"""Indexing: builds and merges the parts of the index of tables with the property ``index``.
 
-New files get a part of their own, and parts of similar size are merged (log-structured). Each part is one commit.
+New files get a part of their own, and parts of similar size are merged (log-structured). Each part has a commit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
@@ -41,7 +42,7 @@ MOST_ENTRIES = 1 << 26
 """Parts are not merged into a larger one."""
 
 MOST_LOST = 3
-"""A run stops after this many commits without effect, because others have changed the index."""
+"""A run stops after this many commits that failed because others had changed the index."""
 
 _ROWS_AT_ONCE = 1 << 24
 """The approximate number of rows of the files in a new part."""
@@ -55,7 +56,7 @@ class Indexed:
 
     Args:
         files: data files that were read.
-        entries: entries that were written, those of merged parts included.
+        entries: entries that were written, including entries of merged parts.
         finished: False when it stopped early: call it again.
     """
 
@@ -66,80 +67,65 @@ class Indexed:
     finished: bool
 
 
-def index_table(context: Context, name: str, *, deadline: Callable[[], bool] = never) -> Indexed:
+def index_table(
+    context: Context,
+    name: str,
+    *,
+    deadline: Callable[[], bool] = never,
+    build: BuildParts | None = None,
+    at_once: int = 1,
+    progress: Callable[[Indexed], None] = lambda done: None,
+) -> Indexed:
     """Brings a table's index up to its newest version; removes the index if the table is to have none.
 
     Args:
-        deadline: asked before each part; when it returns True, the rest is left.
+        deadline: asked before each commit; when it returns True, the rest is left.
+        build: builds up to ``at_once`` parts, which become one commit; by default here, one after the other.
+        progress: called after each commit with the result so far.
 
     Raises:
         TableNotFoundError: no such table.
         CorruptionError: a data file, or a part of the index, is damaged or missing.
     """
-    run = _Indexing(context, name)
+    reader, done, tried = index_reader(context), Indexed(name, 0, 0, 0, finished=False), set[str]()
     lost, manifest = 0, context.head.refresh().manifest
-    while (work := run.next_work(manifest)) is not None:
-        if deadline():
-            return Indexed(name, run.files, run.entries, run.commits, finished=False)
+    while lost < MOST_LOST:
         with context.reading(manifest.version):
-            landed = work()
-        lost += not landed
-        if lost == MOST_LOST:
-            return Indexed(name, run.files, run.entries, run.commits, finished=False)
+            version = IndexVersion.of(context, name, manifest, reader)
+            inputs, buildings = version.useless_parts(), list[PartBuilding]()
+            if not inputs and has_index(version.entry):
+                buildings = version.plan_parts(tried)[:at_once]
+            if not inputs and not buildings:
+                return replace(done, finished=True)
+            if deadline():
+                return done
+            first_upload_us: int | None = None
+            outputs = list[Segment]()
+            if buildings:
+                files = [file.uuid for building in buildings for file in building.files]
+                tried.update(files)
+                done = replace(done, files=done.files + len(files))
+                inputs = [part for building in buildings for part in building.parts]
+                first_upload_us = context.store.clock.now_us
+                outputs = (build or _build_here)(version, buildings)
+            put = version.put(inputs, outputs)
+            if submit(context.head, "index", [put], first_upload_us=first_upload_us).manifest is None:
+                lost += 1
+            else:
+                entries = sum(part.count for part in outputs)
+                done = replace(done, entries=done.entries + entries, commits=done.commits + 1)
+                progress(done)
         manifest = (context.head.cached or context.head.refresh()).manifest
-    return Indexed(name, run.files, run.entries, run.commits, finished=True)
+    return done
 
 
-@dataclass
-class _Indexing:
-    context: Context
-    name: str
-    files: int = 0
-    entries: int = 0
-    commits: int = 0
-    tried: set[str] = field(default_factory=set)
-    """Uuids of files that were read."""
-
-    def __post_init__(self) -> None:
-        self._reader = index_reader(self.context)
-
-    def next_work(self, manifest: Manifest) -> Callable[[], bool] | None:
-        """The next piece of work on a version, which says whether its commit landed; None when all is done."""
-        version = IndexVersion.of(self.context, self.name, manifest, self._reader)
-        useless = version.useless()
-        if useless:
-            return lambda: self._put(version, useless, None)
-        if not has_index(version.entry):
-            return None
-        following = version.to_build(self.tried)
-        return (lambda: self._build(version, following[0])) if following else None
-
-    def _build(self, version: IndexVersion, building: PartBuilding) -> bool:
-        self.tried.update(file.uuid for file in building.files)
-        self.files += len(building.files)
-        now_us = self.context.store.clock.now_us
-        return self._put(version, building.parts, version.build(building), now_us)
-
-    def _put(
-        self,
-        version: IndexVersion,
-        inputs: Sequence[Segment],
-        output: Segment | None,
-        first_upload_us: int | None = None,
-    ) -> bool:
-        """Commits a part in place of others. Says whether that landed."""
-        outputs = () if output is None else (output,)
-        statement = version.put(inputs, outputs)
-        if submit(self.context.head, "index", [statement], first_upload_us=first_upload_us).manifest is None:
-            return False
-        self.commits += 1
-        self.entries += sum(part.count for part in outputs)
-        return True
+def _build_here(version: IndexVersion, buildings: Sequence[PartBuilding]) -> list[Segment]:
+    return [part for part in map(version.build, buildings) if part is not None]
 
 
 @dataclass(frozen=True)
 class PartBuilding:
-    """A part to build: from data files, or in place of other parts."""
+    """A part to build from data files, or from other parts, which it replaces."""
 
     files: tuple[DataFile, ...] = ()
     parts: tuple[Segment, ...] = ()
@@ -169,37 +155,37 @@ class IndexVersion:
 
     @cached_property
     def live(self) -> dict[str, DataFile]:
-        files = LiveFiles.of(self.entry, self.context.segments).matching(None, ids=())
+        files = LiveFiles.of(self.entry, self.context.segments).find_matching(None, ids=())
         return {file.uuid: file for file in files}
 
     @cached_property
-    def opened(self) -> dict[str, OpenPart]:
+    def open_parts(self) -> dict[str, OpenPart]:
         return {part.object: self.reader.open(part) for part in self.parts}
 
-    def useless(self) -> list[Segment]:
-        """The parts that are of no use: of another key, or of files that are all gone; all, without the setting."""
+    def useless_parts(self) -> list[Segment]:
+        """The parts of another key, or of files that are all gone; all parts if the table has no property ``index``."""
         if not has_index(self.entry):
             return list(self.parts)
         return [
             part
-            for part, opened in ((part, self.opened[part.object]) for part in self.parts)
+            for part, opened in ((part, self.open_parts[part.object]) for part in self.parts)
             if not opened.fits(self.entry.primary_key, self.encoding.kinds)
             or self.live.keys().isdisjoint(opened.head.files)
         ]
 
-    def to_build(self, tried: set[str]) -> list[PartBuilding]:
-        """Parts to build now, beside each other: of files without an index, unless tried, or merged ones."""
-        covered = {uuid for part in self.opened.values() for uuid in part.head.files}
-        added = [PartBuilding(files=some) for some in _groups(self._indexable(covered | tried))]
-        if added:
-            return added
-        files = {key: part.head.files for key, part in self.opened.items()}
+    def plan_parts(self, tried: set[str]) -> list[PartBuilding]:
+        """Parts that can be built at the same time: of files without an index (except ``tried``), or merged parts."""
+        indexed_uuids = {uuid for part in self.open_parts.values() for uuid in part.head.files}
+        new_parts = [PartBuilding(files=group) for group in _group_files(self._unindexed_files(indexed_uuids | tried))]
+        if new_parts:
+            return new_parts
+        files = {key: part.head.files for key, part in self.open_parts.items()}
         shares = {key: sum(uuid in self.live for uuid in uuids) / len(uuids) for key, uuids in files.items()}
-        return [PartBuilding(parts=together) for together in parts_to_merge(self.parts, shares)]
+        return [PartBuilding(parts=parts) for parts in parts_to_merge(self.parts, shares)]
 
     def build(self, building: PartBuilding) -> Segment | None:
-        """Writes a part; without an entry it writes nothing, and returns None. Raises CorruptionError."""
-        return self._merge(building.parts) if building.parts else self._add(building.files)
+        """Writes a part and returns it; None if it would have no entry. Raises CorruptionError."""
+        return self._merge_parts(building.parts) if building.parts else self._index_files(building.files)
 
     def put(self, inputs: Sequence[Segment], outputs: Sequence[Segment]) -> PutIndexParts:
         entry, existing = self.entry, frozenset(part.object for part in self.parts)
@@ -208,13 +194,13 @@ class IndexVersion:
             self.name, entry.uuid, entry.epoch, existing, self.manifest.commit_ts, replaced, tuple(outputs)
         )
 
-    def _indexable(self, done: set[str]) -> Iterator[DataFile]:
-        """Files without an index. Those that may hold erased rows are left out until they are rewritten."""
+    def _unindexed_files(self, uuids: set[str]) -> Iterator[DataFile]:
+        """Files without an index, except files that may hold erased rows: these are rewritten first."""
         erased = erasure_timestamps(self.manifest, self.context.segments)
         tombstones = tombstones_of(self.entry, self.context.segments)
         latest = max((tombstone.ts for tombstone in tombstones if tombstone.ts in erased), default=0)
         for uuid, file in self.live.items():
-            if uuid not in done and not file.erasing and file.applied_through >= latest:
+            if uuid not in uuids and not file.erasing and file.applied_through >= latest:
                 yield file
 
     def _write(
@@ -224,14 +210,14 @@ class IndexVersion:
         columns = self.entry.primary_key
         return write_part(self.context.store, key, columns, self.encoding, tuple(files), blocks, chunks)
 
-    def _add(self, files: Sequence[DataFile]) -> Segment | None:
+    def _index_files(self, files: Sequence[DataFile]) -> Segment | None:
         sorter, chunks = EntrySorter(), dict[str, ChunkLocations]()
-        for keys, places in self._read(files, chunks):
-            sorter.add(keys, places)
+        for keys, addresses in self._read(files, chunks):
+            sorter.add(keys, addresses)
         return self._write([file.uuid for file in files], sorter.sorted(), chunks)
 
     def _read(self, files: Sequence[DataFile], chunks: dict[str, ChunkLocations]) -> Iterator[tuple[Keys, Addresses]]:
-        """The keys of all rows of some files, hidden ones included, and their places; collects ``chunks`` by file."""
+        """The keys and addresses of all rows, including hidden ones; also collects ``chunks`` by file."""
         entry, encoding = self.entry, self.encoding
         reader = PlanReader.of_table(self.context, self.name, self.manifest, entry)
         fields = [entry.schema.by_id[id_] for id_ in entry.primary_key]
@@ -239,44 +225,48 @@ class IndexVersion:
         plans = [FilePlan(msgspec.structs.replace(file, vector=None), False, ()) for file in files]
 
         def groups() -> Iterator[RowGroup]:
-            room = MOST_CHUNKS
+            chunks_left = MOST_CHUNKS
             for file in reader.open_files(plans):
                 metadata = file.footer.metadata
-                room -= metadata.num_row_groups * metadata.num_columns
-                found = ChunkLocations.collect(metadata, file.footer.sums) if room >= 0 else None
-                if found is not None:
-                    chunks[file.file.uuid] = found
+                chunks_left -= metadata.num_row_groups * metadata.num_columns
+                locations = ChunkLocations.collect(metadata, file.footer.sums) if chunks_left >= 0 else None
+                if locations is not None:
+                    chunks[file.file.uuid] = locations
                 for index, first in enumerate(file.footer.firsts):
                     yield RowGroup(file, index, first, file.footer.rows(index), 0, None, (), ())
 
         def work(group: RowGroup, columns: RowGroupColumns) -> list[tuple[Keys, Addresses]]:
-            read = columns.read(ids)
-            arrays = [column_of(group, key, read) for key in fields]
+            columns_by_id = columns.read(ids)
+            arrays = [column_of(group, key, columns_by_id) for key in fields]
             positions = np.arange(group.first, group.first + group.rows).astype(np.uint64)
             if any(array.null_count for array in arrays):  # a key with NULL equals nothing
-                known = pa.array(np.logical_and.reduce([pc.is_valid(array) for array in arrays]))
-                arrays = [array.filter(known) for array in arrays]
-                positions = positions[to_mask(known)]
-            places = numbers[group.file.file.path] | positions
-            return [(keys, places[start : start + len(keys)]) for start, keys in encoding.encode_blocks(arrays)]
+                is_valid = pa.array(np.logical_and.reduce([pc.is_valid(array) for array in arrays]))
+                arrays = [array.filter(is_valid) for array in arrays]
+                positions = positions[to_mask(is_valid)]
+            addresses = numbers[group.file.file.path] | positions
+            return [(keys, addresses[start : start + len(keys)]) for start, keys in encoding.encode_blocks(arrays)]
 
         ids = frozenset(entry.primary_key)
         for blocks in reader.read(work, groups(), ids):
             yield from blocks
 
-    def _merge(self, parts: Sequence[Segment]) -> Segment | None:
+    def _merge_parts(self, parts: Sequence[Segment]) -> Segment | None:
         numbers: dict[str, int] = {}
         chunks: dict[str, ChunkLocations] = {}
         streams = []
         for part in parts:
-            opened = self.opened[part.object]
-            own = []
+            opened = self.open_parts[part.object]
+            numbers_in_part = []
             for uuid in opened.head.files:
                 is_new = uuid in self.live and uuid not in numbers
-                own.append(numbers.setdefault(uuid, len(numbers)) if is_new else -1)
-            streams.append(renumber(large_blocks(opened.tree.leaves()), own))
+                numbers_in_part.append(numbers.setdefault(uuid, len(numbers)) if is_new else -1)
+            streams.append(renumber(large_blocks(opened.tree.leaves()), numbers_in_part))
             chunks = opened.head.all_locations() | chunks
         return self._write(tuple(numbers), merge(streams), chunks)
+
+
+BuildParts: TypeAlias = Callable[[IndexVersion, Sequence[PartBuilding]], list[Segment]]
+"""Builds parts, some beside each other. Those without an entry are left out."""
 
 
 def index_reader(context: Context) -> IndexReader:
@@ -284,28 +274,28 @@ def index_reader(context: Context) -> IndexReader:
 
 
 def parts_to_merge(parts: Sequence[Segment], live_share: dict[str, float]) -> list[tuple[Segment, ...]]:
-    """The parts that become one next, some beside each other, by the share of each one's files that are live."""
+    """Groups of parts to merge next. ``live_share`` has the share of live files by part, for parts to shrink."""
     tiers: dict[int, list[Segment]] = {}
     for part in parts:
         tiers.setdefault(size_tier(part.count), []).append(part)
-    found = []
-    for _, same in sorted(tiers.items()):
-        for start in range(0, len(same) - FAN_IN + 1, FAN_IN):
-            together = tuple(same[start : start + FAN_IN])
-            if sum(part.count for part in together) <= MOST_ENTRIES:
-                found.append(together)
-    return found or [(part,) for part in parts if live_share[part.object] < 1 / 2]
+    groups = []
+    for _, tier in sorted(tiers.items()):
+        for start in range(0, len(tier) - FAN_IN + 1, FAN_IN):
+            group = tuple(tier[start : start + FAN_IN])
+            if sum(part.count for part in group) <= MOST_ENTRIES:
+                groups.append(group)
+    return groups or [(part,) for part in parts if live_share[part.object] < 1 / 2]
 
 
-def _groups(files: Iterable[DataFile]) -> Iterator[tuple[DataFile, ...]]:
-    """Files for one new part each."""
-    found: list[DataFile] = []
+def _group_files(files: Iterable[DataFile]) -> Iterator[tuple[DataFile, ...]]:
+    """Groups of files, each for one new part."""
+    group: list[DataFile] = []
     rows = 0
     for file in files:
-        found.append(file)
+        group.append(file)
         rows += file.rows
         if rows >= _ROWS_AT_ONCE:
-            yield tuple(found)
-            found, rows = [], 0
-    if found:
-        yield tuple(found)
+            yield tuple(group)
+            group, rows = [], 0
+    if group:
+        yield tuple(group)

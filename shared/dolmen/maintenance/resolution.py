@@ -1,7 +1,7 @@
 """Resolution: turns tombstones into deletion vectors, file by file, so that scans need not evaluate deletes.
 
-It reads the columns that the tombstones name, from the oldest files on, and records the positions of the rows that
-match. A tombstone is dropped when the last file that it may match is done.
+It reads the columns that the tombstones name, oldest files first, and records the positions of matching rows. A
+tombstone is dropped when the last file that it may match is done.
 
 For tombstones of erasures it also tests hidden rows, which are still in the file. Entries and receipts record the files
 with matches; compaction rewrites these in time.
@@ -24,7 +24,7 @@ from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.entries.segments.segment_reader import erasures_of
 from dolmen.format.entries import DataFile, Tombstone
 from dolmen.format.manifest import Erasure, Manifest, TableEntry
-from dolmen.maintenance.erasures.erasure_work import note_held_files
+from dolmen.maintenance.erasures.erasure_work import note_erased_files
 from dolmen.maintenance.unresolved import ErasureMatches, Unresolved
 from dolmen.rows.scan.data_objects import local_path
 from dolmen.rows.scan.key_access import FilterChoice, IndexedDeletes
@@ -60,8 +60,8 @@ class Resolved(FactSheet):
         bytes_read: bytes read from data files, Bloom filters included.
         finished: False when it stopped early: call it again.
         gathered: vectors that were moved into few objects.
-        excluded: files that have none of the keys, by their Bloom filters; they count as read, too.
-        indexed: files that were not read: the index has the positions of the keys.
+        excluded: files without any of the keys, by their Bloom filters; they count as read, too.
+        indexed: files that were not read, because the index has the positions of the keys.
     """
 
     table: str
@@ -105,7 +105,7 @@ def resolve(
 ) -> Resolved:
     """Resolves a table's files up to the deletes of its newest version, in several commits if there are many.
 
-    Safe at any time, with any other work. Commits of others stay as they are, and files that they replace are left out.
+    Safe at any time, beside any other work. Files that other commits replace meanwhile are left out.
 
     Args:
         deadline: called before each file; when it returns True, finished files are committed and the rest is left.
@@ -124,17 +124,17 @@ def resolve(
         # Vectors can only be gathered where nothing is left to resolve.
         if not tombstones:
             return Resolved(name, gathered=gather_vectors(context, name, deadline=deadline))
-        # All deletes are loaded once. Those of erasures are also matched one by one, for the receipts.
+        # All deletes are loaded once. Deletes of erasures are also matched one by one, for the receipts.
         unresolved = Unresolved(context, entry, tombstones)
         oldest = min(tombstone.ts for tombstone in tombstones)
         erasures = {each.ts: each for each in erasures_of(manifest, context.segments, after=oldest - 1)}
         matches = ErasureMatches(context, entry, [tombstone for tombstone in tombstones if tombstone.ts in erasures])
-        run = _Resolution(
+        resolution = _Resolution(
             context, name, manifest, entry, unresolved, deadline, budget_bytes, batch_files, erasures, matches
         )
-        run.all_files()
-        gathered = 0 if run.stopped else gather_vectors(context, name, deadline=deadline)
-    return Resolved(name, len(tombstones), finished=not run.stopped, gathered=gathered, **run.counts)
+        resolution.run()
+        gathered = 0 if resolution.stopped else gather_vectors(context, name, deadline=deadline)
+    return Resolved(name, len(tombstones), finished=not resolution.stopped, gathered=gathered, **resolution.counts)
 
 
 @dataclass
@@ -156,33 +156,32 @@ class _Resolution:
     """Counts for the result, by the names of ``Resolved``."""
     stopped: bool = False
     positions: dict[str, BitMap] = field(default_factory=dict)
-    """By path, the rows that the next commit deletes; none for a file without a match."""
+    """By path of a file, the rows that the next commit deletes; none for a file without a match."""
     erased_rows: dict[int, dict[str, int | None]] = field(default_factory=dict)
-    """By timestamp of an erasure, the number of its rows in each file that has some, for the next commit; None if all
-    rows of the file are hidden, so that it was not read."""
+    """For the next commit, by timestamp of an erasure: the number of its rows in each file with some; None if the file
+    was not read, because all its rows are hidden."""
     segments: list[str] = field(default_factory=list)
-    """Segments all of whose files are resolved, for the next commit."""
+    """For the next commit: segments whose files are all resolved."""
 
-    def all_files(self) -> None:
+    def run(self) -> None:
         batch: list[tuple[DataFile, str | None]] = []
         rows = 0
         segment: str | None = None
-        for file, own in self._files():
-            # A full batch is committed. One that is half full is committed at the end of a segment, which is then done.
+        for file, file_segment in self._files():
+            # A full batch is committed, and a half-full one at the end of a segment, which is then done.
             is_full = len(batch) >= self.batch_files or rows + file.rows > _BATCH_ROWS
-            if batch and (is_full or (own != segment and len(batch) >= self.batch_files // 2)):
-                self._resolve_batch(batch, own)
+            if batch and (is_full or (file_segment != segment and len(batch) >= self.batch_files // 2)):
+                self._resolve_batch(batch, file_segment)
                 batch, rows = [], 0
                 if self.stopped:
                     return
-            segment = own
-            batch.append((file, own))
+            segment = file_segment
+            batch.append((file, file_segment))
             rows += file.rows
         self._resolve_batch(batch, None)
 
     def _files(self) -> Iterator[tuple[DataFile, str | None]]:
-        """Yields live files that may need resolution, oldest first, with their segments; a segment's files all or
-        none."""
+        """Yields live files that may need resolution, oldest first, each with its segment; of a segment all or none."""
         files = LiveFiles.of(self.entry, self.context.segments)
         for segment in files.segments:
             if segment.applied_through < self.unresolved.greatest_ts:
@@ -192,12 +191,12 @@ class _Resolution:
             if file.applied_through < self.unresolved.greatest_ts:
                 yield file, None
 
-    def _resolve_batch(self, files: list[tuple[DataFile, str | None]], following: str | None) -> None:
-        """Resolves these files and commits the result. All segments but that of the next file are complete with it."""
-        behind = [(file, own) for file, own in files if file.applied_through < self.unresolved.greatest_ts]
+    def _resolve_batch(self, files: list[tuple[DataFile, str | None]], next_segment: str | None) -> None:
+        """Resolves these files and commits. All their segments are complete then, except the next file's segment."""
+        behind = [(file, segment) for file, segment in files if file.applied_through < self.unresolved.greatest_ts]
         to_read: list[FilePlan] = []
         # Statistics decide about most files.
-        for file, own in behind:
+        for file, segment in behind:
             plan = self.unresolved.plan(file)
             if plan is None:  # all rows are hidden
                 for tombstone in self.matches.tombstones_for(file):
@@ -207,12 +206,12 @@ class _Resolution:
                 self.counts["rows"] += file.live_rows
             elif plan.tombstones:
                 to_read.append(plan)
-            elif own is None:  # no row is hidden; a file in a segment is done with its segment
+            elif segment is None:  # no row is hidden; a file in a segment is done with its segment
                 self.positions[file.path] = BitMap()
         finished = self._read(to_read)
         # A segment is done when its last file is, and only if none was left out.
         if not self.stopped:
-            self.segments += [own for own in dict.fromkeys(own for _, own in files) if own not in (None, following)]
+            self.segments += [key for key in dict.fromkeys(key for _, key in files) if key not in (None, next_segment)]
         self.counts["looked_at"] += len(behind) - (len(to_read) - finished)
         self._commit()
 
@@ -234,14 +233,14 @@ class _Resolution:
         indexed = IndexedDeletes.of(self.context, self.entry, self.unresolved.deletes, len(plans))
         if indexed is None or self.deadline():
             return set()
-        found, fetched = indexed.find(plans)
+        positions_by_path, fetched = indexed.find(plans)
         self.counts["bytes_read"] += fetched
-        self.counts["indexed"] += len(found)
+        self.counts["indexed"] += len(positions_by_path)
         reader = PlanReader.of_table(self.context, self.name, self.manifest, self.entry)
-        vectors = reader.vectors([plan for plan in plans if plan.file.path in found])
-        for path, hidden in found.items():
+        vectors = reader.vectors([plan for plan in plans if plan.file.path in positions_by_path])
+        for path, hidden in positions_by_path.items():
             self._add_positions(path, hidden - vectors.get(path, BitMap()))
-        return set(found)
+        return set(positions_by_path)
 
     def _add_positions(self, path: str, fresh: BitMap) -> None:
         """Adds the rows of a file that are hidden and that its vector does not have."""
@@ -314,7 +313,7 @@ class _Resolution:
         entry, head, context = self.entry, self.context.head, self.context
         # Receipts come before the commit: once it has landed, compaction may replace the files that they name.
         by_erasure = [(self.erasures[ts], rows) for ts, rows in sorted(self.erased_rows.items())]
-        note_held_files(context.store, context.runtime, self.manifest, by_erasure)
+        note_erased_files(context.store, context.runtime, self.manifest, by_erasure)
         # A file with rows of several erasures is due by the earliest.
         erasing = {path: ts for ts, rows in sorted(self.erased_rows.items(), reverse=True) for path in rows}
         statement = Resolve(
@@ -326,10 +325,10 @@ class _Resolution:
             tuple(self.segments),
             erasing=erasing,
         )
-        done = submit(head, "resolve", [statement])
-        if done.manifest is not None:
+        commit = submit(head, "resolve", [statement])
+        if commit.manifest is not None:
             self.counts["commits"] += 1
-            self.counts["dropped"] += done.manifest.counts.tombstones_removed
+            self.counts["dropped"] += commit.manifest.counts.tombstones_removed
         self.positions, self.erased_rows, self.segments = {}, {}, []
         # A table that was dropped or overwritten in the meantime has other files, which need no resolution.
         newest = head.cached.manifest.tables.get(self.name) if head.cached else None

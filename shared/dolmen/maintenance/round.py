@@ -1,12 +1,12 @@
 """One round of maintenance, as the compact function runs it at each call and ``make up`` every minute.
 
-Tables take turns: the one with most work goes first, each gets a share of the time, and unused time goes to others.
+Tables take turns: the one with most work is first, each gets a share of the time, and unused time goes to others.
 
 The event of a scheduled function is the payload (``Input``) of an EventBridge Scheduler schedule, or the envelope that
 EventBridge makes, whose ``detail`` is the payload::
 
-    {"tables": ["events"], "steps": ["resolve", "compact"]}         to compact; both may be left out
-    {"dry_run": true}                                                to gc; may be left out
+    {"tables": ["events"], "steps": ["resolve", "compact"]}         to compact; both are optional
+    {"dry_run": true}                                                to gc; optional
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Done:
 
 @dataclass(frozen=True)
 class StepFailure:
-    """A step that failed. The others go on."""
+    """A step that failed. The other steps run all the same."""
 
     step: Step
     table: str | None
@@ -75,10 +75,10 @@ class Round:
     """The result of a round.
 
     Args:
-        done: the steps in the order in which they ended; a table may have had several turns.
+        done: the steps in the order of their ends; a table may have had several turns.
         failures: the steps that failed.
         finished: True if no work was left for lack of time.
-        indexes_behind: tables whose index this round was to bring up to date, and has not.
+        indexes_behind: tables whose index this round should have brought up to date, but did not.
     """
 
     done: tuple[Done, ...]
@@ -113,7 +113,7 @@ def maintain(
         tables: their names; None for all.
         steps: some of ``STEPS``.
         compacted_elsewhere: tables that a job compacts; they get all other steps here.
-        deadline: when to stop. Finished work is committed by then, and the next round goes on.
+        deadline: when to stop. Finished work is committed by then, and the next round continues.
         progress: called after each step.
     """
     rounder = _Rounder(context, deadline or Deadline(context.runtime), progress)
@@ -130,50 +130,46 @@ class _Rounder:
         self, tables: Collection[str] | None, steps: Collection[Step], compacted_elsewhere: Collection[str]
     ) -> Round:
         context = self._context
-        there = context.head.refresh().manifest.tables
-        for name in sorted(set(tables or ()) - there.keys()):
-            missing = TableNotFoundError(f"no table {name!r}; tables: {', '.join(sorted(there)) or 'none'}")
+        entries = context.head.refresh().manifest.tables
+        for name in sorted(set(tables or ()) - entries.keys()):
+            missing = TableNotFoundError(f"no table {name!r}; tables: {', '.join(sorted(entries)) or 'none'}")
             self._record(StepFailure(next(step for step in STEPS if step in steps), name, missing))
-        names = [name for name in there if tables is None or name in tables]
+        names = [name for name in entries if tables is None or name in tables]
         if "expire" in steps:
             self._expire(tables)
-        resolving = sorted(names, key=lambda name: (-_deletes(there[name]), name)) if "resolve" in steps else []
-        here = [name for name in names if name not in compacted_elsewhere]
-        compacting = sorted(here, key=lambda name: (-_files(there[name]), name)) if "compact" in steps else []
-        # An idle table, whose entry is elsewhere, needs no work on its index.
-        with_index = (
-            name
-            for name in names
-            if not there[name].section and (TableSettings.of(there[name]).index or there[name].segments_of("index"))
-        )
-        indexing = list(with_index) if "index" in steps else []
-        to_index, merging = tuple(indexing), "merge" in steps
+        resolving = sorted(names, key=lambda name: (-_deletes(entries[name]), name)) if "resolve" in steps else []
+        compactable = [name for name in names if name not in compacted_elsewhere]
+        compacting = sorted(compactable, key=lambda name: (-_files(entries[name]), name)) if "compact" in steps else []
+        # An idle table, whose entry is in a segment, needs no work on its index.
+        awake = [name for name in names if not entries[name].section and "index" in steps]
+        indexing = [n for n in awake if TableSettings.of(entries[n]).index or entries[n].segments_of("index")]
+        indexed_tables, merging = tuple(indexing), "merge" in steps
         while resolving or compacting or indexing or merging:
-            resolving = self._turns("resolve", resolve, resolving, 0.5 if compacting else 0.9)
-            compacting = self._turns("compact", compact, compacting, 0.9 if merging or indexing else 1.0)
-            indexing = self._turns("index", index_table, indexing, 0.9 if merging else 1.0)
+            resolving = self._take_turns("resolve", resolve, resolving, 0.5 if compacting else 0.9)
+            compacting = self._take_turns("compact", compact, compacting, 0.9 if merging or indexing else 1.0)
+            indexing = self._take_turns("index", index_table, indexing, 0.9 if merging else 1.0)
             if merging and not self._deadline():
                 stop = self._deadline.share(self._deadline.left_seconds)
-                merged = self._run_step("merge", None, partial(merge_segments, context, deadline=stop))
-                merging = merged is not None and not merged.finished and bool(merged.commits)
+                result = self._run_step("merge", None, partial(merge_segments, context, deadline=stop))
+                merging = result is not None and not result.finished and bool(result.commits)
             if self._deadline():
                 break
         if "publish" in steps:
             self._publish(names)
         finished = not (self._deadline.reached or resolving or compacting or indexing or merging)
-        return Round(tuple(self._done), tuple(self._failures), finished, self._behind(to_index))
+        return Round(tuple(self._done), tuple(self._failures), finished, self._find_stale_indexes(indexed_tables))
 
-    def _behind(self, names: Sequence[str]) -> tuple[str, ...]:
-        """The tables whose index was not brought up to date: it failed, was left, or had no turn."""
-        current = {done.table: done.result.finished for done in self._done if done.step == "index"}
-        return tuple(name for name in names if not current.get(name) and not self._is_dropped(name))
+    def _find_stale_indexes(self, names: Sequence[str]) -> tuple[str, ...]:
+        """The tables whose index is not up to date: its step failed, was not finished, or had no turn."""
+        is_current = {done.table: done.result.finished for done in self._done if done.step == "index"}
+        return tuple(name for name in names if not is_current.get(name) and not self._is_dropped(name))
 
     def _expire(self, tables: Collection[str] | None) -> None:
         if self._deadline():
             return
         run = partial(expire_rows, self._context, tables=tables, deadline=self._deadline)
-        expired = self._run_step("expire", None, run)
-        for name, error in expired.failures.items() if expired else ():
+        result = self._run_step("expire", None, run)
+        for name, error in result.failures.items() if result else ():
             self._record(StepFailure("expire", name, error))
 
     def _publish(self, names: Collection[str]) -> None:
@@ -187,22 +183,22 @@ class _Rounder:
             if publisher().is_asked_for(self._context, manifest, entry):
                 self._run_step("publish", name, partial(publisher().publish, self._context, name))
 
-    def _turns(self, step: Step, run: Callable[..., Any], names: Sequence[str], part: float) -> list[str]:
-        """Gives each table a turn within a part of the time that is left; returns the tables that need another one."""
+    def _take_turns(self, step: Step, run: Callable[..., Any], names: Sequence[str], used_share: float) -> list[str]:
+        """Gives each table a turn within a share of the remaining time; returns the tables that need another one."""
         left_seconds = self._deadline.left_seconds
-        left_after = 0.0 if math.isinf(left_seconds) else left_seconds * (1 - part)
-        again: list[str] = []
+        reserved_seconds = 0.0 if math.isinf(left_seconds) else left_seconds * (1 - used_share)
+        unfinished: list[str] = []
         for index, name in enumerate(names):
             if self._deadline():
-                return [*again, *names[index:]]
-            share = self._deadline.share((self._deadline.left_seconds - left_after) / (len(names) - index))
-            done = self._run_step(step, name, partial(run, self._context, name, deadline=share))
-            if done is not None and not done.finished and (share.reached or done.commits):
-                again.append(name)
-        return again
+                return [*unfinished, *names[index:]]
+            share = self._deadline.share((self._deadline.left_seconds - reserved_seconds) / (len(names) - index))
+            result = self._run_step(step, name, partial(run, self._context, name, deadline=share))
+            if result is not None and not result.finished and (share.reached or result.commits):
+                unfinished.append(name)
+        return unfinished
 
     def _run_step(self, step: Step, table: str | None, run: Callable[[], Any]) -> Any:
-        """Runs a step. An error is recorded, and does not stop the other steps."""
+        """Runs a step. Records an error, which does not stop the other steps."""
         runtime = self._context.runtime
         began = runtime.monotonic()
         try:
@@ -236,13 +232,13 @@ def _files(entry: TableEntry) -> int:
 
 
 _COLLECTIONS = 4
-"""Collections that can do something at once: a note, versions that expire, the list, versions that had the list."""
+"""Collections with work at once: a note, versions that expire, the list of erasures, versions with that list."""
 
 
 def hurry_erasure(context: Context, id_: str) -> ErasureStatus:
     """Rewrites the files that hold rows of an erasure, and lets the versions that need these files expire.
 
-    What follows takes ``reader_grace`` and ``orphan_age``, and is left to the next collections. Repeated, it goes on.
+    The next collections do the rest, which takes ``reader_grace`` and ``orphan_age``. Safe to repeat.
 
     Raises:
         NotFoundError: there is neither an erasure nor a receipt of this id.
@@ -252,62 +248,62 @@ def hurry_erasure(context: Context, id_: str) -> ErasureStatus:
         return status_of(context, id_)
     now_us = max(context.store.clock.now_us, context.head.refresh().manifest.created_at)
     submit(context.head, "hurry", [HurryErasure(id_, now_us)])
-    done = maintain(context, steps=("resolve", "compact", "merge"))
+    round_ = maintain(context, steps=("resolve", "compact", "merge"))
     for _ in range(_COLLECTIONS):
-        before = context.head.refresh().manifest.version
+        version = context.head.refresh().manifest.version
         collect(context)
-        if context.head.refresh().manifest.version == before:
+        if context.head.refresh().manifest.version == version:
             break
-    for failure in done.failures:
+    for failure in round_.failures:
         raise failure.error
     return status_of(context, id_)
 
 
 MARGIN_SECONDS = 10.0
-"""Seconds that are always kept free: for a commit whose response is lost, and for the end of a Lambda invocation."""
+"""Seconds in reserve: for a commit whose response is lost, and for the end of a Lambda invocation."""
 SLOWDOWN = 2.0
 """The next step may take this many times as long as the longest one so far."""
 
 
 class Deadline:
-    """Tells when to stop: when the next step may no longer fit into the time that is left (``remaining_seconds``).
+    """Tells when to stop: when the next step may not fit into ``remaining_seconds``.
 
-    The duration of steps is measured between calls, so a loop calls it once per step.
+    It measures steps by the time between calls, so a loop calls it once per step.
     """
 
     def __init__(self, runtime: Runtime, remaining_seconds: Callable[[], float] = lambda: math.inf) -> None:
-        self._runtime, self._remaining = runtime, remaining_seconds
-        self._asked, self._longest = runtime.monotonic(), 0.0
+        self._runtime, self._remaining_seconds = runtime, remaining_seconds
+        self._last_call_at, self._longest_seconds = runtime.monotonic(), 0.0
         self.reached = False
 
     @property
     def left_seconds(self) -> float:
-        """Seconds in which another step may begin; below 0 when the deadline is reached."""
-        return self._remaining() - MARGIN_SECONDS - SLOWDOWN * self._longest
+        """Seconds until the deadline, before which another step may begin; below 0 after it."""
+        return self._remaining_seconds() - MARGIN_SECONDS - SLOWDOWN * self._longest_seconds
 
     def __call__(self) -> bool:
         """Whether to stop. Once True, it stays True."""
         now = self._runtime.monotonic()
-        self._longest, self._asked = max(self._longest, now - self._asked), now
+        self._longest_seconds, self._last_call_at = max(self._longest_seconds, now - self._last_call_at), now
         self.reached = self.reached or self.left_seconds <= 0
         return self.reached
 
     def share(self, seconds: float) -> DeadlineShare:
         """A deadline for one of several tables: reached after ``seconds``, or when the whole deadline is reached."""
-        self._asked = self._runtime.monotonic()  # the time since the last call was not a step
-        left = self.left_seconds
-        return DeadlineShare(self, -math.inf if math.isinf(left) else left - seconds)
+        self._last_call_at = self._runtime.monotonic()  # the time since the last call was not a step
+        left_seconds = self.left_seconds
+        return DeadlineShare(self, -math.inf if math.isinf(left_seconds) else left_seconds - seconds)
 
 
 class DeadlineShare:
-    """A share of a deadline, into which at least one step fits, unless the whole is over."""
+    """A share of a deadline. At least one step fits into it, unless the whole deadline is reached."""
 
-    def __init__(self, whole: Deadline, left_at_end: float) -> None:
-        self._whole, self._left_at_end = whole, left_at_end
+    def __init__(self, whole: Deadline, end_left_seconds: float) -> None:
+        self._whole, self._end_left_seconds = whole, end_left_seconds
         self._has_begun = self.reached = False
 
     def __call__(self) -> bool:
-        is_over = self._whole() or (self._has_begun and self._whole.left_seconds <= self._left_at_end)
+        is_over = self._whole() or (self._has_begun and self._whole.left_seconds <= self._end_left_seconds)
         self._has_begun = True
         self.reached = self.reached or is_over
         return self.reached
@@ -343,7 +339,7 @@ class GcRequest:
         return cls(dry_run)
 
 
-def _payload(event: Any, known: tuple[str, ...]) -> Mapping[str, Any]:
+def _payload(event: Any, allowed: tuple[str, ...]) -> Mapping[str, Any]:
     if isinstance(event, Mapping) and "detail-type" in event:
         event = event.get("detail", {})
         if isinstance(event, str):  # in Scheduler's own envelope the detail is text
@@ -352,9 +348,9 @@ def _payload(event: Any, known: tuple[str, ...]) -> Mapping[str, Any]:
             except msgspec.DecodeError as error:
                 raise InputError(f"the detail of the event is not JSON ({error}): give an object") from None
     if not isinstance(event, Mapping):
-        raise InputError(f"the event is {type(event).__name__}, not an object with {', '.join(known)}")
-    if unknown := sorted(set(event) - set(known)):
-        raise InputError(f"the event has the unknown member {unknown[0]!r}; allowed are: {', '.join(known)}")
+        raise InputError(f"the event is {type(event).__name__}, not an object with {', '.join(allowed)}")
+    if unknown := sorted(set(event) - set(allowed)):
+        raise InputError(f"the event has the unknown member {unknown[0]!r}; allowed are: {', '.join(allowed)}")
     return event
 
 
@@ -397,7 +393,7 @@ def facts_of(result: Any) -> dict[str, Any]:
     }
 
 
-def changed_anything(result: Any) -> bool:
+def has_changed_anything(result: Any) -> bool:
     if isinstance(result, Collected):
         return bool(result.objects or result.versions_expired or result.revoked)
     return bool(result.commits > 0)
@@ -439,15 +435,15 @@ def measures_of_debt(debts: Debts) -> Measures:
 
 
 def measures_of_collection(collected: Collected) -> Measures:
-    """Measures of a collection, and of the objects that wait for one. A dry run has deleted nothing."""
-    did = 0 if collected.dry_run else 1
+    """Measures of a collection, and of the objects that wait for one. A dry run deletes nothing."""
+    factor = 0 if collected.dry_run else 1
     measures: Measures = {
-        "ObjectsDeleted": ("Count", collected.objects * did),
-        "BytesDeleted": ("Bytes", collected.bytes * did),
-        "VersionsExpired": ("Count", collected.versions_expired * did),
-        "JobsRevoked": ("Count", len(collected.revoked) * did),
+        "ObjectsDeleted": ("Count", collected.objects * factor),
+        "BytesDeleted": ("Bytes", collected.bytes * factor),
+        "VersionsExpired": ("Count", collected.versions_expired * factor),
+        "JobsRevoked": ("Count", len(collected.revoked) * factor),
         "DeletesFailed": ("Count", len(collected.errors)),
-        "ErasuresGone": ("Count", collected.erasures_gone * did),
+        "ErasuresGone": ("Count", collected.erasures_gone * factor),
         "ErasuresPending": ("Count", collected.erasures.pending),
         "ErasuresInDanger": ("Count", collected.erasures.in_danger),
         "OldestErasureSeconds": ("Seconds", collected.erasures.oldest_age_us / 1e6),

@@ -1,6 +1,6 @@
-"""Merges segments: few stay, whatever the number of commits, and none consists mostly of removed entries.
+"""Merges segments, so that they stay few after any number of commits, and none has mostly removed entries.
 
-A merge of segments of files folds overlays and removals into the entries, which takes them out of the root.
+A merge of segments of files also applies overlays and removals to the entries, and so removes them from the root.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dolmen.base.runtime import never
 from dolmen.commit.head import Context
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import MergeSegments
-from dolmen.entries.segments.live import LiveFiles, pair_of
+from dolmen.entries.segments.live import LiveFiles, newest_pairs
 from dolmen.entries.segments.segment_reader import Uuids
 from dolmen.format.entries import Overlay
 from dolmen.format.layout import segment_key
@@ -28,8 +28,7 @@ from dolmen.maintenance.erasures.erasure_work import rewrite_through
 from dolmen.store.base import create
 
 FAN_IN = 4
-"""The number of segments of similar size that become one. An entry is rewritten log4(entries / entries of a spill)
-times."""
+"""The number of segments of similar size to merge. An entry is rewritten log4(entries / entries per spill) times."""
 
 MOST_ENTRIES = 50_000
 """The most entries of a segment. For data files that is about 10 MB, which one GET fetches."""
@@ -56,17 +55,17 @@ class Merged:
 
 
 def merge_segments(context: Context, *, deadline: Callable[[], bool] = never) -> Merged:
-    """Merges segments of all tables and of the database where that pays; one commit for each merge."""
+    """Merges segments of all tables and of the database where that pays, with a commit for each merge."""
     commits = inputs = outputs = 0
     for name in (None, *sorted(context.head.refresh().manifest.tables)):
-        skip = 0  # merges that others have made unnecessary
-        while (merge := _next_merge(context, name, skip)) is not None:
+        skipped = 0  # merges that others have made unnecessary
+        while (merge := _next_merge(context, name, skipped)) is not None:
             if deadline():
                 return Merged(commits, inputs, outputs, finished=False)
             now_us = context.store.clock.now_us
-            done = submit(context.head, "merge", [upload_merge(context, merge)], first_upload_us=now_us)
-            if done.manifest is None:
-                skip += 1
+            commit = submit(context.head, "merge", [upload_merge(context, merge)], first_upload_us=now_us)
+            if commit.manifest is None:
+                skipped += 1
                 continue
             commits += 1
             inputs += len(merge.inputs)
@@ -75,7 +74,7 @@ def merge_segments(context: Context, *, deadline: Callable[[], bool] = never) ->
 
 
 def _next_merge(context: Context, name: str | None, skip: int) -> Merge | None:
-    """Plans the next merge on the newest version: the last commit may have spilled entries that belong into it."""
+    """Plans the next merge on the newest version, because the last commit may have spilled entries for it."""
     manifest = (context.head.cached or context.head.refresh()).manifest
     if name is not None and name not in manifest.tables:
         return None
@@ -119,11 +118,11 @@ def plan_merges(context: Context, manifest: Manifest, name: str | None) -> Itera
     """Plans the merges that pay, in a table or, if ``name`` is None, among the database's own segments."""
     if name is None:
         for kind in _CONCATENATED:
-            yield from _concatenations(context, manifest.segments_of(kind), None, "", 0)
+            yield from _plan_concatenations(context, manifest.segments_of(kind), None, "", 0)
         return
     entry = context.segments.whole(manifest.tables[name])
-    yield from _concatenations(context, entry.segments_of("tombstones"), name, entry.uuid, entry.epoch)
-    merge = _files(context, name, entry, rewrite_through(context, manifest))
+    yield from _plan_concatenations(context, entry.segments_of("tombstones"), name, entry.uuid, entry.epoch)
+    merge = _plan_file_merge(context, name, entry, rewrite_through(context, manifest))
     if merge is not None:
         yield merge
 
@@ -132,7 +131,7 @@ def plan_merges(context: Context, manifest: Manifest, name: str | None) -> Itera
 
 
 def tiers(segments: Sequence[Segment]) -> Iterator[tuple[Segment, ...]]:
-    """Groups of neighbours to merge, each of at least ``FAN_IN`` segments of similar size, but no full ones.
+    """Groups of neighbours to merge: at least ``FAN_IN`` segments of similar size that are not full.
 
     Only neighbours, because entries keep their order. Sizes are similar between the same powers of ``FAN_IN``.
     """
@@ -151,7 +150,7 @@ def size_tier(count: int) -> int:
     return tier
 
 
-def _concatenations(
+def _plan_concatenations(
     context: Context, segments: Sequence[Segment], name: str | None, uuid: str, epoch: int
 ) -> Iterator[Merge]:
     for run in tiers(segments):
@@ -167,18 +166,18 @@ def _concatenations(
 def _encode(
     context: Context, kind: SegmentKind, entries: Iterable[Any], schema: Schema | None
 ) -> Iterator[tuple[Segment, bytes]]:
-    left = iter(entries)
-    while some := list(islice(left, MOST_ENTRIES)):
-        yield encode_checked(kind, some, segment_key(kind, context.runtime.uuid()), schema)
+    remaining = iter(entries)
+    while part := list(islice(remaining, MOST_ENTRIES)):
+        yield encode_checked(kind, part, segment_key(kind, context.runtime.uuid()), schema)
 
 
 # ---- segments of files, with overlays and removals -------------------------------------------------------------------
 
 
-def _files(context: Context, name: str, entry: TableEntry, erase_through: int) -> Merge | None:
-    """One merge of all segments of files that are worth it: those of a tier, and those with many changes.
+def _plan_file_merge(context: Context, name: str, entry: TableEntry, erase_through: int) -> Merge | None:
+    """One merge of all segments of files to rewrite: full tiers, and segments with many changes.
 
-    Bounds of files that held rows of erasures up to ``erase_through`` are in segments, and go with these.
+    Also segments with bounds of files that held rows of erasures up to ``erase_through``: bounds are values, too.
     """
     reader, segments = context.segments, entry.segments_of("files")
     if not segments:
@@ -188,55 +187,49 @@ def _files(context: Context, name: str, entry: TableEntry, erase_through: int) -
     spilled_removed = list(chain.from_iterable(map(reader.removed, removals)))
     spilled_overlays = list(chain.from_iterable(map(reader.overlays, patches)))
     removed, overlays = {*entry.removed, *spilled_removed}, [*entry.overlays, *spilled_overlays]
-    homes = _homes(live, {*removed, *(overlay.file for overlay in overlays)})
-    dirty = Counter(homes.values())
+    keys_by_uuid = _find_segments(live, {*removed, *(overlay.file for overlay in overlays)})
+    changes = Counter(keys_by_uuid.values())
     chosen = {segment.object for run in tiers(segments) for segment in run}
-    chosen |= {segment.object for segment in segments if dirty[segment.object] * DIRTY_PART > segment.count}
-    chosen |= {segment.object for segment in segments if _holds_bounds(live, segment, erase_through)}
+    chosen |= {segment.object for segment in segments if changes[segment.object] * DIRTY_PART > segment.count}
+    chosen |= {segment.object for segment in segments if _has_erased_bounds(live, segment, erase_through)}
     if len(removals) >= FAN_IN or len(patches) >= FAN_IN:
-        chosen |= dirty.keys()
-    # A change that was spilled while its file was folded elsewhere is useless, and only this merge can remove it.
-    if not chosen and {*spilled_removed, *(overlay.file for overlay in spilled_overlays)} <= homes.keys():
+        chosen |= changes.keys()
+    # Only this merge can remove a change that was spilled while another merge applied it to the file's entry.
+    if not chosen and {*spilled_removed, *(overlay.file for overlay in spilled_overlays)} <= keys_by_uuid.keys():
         return None
     run = [segment for segment in segments if segment.object in chosen]
     files = chain.from_iterable(live.of_segment(segment.object) for segment in run)
     outputs = list(_encode(context, "files", files, entry.schema))
-    folded = {uuid for uuid, home in homes.items() if home in chosen}
-    others = homes.keys() - folded
-    outputs += _encode(context, "removed", sorted(uuid for uuid in spilled_removed if uuid in others), None)
-    outputs += _encode(context, "overlays", _greatest(o for o in spilled_overlays if o.file in others), None)
+    folded_uuids = {uuid for uuid, home in keys_by_uuid.items() if home in chosen}
+    kept_uuids = keys_by_uuid.keys() - folded_uuids
+    outputs += _encode(context, "removed", sorted(uuid for uuid in spilled_removed if uuid in kept_uuids), None)
+    newest = newest_pairs(overlay for overlay in spilled_overlays if overlay.file in kept_uuids)
+    outputs += _encode(context, "overlays", newest.values(), None)
     return Merge(
         name,
         entry.uuid,
         entry.epoch,
         tuple(segment.object for segment in (*run, *removals, *patches)),
         tuple(outputs),
-        frozenset(folded & removed),
-        frozenset(overlay for overlay in overlays if overlay.file in folded),
+        frozenset(folded_uuids & removed),
+        frozenset(overlay for overlay in overlays if overlay.file in folded_uuids),
         entry.schema,
         {segment.object: segment.erasing for segment in run},
     )
 
 
-def _holds_bounds(live: LiveFiles, segment: Segment, erase_through: int) -> bool:
-    """Whether a segment has bounds of files that held erased rows, and are all rewritten."""
+def _has_erased_bounds(live: LiveFiles, segment: Segment, erase_through: int) -> bool:
+    """Whether a segment has bounds of files that held erased rows, all of which have been rewritten."""
     if not 0 < segment.erasing <= erase_through:
         return False
     return not any(0 < file.erasing <= erase_through for file in live.of_segment(segment.object))
 
 
-def _homes(live: LiveFiles, uuids: Collection[str]) -> dict[str, str]:
-    """The key of the segment that holds each file's entry, live or not, by the file's uuid."""
-    names, homes = Uuids(uuids), dict[str, str]()
+def _find_segments(live: LiveFiles, uuids: Collection[str]) -> dict[str, str]:
+    """By a file's uuid, the key of the segment that holds its entry, live or not."""
+    names, keys = Uuids(uuids), dict[str, str]()
     if len(names):
         for part in live.live_segments():
-            _, which = part.table.find(names)
-            homes.update((names.names[index], part.segment.object) for index in which.tolist())
-    return homes
-
-
-def _greatest(overlays: Iterable[Overlay]) -> list[Overlay]:
-    best: dict[str, Overlay] = {}
-    for overlay in overlays:
-        best[overlay.file] = max(best.get(overlay.file, overlay), overlay, key=pair_of)
-    return list(best.values())
+            _, positions = part.table.find(names)
+            keys.update((names.names[index], part.segment.object) for index in positions.tolist())
+    return keys

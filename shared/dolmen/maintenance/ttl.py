@@ -1,7 +1,7 @@
 """Expiry: deletes rows of tables with the property ``ttl`` by tombstones, once the rows are old enough.
 
-A run adds at most one tombstone per table, in one commit for all tables, and none where statistics and the last expiry,
-which is in the table's properties, prove that no live row has expired.
+A run adds at most one tombstone per table, in one commit for all tables. It adds none if statistics and the last expiry
+(in the table's properties) prove that no live row has expired.
 """
 
 from __future__ import annotations
@@ -12,21 +12,22 @@ from dataclasses import dataclass, field
 import msgspec
 import pyarrow as pa
 
-from dolmen.base.runtime import EXPIRY, attempts, never
+from dolmen.base.runtime import EXPIRY, never
 from dolmen.base.units import DAY_US, HOUR_US, MINUTE_US, SECOND_US
 from dolmen.commit.change import Expect
 from dolmen.commit.head import Context
 from dolmen.commit.statements.background import SetProperties
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.entries.segments.row_bounds import may_hold_matches
-from dolmen.errors import ConflictError, Error, NotFoundError
+from dolmen.errors import Error, NotFoundError
 from dolmen.format.entries import DataFile
 from dolmen.format.layout import prepare
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import TableSettings, TimeToLive, check_ttl_column
 from dolmen.predicate.constants import format_date, format_timestamp
 from dolmen.predicate.parse import parse
-from dolmen.transactions.transaction import Transaction, unit_of
+from dolmen.predicate.text import quote_name
+from dolmen.transactions.transaction import Transaction, replay, unit_of
 from dolmen.transactions.unit_of_work import Commit
 
 EXPIRED = "ttl_expired"
@@ -37,7 +38,7 @@ _STEPS_PER_AGE = 50
 
 
 class LastExpiry(msgspec.Struct, frozen=True):
-    """No live row that was committed up to ``through`` has a time before ``before`` in this column, in this epoch.
+    """In this epoch, no live row committed up to ``through`` has a time before ``before`` in this column.
 
     For a column of dates, ``before`` is midnight of the first day that lives.
     """
@@ -53,9 +54,9 @@ class Expired:
     """The result of a run.
 
     Args:
-        cutoffs: by table that got a tombstone, the time before which rows have expired (microseconds, UTC).
+        cutoffs: for each table that got a tombstone, the time before which rows have expired (microseconds, UTC).
         commit: the commit with the tombstones; None when nothing had expired.
-        failures: errors by table that could not be looked at.
+        failures: errors, by name of the table that could not be checked.
     """
 
     cutoffs: dict[str, int] = field(default_factory=dict)
@@ -73,21 +74,22 @@ def expire_rows(
 ) -> Expired:
     """Deletes rows that are older than their table's ``ttl``.
 
-    The present time is that of the store's clock. NULL never expires. A date expires when its whole day has. Times
-    without zone are taken as UTC. Cut-offs move in steps of about a fiftieth of the age, in whole days, hours, minutes
-    or seconds. So runs within a step add no tombstone, and no row outlives its age by more than a step.
+    The store's clock gives the present time. NULL never expires. A date expires when its whole day has. Times without
+    zone are taken as UTC. Cut-offs move in steps of about a fiftieth of the age, in whole days, hours, minutes or
+    seconds. So runs within a step add no tombstone, and no row outlives its age by more than a step.
 
     Args:
         tables: their names; None for all.
-        deadline: True = stop looking at tables; what was found is committed.
+        deadline: when it returns True, no further table is checked, and the tombstones so far are committed.
     """
-    for attempt in attempts(context.runtime, EXPIRY):
-        try:
-            return _expire(context, tables, deadline)
-        except (ConflictError, NotFoundError):  # a table was dropped, or its ttl set, since it was looked at
-            if attempt.is_last:
-                raise
-    raise AssertionError("unreachable")
+    (cutoffs, failures), commit = replay(
+        context,
+        lambda transaction: _expire(context, transaction, tables, deadline),
+        "expire",
+        policy=EXPIRY,
+        also=(NotFoundError,),  # a table was dropped since it was looked at
+    )
+    return Expired(cutoffs, commit if cutoffs else None, failures)
 
 
 def cutoff_of(ttl: TimeToLive, now_us: int, arrow_type: pa.DataType) -> int:
@@ -97,8 +99,10 @@ def cutoff_of(ttl: TimeToLive, now_us: int, arrow_type: pa.DataType) -> int:
     return (now_us - ttl.age_us) // step * step
 
 
-def _expire(context: Context, tables: Collection[str] | None, deadline: Callable[[], bool]) -> Expired:
-    transaction = Transaction(context, "expire", newest=True)
+def _expire(
+    context: Context, transaction: Transaction, tables: Collection[str] | None, deadline: Callable[[], bool]
+) -> tuple[dict[str, int], dict[str, Error]]:
+    """Adds the tombstones to the transaction. Returns the cut-offs and the failures by table."""
     base, cutoffs, failures = unit_of(transaction).base, dict[str, int](), dict[str, Error]()
     for name in sorted(base.tables if tables is None else base.tables.keys() & set(tables)):
         if deadline():
@@ -111,7 +115,7 @@ def _expire(context: Context, tables: Collection[str] | None, deadline: Callable
             continue
         if cutoff is not None:
             cutoffs[name] = cutoff
-    return Expired(cutoffs, transaction.commit() if cutoffs else None, failures)
+    return cutoffs, failures
 
 
 def _expire_table(context: Context, transaction: Transaction, base: Manifest, name: str) -> int | None:
@@ -125,7 +129,7 @@ def _expire_table(context: Context, transaction: Transaction, base: Manifest, na
     cutoff = cutoff_of(ttl, now_us, arrow_type)
     column = entry.schema.field(ttl.column)
     last = _last_expiry(entry, column.id)
-    column_sql = '"' + column.name.replace('"', '""') + '"'
+    column_sql = quote_name(column.name)
     expired = f"{column_sql} < {_literal(cutoff, arrow_type)}"
     predicate = parse(expired, entry.schema, now_us=now_us)
     since = None
@@ -140,9 +144,9 @@ def _expire_table(context: Context, transaction: Transaction, base: Manifest, na
             return may_hold_matches(file, predicate, entry.schema)
         return since is not None and may_hold_matches(file, since, entry.schema)
 
-    if not any(may_hold(file) for file in LiveFiles.of(entry, context.segments).matching(predicate)):
+    if not any(may_hold(file) for file in LiveFiles.of(entry, context.segments).find_matching(predicate)):
         return None
-    unit.add(Expect(name, entry.uuid, entry.properties, ["ttl"]))  # rows with a longer ttl now must live
+    unit.add(Expect(name, entry.uuid, entry.properties, ["ttl"]))  # if the ttl became longer, these rows must live
     transaction.table(name).delete(expired)
     expiry = LastExpiry(column.id, entry.epoch, cutoff, base.commit_ts)
     unit.add(SetProperties(name, entry.uuid, {EXPIRED: msgspec.to_builtins(expiry)}))
@@ -150,7 +154,7 @@ def _expire_table(context: Context, transaction: Transaction, base: Manifest, na
 
 
 def _last_expiry(entry: TableEntry, column: int) -> LastExpiry | None:
-    """The last expiry as the table remembers it; None if it was of another column or of other rows."""
+    """The last expiry in the table's properties; None if it was about another column or other rows."""
     stored = entry.properties.get(EXPIRED)
     if stored is None:
         return None

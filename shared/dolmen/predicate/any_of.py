@@ -36,7 +36,7 @@ _SHARED = 2
 _MAX_CACHED = 256
 """The most conjuncts whose masks are cached, a byte for each row."""
 _SPARSE = 4
-"""Conjuncts are evaluated on the rows that are left once these are fewer than 1 / _SPARSE of all."""
+"""Once fewer than 1 / _SPARSE of all rows remain, conjuncts are evaluated on these rows alone."""
 
 
 class Conjunction:
@@ -155,8 +155,8 @@ class _AnyOf:
         conjuncts = self._predicates[at].conjuncts
         for done, conjunct in enumerate(conjuncts):
             if mask is not None:
-                left = int(np.count_nonzero(mask))
-                if left * _SPARSE < self._length:
+                count = int(np.count_nonzero(mask))
+                if count * _SPARSE < self._length:
                     self._narrow(at, np.flatnonzero(mask), conjuncts[done:])
                     return
             found = self._whole(conjunct)

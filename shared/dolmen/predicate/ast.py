@@ -26,12 +26,12 @@ from dolmen.format.layout import prepare
 from dolmen.format.schema import type_from_json
 from dolmen.format.types import Json, Plain
 from dolmen.format.types import from_json as value_from_json
-from dolmen.predicate.domains import Domain, Function, Op, domain_of, exact_float, into, join, representable, result_of
+from dolmen.predicate.domains import Domain, Function, Op, convert, domain_of, exact_float, join, keep_valid, result_of
 
 KeyTuples: TypeAlias = tuple[tuple[int, ...], list[tuple[Plain, ...]]]
 
 
-def as_keys(p: Predicate) -> KeyTuples | None:
+def listed_tuples(p: Predicate) -> KeyTuples | None:
     """The tuples of values that a predicate lists, if it has no other conditions.
 
     Such a predicate consists of ``=`` and IN over columns that are not floats, joined by AND, or of several such
@@ -68,8 +68,8 @@ def _values(column: Term, values: list[Plain], own: pa.DataType) -> KeyTuples | 
     if domain in (Domain.TEXT, Domain.BYTES, Domain.BOOLEAN):
         width = arrow_type.byte_width if pa.types.is_fixed_size_binary(arrow_type) else None
         return (column.id,), [(v,) for v in values if width is None or len(v) == width]  # type: ignore[arg-type]
-    converted = (into(value, domain_of(own), domain) for value in values)
-    stored = representable(converted, arrow_type, Domain.EXACT if domain.is_float else domain)
+    converted = (convert(value, domain_of(own), domain) for value in values)
+    stored = keep_valid(converted, arrow_type, Domain.EXACT if domain.is_float else domain)
     return (column.id,), [(value,) for value in stored]
 
 
@@ -83,7 +83,7 @@ def _all_of(p: And) -> KeyTuples | None:
                 return None
             not_null.add(arg.arg.column.id)
             continue
-        part = as_keys(arg)
+        part = listed_tuples(arg)
         if part is None:
             return None
         ids, tuples = part
@@ -103,7 +103,7 @@ def _any_of(p: Or) -> KeyTuples | None:
     ids: tuple[int, ...] | None = None
     union: dict[tuple[Plain, ...], None] = {}
     for arg in p.args:
-        part = as_keys(arg)
+        part = listed_tuples(arg)
         if part is None or (ids is not None and part[0] != ids):
             return None
         ids = part[0]

@@ -70,22 +70,22 @@ def find_column(name: str, schema: Schema, *, quoted: bool = True) -> Field:
     Args:
         quoted: whether a column with exactly this name wins over columns whose names differ only in case.
     """
-    found = [field for field in schema.fields if field.name.lower() == name.lower()]
-    if quoted and len(found) > 1:
-        found = [field for field in found if field.name == name] or found
-    if len(found) > 1:
-        raise PredicateError(f"column {name} could be any of {', '.join(f.name for f in found)}: quote its exact name")
-    if not found:
+    fields = [field for field in schema.fields if field.name.lower() == name.lower()]
+    if quoted and len(fields) > 1:
+        fields = [field for field in fields if field.name == name] or fields
+    if len(fields) > 1:
+        raise PredicateError(f"column {name} could be any of {', '.join(f.name for f in fields)}: quote its exact name")
+    if not fields:
         names = [field.name for field in schema.fields]
         close = difflib.get_close_matches(name.lower(), [each.lower() for each in names], 1, cutoff=0.7)
-        meant = [each for each in names if each.lower() in close]
+        similar = [each for each in names if each.lower() in close]
         listed = ", ".join(names[:_MOST_NAMES]) + (", ..." if len(names) > _MOST_NAMES else "")
-        hint = f"did you mean {meant[0]!r}?" if meant else _HINTS.get(name.lower(), f"there are: {listed}")
-        text = "" if meant and not quoted else " (write texts in single quotes)"
+        hint = f"did you mean {similar[0]!r}?" if similar else _HINTS.get(name.lower(), f"there are: {listed}")
+        text = "" if similar and not quoted else " (write texts in single quotes)"
         raise PredicateError(f"no column {short_repr(name)}{text}; {hint}")
-    if is_nested(found[0].arrow_type):
-        raise PredicateError(f"column {found[0].name!r} is nested: nested columns cannot be used in predicates")
-    return found[0]
+    if is_nested(fields[0].arrow_type):
+        raise PredicateError(f"column {fields[0].name!r} is nested: nested columns cannot be used in predicates")
+    return fields[0]
 
 
 def compare(op: Op, left: Side, right: Side, within: Domain | None = None) -> Predicate:
@@ -97,13 +97,13 @@ def compare(op: Op, left: Side, right: Side, within: Domain | None = None) -> Pr
     if isinstance(left, Value) and isinstance(right, _NAMED):
         return compare(_MIRROR[op], right, left, within)
     if isinstance(left, _NAMED):
-        right = _coerced(right, left)
+        right = _coerce(right, left)
     if any(isinstance(side, Value) and side.kind is None for side in (left, right)):
         return ast.NULL
     domain = within or _domain((left, right))
     if isinstance(left, Value):
         assert isinstance(right, Value)
-        sign = domains.order(*(domains.into(side.value, side.kind, domain) for side in (left, right)))
+        sign = domains.order(*(domains.convert(side.value, side.kind, domain) for side in (left, right)))
         return ast.Constant(sign in domains.HOLDS[op])
     if isinstance(right, Value):
         return ast.Compare(op, _column(left), _literal(right, domain, left.arrow_type))
@@ -116,7 +116,7 @@ def between(value: Side, low: Side, high: Side) -> Predicate:
     """``low <= value <= high``, all three in their common domain."""
     sides = [value, low, high]
     for field in [side for side in sides if isinstance(side, _NAMED)][:1]:
-        sides = [_coerced(side, field) for side in sides]
+        sides = [_coerce(side, field) for side in sides]
     not_null = [side for side in sides if isinstance(side, _NAMED) or side.kind is not None]
     if not not_null:
         return ast.NULL
@@ -127,21 +127,21 @@ def between(value: Side, low: Side, high: Side) -> Predicate:
 
 def one_of(field: Named, values: Iterable[Value]) -> Predicate:
     """``field IN (values)``."""
-    coerced = [_coerced(value, field) for value in values]
+    coerced = [_coerce(value, field) for value in values]
     ast.check_count(len(coerced), ast.MAX_MEMBERS, "members of an IN", "split it")
     members = [value for value in coerced if isinstance(value, Value) and value.kind is not None]
     null = len(members) < len(coerced)
     if not members:
         return ast.NULL if null else ast.FALSE
     domain = _domain([field, *{value.kind: value for value in members}.values()])
-    plain = {domains.into(value.value, value.kind, domain): None for value in members}
+    plain = {domains.convert(value.value, value.kind, domain): None for value in members}
     distinct = sorted((value for value in plain if value == value), key=None)
     if len(distinct) < len(plain):
         distinct.append(float("nan"))
     if len(distinct) == 1 and not null:
         return ast.Compare("=", _column(field), _literal(Value(domain, distinct[0]), domain, field.arrow_type))
     arrow_type = _type_of(distinct, domain, field.arrow_type)
-    return ast.In(_column(field), str(arrow_type), tuple(map(to_json, _exactly(distinct, arrow_type))), null)
+    return ast.In(_column(field), str(arrow_type), tuple(map(to_json, _canonical_values(distinct, arrow_type))), null)
 
 
 def one_of_tuples(fields: Sequence[Field], rows: Sequence[Sequence[Value]]) -> Predicate:
@@ -150,7 +150,7 @@ def one_of_tuples(fields: Sequence[Field], rows: Sequence[Sequence[Value]]) -> P
     Each column compares in the common domain of ALL its members, as in ``one_of``.
     """
     not_null = [negation(is_null(field)) for field in fields]
-    members = [[_coerced(row[index], field) for row in rows] for index, field in enumerate(fields)]
+    members = [[_coerce(row[index], field) for row in rows] for index, field in enumerate(fields)]
     domains = [_domain([field, *values]) for field, values in zip(fields, members, strict=True)]
     alternatives = []
     for row in zip(*members, strict=True):
@@ -167,7 +167,7 @@ def truth(field: Named) -> Predicate:
     """A boolean column by itself."""
     if domain_of(field.arrow_type) is not Domain.BOOLEAN:
         raise PredicateError(
-            f"{_described(field)} is {short_type(field.type)}, not a condition; compare it with something"
+            f"{_describe(field)} is {short_type(field.type)}, not a condition; compare it with something"
         )
     column = _column(field)
     assert isinstance(column, ast.Column), "no function of columns returns a boolean"
@@ -177,7 +177,7 @@ def truth(field: Named) -> Predicate:
 def like(field: Named, pattern: Value, escape: str | None, ignore_case: bool) -> Predicate:
     if domain_of(field.arrow_type) is not Domain.TEXT:
         raise PredicateError(
-            f"LIKE is for strings, and {_described(field)} is {short_type(field.type)}: CAST integers AS VARCHAR"
+            f"LIKE is for strings, and {_describe(field)} is {short_type(field.type)}: CAST integers AS VARCHAR"
         )
     if pattern.kind is None:
         return ast.NULL
@@ -214,8 +214,8 @@ def compute(function: Function, args: Sequence[Side], target: pa.DataType | None
     terms = [_argument(function, arg) for arg in args]
     if function == "cast" and terms[0].arrow_type == target:
         return args[0]
-    found = domains.result_of(function, [term.arrow_type for term in terms], target)
-    return Computed(ast.Call(function, tuple(terms), str(found)))
+    result_type = domains.result_of(function, [term.arrow_type for term in terms], target)
+    return Computed(ast.Call(function, tuple(terms), str(result_type)))
 
 
 def _argument(function: Function, arg: Side) -> Term | ast.Literal:
@@ -276,10 +276,10 @@ def _rebind_term(term: Term, schema: Schema) -> Term:
     if isinstance(term, ast.Call):
         args = tuple(arg if isinstance(arg, ast.Literal) else _rebind_term(arg, schema) for arg in term.args)
         try:
-            found = domains.result_of(term.function, [arg.arrow_type for arg in args], term.arrow_type)
+            result_type = domains.result_of(term.function, [arg.arrow_type for arg in args], term.arrow_type)
         except PredicateError as error:
             raise SchemaError(f"the predicate can no longer be evaluated: {error.reason}") from error
-        return ast.Call(term.function, args, str(found))
+        return ast.Call(term.function, args, str(result_type))
     field = next((field for field in schema.fields if field.id == term.id), None)
     if field is None:
         old = schema.by_id.get(term.id)
@@ -293,7 +293,7 @@ def _rebind_term(term: Term, schema: Schema) -> Term:
     return _column(field)
 
 
-def _described(side: Named) -> str:
+def _describe(side: Named) -> str:
     return f"column {side.name!r}" if isinstance(side, Field) else side.name
 
 
@@ -304,7 +304,7 @@ def _column(field: Named) -> Term:
     return ast.Column(field.id, field.type)
 
 
-def _coerced(side: Side, field: Named) -> Side:
+def _coerce(side: Side, field: Named) -> Side:
     """A literal for a comparison with this column: texts are parsed, dates become UTC midnight for zoned columns."""
     if isinstance(side, _NAMED):
         return side
@@ -312,7 +312,7 @@ def _coerced(side: Side, field: Named) -> Side:
     if side.kind is Domain.TEXT and domain is not Domain.TEXT:
         return from_text(str(side.value), field.arrow_type)
     if side.kind is Domain.DATE and domain is Domain.ZONED:
-        return Value(domain, domains.into(side.value, Domain.DATE, Domain.NAIVE))
+        return Value(domain, domains.convert(side.value, Domain.DATE, Domain.NAIVE))
     return side
 
 
@@ -323,7 +323,7 @@ def _domain(sides: Sequence[Side]) -> Domain:
     if domain is not None:
         return domain
     names = " with ".join(
-        f"{_described(side)} ({short_type(side.type)})" if isinstance(side, _NAMED) else side.name for side in sides
+        f"{_describe(side)} ({short_type(side.type)})" if isinstance(side, _NAMED) else side.name for side in sides
     )
     hint = ""
     if {Domain.ZONED, Domain.NAIVE} <= set(kinds):
@@ -340,9 +340,9 @@ def _domain(sides: Sequence[Side]) -> Domain:
 
 
 def _literal(value: Value, domain: Domain, column: pa.DataType) -> ast.Literal:
-    plain = domains.into(value.value, value.kind, domain)
+    plain = domains.convert(value.value, value.kind, domain)
     arrow_type = _type_of([plain], domain, column)
-    return ast.Literal(str(arrow_type), to_json(_exactly([plain], arrow_type)[0]))
+    return ast.Literal(str(arrow_type), to_json(_canonical_values([plain], arrow_type)[0]))
 
 
 def _type_of(values: Sequence[Plain], domain: Domain, column: pa.DataType) -> pa.DataType:
@@ -364,7 +364,7 @@ def _type_of(values: Sequence[Plain], domain: Domain, column: pa.DataType) -> pa
     return pa.decimal128(precision, scale)
 
 
-def _exactly(values: Sequence[Any], arrow_type: pa.DataType) -> list[Plain]:
+def _canonical_values(values: Sequence[Any], arrow_type: pa.DataType) -> list[Plain]:
     """The canonical plain form of each value: no -0.0, and decimals with the scale of their type."""
     domain = domain_of(arrow_type)
     if domain in (Domain.FLOAT32, Domain.FLOAT64):
@@ -377,7 +377,7 @@ def _exactly(values: Sequence[Any], arrow_type: pa.DataType) -> list[Plain]:
         return list(values)
     if pa.types.is_integer(arrow_type):
         return [int(value) for value in values]
-    return domains.representable(values, arrow_type, Domain.EXACT)
+    return domains.keep_valid(values, arrow_type, Domain.EXACT)
 
 
 def days_to_timestamps(p: Predicate, types: Mapping[int, pa.DataType]) -> Predicate:
@@ -464,8 +464,8 @@ class ConditionReader(ABC, Generic[Node]):
     def read(self, node: Node) -> ForeignCondition:
         """The predicate of all conjuncts that have one."""
         predicates = [self.find(conjunct) for conjunct in self._conjuncts(node)]
-        found = [predicate for predicate in predicates if predicate is not None]
-        return ForeignCondition(conjunction(found) if found else None, len(found) == len(predicates))
+        readable = [predicate for predicate in predicates if predicate is not None]
+        return ForeignCondition(conjunction(readable) if readable else None, len(readable) == len(predicates))
 
     def _conjuncts(self, node: Node) -> Iterator[Node]:
         match self.connective(node):

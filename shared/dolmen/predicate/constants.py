@@ -26,7 +26,7 @@ import pyarrow as pa
 from dolmen.base.units import DAY_US, HOUR_US, MINUTE_US, SECOND_US
 from dolmen.errors import PredicateError, short_repr
 from dolmen.format.types import Plain, to_scalar
-from dolmen.predicate.domains import MAX_DIGITS, Domain, domain_of, fit, grid, into, join, nearest_float32
+from dolmen.predicate.domains import MAX_DIGITS, Domain, convert, domain_of, fit, grid, join, nearest_float32
 
 MAX_NUMBER = 400
 """Characters of a number, a time or an interval, and the exponent of a number: more than any column can have."""
@@ -70,14 +70,14 @@ class Interval(NamedTuple):
     us: int = 0
 
     def times(self, factor: int) -> Interval:
-        return _bounded(Interval(self.months * factor, self.days * factor, self.us * factor))
+        return _check_interval(Interval(self.months * factor, self.days * factor, self.us * factor))
 
 
 _MOST = 2**63
 """The greatest value of a part of an interval: more than the time between the first and the last timestamp."""
 
 
-def _bounded(span: Interval) -> Interval:
+def _check_interval(span: Interval) -> Interval:
     if any(abs(part) > _MOST for part in span):
         raise PredicateError("the interval is longer than the range of timestamps")
     return span
@@ -185,7 +185,7 @@ def unit(name: str) -> Interval:
 
 
 def plus(a: Interval, b: Interval) -> Interval:
-    return _bounded(Interval(a.months + b.months, a.days + b.days, a.us + b.us))
+    return _check_interval(Interval(a.months + b.months, a.days + b.days, a.us + b.us))
 
 
 def shift(us: int, by: Interval) -> int:
@@ -361,7 +361,7 @@ def cast(constant: Value, target: pa.DataType) -> Value:
         return from_text(str(value), target)
     match kind, to:
         case (Domain.DATE, Domain.NAIVE | Domain.ZONED):
-            return Value(to, into(value, Domain.DATE, Domain.NAIVE))
+            return Value(to, convert(value, Domain.DATE, Domain.NAIVE))
         case (Domain.NAIVE | Domain.ZONED, Domain.DATE):
             return Value(to, value // DAY_US)  # type: ignore[operator]
         case (Domain.NAIVE | Domain.ZONED, Domain.NAIVE | Domain.ZONED):
@@ -420,7 +420,7 @@ def _numbers(operator: str, a: Value, b: Value, domain: Domain) -> Value:
         raise PredicateError("division by zero")
     if operator == "/" and domain is Domain.EXACT:
         domain = Domain.FLOAT64
-    x, y = (into(side.value, side.kind, domain) for side in (a, b))
+    x, y = (convert(side.value, side.kind, domain) for side in (a, b))
     if domain is not Domain.EXACT:
         if operator in ("//", "%"):
             raise PredicateError(f"{operator} is only for integers here")
@@ -459,7 +459,7 @@ def _times(operator: str, a: Value, b: Value) -> Value | None:
         if isinstance(x, Interval):
             return Value(Interval, plus(x, y.times(sign)))
         if a.kind in (Domain.DATE, Domain.NAIVE, Domain.ZONED):
-            moved = shift(into(x, a.kind, Domain.NAIVE), y.times(sign))
+            moved = shift(convert(x, a.kind, Domain.NAIVE), y.times(sign))
             return Value(Domain.NAIVE if a.kind is Domain.DATE else a.kind, moved)
     if a.kind is Domain.DATE and type(y) is int and type(x) is int:
         if b.kind is Domain.EXACT:

@@ -60,8 +60,8 @@ _WIDER = {
 
 def domain_of(arrow_type: pa.DataType) -> Domain | None:
     """The domain of a stored type; None for nested ones."""
-    found = type_of(arrow_type)
-    return None if found is None or found.domain is None else Domain[found.domain]
+    column_type = type_of(arrow_type)
+    return None if column_type is None or column_type.domain is None else Domain[column_type.domain]
 
 
 def join(*domains: Domain | None) -> Domain | None:
@@ -73,7 +73,7 @@ def join(*domains: Domain | None) -> Domain | None:
     return reduce(wider, domains)
 
 
-def into(value: Any, own: object, domain: Domain) -> Any:
+def convert(value: Any, own: object, domain: Domain) -> Any:
     """Converts a plain value from domain ``own`` to a wider domain."""
     if own is Domain.DATE and domain is Domain.NAIVE:
         return value * DAY_US
@@ -159,8 +159,8 @@ def plain_of(raw: int, arrow_type: pa.DataType) -> Plain:
     return raw
 
 
-def representable(values: Iterable[Any], arrow_type: pa.DataType, domain: Domain) -> list[Plain]:
-    """The plain values of those values that the type has."""
+def keep_valid(values: Iterable[Any], arrow_type: pa.DataType, domain: Domain) -> list[Plain]:
+    """The plain values of the values that the type has; others are dropped."""
     cells = grid(arrow_type, domain)
     fitted = [fit("=", value, cells) for value in values]
     return [plain_of(each[1], arrow_type) for each in fitted if isinstance(each, tuple)]

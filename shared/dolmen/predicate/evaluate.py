@@ -43,7 +43,7 @@ def compute(function: Function, args: Sequence[Any], target: pa.DataType) -> Any
         floats = [to_floats(arg, target) for arg in args]
         return pc.negate(floats[0]) if function == "negate" else _ARITHMETIC[function](*floats)
     if function == "negate":
-        return pc.subtract(pa.scalar(0, _working(target)), args[0].cast(_working(target))).cast(target)
+        return pc.subtract(pa.scalar(0, _working_type(target)), args[0].cast(_working_type(target))).cast(target)
     if pa.types.is_integer(target) or _stays_small(function, args):
         return _ARITHMETIC[function](*(arg.cast(pa.int64()) for arg in args))
     return _ARITHMETIC[function](*map(_decimal256, args)).cast(target)
@@ -61,7 +61,7 @@ def _stays_small(function: Function, args: Sequence[Any]) -> bool:
     return bool(max(most, *bounds) < 2**63)
 
 
-def _working(target: pa.DataType) -> pa.DataType:
+def _working_type(target: pa.DataType) -> pa.DataType:
     return pa.int64() if pa.types.is_integer(target) else pa.decimal256(target.precision, target.scale)
 
 
@@ -127,10 +127,10 @@ def _part(function: str, array: Any) -> pa.Array:
     values = raw.fill_null(0).to_numpy(zero_copy_only=False)
     if function in ("hour", "minute"):
         step = HOUR_US if function == "hour" else MINUTE_US
-        found = values % DAY_US // step % (24 if function == "hour" else 60)
+        part = values % DAY_US // step % (24 if function == "hour" else 60)
     else:
-        found = civil_from_days(values if of_dates else values // DAY_US)[("year", "month", "day").index(function)]
-    return pa.array(found, pa.int64(), mask=to_mask(raw.is_null()))
+        part = civil_from_days(values if of_dates else values // DAY_US)[("year", "month", "day").index(function)]
+    return pa.array(part, pa.int64(), mask=to_mask(raw.is_null()))
 
 
 Columns: TypeAlias = Mapping[int, pa.Array | pa.ChunkedArray]
@@ -186,9 +186,9 @@ def _evaluate(p: Predicate, columns: Columns) -> Any:
         case ast.IsNull():
             return pc.is_null(values_of(p.column, columns))
         case ast.Like():
-            return like.match(_only(Domain.TEXT, p.column, columns), p.pattern, p.escape, p.ignore_case)
+            return like.match(_values_in(Domain.TEXT, p.column, columns), p.pattern, p.escape, p.ignore_case)
         case ast.Truth():
-            return _only(Domain.BOOLEAN, p.column, columns)
+            return _values_in(Domain.BOOLEAN, p.column, columns)
         case ast.Constant():
             return pa.scalar(p.value, pa.bool_())
 
@@ -205,14 +205,14 @@ def _fold(kernel: Any, final: pa.Scalar, args: tuple[Predicate, ...], columns: C
 def values_of(column: Term, columns: Columns) -> Any:
     """The values of a column or call, without dictionary encoding."""
     if isinstance(column, ast.Call):
-        return _computed(column, columns)
+        return _call_values(column, columns)
     array = columns[column.id]
     if pa.types.is_dictionary(array.type):
         return array.cast(array.type.value_type)
     return array.cast(column.arrow_type) if pa.types.is_null(array.type) else array
 
 
-def _computed(call: ast.Call, columns: Columns) -> Any:
+def _call_values(call: ast.Call, columns: Columns) -> Any:
     """The values of a call. Their type depends on the columns' types in this file, not on the bound types."""
     args = [_argument(arg, columns) for arg in call.args]
     try:
@@ -244,7 +244,7 @@ def _holds(wide: pa.DataType, narrow: pa.DataType) -> bool:
     return in_steps and a.least * a.unit <= b.least * b.unit and a.greatest * a.unit >= b.greatest * b.unit
 
 
-def _only(domain: Domain, column: Term, columns: Columns) -> Any:
+def _values_in(domain: Domain, column: Term, columns: Columns) -> Any:
     """The values of a column that must have this domain in the file."""
     array = values_of(column, columns)
     if domain_of(array.type) is not domain:
@@ -274,7 +274,7 @@ def _compare(p: ast.Compare, columns: Columns) -> Any:
             raise SchemaError(f"columns of types {left.type} and {right.type} do not compare")
         return _compare_columns(p.op, _common(left, right, domain), _common(right, left, domain), domain)
     domain = _domain(p.left, left, p.right.arrow_type)
-    value = domains.into(p.right.plain, domain_of(p.right.arrow_type), domain)
+    value = domains.convert(p.right.plain, domain_of(p.right.arrow_type), domain)
     if domain.is_float:
         return _compare_float(p.op, left, value, domain)
     if domain in (Domain.TEXT, Domain.BYTES, Domain.BOOLEAN):
@@ -286,7 +286,7 @@ def _compare(p: ast.Compare, columns: Columns) -> Any:
 def _compare_exact(op: Op, array: Any, value: Any, domain: Domain) -> Any:
     fitted = domains.fit(op, value, domains.grid(array.type, domain))
     if isinstance(fitted, bool):
-        return _constant_where_known(array, fitted)
+        return _constant_unless_null(array, fitted)
     op, raw = fitted
     return _KERNELS[op](array, to_scalar(domains.plain_of(raw, array.type), array.type))
 
@@ -298,7 +298,7 @@ def _compare_float(op: Op, array: Any, value: float, domain: Domain) -> Any:
     array = _floats(array, domain)
     if math.isnan(value):
         if op in ("<=", ">"):
-            return _constant_where_known(array, op == "<=")
+            return _constant_unless_null(array, op == "<=")
         is_nan = pc.is_nan(array)
         return is_nan if op in ("=", ">=") else pc.invert(is_nan)
     scalar = pa.scalar(value, array.type)
@@ -310,7 +310,7 @@ def _compare_float(op: Op, array: Any, value: float, domain: Domain) -> Any:
 def _compare_rounded(op: Op, array: Any, value: float, domain: Domain) -> Any:
     """Compares integers and decimals with a float, as their nearest floats but without a cast."""
     if not abs(value) < 2e38:  # beyond all of them, or NaN
-        return _constant_where_known(array, domains.order(0.0, value) in domains.HOLDS[op])
+        return _constant_unless_null(array, domains.order(0.0, value) in domains.HOLDS[op])
     least, greatest, inclusive = domains.rounds_to(value, domain)
     if op in ("=", "<>"):
         equal = pc.and_kleene(*(_compare_rounded(side, array, value, domain) for side in (">=", "<=")))
@@ -371,7 +371,7 @@ def _plain_bytes(array: Any) -> Any:
     return array.cast(pa.binary()) if pa.types.is_fixed_size_binary(array.type) else array
 
 
-def _constant_where_known(array: Any, value: bool) -> Any:
+def _constant_unless_null(array: Any, value: bool) -> Any:
     if array.null_count == 0:
         return _TRUE if value else _FALSE
     return pc.or_kleene(pc.is_valid(array), _NULL) if value else pc.and_kleene(pc.is_null(array), _NULL)
@@ -388,16 +388,16 @@ def _in(p: ast.In, columns: Columns) -> Any:
     if values is None:
         values = p.prepared[array.type, domain] = _value_set(p, array.type, domain)
     if not len(values):
-        found = _constant_where_known(array, False)
+        result = _constant_unless_null(array, False)
     elif len(values) <= _FEW:
-        found = reduce(pc.or_, (pc.equal(array, value) for value in values))
+        result = reduce(pc.or_, (pc.equal(array, value) for value in values))
     else:
-        found = pc.is_in(array, value_set=values)
+        result = pc.is_in(array, value_set=values)
         if array.null_count:
-            found = pc.if_else(pc.is_valid(array), found, _NULL)
+            result = pc.if_else(pc.is_valid(array), result, _NULL)
     if pa.types.is_floating(array.type) and p.plain[-1] != p.plain[-1]:
-        found = pc.or_(found, pc.is_nan(array))
-    return pc.or_kleene(found, _NULL) if p.null else found
+        result = pc.or_(result, pc.is_nan(array))
+    return pc.or_kleene(result, _NULL) if p.null else result
 
 
 def equal_values(term: Term, literal: ast.Literal, arrow_type: pa.DataType) -> pa.Array | None:
@@ -418,14 +418,14 @@ def _all_exact(p: ast.In, domain: Domain) -> bool:
 def _value_set(p: ast.In, arrow_type: pa.DataType, domain: Domain) -> pa.Array:
     """The members that this type has."""
     own = domain_of(p.arrow_type)
-    values = [domains.into(value, own, domain) for value in p.plain]
+    values = [domains.convert(value, own, domain) for value in p.plain]
     if domain in (Domain.TEXT, Domain.BYTES, Domain.BOOLEAN):
         return to_array(values, arrow_type)
     if pa.types.is_floating(arrow_type):
         if 0.0 in values:
             values.append(-0.0)  # equal to 0.0, but with another hash
         return to_array(values, arrow_type)
-    return to_array(domains.representable(values, arrow_type, Domain.EXACT if domain.is_float else domain), arrow_type)
+    return to_array(domains.keep_valid(values, arrow_type, Domain.EXACT if domain.is_float else domain), arrow_type)
 
 
 _SAMPLES: dict[Domain | None, Any] = {Domain.BOOLEAN: True, Domain.TEXT: "a", Domain.BYTES: b"a"}

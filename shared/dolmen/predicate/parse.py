@@ -181,7 +181,7 @@ class TreeReader:
         self.conditions += 1
         if self.conditions > MAX_CONDITIONS:
             raise LimitError(f"more than {MAX_CONDITIONS:,} conditions in a predicate: write IN (...) instead of OR")
-        with adding_position(node):
+        with add_position(node):
             if read := _CONDITIONS.get(node.key):
                 return read(self, node)
             if node.key in _COMPARISONS:
@@ -198,7 +198,7 @@ class TreeReader:
             raise refusal(node)
 
     def _paren(self, node: exp.Expression) -> Predicate:
-        _only(node, "this")
+        _allow_only(node, "this")
         return self.predicate(node.this)
 
     def _and(self, node: exp.Expression) -> Predicate:
@@ -208,11 +208,11 @@ class TreeReader:
         return bind.disjunction([self.predicate(arg) for arg in _chain(node)])
 
     def _not(self, node: exp.Expression) -> Predicate:
-        _only(node, "this")
+        _allow_only(node, "this")
         return bind.negation(self.predicate(node.this))
 
     def _compare(self, node: exp.Expression, op: Op) -> Predicate:
-        _only(node, "this", "expression")
+        _allow_only(node, "this", "expression")
         if node.this.key == "tuple" and op == "=":
             return self._tuples(node.this, [node.expression])
         if "null" in (node.this.key, node.expression.key):
@@ -237,9 +237,9 @@ class TreeReader:
         return bind.one_of_tuples(fields, members)
 
     def _in(self, node: exp.Expression) -> Predicate:
-        _only(node, "this", "expressions", "field")
+        _allow_only(node, "this", "expressions", "field")
         if node.this.key == "tuple":
-            _only(node, "this", "expressions")
+            _allow_only(node, "this", "expressions")
             return self._tuples(node.this, node.expressions)
         side = self.side(node.this)
         members = self._list_parameter(node.args["field"]) if node.args.get("field") else []
@@ -257,11 +257,11 @@ class TreeReader:
         return [constants.NULL if member is None else from_python(member) for member in value]
 
     def _between(self, node: exp.Expression) -> Predicate:
-        _only(node, "this", "low", "high")
+        _allow_only(node, "this", "low", "high")
         return bind.between(self.side(node.this), self.side(node.args["low"]), self.side(node.args["high"]))
 
     def _is(self, node: exp.Expression) -> Predicate:
-        _only(node, "this", "expression")
+        _allow_only(node, "this", "expression")
         side, tested = self.side(node.this), node.expression
         if tested.key == "null":
             return Constant(side.kind is None) if isinstance(side, Value) else bind.is_null(side)
@@ -273,14 +273,14 @@ class TreeReader:
         raise PredicateError("IS is followed by NULL, TRUE, FALSE or DISTINCT FROM")
 
     def _nullsafeneq(self, node: exp.Expression) -> Predicate:
-        _only(node, "this", "expression")
+        _allow_only(node, "this", "expression")
         return bind.distinct_from(self.side(node.this), self.side(node.expression))
 
     def _nullsafeeq(self, node: exp.Expression) -> Predicate:
         return bind.negation(self._nullsafeneq(node))
 
     def _like(self, node: exp.Expression, escape: str | None = None) -> Predicate:
-        _only(node, "this", "expression", "negate")
+        _allow_only(node, "this", "expression", "negate")
         side = self.side(node.this)
         if isinstance(side, Value):
             raise PredicateError("LIKE needs a column on its left")
@@ -288,7 +288,7 @@ class TreeReader:
         return bind.negation(p) if node.args.get("negate") else p
 
     def _escape(self, node: exp.Expression) -> Predicate:
-        _only(node, "this", "expression")
+        _allow_only(node, "this", "expression")
         negated = node.this.key == "not"
         inner, escape = node.this.this if negated else node.this, self.constant(node.expression)
         if inner.key not in ("like", "ilike") or escape.kind is not Domain.TEXT:
@@ -298,19 +298,19 @@ class TreeReader:
 
     def side(self, node: exp.Expression) -> Side:
         while node.key == "paren":
-            _only(node, "this")
+            _allow_only(node, "this")
             node = node.this
-        with adding_position(node):
+        with add_position(node):
             if node.key != "column":
                 return self._call(node)
-            _only(node, "this")
+            _allow_only(node, "this")
             if node.this.key != "identifier":
                 raise refusal(node)
             return find_column(node.name, self.schema, quoted=bool(node.this.args.get("quoted")))
 
     def _call(self, node: exp.Expression) -> Side:
         if node.key in _ARITHMETIC:
-            _only(node, "this", "expression", "safe", "typed")
+            _allow_only(node, "this", "expression", "safe", "typed")
             operator = _ARITHMETIC[node.key]
             a, b = self.side(node.this), self.side(node.expression)
             if isinstance(a, Value) and isinstance(b, Value):
@@ -319,11 +319,11 @@ class TreeReader:
                 raise PredicateError("// is for constants only: engines do not agree on its result")
             return bind.compute(operator, (a, b))  # type: ignore[arg-type]
         if node.key == "neg":
-            _only(node, "this")
+            _allow_only(node, "this")
             a = self.side(node.this)
             return constants.negate(a) if isinstance(a, Value) else bind.compute("negate", (a,))
         if node.key in ("cast", "trycast"):
-            _only(node, "this", "to", "safe")
+            _allow_only(node, "this", "to", "safe")
             a, target = self.side(node.this), _cast_target(node)
             if not isinstance(a, Value):
                 return bind.compute("cast", (a,), target)
@@ -331,10 +331,10 @@ class TreeReader:
                 raise refusal(node)
             return constants.cast(a, target)
         if node.key == "extract":
-            _only(node, "this", "expression")
+            _allow_only(node, "this", "expression")
             return self._function(node.this.name.lower(), node.expression, node)
         if node.key in _FUNCTIONS:
-            _only(node, "this")
+            _allow_only(node, "this")
             return self._function(_FUNCTIONS[node.key], node.this, node)
         return self._constant(node)
 
@@ -349,12 +349,12 @@ class TreeReader:
     def constant(self, node: exp.Expression) -> Value:
         side = self.side(node)
         if not isinstance(side, Value):
-            with adding_position(node):
+            with add_position(node):
                 raise refusal(node)
         return side
 
     def _constant(self, node: exp.Expression) -> Value:
-        with adding_position(node):
+        with add_position(node):
             match node.key:
                 case "null":
                     return constants.NULL
@@ -379,7 +379,7 @@ class TreeReader:
             return Value(domain, self.now_us // DAY_US if domain is Domain.DATE else self.now_us)
 
     def _interval(self, node: exp.Expression) -> Value:
-        _only(node, "this", "unit")
+        _allow_only(node, "this", "unit")
         if node.this is None:
             raise refusal(node)
         amount, unit = self.constant(node.this), node.args.get("unit")
@@ -390,7 +390,7 @@ class TreeReader:
         return Value(Interval, constants.parse_interval(f"{amount.value} {unit.name}"))
 
     def _date_trunc(self, node: exp.Expression) -> Value:
-        _only(node, "this", "unit")
+        _allow_only(node, "this", "unit")
         value = self.constant(node.this)
         if value.kind not in (Domain.NAIVE, Domain.ZONED):
             raise PredicateError("date_trunc is for constant timestamps only, such as now()")
@@ -403,7 +403,7 @@ def _chain(node: exp.Expression) -> list[exp.Expression]:
     while pending:
         top = pending.pop()
         if top.key == node.key:
-            _only(top, "this", "expression")
+            _allow_only(top, "this", "expression")
             pending += (top.expression, top.this)
         else:
             operands.append(top)
@@ -426,7 +426,7 @@ def _cast_target(node: exp.Expression) -> pa.DataType:
     return _CASTS[name]
 
 
-def _only(node: exp.Expression, *allowed: str) -> None:
+def _allow_only(node: exp.Expression, *allowed: str) -> None:
     """Refuses a node with other arguments."""
     if any(value and name not in allowed for name, value in node.args.items()):
         raise refusal(node)
@@ -470,7 +470,7 @@ def position_of(node: exp.Expression) -> int | None:
 
 
 @contextmanager
-def adding_position(node: exp.Expression) -> Iterator[None]:
+def add_position(node: exp.Expression) -> Iterator[None]:
     """Adds the node's position to errors that have none."""
     try:
         yield
@@ -497,7 +497,7 @@ def parse_mapping(source: Mapping[str, Any], schema: Schema) -> Predicate:
             raise PredicateError(f"a mapping's keys are column names, not {short_repr(name)}")
         field = find_column(name, schema)
         try:
-            conditions.append(_by_operators(field, value) if isinstance(value, Mapping) else _equal(field, value))
+            conditions.append(_read_pairs(field, value) if isinstance(value, Mapping) else _equal(field, value))
         except PredicateError as error:
             raise PredicateError(f"column {field.name!r}: {error.reason}") from None
     return bind.conjunction(conditions)
@@ -506,23 +506,23 @@ def parse_mapping(source: Mapping[str, Any], schema: Schema) -> Predicate:
 def _equal(field: Field, value: Any) -> Predicate:
     if value is None:
         return bind.is_null(field)
-    if (listed := _listed(value)) is not None:
+    if (listed := _list_values(value)) is not None:
         return bind.one_of(field, _members(listed))
     return bind.compare("=", field, from_python(value))
 
 
-def _by_operators(field: Field, conditions: Mapping[Any, Any]) -> Predicate:
+def _read_pairs(field: Field, conditions: Mapping[Any, Any]) -> Predicate:
     if not conditions:
         raise PredicateError('an empty mapping says nothing; write {"column": {">=": 3}}')
-    found = []
+    predicates = []
     for word, value in conditions.items():
         operator = " ".join(word.lower().split()) if isinstance(word, str) else None
         if operator not in OPERATORS:
             raise PredicateError(f"{short_repr(word)} is no operator; there are {', '.join(OPERATORS)}")
         positive = operator.removeprefix("not ")
         p = _operator(field, positive, value)
-        found.append(p if positive == operator else bind.negation(p))
-    return bind.conjunction(found)
+        predicates.append(p if positive == operator else bind.negation(p))
+    return bind.conjunction(predicates)
 
 
 def _operator(field: Field, operator: str, value: Any) -> Predicate:
@@ -533,21 +533,21 @@ def _operator(field: Field, operator: str, value: Any) -> Predicate:
     if value is None:
         raise PredicateError(f'nothing is {operator} NULL; write {{"is": None}} or {{"is not": None}}')
     if operator == "in":
-        if (listed := _listed(value)) is None:
+        if (listed := _list_values(value)) is None:
             raise PredicateError("'in' takes a list of values")
         return bind.one_of(field, _members(listed))
     if operator == "between":
         if not isinstance(value, (list, tuple)) or len(value) != 2:
             raise PredicateError("'between' takes a list of two values: the least and the greatest")
         return bind.between(field, *map(from_python, value))
-    if _listed(value) is not None:
+    if _list_values(value) is not None:
         raise PredicateError(f"{operator!r} takes one value; 'in' takes a list")
     if operator in ("like", "ilike"):
         return bind.like(field, from_python(value), None, operator == "ilike")
     return bind.compare(_SIGNS[operator], field, from_python(value))
 
 
-def _listed(value: Any) -> Collection[Any] | None:
+def _list_values(value: Any) -> Collection[Any] | None:
     """The values of a list, a Series, or an Arrow or NumPy array; None if it is one value."""
     if isinstance(value, LISTS):
         return value

@@ -20,7 +20,7 @@ from dolmen.format.entries import UNKNOWN, Bounds
 from dolmen.format.schema import type_from_json
 from dolmen.predicate import ast, like
 from dolmen.predicate.ast import Predicate, Term
-from dolmen.predicate.domains import Domain, Op, domain_of, fit, grid, into, join
+from dolmen.predicate.domains import Domain, Op, convert, domain_of, fit, grid, join
 
 Fact: TypeAlias = bool | npt.NDArray[np.bool_]
 """Whether something is possible: in one file, or in each of many files. A bool may stand for all of many files."""
@@ -103,7 +103,7 @@ def outcomes(p: Predicate, statistics: Statistics) -> Outcomes:
             domain = _common_domain(p.left.type, p.right.type)
             left = _spread(p.left, statistics, domain)
             if isinstance(p.right, ast.Literal):
-                return compare(left, p.op, point(into(p.right.plain, _own_domain(p.right.type), domain)))
+                return compare(left, p.op, point(convert(p.right.plain, _own_domain(p.right.type), domain)))
             return compare(left, p.op, _spread(p.right, statistics, domain))
         case ast.In():
             return _in(p, statistics)
@@ -160,13 +160,13 @@ def _equal(a: Spread, b: Spread) -> Outcomes:
 
 
 def _may_be_less(a: Any, b: Any) -> Fact:
-    found: Fact = a is None or b is None or a < b
-    return found
+    may_be: Fact = a is None or b is None or a < b
+    return may_be
 
 
 def _may_be_at_most(a: Any, b: Any) -> Fact:
-    found: Fact = a is None or b is None or a <= b
-    return found
+    may_be: Fact = a is None or b is None or a <= b
+    return may_be
 
 
 def _in(p: ast.In, statistics: Statistics) -> Outcomes:
@@ -174,11 +174,11 @@ def _in(p: ast.In, statistics: Statistics) -> Outcomes:
     spread = _spread(p.column, statistics, domain)
     has_nan = p.plain[-1] != p.plain[-1]
     may_be_member, may_be_other = statistics.members(spread, p, domain)
-    found = (spread.ordinary & may_be_member) | (spread.nan & has_nan)
-    missed = (spread.ordinary & may_be_other) | (spread.nan & (not has_nan))
+    may_be_true = (spread.ordinary & may_be_member) | (spread.nan & has_nan)
+    may_be_false = (spread.ordinary & may_be_other) | (spread.nan & (not has_nan))
     if p.null:
-        return Outcomes(found, False, spread.null | missed)
-    return Outcomes(found, missed, spread.null)
+        return Outcomes(may_be_true, False, spread.null | may_be_false)
+    return Outcomes(may_be_true, may_be_false, spread.null)
 
 
 def sorted_members(p: ast.In, domain: Domain) -> list[Any]:
@@ -189,7 +189,7 @@ def sorted_members(p: ast.In, domain: Domain) -> list[Any]:
     members: list[Any] | None = p.prepared.get(domain)
     if members is None:
         own = _own_domain(p.type)
-        members = [into(value, own, domain) for value in p.plain if value == value]
+        members = [convert(value, own, domain) for value in p.plain if value == value]
         if p.type != p.column.type and domain in _GRIDS:
             cells = grid(p.column.arrow_type, domain)
             members = [member for member in members if isinstance(fit("=", member, cells), tuple)]
@@ -246,8 +246,8 @@ class _FileStatistics:
             nans = 0
         ordinary = nulls is None or nans is None or nulls + nans < self._rows
         if domain is not own and domain is not None:
-            least = None if least is None else into(least, own, domain)
-            greatest = None if greatest is None else into(greatest, own, domain)
+            least = None if least is None else convert(least, own, domain)
+            greatest = None if greatest is None else convert(greatest, own, domain)
         if own is None or own.is_float:
             least, greatest = (None if end != end else end for end in (least, greatest))
         return Spread(least, greatest, ordinary, nans is None or nans > 0, nulls is None or nulls > 0)

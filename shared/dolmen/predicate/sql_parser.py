@@ -24,7 +24,7 @@ MAX_TEXT = 1_000_000
 MAX_TOKENS = 100_000
 """Names, literals and signs in a predicate's text: about twice as many as an IN has members."""
 MAX_WORDS = 25_000
-"""Operators, keywords and opening parentheses among them, which take longest to parse."""
+"""The most operators, keywords and opening parentheses, which take longest to parse."""
 MAX_OPERATORS = 5_000
 """``+ - * / // % ::`` and dots between two sides, without signs."""
 MAX_PREFIXES = 20

@@ -49,8 +49,8 @@ def to_sql(p: Predicate, schema: Schema) -> str:
             return f"{_name(p.column, schema)} IS NULL"
         case ast.Like():
             operator = "ILIKE" if p.ignore_case else "LIKE"
-            escape = f" ESCAPE {_quoted(p.escape)}" if p.escape else ""
-            return f"{_name(p.column, schema)} {operator} {_quoted(p.pattern)}{escape}"
+            escape = f" ESCAPE {_quote(p.escape)}" if p.escape else ""
+            return f"{_name(p.column, schema)} {operator} {_quote(p.pattern)}{escape}"
         case ast.Truth():
             return _name(p.column, schema)
         case ast.Constant():
@@ -60,11 +60,11 @@ def to_sql(p: Predicate, schema: Schema) -> str:
         case ast.Not(arg=ast.In() as inner):
             return _in(inner, "NOT IN", schema)
         case ast.Not():
-            return f"NOT {_nested(p.arg, schema)}"
+            return f"NOT {_parenthesize(p.arg, schema)}"
         case ast.And():
-            return " AND ".join(_nested(arg, schema) for arg in p.args)
+            return " AND ".join(_parenthesize(arg, schema) for arg in p.args)
         case ast.Or():
-            return " OR ".join(_nested(arg, schema) for arg in p.args)
+            return " OR ".join(_parenthesize(arg, schema) for arg in p.args)
     raise AssertionError(p)
 
 
@@ -73,7 +73,7 @@ def _in(p: ast.In, operator: str, schema: Schema) -> str:
     return f"{_name(p.column, schema)} {operator} ({', '.join(values + ['NULL'] * p.null)})"
 
 
-def _nested(p: Predicate, schema: Schema) -> str:
+def _parenthesize(p: Predicate, schema: Schema) -> str:
     text = to_sql(p, schema)
     return f"({text})" if isinstance(p, (ast.And, ast.Or)) else text
 
@@ -85,6 +85,11 @@ def _name(column: Term, schema: Schema) -> str:
     is_unique = sum(field.name.lower() == name for field in schema.fields) <= 1
     if is_unique and _SIMPLE.fullmatch(name) and name not in _RESERVED_NAMES:
         return name
+    return quote_name(name)
+
+
+def quote_name(name: str) -> str:
+    """A name in SQL, whatever its characters."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -102,7 +107,7 @@ def _call(call: ast.Call, schema: Schema) -> str:
     return f"{call.function}({args[0]})"
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
@@ -126,7 +131,7 @@ def _value(value: Plain, own: str, column: Term) -> str:
         return text if column_domain is domain or "e" in text else f"{text}e0"
     if domain in _KEYWORDS:
         return f"{_KEYWORDS[domain]}'{text}'"
-    return _quoted(text) if domain is Domain.TEXT else text.upper() if domain is Domain.BOOLEAN else text
+    return _quote(text) if domain is Domain.TEXT else text.upper() if domain is Domain.BOOLEAN else text
 
 
 def plain_text(value: Plain, arrow_type: pa.DataType) -> str:

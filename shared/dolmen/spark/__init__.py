@@ -12,17 +12,17 @@ import pyspark
 from dolmen.spark.sessions import check_supported
 
 try:
+    from dolmen.spark.compaction_jobs import compact
+    from dolmen.spark.file_export import export
+    from dolmen.spark.gc_and_index import gc, index
     from dolmen.spark.load.load import load
     from dolmen.spark.read.to_frame import to_spark
     from dolmen.spark.source.table_writers import batches_into
-    from dolmen.spark.spark_compaction import compact
-    from dolmen.spark.spark_export import export
-    from dolmen.spark.spark_upkeep import gc, index
     from dolmen.spark.sql.attachment import attach, detach
     from dolmen.spark.sql.run_sql import sql
     from dolmen.spark.tasks import raising_dolmen_errors
     from dolmen.spark.write.from_frame import append, delete, overwrite, upsert
-    from dolmen.spark.write.spark_merge import merge
+    from dolmen.spark.write.merge_frame import merge
     from dolmen.transactions.merge.clauses import Delete, Insert, Update
     from pyspark_dolmen import register
 except ImportError:

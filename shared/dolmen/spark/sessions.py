@@ -19,7 +19,7 @@ T = TypeVar("T")
 CONNECT_SECONDS = 3.0
 """How long a master may take to accept each connection."""
 PATIENCE_SECONDS = 15.0
-"""How long connecting is repeated, because the cluster may be starting."""
+"""How long to retry connecting: the cluster may be starting."""
 _STANDALONE = re.compile(r"spark://(.+)")
 _PORT = 7077
 _OLDEST = 4
@@ -46,12 +46,12 @@ def job_session(name: str) -> SparkSession:
 
 
 def call_on(master: str, runtime: Runtime) -> None:
-    """Checks that a master of a standalone cluster accepts connections, one at least. Raises RetryableError."""
-    found = _STANDALONE.fullmatch(master)
-    if found is None:
+    """Checks that at least one master of a standalone cluster accepts connections. Raises RetryableError."""
+    address = _STANDALONE.fullmatch(master)
+    if address is None:
         return
     last = runtime.monotonic() + PATIENCE_SECONDS
-    addresses = found[1].split(",")
+    addresses = address[1].split(",")
     while True:
         failures = [failure for address in addresses if (failure := _failure(address))]
         if len(failures) < len(addresses):
@@ -92,21 +92,21 @@ def is_remote(spark: SparkSession) -> bool:
 
 def check_session(value: object) -> SparkSession:
     """A session of this process. Raises InputError."""
-    found = check_any_session(value)
-    if is_remote(found):
+    session = check_any_session(value)
+    if is_remote(session):
         raise InputError(
             "this needs a session of this process's own JVM, and the session is one of Spark Connect: "
             "docs/spark-statements.md says what works there"
         )
-    return found
+    return session
 
 
 def check_any_session(value: object) -> SparkSession:
     """A session, of this process or of Spark Connect. Raises InputError."""
     if not (hasattr(value, "session_id") and hasattr(value, "createDataFrame")):
         return _check(SparkSession, "spark", value, "a SparkSession")
-    found: SparkSession = value
-    return found
+    session: SparkSession = value
+    return session
 
 
 def check_database(value: object) -> Database:

@@ -27,14 +27,14 @@ from dolmen import errors
 from dolmen.base.runtime import Runtime, shared_runtime
 from dolmen.commit.head import Context, Head
 from dolmen.commit.versions import manifest_at_version
-from dolmen.errors import Error, InputError, RowError
+from dolmen.errors import Error, RowError
 from dolmen.format.layout import POINTER
 from dolmen.format.manifest import Manifest
 from dolmen.format.schema import Schema
 from dolmen.rows.write.casts import FindCast
 from dolmen.rows.write.conform import conform
 from dolmen.store import open_store
-from dolmen.store.base import ObjectStore, scheme_of
+from dolmen.store.base import ObjectStore
 
 __all__ = ["Py4JError", "Py4JJavaError"]
 
@@ -72,13 +72,13 @@ def mark_dolmen_errors() -> Iterator[None]:
         yield
     except Error as error:
         context = TaskContext.get()
-        found = error
+        marked = error
         if isinstance(error, RowError) and error.row is not None and context is not None:
             # Rows of a DataFrame are numbered within their partition.
             reason = f"{error.reason} (of the rows in partition {context.partitionId()} of the DataFrame)"
-            found = RowError(reason, file=error.file, line=error.line, row=error.row, column=error.column)
-        found.add_note(mark_of(found))
-        raise found.with_traceback(error.__traceback__) from error.__cause__
+            marked = RowError(reason, file=error.file, line=error.line, row=error.row, column=error.column)
+        marked.add_note(mark_of(marked))
+        raise marked.with_traceback(error.__traceback__) from error.__cause__
 
 
 @contextmanager
@@ -111,11 +111,11 @@ def dolmen_error(failure: BaseException) -> Error | None:
     lines = _LINE.findall(str(failure))
     if not lines:
         return None
-    described = msgspec.json.decode(lines[-1])
-    kind = getattr(errors, described["kind"], Error)
+    document = msgspec.json.decode(lines[-1])
+    kind = getattr(errors, document["kind"], Error)
     error: Error = kind.__new__(kind)
-    Exception.__init__(error, described["text"])
-    error.__dict__.update(described["fields"])
+    Exception.__init__(error, document["text"])
+    error.__dict__.update(document["fields"])
     return error
 
 
@@ -201,10 +201,10 @@ def run_numbered(spark: SparkSession, count: int, work: Callable[[int], T], kind
             yield from ((number, work(number)) for number in batch.column(0).to_pylist())
 
     results = collect_objects(spark.range(0, count, 1, count), run, tuple[int, kind])  # type: ignore[valid-type]
-    found = dict(results)
-    if len(results) != count or found.keys() != set(range(count)):
+    by_number = dict(results)
+    if len(results) != count or by_number.keys() != set(range(count)):
         raise AssertionError(f"{count} tasks were begun, {len(results)} came back: nothing was committed")
-    return [found[number] for number in range(count)]
+    return [by_number[number] for number in range(count)]
 
 
 def task_runtime() -> Runtime:
@@ -227,14 +227,6 @@ def snapshot_in_task(url: str, version: int) -> Iterator[tuple[Context, Manifest
     manifest = manifest_at_version(context.head, context.head.refresh().manifest, version)
     with context.reading(version):
         yield context, manifest
-
-
-def worker_url(store: ObjectStore) -> str:
-    """A database's URL, for workers. Raises InputError if they can't reach it."""
-    scheme = scheme_of(store.url)
-    if scheme is not None and not scheme.is_shared:
-        raise InputError("Spark's workers can't reach a database in the memory of this process")
-    return store.url
 
 
 def open_to_write(url: str, runtime: Runtime) -> ObjectStore:

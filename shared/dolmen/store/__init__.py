@@ -40,7 +40,7 @@ def open_store(url: str | os.PathLike[str], runtime: Runtime | None = None) -> O
     text = arguments.text("url", os.fspath(url) if isinstance(url, os.PathLike) else url)
     if "\0" in text:
         raise InputError(f"url={short_repr(text)} has a NUL in it: {_FORMS}")
-    scheme, separator, rest = text.partition("://")
+    scheme, separator, location = text.partition("://")
     if not separator:
         if not text:
             raise InputError(f"an empty URL: {_FORMS}")
@@ -48,9 +48,9 @@ def open_store(url: str | os.PathLike[str], runtime: Runtime | None = None) -> O
             raise InputError(f"{re.sub('[^:]+@', '***@', text)!r} lacks the '//': {_FORMS}")
         return LocalStore(os.path.expanduser(text), runtime)
     if scheme in OPENERS:
-        return OPENERS[scheme](text, rest, runtime)
+        return OPENERS[scheme](text, location, runtime)
     if own_name(scheme) != scheme:
-        raise InputError(f"{text!r}: write it as '{own_name(scheme)}://{rest}'")
+        raise InputError(f"{text!r}: write it as '{own_name(scheme)}://{location}'")
     raise InputError(f"{text!r}: dolmen knows no {scheme}:// stores; {_FORMS}")
 
 
@@ -62,19 +62,19 @@ def portable_url(store: ObjectStore) -> str:
     return store.url
 
 
-def _open_file(text: str, rest: str, runtime: Runtime) -> ObjectStore:
-    host, slash, path = rest.partition("/")
+def _open_file(text: str, location: str, runtime: Runtime) -> ObjectStore:
+    host, slash, path = location.partition("/")
     if host not in ("", "localhost") or not path.strip("/"):
         raise InputError(f"{text!r} is not of the form {FILE.form}")
     return LocalStore(unquote(slash + path), runtime)
 
 
-def _open_memory(text: str, rest: str, runtime: Runtime) -> ObjectStore:
-    return MemoryStore(shared_bucket(rest.strip("/")), runtime)
+def _open_memory(text: str, location: str, runtime: Runtime) -> ObjectStore:
+    return MemoryStore(shared_bucket(location.strip("/")), runtime)
 
 
-def _open_s3(text: str, rest: str, runtime: Runtime) -> ObjectStore:
-    bucket, _, prefix = rest.partition("/")
+def _open_s3(text: str, location: str, runtime: Runtime) -> ObjectStore:
+    bucket, _, prefix = location.partition("/")
     if not S3.is_bucket(bucket):
         raise InputError(f"{text!r} names no bucket that could exist: the form is {S3.form}")
     prefix = prefix.strip("/")

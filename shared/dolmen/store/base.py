@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO, NamedTuple, Protocol, Self, TypeAlias, runtime_checkable
+from urllib.parse import unquote
 
 from dolmen.base.runtime import Instant, Runtime, attempts
 from dolmen.base.units import MIB, SECOND_US
@@ -50,13 +51,13 @@ class Stored:
 class PreconditionFailed:
     """The conditional put was refused by its condition: THIS request changed nothing.
 
-    It says nothing of earlier requests for the same key: one of them may have landed and be the very reason.
+    An earlier request for the same key may have landed, and be the reason for the refusal.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """No response, or one that proves nothing: the put may have landed, may land later, or never."""
+    """There was no conclusive response: the put may have landed, may land later, or never."""
 
     reason: str
 
@@ -73,14 +74,14 @@ class Deleted:
 
 
 _LONGEST_SECONDS = 30.0
-"""A response that took longer makes the server's time no more uncertain than this."""
+"""The most uncertainty of the server's time that a slow response adds."""
 
 
 class DatedResponse(NamedTuple):
-    """The server's time by one response.
+    """The server's time according to one response.
 
     Args:
-        arrived: None if that is not known.
+        arrived: the time of its arrival; None if unknown.
         vague_us: how much later than ``date_us`` the server's clock may have been at the arrival.
     """
 
@@ -107,7 +108,7 @@ class ServerClock:
         """Records the ``Date`` of a response that has just arrived.
 
         Args:
-            vague_us: what it leaves out, as ``Date`` leaves out parts of a second.
+            vague_us: the resolution of ``date_us``: ``Date`` has whole seconds.
             sent: when the request was sent; None if the response came at once.
         """
         took_seconds = 0.0 if sent is None else self.runtime.elapsed(sent)
@@ -118,12 +119,12 @@ class ServerClock:
         self._last = DatedResponse(date_us, arrived, vague_us)
 
     def reading(self) -> tuple[int, float]:
-        """The last ``Date`` in microseconds, and how many seconds ago it arrived; infinite if that is not known."""
+        """The last ``Date`` in microseconds, and its age in seconds; infinite if unknown."""
         last = self.last
         return last.date_us, float("inf") if last.arrived is None else self.runtime.elapsed(last.arrived)
 
     def estimate(self) -> int | None:
-        """This machine's time, or the nearest that the last ``Date`` allows; None if the age of that is not known."""
+        """This machine's time, moved into the bounds of the last ``Date``; None if the age of ``Date`` is unknown."""
         last = self.last
         least_us = self._least_us(last)
         if least_us is None:
@@ -132,17 +133,17 @@ class ServerClock:
 
     @property
     def least_us(self) -> int | None:
-        """A time at or before the server's time now; None if the age of the last ``Date`` is not known."""
+        """A lower bound of the server's time now; None if the age of the last ``Date`` is unknown."""
         return self._least_us(self.last)
 
     @property
     def now_us(self) -> int:
-        """The last ``Date`` as it was received, microseconds since the epoch; 0 before the first. It is in the past."""
+        """The last ``Date`` as received, in microseconds since the epoch; 0 before the first. It is in the past."""
         return self.last.date_us
 
     @property
     def current_us(self) -> int:
-        """The server's time now, as near as it is known without a request."""
+        """The best estimate of the server's time now without a request."""
         estimate_us = self.estimate()
         return self.now_us if estimate_us is None else estimate_us
 
@@ -156,11 +157,11 @@ class ServerClock:
 
 
 class StreamedOutput(Protocol):
-    """A streamed upload. Nothing is visible before ``commit``; leaving without it uploads nothing visible.
+    """A streamed upload. Nothing is visible before ``commit``, or without it.
 
-    The key must be a name that no other writer uses (a fresh uuid): after an unclear response, its object is looked at.
-    Used by one thread at a time, best as ``with store.open_output(key) as output``: leaving the block aborts an upload
-    that was not committed.
+    The key must be a name that no other writer uses (a fresh uuid): after an unclear response, the object is read.
+    Use it from one thread at a time, best as ``with store.open_output(key) as output``: leaving the block aborts an
+    upload that was not committed.
     """
 
     def write(self, data: Buffer, /) -> int:
@@ -190,7 +191,7 @@ class ObjectOutput(StreamedOutput, Protocol):
     def copy(self, key: str, byte_range: ByteRange, etag: str) -> int:
         """Appends ``byte_range`` = (first, end) of another object of this store, end exclusive.
 
-        The server copies the bytes where it can; else they are read and written. They are not checked.
+        The server copies the bytes if it can; otherwise they are read and written. They are not checked.
 
         Args:
             etag: copy only as long as the object has this ETag.
@@ -255,7 +256,7 @@ class ObjectStore(Protocol):
         """Removes objects; each key has an outcome, in the same order. Absent keys count as deleted."""
 
     def open_input(self, key: str, *, etag: str | None = None, version: str | None = None) -> BinaryIO:
-        """A seekable binary file over the object, read in large ranges; pinned to the ETag first seen.
+        """A seekable binary file over the object, read in large ranges and pinned to one ETag.
 
         Raises as ``get`` does, also later, from ``read``: bytes of two objects are never mixed.
         """
@@ -264,13 +265,13 @@ class ObjectStore(Protocol):
         """A streamed upload in bounded memory: on S3 one put or, of large objects, parts (``Runtime.few_requests``)."""
 
     def local_path(self, key: str) -> str | None:
-        """The object's path if it is a file of this machine (to map it into memory), else None. Proves no existence."""
+        """The object's path, to map it into memory, if objects are files of this machine. The object may not exist."""
 
     def sibling(self, root: str) -> ObjectStore:
         """A store of the same kind with another root, over the same connection.
 
         Args:
-            root: the bucket on S3, the name of a store in memory; of directories "", which is the machine's root.
+            root: the bucket on S3, or the name of a store in memory; "" for directories: the machine's root.
         """
 
 
@@ -290,7 +291,7 @@ class VersionedStore(Protocol):
     """A store that lists the versions of objects, where the server keeps them."""
 
     def newest_versions(self, prefix: str, start_after: str = "") -> Iterator[tuple[ObjectInfo, str | None]]:
-        """Objects in key order, each with the id of its newest version, by which notifications name it.
+        """Objects in key order, each with the id of its newest version, which notifications contain.
 
         Deleted objects are left out, as ``list`` does. The id is None for an object without one.
 
@@ -330,7 +331,7 @@ class MatchingDeleteStore(Protocol):
 
 
 TEMPORARY = ".dolmen-tmp"
-"""Directory of unfinished files under a LocalStore's root; no key has such a part, no listing shows one."""
+"""Directory of unfinished files under a LocalStore's root; keys and listings never contain it."""
 MAX_KEY_BYTES = 1024
 """S3 takes keys up to this many bytes of UTF-8 (docs.aws.amazon.com/AmazonS3/latest/userguide/object-keys.html)."""
 
@@ -358,8 +359,8 @@ def check_key(key: str) -> str:
 def create(store: ObjectStore, key: str, body: Buffer, runtime: Runtime) -> None:
     """Creates an object under a name that no other writer uses (a fresh uuid), even if responses are lost.
 
-    For such a name an unknown outcome is harmless: the same bytes are sent again, a refusal means that an earlier
-    attempt landed (it is read back to be sure), and giving up leaves an orphan at worst.
+    For such a name an unknown outcome is harmless: it sends the same bytes again. A refusal means that an earlier
+    attempt landed, which it confirms by reading the object. A failure leaves at most an orphan.
 
     Raises:
         StoreUnavailableError: no attempt is known to have landed.
@@ -374,11 +375,11 @@ def create(store: ObjectStore, key: str, body: Buffer, runtime: Runtime) -> None
                 continue
             case PreconditionFailed():
                 try:
-                    found = store.get(key).body
+                    content = store.get(key).body
                 except ObjectNotFoundError:
                     reason = "it is refused as existing, and then cannot be found"
                     continue
-                if found == body:
+                if content == body:
                     return
                 raise CorruptionError(key, "another object has this name, which should be this writer's own")
     raise StoreUnavailableError(f"cannot create {key!r} in {store.url}: {reason}")
@@ -473,6 +474,12 @@ def scheme_of(url: str) -> Scheme | None:
     """The scheme of a URL; None for a plain path, or an unknown scheme."""
     name, separator, _ = url.partition("://")
     return SCHEMES.get(name) if separator else None
+
+
+def unquoted_url(url: str) -> str:
+    """The URL of a store without percent-encoding, as Hadoop and readers of Iceberg take it."""
+    scheme = scheme_of(url)
+    return unquote(url) if scheme is not None and scheme.is_quoted else url
 
 
 def own_name(scheme: str) -> str:

@@ -60,8 +60,8 @@ class DiskCache:
         self._url, self._runtime, self.max_bytes = url, runtime, max_bytes
         self._lock = threading.Lock()
         self._bytes: int | None = None
-        self._unchecked = 0
-        self._off = False
+        self._bytes_since_scan = 0
+        self._is_off = False
 
     @classmethod
     def from_environment(cls, url: str, runtime: Runtime) -> DiskCache | None:
@@ -91,7 +91,7 @@ class DiskCache:
         return body
 
     def write(self, key: CacheKey, body: bytes) -> None:
-        if self._off or len(body) > self.max_bytes // _LARGEST_PART:
+        if self._is_off or len(body) > self.max_bytes // _LARGEST_PART:
             return
         packed = self._head(key, body) + body
         try:
@@ -99,11 +99,11 @@ class DiskCache:
             self._make_room(len(packed))
             try:
                 self._put(key, packed)
-            except OSError:  # full, though not of this cache: evict half of it
+            except OSError:  # others fill the disk: evict half of this cache
                 self._evict(self._scan(), (self._bytes or 0) // 2)
                 self._put(key, packed)
         except OSError as error:
-            self._off = True
+            self._is_off = True
             _log.warning("the cache in %s is not used any more: %s", self.root, error)
 
     def drop(self, key: CacheKey) -> None:
@@ -125,7 +125,7 @@ class DiskCache:
         return _HEAD.pack(_MAGIC, zlib.crc32(body, zlib.crc32(identity)), len(identity)) + identity
 
     def _check_root(self) -> None:
-        """Makes the directory. Raises OSError if others could have put something into it."""
+        """Makes the directory. Raises OSError if it belongs to another user."""
         if self._bytes is None:
             os.makedirs(self.root, 0o700, exist_ok=True)
             if os.stat(self.root, follow_symlinks=False).st_uid != os.geteuid():
@@ -146,12 +146,12 @@ class DiskCache:
             raise
 
     def _make_room(self, size: int) -> None:
-        """Counts ``size`` more bytes. Lists the files when that may be too much, and now and then."""
+        """Counts ``size`` more bytes. Lists the files if the total may be too large, and from time to time."""
         with self._lock:
             if self._bytes is not None:
                 self._bytes += size
-                self._unchecked += size
-                if self._bytes <= self.max_bytes and self._unchecked <= self.max_bytes // 8:
+                self._bytes_since_scan += size
+                if self._bytes <= self.max_bytes and self._bytes_since_scan <= self.max_bytes // 8:
                     return
             files = self._scan()
             if (self._bytes or 0) + size > self.max_bytes:
@@ -159,15 +159,15 @@ class DiskCache:
             self._bytes = (self._bytes or 0) + size
 
     def _scan(self) -> list[_File]:
-        """All files, unfinished ones too, which others may be writing: eviction takes these last."""
+        """All files, also unfinished ones that others may be writing: these are the newest, and evicted last."""
         files = list(self._files())
-        self._bytes, self._unchecked = sum(file.size for file in files), 0
+        self._bytes, self._bytes_since_scan = sum(file.size for file in files), 0
         return files
 
     def _files(self) -> Iterator[_File]:
         for prefix in range(256):
-            with suppress(OSError), os.scandir(os.path.join(self.root, f"{prefix:02x}")) as found:
-                for each in found:
+            with suppress(OSError), os.scandir(os.path.join(self.root, f"{prefix:02x}")) as entries:
+                for each in entries:
                     with suppress(OSError):
                         stat = each.stat(follow_symlinks=False)
                         yield _File(stat.st_mtime_ns, stat.st_size, each.path)
@@ -199,24 +199,24 @@ class ObjectCache:
 
     def get(self, key: CacheKey) -> Any:
         with self._lock:
-            found = self._entries.get(key)
-            if found is None:
+            entry = self._entries.get(key)
+            if entry is None:
                 return None
             self._entries.move_to_end(key)
-            return found[0]
+            return entry[0]
 
     def put(self, key: CacheKey, value: Any, size: int) -> None:
         """Caches ``value``, which takes about ``size`` bytes of memory, if it fits at all."""
         with self._lock:
-            _, replaced = self._entries.pop(key, (None, 0))
-            self.bytes -= replaced
+            _, replaced_size = self._entries.pop(key, (None, 0))
+            self.bytes -= replaced_size
             if size > self.max_bytes:
                 return
             self._entries[key] = (value, size)
             self.bytes += size
             while self.bytes > self.max_bytes:
-                _, (_, freed) = self._entries.popitem(last=False)
-                self.bytes -= freed
+                _, (_, freed_size) = self._entries.popitem(last=False)
+                self.bytes -= freed_size
 
     def load(self, key: CacheKey, fetch: Callable[[], bytes], check: Callable[[bytes], None]) -> bytes:
         """Bytes of an object from the disk, or else fetched and cached there.
@@ -238,7 +238,7 @@ class ObjectCache:
             return None
         try:
             check(body)
-        except CorruptionError:  # the object itself will tell whether it is damaged
+        except CorruptionError:  # the object itself may be intact
             self.drop(key)
             return None
         return body

@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from dolmen.store.base import ObjectStore
 
 READ_AHEAD_BYTES = 8 * MIB
-"""How much one request fetches: large enough to hide the latency of a request, small enough to have many in memory."""
+"""The bytes that one request fetches: enough to hide its latency, and little enough to have many in memory."""
 
 
 class ObjectInput(io.RawIOBase):
     """A read-only file over ranges of one object, with one window of read-ahead.
 
-    The first range is fetched when the file is opened, so that a missing object is found at once, and an object no
-    larger than the window costs one request. Once the object has another ETag, reads raise ObjectChangedError.
+    Opening the file fetches the first range, so a missing object raises at once, and an object no larger than the
+    window costs one request. Once the object has another ETag, reads raise ObjectChangedError.
 
     Args:
         etag: the ETag the object must have; None takes the one it has now.

@@ -45,9 +45,9 @@ from dolmen.store.base import (
 CONTENT_ETAG_BYTES = 4096
 """Files up to this size have the MD5 of their content as ETag, larger ones (inode, mtime, size): see ``etag_of``."""
 SWEEP_AGE_US = HOUR_US
-"""A left-over must be this old to be swept: a file just made is not locked yet."""
+"""Only left-over files of this age are swept: a new file is not locked yet."""
 _ASIDE = ".dolmen-expiring-"
-"""Prefix of the name of a file that is set aside before it is removed. Names of drops never begin with a dot."""
+"""Prefix of the name of a file that is set aside before its removal. Names of drops never begin with a dot."""
 _NOT_A_NAME = {errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EILSEQ, errno.EINVAL}
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV}
 
@@ -71,7 +71,7 @@ class TemporaryFile:
         return written
 
     def copy(self, fd: int, first: int, end: int) -> bool:
-        """Appends a range of another open file, within the kernel if it can. Returns whether the file was that long."""
+        """Appends a range of another open file, within the kernel if it can. Returns False if the file is too short."""
         while first < end:
             copied = self._copy_some(fd, first, end - first)
             if not copied:
@@ -89,7 +89,7 @@ class TemporaryFile:
         return self.write(os.pread(fd, min(count, MIB), first))
 
     def finish(self, mtime_ns: int) -> None:
-        """Puts the content on the disk, last modified at ``mtime_ns``."""
+        """Syncs the content to the disk, last modified at ``mtime_ns``."""
         os.utime(self.fd, ns=(mtime_ns, mtime_ns))
         os.fsync(self.fd)
 
@@ -177,16 +177,16 @@ class LocalStore:
     def get(
         self, key: str, byte_range: ByteRange | None = None, *, etag: str | None = None, version: str | None = None
     ) -> Object:
-        with self._opened(key, version) as fd:
-            before = os.fstat(fd)
-            current = _check_etag(fd, before, key, etag)
-            first, end = check_range(key, byte_range or (0, before.st_size))
-            body = _read(fd, first, min(end, before.st_size))
-            _check_unchanged(fd, before, key)
+        with self._open_object(key, version) as fd:
+            stat = os.fstat(fd)
+            current = _check_etag(fd, stat, key, etag)
+            first, end = check_range(key, byte_range or (0, stat.st_size))
+            body = _read(fd, first, min(end, stat.st_size))
+            _check_unchanged(fd, stat, key)
             return Object(body, current)
 
     def head(self, key: str, *, version: str | None = None) -> ObjectInfo:
-        with self._opened(key, version) as fd:
+        with self._open_object(key, version) as fd:
             return _info(key, fd)
 
     def put(self, key: str, body: Buffer, *, if_match: str | None = None) -> PutOutcome:
@@ -213,7 +213,7 @@ class LocalStore:
                             f"{self.root}: this file system has no hard links, or {key!r} crosses to another"
                         ) from error
                     raise
-                return self._stored(temporary, directory_fd)
+                return self._sync_name(temporary, directory_fd)
         raise StoreUnavailableError(f"{directory} is removed again and again while {key!r} is put there")
 
     def _replace(self, key: str, temporary: TemporaryFile, if_match: str) -> PutOutcome:
@@ -221,15 +221,15 @@ class LocalStore:
         with suppress(FileNotFoundError), open_directory(directory) as directory_fd:
             fcntl.flock(directory_fd, fcntl.LOCK_EX)  # held until the directory is closed
             with closing_fd(os.open(name, os.O_RDONLY, dir_fd=directory_fd)) as fd:
-                there = os.fstat(fd)
-                if etag_of(fd, there) != if_match:
+                stat = os.fstat(fd)
+                if etag_of(fd, stat) != if_match:
                     return PreconditionFailed()
-            temporary.finish(max(self.runtime.clock_us() * 1_000, there.st_mtime_ns + 1))
+            temporary.finish(max(self.runtime.clock_us() * 1_000, stat.st_mtime_ns + 1))
             os.rename(temporary.path, name, dst_dir_fd=directory_fd)
-            return self._stored(temporary, directory_fd)
+            return self._sync_name(temporary, directory_fd)
         return PreconditionFailed()
 
-    def _stored(self, temporary: TemporaryFile, directory_fd: int) -> PutOutcome:
+    def _sync_name(self, temporary: TemporaryFile, directory_fd: int) -> PutOutcome:
         try:
             os.fsync(directory_fd)
         except OSError as error:
@@ -239,7 +239,7 @@ class LocalStore:
     def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
         start = prefix.rpartition("/")[0]
         if start and set(start.split("/")) & {"", ".", "..", TEMPORARY}:
-            return  # no key looks so
+            return  # no key has such a part
         with self.verb(prefix):
             yield from _walk(os.path.join(self.root, start), start + "/" if start else "", prefix, start_after)
 
@@ -263,14 +263,14 @@ class LocalStore:
 
     def open_input(self, key: str, *, etag: str | None = None, version: str | None = None) -> BinaryIO:
         with self.verb(key):
-            fd = self._open(key, version)
+            fd = self._open_fd(key, version)
             try:
-                before = os.fstat(fd)
-                _check_etag(fd, before, key, etag)
+                stat = os.fstat(fd)
+                _check_etag(fd, stat, key, etag)
             except BaseException:
                 os.close(fd)
                 raise
-            return io.BufferedReader(_PinnedFile(fd, key, _stamp(before)), MIB)
+            return io.BufferedReader(_PinnedFile(fd, key, _stamp(stat)), MIB)
 
     def open_output(self, key: str) -> LocalOutput:
         with self.verb(key):
@@ -280,21 +280,21 @@ class LocalStore:
     def copy_into(self, temporary: TemporaryFile, key: str, byte_range: ByteRange, etag: str) -> int:
         """Appends a range of an object to a temporary file. See ``ObjectOutput.copy``."""
         first, end = check_range(key, byte_range)
-        with self._opened(key) as fd:
-            before = os.fstat(fd)
-            _check_etag(fd, before, key, etag)
-            if end > before.st_size or not temporary.copy(fd, first, end):
+        with self._open_object(key) as fd:
+            stat = os.fstat(fd)
+            _check_etag(fd, stat, key, etag)
+            if end > stat.st_size or not temporary.copy(fd, first, end):
                 raise beyond_end(key, end)
-            _check_unchanged(fd, before, key)
+            _check_unchanged(fd, stat, key)
         return end - first
 
     def delete_if_match(self, key: str, etag: str) -> None:
-        """See ``MatchingDeleteStore``. The file is set aside first, then looked at: it may be replaced at any time."""
+        """See ``MatchingDeleteStore``. Sets the file aside before it reads the ETag: it may be replaced at any time."""
         folder = key.rpartition("/")[0]
         aside_key = f"{folder}/{_ASIDE}{hashlib.sha256(key.encode()).hexdigest()[:16]}"
         path, aside = (os.path.join(self.root, *one.split("/")) for one in (key, aside_key))
         with self.verb(key), suppress(FileNotFoundError):
-            _restore_name(aside, path)  # a crash may have left it there
+            _restore_name(aside, path)  # after a crash between the next two steps
             os.rename(path, aside)
             if self.head(aside_key).etag == etag:
                 os.unlink(aside)
@@ -317,11 +317,11 @@ class LocalStore:
         return os.path.join(self.root, *check_key(key).split("/"))
 
     @contextmanager
-    def _opened(self, key: str, version: str | None = None) -> Iterator[int]:
-        with self.verb(key), closing_fd(self._open(key, version)) as fd:
+    def _open_object(self, key: str, version: str | None = None) -> Iterator[int]:
+        with self.verb(key), closing_fd(self._open_fd(key, version)) as fd:
             yield fd
 
-    def _open(self, key: str, version: str | None) -> int:
+    def _open_fd(self, key: str, version: str | None) -> int:
         """A descriptor of the object's file, which stays the same file if the name gets another one."""
         try:
             if version is None and not os.path.isdir(path := self._path(key)):
@@ -351,7 +351,7 @@ class LocalStore:
     @contextmanager
     def verb(self, key: str) -> Iterator[None]:
         """Observes the clock, and translates errors of the operating system."""
-        self.clock.observe(self.runtime.clock_us(), vague_us=SECOND_US)  # this machine's clock, also if it is set
+        self.clock.observe(self.runtime.clock_us(), vague_us=SECOND_US)
         try:
             yield
         except PermissionError as error:
@@ -367,9 +367,9 @@ class LocalStore:
 def etag_of(fd: int, stat: os.stat_result) -> str:
     """The ETag of an open file.
 
-    A small file's is the MD5 of its content, whatever the file system does with inode numbers and time stamps: no two
-    pointers are equal. Larger files would be slow to hash, and dolmen never replaces them; (inode, mtime, size) tells
-    when something else did. ``put`` makes the mtime of a replaced object grow strictly.
+    For a small file it is the MD5 of the content, so it does not depend on inode numbers and time stamps: no two
+    pointers are equal. Larger files would be slow to hash, and dolmen never replaces them; (inode, mtime, size) shows
+    whether another program did. ``put`` makes the mtime of a replaced object grow strictly.
     """
     if stat.st_size <= CONTENT_ETAG_BYTES:
         return hashlib.md5(_read(fd, 0, stat.st_size), usedforsecurity=False).hexdigest()
@@ -418,21 +418,21 @@ def _info(key: str, fd: int) -> ObjectInfo:
 def _walk(path: str, parent: str, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
     """Objects under ``path``, whose keys start with ``parent``, in key order.
 
-    A directory sorts by its name with a ``/``, as its keys do among its siblings'. Memory has one directory a level.
+    A directory sorts by its name with a ``/``, like the keys in it. Only one directory of each level is in memory.
     """
     try:
         with os.scandir(path) as entries:
-            found = sorted(
+            children = sorted(
                 (parent + entry.name + "/" if entry.is_dir(follow_symlinks=False) else parent + entry.name, entry)
                 for entry in entries
                 if entry.name != TEMPORARY
             )
     except (FileNotFoundError, NotADirectoryError):
         return
-    for key, entry in found:
+    for key, entry in children:
         if key.endswith("/"):
-            all_before = start_after >= key and not start_after.startswith(key)
-            if (key.startswith(prefix) or prefix.startswith(key)) and not all_before:
+            is_before_start = start_after >= key and not start_after.startswith(key)
+            if (key.startswith(prefix) or prefix.startswith(key)) and not is_before_start:
                 yield from _walk(entry.path, key, prefix, start_after)
         elif key.startswith(prefix) and key > start_after:
             with suppress(FileNotFoundError):  # deleted since
@@ -443,7 +443,7 @@ def _walk(path: str, parent: str, prefix: str, start_after: str) -> Iterator[Obj
 
 
 def make_directories(path: str) -> None:
-    """Makes ``path`` and what is missing above it, each name synced into its parent."""
+    """Makes ``path`` and the missing directories above it, and syncs each name into its parent."""
     if os.path.isdir(path):
         return
     parent = os.path.dirname(path)
@@ -456,7 +456,7 @@ def make_directories(path: str) -> None:
 
 @contextmanager
 def open_directory(path: str, *, make: bool = False) -> Iterator[int]:
-    """Opens a directory. Raises FileNotFoundError, also if another process removes one that was made just now."""
+    """Opens a directory. Raises FileNotFoundError, also if another process has just removed it again."""
     if make:
         make_directories(path)
     with closing_fd(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:

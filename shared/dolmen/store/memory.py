@@ -51,14 +51,14 @@ class MemoryBucket:
         self.lock = threading.Lock()
 
 
-_shared: dict[str, MemoryBucket] = {}
+_shared_buckets: dict[str, MemoryBucket] = {}
 _shared_lock = threading.Lock()
 
 
 def shared_bucket(name: str) -> MemoryBucket:
-    """The process-wide bucket of this name, made at its first use: the one that ``memory://name`` opens."""
+    """The process-wide bucket of this name, which ``memory://name`` opens; made at its first use."""
     with _shared_lock:
-        return _shared.setdefault(name, MemoryBucket(name=name))
+        return _shared_buckets.setdefault(name, MemoryBucket(name=name))
 
 
 class MemoryStore:
@@ -82,17 +82,17 @@ class MemoryStore:
     def get(
         self, key: str, byte_range: ByteRange | None = None, *, etag: str | None = None, version: str | None = None
     ) -> Object:
-        found = self._find(key, version)
-        if etag is not None and found.etag != etag:
+        object_ = self._find(key, version)
+        if etag is not None and object_.etag != etag:
             raise ObjectChangedError(key)
         if byte_range is None:
-            return Object(found.body, found.etag)
+            return Object(object_.body, object_.etag)
         first, end = check_range(key, byte_range)
-        return Object(found.body[first:end], found.etag)
+        return Object(object_.body[first:end], object_.etag)
 
     def head(self, key: str, *, version: str | None = None) -> ObjectInfo:
-        found = self._find(key, version)
-        return ObjectInfo(key, len(found.body), found.etag, found.last_modified_us)
+        object_ = self._find(key, version)
+        return ObjectInfo(key, len(object_.body), object_.etag, object_.last_modified_us)
 
     def put(self, key: str, body: Buffer, *, if_match: str | None = None) -> PutOutcome:
         check_key(key)
@@ -100,8 +100,8 @@ class MemoryStore:
         etag = f'"{hashlib.md5(content, usedforsecurity=False).hexdigest()}"'
         with self.bucket.lock:
             now_us = self._now()
-            there = self.bucket.objects.get(key)
-            if (there.etag if there else None) != if_match:
+            current = self.bucket.objects.get(key)
+            if (current.etag if current else None) != if_match:
                 return PreconditionFailed()
             self.bucket.objects[key] = MemoryObject(content, etag, now_us)
         return Stored(etag)
@@ -109,13 +109,13 @@ class MemoryStore:
     def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
         with self.bucket.lock:
             self._now()
-            found = sorted(
-                (key, there)
-                for key, there in self.bucket.objects.items()
+            objects = sorted(
+                (key, object_)
+                for key, object_ in self.bucket.objects.items()
                 if key.startswith(prefix) and key > start_after
             )
-        for key, there in found:
-            yield ObjectInfo(key, len(there.body), there.etag, there.last_modified_us)
+        for key, object_ in objects:
+            yield ObjectInfo(key, len(object_.body), object_.etag, object_.last_modified_us)
 
     def delete(self, keys: Sequence[str]) -> Sequence[Deleted]:
         with self.bucket.lock:
@@ -134,15 +134,15 @@ class MemoryStore:
         return None
 
     def sibling(self, root: str) -> MemoryStore:
-        return MemoryStore(shared_bucket(root), self.runtime)  # whose server has a clock of its own
+        return MemoryStore(shared_bucket(root), self.runtime)
 
     def _find(self, key: str, version: str | None) -> MemoryObject:
         with self.bucket.lock:
             self._now()
-            found = self.bucket.objects.get(key)
-        if found is None or version is not None:
+            object_ = self.bucket.objects.get(key)
+        if object_ is None or version is not None:
             raise ObjectNotFoundError(key)
-        return found
+        return object_
 
     def _now(self) -> int:
         sent = self.runtime.instant()
@@ -155,10 +155,10 @@ class MemoryOutput(ObjectOutput):
     """Collects the bytes, and creates the object through the store's ``put`` at the end."""
 
     def __init__(self, store: MemoryStore, key: str) -> None:
-        self._store, self._key, self._body, self._open = store, key, bytearray(), True
+        self._store, self._key, self._body, self._is_open = store, key, bytearray(), True
 
     def write(self, data: Buffer, /) -> int:
-        if not self._open:
+        if not self._is_open:
             raise ValueError(f"write to {self._key!r} after its commit or abort")
         self._body += data
         return memoryview(data).nbytes
@@ -170,13 +170,13 @@ class MemoryOutput(ObjectOutput):
         return end - first
 
     def commit(self) -> int:
-        if not self._open:
+        if not self._is_open:
             raise ValueError(f"commit of {self._key!r} after its commit or abort")
         create(self._store, self._key, bytes(self._body), self._store.runtime)
-        self._open = False
+        self._is_open = False
         return len(self._body)
 
     def abort(self) -> None:
-        if self._open:
+        if self._is_open:
             self._body.clear()
-            self._open = False
+            self._is_open = False

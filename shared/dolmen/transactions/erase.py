@@ -23,10 +23,10 @@ from dolmen.transactions.row_statements import TableChange, choose_rows, rows_co
 from dolmen.transactions.unit_of_work import Commit, UnitOfWork
 
 Subject: TypeAlias = int | str
-"""The value of a column that says whom a row is about."""
+"""The value of a table's subject column, such as a user's id."""
 
 MOST_SUBJECTS = 1_000
-"""The most subjects of one erasure: the manifest contains them until they have left the disk."""
+"""The most subjects of one erasure: the manifest contains them until their rows have left the disk."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class ErasureResult:
         id: of the erasure, for ``Database.erasure`` and ``dolmen erasures``.
         commit: the commit that wrote it; "nothing" if its request was applied before.
         due_at: the time by which its rows have left the disk; None if the request was applied before.
-        sources: tables that it does not reach, although one that it reaches was cloned from them. While they have the
-            rows, in files of both, the rows do not leave the disk.
+        sources: tables that the erasure does not reach, although it reaches a clone of them. The rows stay on the disk
+            while these tables have them, in files that they share with the clone.
         publications: the results for tables that are published as Iceberg, which are published at once.
     """
 
@@ -66,7 +66,7 @@ class ErasedColumns:
     Args:
         table: the table's name now; None if it was dropped.
         uuid: the table's uuid.
-        columns: the names of the columns by which its rows were named, at that time.
+        columns: the names, at that time, of the columns that named its rows.
     """
 
     table: str | None
@@ -117,7 +117,7 @@ class ListedErasure:
 
 
 def unreached_sources(erasure: Erasure, manifest: Manifest) -> tuple[str, ...]:
-    """Names of the tables from which tables that an erasure reaches were cloned, and which it does not reach."""
+    """Names of the tables that an erasure does not reach, although it reaches a clone of them."""
     is_reached = {entry.uuid: reaches(erasure, entry) for entry in manifest.tables.values()}
     sources = {uuid for entry in manifest.tables.values() if is_reached[entry.uuid] for uuid in entry.lineage}
     return tuple(
@@ -135,15 +135,15 @@ def erase_rows(
 ) -> str:
     """Adds the statement of ``Table.erase``; returns the id of the erasure."""
     unit, name, entry, request = change.unit, change.name, change.entry, change.request
-    predicate, chosen = choose_rows("erase", entry, where, parameters, keys, on)
+    predicate, keys_to_erase = choose_rows("erase", entry, where, parameters, keys, on)
     within_us = _within_us(within)
-    unit.context.head.refresh()  # for the server's clock: what was dropped before this time is late
+    unit.context.head.refresh()  # for the server's clock: files dropped before this time are late
     digest, id_ = "", _id(unit, request)
     if request is not None:
-        digest = content_digest("erase", name, *rows_content(entry, predicate, chosen))
+        digest = content_digest("erase", name, *rows_content(entry, predicate, keys_to_erase))
     if not unit.has_applied(request):
-        write = change.delete_rows(predicate, chosen)
-        if chosen is not None and not write.tombstones:  # an empty list: an erasure of no row has a receipt, too
+        write = change.delete_rows(predicate, keys_to_erase)
+        if keys_to_erase is not None and not write.tombstones:  # an empty list: an erasure of no row has a receipt, too
             write = change.delete_rows("FALSE", None)
         if write.tombstones:
             rows = write.tombstones[0], entry.schema
@@ -190,7 +190,7 @@ def listed_erasures(context: Context) -> list[ListedErasure]:
 
 
 def listed_erasure(context: Context, id_: str) -> ListedErasure:
-    """One of them. Raises ErasureNotFoundError."""
+    """A listed erasure by its id. Raises ErasureNotFoundError."""
     arguments.text("id", id_)
     for erasure in listed_erasures(context):
         if erasure.id == id_:

@@ -59,13 +59,13 @@ def check_sortable(fields: tuple[Field, ...]) -> tuple[Field, ...]:
 
 
 def _key_rows(keys: Any, fields: tuple[Field, ...]) -> pa.Table:
-    """Key columns with their names and stored types. Values are refused as in rows: none is cut to another key."""
-    listed = ", ".join(field.name for field in fields)
+    """Key columns with their names and stored types. Refuses the same values as for rows: a cast never cuts a key."""
+    names = ", ".join(field.name for field in fields)
     if isinstance(keys, (list, tuple, set, frozenset, range)):
         schema = pa.schema([(field.name, field.arrow_type) for field in fields])
         columns = _key_columns(list(keys), fields)
         try:
-            exact = {field.name: _exact(column, field) for column, field in zip(columns, fields, strict=True)}
+            exact = {field.name: _exact_numbers(values, field) for values, field in zip(columns, fields, strict=True)}
             return pa.Table.from_batches(conform(as_batches(exact, schema), schema, lossless_cast), schema)
         except (SchemaError, RowError, ValueError) as error:
             types = ", ".join(f"{field.name} {short_type(field.arrow_type)}" for field in fields)
@@ -73,10 +73,10 @@ def _key_rows(keys: Any, fields: tuple[Field, ...]) -> pa.Table:
             raise InputError(f"keys do not fit {types}: {reason}") from error
     schema = pa.schema([(field.name, field.arrow_type, field.nullable) for field in fields])  # defaults are no keys
     cast = frame_cast(keys) or lossless_cast
-    if (found := values_of(keys, fields[0].name, fields[0].arrow_type)) is not None:
+    if (values := values_of(keys, fields[0].name, fields[0].arrow_type)) is not None:
         if len(fields) > 1:
-            raise InputError(f"an array has no columns, and this key has several: give rows of {listed}")
-        keys, cast = pa.table([found[0]], [fields[0].name]), found[1]
+            raise InputError(f"an array has no columns, and this key has several: give rows of {names}")
+        keys, cast = pa.table([values[0]], [fields[0].name]), values[1]
         return pa.Table.from_batches(conform(as_batches(keys), schema, cast), schema)
     return pa.Table.from_batches(conform(as_batches(keys, schema), schema, cast), schema)
 
@@ -90,7 +90,7 @@ def _key_columns(keys: list[Any], fields: tuple[Field, ...]) -> list[list[Any]]:
     return [list(column) for column in zip(*keys, strict=True)] or [[] for _ in fields]
 
 
-def _exact(values: list[Any], field: Field) -> list[Any]:
+def _exact_numbers(values: list[Any], field: Field) -> list[Any]:
     """A key column with floats as the integers or decimals that they equal. Raises ValueError for a fraction."""
     if pa.types.is_decimal(field.arrow_type):
         return [Decimal(repr(float(value))) if isinstance(value, float) else value for value in values]

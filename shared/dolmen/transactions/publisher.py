@@ -20,7 +20,7 @@ from dolmen.store.base import ObjectInfo
 
 
 class PublicationProblem(NamedTuple):
-    """A publication that is not as it should be: the kind of finding, an object, the reason, and the table's name."""
+    """A defect of a publication: the kind of finding, an object, the reason, and the table's name."""
 
     kind: str
     key: str
@@ -49,8 +49,8 @@ class ErasurePublications:
         published: the publications that show the rows no more.
         failures: errors by table. The erasure is done, and the next round of maintenance publishes these tables.
         postponed: tables that are left to the next round, for lack of time.
-        by_hand: tables that were published, and no longer have the setting ``iceberg``: readers of the publication see
-            the rows until the table is published again, or collection deletes it.
+        by_hand: published tables without the setting ``iceberg``: readers of their publications see the rows until
+            the table is published again, or collection deletes the publication.
     """
 
     published: tuple[Any, ...] = ()
@@ -70,7 +70,7 @@ class TablePublisher(ABC):
 
     @abstractmethod
     def publish(self, context: Context, name: str) -> Any:
-        """Publishes the newest version of a table. The result has ``commits`` and ``finished``, as those of steps."""
+        """Publishes the newest version of a table. The result has ``commits`` and ``finished``, like a step's."""
 
     @abstractmethod
     def publish_erasures(self, context: Context, ids: Collection[str]) -> ErasurePublications:
@@ -78,13 +78,13 @@ class TablePublisher(ABC):
 
     @abstractmethod
     def lag(self, manifest: Manifest, name: str, entry: TableEntry) -> PublicationLag | None:
-        """The lag of a table's publication, by its whole entry; None if it is not published and is not to be."""
+        """The lag of a table's publication, by its whole entry; None if it is neither published nor due."""
 
     @abstractmethod
     def published_before(self, context: Context, version: int) -> dict[str, bool]:
-        """The publications that may hold values of versions before this one, by the table's uuid.
+        """The publications that may hold values of versions before ``version``, by the table's uuid.
 
-        True for one that only another publication replaces; ``sweep`` deletes the others in time.
+        True if only a new publication can replace it; ``sweep`` deletes the others in time.
         """
 
     @abstractmethod
@@ -102,9 +102,9 @@ class TablePublisher(ABC):
     ) -> tuple[bool, dict[str, str]]:
         """Deletes objects that no reader of a publication needs any more.
 
-        ``erase`` deletes objects, and says whether any could not be deleted; ``full`` also looks for publications that
-        the manifest knows nothing of. Returns whether it came to its end before the deadline, and reasons by key of
-        what it could not do.
+        ``erase`` deletes objects, and says whether any could not be deleted; ``full`` also looks for publications
+        without an entry in the manifest. Returns whether it finished before the deadline, and the reasons by key for
+        what it could not delete.
         """
 
     @abstractmethod
@@ -125,5 +125,5 @@ def publisher() -> TablePublisher:
     """The publisher. It is an error if none is registered: receipts and collection would overlook its objects."""
     if not _modules:
         raise RuntimeError("no publisher is registered: import dolmen.api")
-    found: TablePublisher = import_module(_modules[0]).PUBLISHER
-    return found
+    instance: TablePublisher = import_module(_modules[0]).PUBLISHER
+    return instance

@@ -44,7 +44,7 @@ class ReadableTable:
         raise NotImplementedError
 
     def _cached_snapshot(self) -> Manifest:
-        """A version that this process knows, without a request to the store if possible."""
+        """A recent version, without a request to the store if this process has one."""
         return self._snapshot()
 
     def _view(self) -> View:
@@ -52,7 +52,7 @@ class ReadableTable:
         return View(self._context, self._snapshot(), self.name)
 
     def _note_read(self, predicate: Predicate | None) -> None:
-        """Notes a read. A transaction remembers it; other tables do nothing."""
+        """Records a read. Only a transaction remembers it."""
 
     @property
     def _entry(self) -> TableEntry:
@@ -174,10 +174,10 @@ class ReadableTable:
             >>> people.get(2)
             {'id': 2, 'name': 'Grace', 'age': 45}
         """
-        found = self._lookup([key], columns, with_commit_ts=True).to_arrow()
-        if not found.num_rows:
+        rows = self._lookup([key], columns, with_commit_ts=True).to_arrow()
+        if not rows.num_rows:
             return None
-        last = found.sort_by([(COMMIT_TS, "descending")]).slice(0, 1).drop_columns([COMMIT_TS])
+        last = rows.sort_by([(COMMIT_TS, "descending")]).slice(0, 1).drop_columns([COMMIT_TS])
         [row] = to_dicts(last)
         return row
 

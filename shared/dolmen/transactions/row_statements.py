@@ -24,7 +24,7 @@ from dolmen.commit.uploads import LateIntent, PendingUploads, keys_in, record_ke
 from dolmen.entries.index.sorting import KeyRuns
 from dolmen.entries.index.table_index import encoding_of
 from dolmen.errors import ConflictError, DuplicateKeyError, InputError
-from dolmen.format.delete_object import Keys
+from dolmen.format.delete_object import Keys, check_not_null
 from dolmen.format.entries import DataFile, Tombstone
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
@@ -40,14 +40,13 @@ from dolmen.rows.write.casts import lossless_cast, lossy_cast
 from dolmen.rows.write.conform import conform
 from dolmen.rows.write.data_file import write_data_files
 from dolmen.rows.write.row_digest import RowDigest, content_digest
-from dolmen.rows.write.row_input import as_batches, check_not_null, dedupe_last, frame_cast
+from dolmen.rows.write.row_input import as_batches, dedupe_last, frame_cast
 from dolmen.transactions.keys import key_fields, take_keys
-from dolmen.transactions.unit_of_work import UnitOfWork, leaves_out_erased
+from dolmen.transactions.unit_of_work import UnitOfWork, must_leave_out_erased
 
 Mode: TypeAlias = Literal["tombstone", "positions"]
 BUFFER_BYTES = 64 * MIB
-"""Up to this much Arrow memory, the keys of an insert are checked before anything is written; of more rows,
-afterwards."""
+"""An insert with at most this much Arrow memory checks its keys before it writes; a larger one afterwards."""
 
 NAMED_KEYS = 10
 """The most keys that an error names."""
@@ -103,7 +102,7 @@ class TableChange:
             tombstones = self.delete_keys(chosen).tombstones
             return self._write(files, tombstones) if files or tombstones else None
 
-        # The keys are given, so no row can be left out.
+        # The keys hide rows in any case, so leaving a row out would delete it.
         self._add_rows("replace", make, data, False, False, lambda: keys_content(self.entry, chosen))
 
     def overwrite(self, data: Any, force: bool, cast: bool, leave_out_erased: bool | None) -> None:
@@ -132,8 +131,8 @@ class TableChange:
     ) -> None:
         """Adds a statement that writes rows. If its request was applied before, rows are only compared by digest.
 
-        ``make`` makes the statement of rows that fit the table, None if there is nothing to do; ``content`` is further
-        content of the request.
+        ``make`` makes the statement from rows that fit the table, or None if there is nothing to do; ``content`` adds
+        to the request's content.
         """
         arguments.flag("cast", cast)
         if leave_out_erased is not None:
@@ -146,7 +145,7 @@ class TableChange:
             unit.begin_upload()
             rows = rows_of(entry, data, digest, unit.erased_filter(entry, leave_out_erased))
             if (statement := make(rows)) is not None:
-                if leaves_out_erased(entry, leave_out_erased):
+                if must_leave_out_erased(entry, leave_out_erased):
                     unit.add(ExpectErasures(self.name, entry.uuid, base_ts, None, request))
                 unit.add(statement)
         elif digest:
@@ -168,13 +167,13 @@ class TableChange:
     def make_insert(self, rows: Iterable[pa.RecordBatch]) -> InsertRows | None:
         """The statement of ``Table.insert``; None without rows, or if the request was applied meanwhile."""
         check = _InsertCheck.of(self.unit, self.name, self.entry)
-        buffered, rest = _buffer(check.add_keys(rows))
-        if not buffered:
+        first, remaining = _buffer(check.add_keys(rows))
+        if not first:
             return None
-        if rest is None and self._fit(InsertRows(self._write(()), check), check) is None:
+        if remaining is None and self._fit(InsertRows(self._write(()), check), check) is None:
             return None
-        statement = InsertRows(self._write(self.write_rows(chain(buffered, rest or ()))), check)
-        return statement if rest is None else self._fit(statement, check)
+        statement = InsertRows(self._write(self.write_rows(chain(first, remaining or ()))), check)
+        return statement if remaining is None else self._fit(statement, check)
 
     def _fit(self, statement: InsertRows, check: _InsertCheck) -> InsertRows | None:
         """Checks the keys; None if the request was applied by a version that the transaction did not know."""
@@ -196,20 +195,20 @@ class TableChange:
     ) -> None:
         """Adds the statement of ``Table.delete``."""
         unit, name, entry, request = self.unit, self.name, self.entry, self.request
-        predicate, chosen = choose_rows("delete", entry, where, parameters, keys, on)
-        if mode == "positions" and chosen is not None:
+        predicate, key_rows = choose_rows("delete", entry, where, parameters, keys, on)
+        if mode == "positions" and key_rows is not None:
             raise InputError('mode="positions" takes a predicate, not keys')
         if not unit.has_applied(request):
             if mode == "tombstone":
-                if (write := self.delete_rows(predicate, chosen)).tombstones:
+                if (write := self.delete_rows(predicate, key_rows)).tombstones:
                     unit.add(write)
             elif (deletion := self._delete_positions(predicate)) is not None:
                 unit.add(deletion)
         if request is not None and unit.needs_content(request):
-            digest = content_digest("delete", name, *rows_content(entry, predicate, chosen))
-            before = unit.find_applied([request]).get(request)
-            if before and is_raw_digest(before.digest, {"table": name, "where": predicate, "keys": keys, "on": on}):
-                digest = before.digest
+            digest = content_digest("delete", name, *rows_content(entry, predicate, key_rows))
+            earlier = unit.find_applied([request]).get(request)
+            if earlier and is_raw_digest(earlier.digest, {"table": name, "where": predicate, "keys": keys, "on": on}):
+                digest = earlier.digest
             unit.add_digest(request, digest)
 
     def delete_rows(self, where: Where, keys: Keys | None) -> Write:
@@ -227,45 +226,45 @@ class TableChange:
         return self._write((), (tombstone,) if tombstone else ())
 
     def _delete_positions(self, where: Where) -> DeletePositions | None:
-        """Finds the rows that match, for deletion by position; reads the predicate's columns. None without any."""
+        """Finds matching rows, to delete them by position; reads the predicate's columns. None if nothing matches."""
         unit, name, uuid = self.unit, self.name, self.entry.uuid
         unit.keep_base()
         epoch = next((each.epoch for each in unit.base.tables.values() if each.uuid == uuid), 0)
         with unit.context.reading(unit.manifest.version):
             predicate = parse_where(unit.context, self.entry, where)
-            found = matching_positions(View(unit.context, unit.manifest, name, unit.uploads.read), predicate)
-        if found:
-            return DeletePositions(name, uuid, found, self.request, tuple(sorted(columns(predicate))), epoch)
-        # Earlier statements may be why it found nothing, and a rebase may remove them (Change.without).
+            positions = matching_positions(View(unit.context, unit.manifest, name, unit.uploads.read), predicate)
+        if positions:
+            return DeletePositions(name, uuid, positions, self.request, tuple(sorted(columns(predicate))), epoch)
+        # It may match rows after a rebase that removes earlier statements (Change.without).
         return DeletePositions(name, uuid, {}, self.request) if unit.changes(uuid) else None
 
     def rows_to_change(
         self, columns: Sequence[str], predicate: Predicate | None, *, with_commit_ts: bool = False
     ) -> Iterator[tuple[pa.RecordBatch, RowLocations]]:
-        """Reads rows, in steps, on which the commit depends from now on: it is refused if others change them."""
+        """Reads rows in steps. From now on the commit depends on them: it is refused if others change them."""
         self.unit.depend_on_rows(self.name, predicate)
         view = View(self.unit.context, self.unit.manifest, self.name, self.unit.uploads.read)
         scan = Scan(view, columns=columns, where=predicate, with_commit_ts=with_commit_ts)
-        return _in_steps(rows_with_positions(scan))
+        return _cut_into_steps(rows_with_positions(scan))
 
     def replace_rows(self, rows: Iterable[pa.RecordBatch], hidden: HiddenRows, columns: tuple[int, ...] = ()) -> None:
         """Writes rows of exactly the table's schema, and adds the statements that hide others and show these.
 
-        ``hidden`` is complete when the last row was taken; ``columns`` are those by which rows were found.
+        ``hidden`` is complete after the last row was read; ``columns`` are the columns of the condition.
         """
         unit, uuid = self.unit, self.entry.uuid
         unit.begin_upload()
-        # A row that is left out would be deleted.
+        # To leave a row out would delete it.
         files = self.write_rows(unit.passing(self.entry, rows, leave_out=False))
         if hidden or unit.changes(uuid):
-            # Earlier statements may be why it hides nothing, and a rebase may remove them (Change.without).
+            # It may hide rows after a rebase that removes earlier statements (Change.without).
             unit.add(DeletePositions(self.name, uuid, hidden, self.request, columns))
         if files:
             unit.add(self._write(files))
 
 
 def add_inserts(unit: UnitOfWork, entry: TableEntry, write: Write, keys: Iterable[pa.RecordBatch]) -> None:
-    """Adds rows that are written already, provided that the table has none of the primary keys of some of them.
+    """Adds rows that are already written, provided that the table has none of ``keys``: primary keys of these rows.
 
     Raises:
         DuplicateKeyError: several rows have one key, or the table has it.
@@ -279,7 +278,7 @@ def add_inserts(unit: UnitOfWork, entry: TableEntry, write: Write, keys: Iterabl
 
 
 def _buffer(batches: Iterator[pa.RecordBatch]) -> tuple[list[pa.RecordBatch], Iterator[pa.RecordBatch] | None]:
-    """The first ``BUFFER_BYTES`` of rows, and the others; None if these are all."""
+    """The first ``BUFFER_BYTES`` of rows, and the remaining rows; None if none remain."""
     buffered, size = list[pa.RecordBatch](), 0
     for batch in batches:
         buffered.append(batch)
@@ -304,7 +303,7 @@ class _InsertCheck:
         return cls(unit.context, name, entry.uuid, tuple(entry.schema.by_id[id_] for id_ in entry.primary_key))
 
     def add_keys(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Passes rows on, and notes their keys. Raises RowError for a NULL in a key."""
+        """Passes rows on, and collects their keys. Raises RowError for a NULL in a key."""
         names, row = [field.name for field in self._fields], 0
         for batch in batches:
             check_not_null(batch, self._fields, row)
@@ -315,7 +314,7 @@ class _InsertCheck:
 
     def check_distinct(self) -> None:
         """Raises DuplicateKeyError if several rows have one key."""
-        count, first = self._keys.repeated(NAMED_KEYS)
+        count, first = self._keys.repeated_rows(NAMED_KEYS)
         if count:
             raise self._error(count, first, in_rows=True)
 
@@ -349,7 +348,7 @@ def _shown_values(column: pa.ChunkedArray) -> list[Any]:
 def rows_of(
     entry: TableEntry, data: Any, digest: RowDigest | None = None, erased: ErasedRowsFilter | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Fits rows to a table, batch by batch, and updates ``digest`` with them, and ``erased`` after it."""
+    """Fits rows to a table, batch by batch; passes them through ``digest``, and then through ``erased``."""
     source = as_batches(data, entry.schema.arrow)
     batches = conform(source, entry.schema, frame_cast(data) or lossless_cast)
     batches = digest.passing(batches, source.schema) if digest else batches
@@ -365,7 +364,7 @@ def cast_rows(entry: TableEntry, data: Any) -> pa.RecordBatchReader:
 def choose_rows(
     verb: str, entry: TableEntry, where: Where, parameters: Parameters | None, keys: Any, on: str | Sequence[str] | None
 ) -> tuple[Where, Keys | None]:
-    """Checks the arguments that say which rows to delete; returns a predicate, or None and keys."""
+    """Checks the arguments that choose the rows to delete; returns a predicate, or None and keys."""
     where = with_parameters(where, parameters)
     if (keys is None) == (where is None):
         raise InputError(f"{verb} takes either a predicate or keys=...")
@@ -416,7 +415,7 @@ class RowLocations:
         return RowLocations(self.paths, self.files[indices], self.positions[indices])
 
     def hide(self, hidden: HiddenRows) -> None:
-        """Adds the rows to those that are hidden."""
+        """Adds the rows to ``hidden``."""
         if len(self.files) == 0:
             return
         starts = np.append(0, np.flatnonzero(np.diff(self.files)) + 1)
@@ -425,10 +424,10 @@ class RowLocations:
             hidden.setdefault(self.paths[file], BitMap()).update(BitMap(positions))
 
 
-def _in_steps(found: Iterable[PositionedRows]) -> Iterator[tuple[pa.RecordBatch, RowLocations]]:
+def _cut_into_steps(batches: Iterable[PositionedRows]) -> Iterator[tuple[pa.RecordBatch, RowLocations]]:
     parts: list[PositionedRows] = []
     rows = size = 0
-    for batch, path, positions in found:
+    for batch, path, positions in batches:
         for start in range(0, batch.num_rows, STEP_ROWS):
             part = batch.slice(start, STEP_ROWS)
             if parts and (rows + part.num_rows > STEP_ROWS or size + part.nbytes > STEP_BYTES):

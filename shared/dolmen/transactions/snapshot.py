@@ -13,13 +13,12 @@ from dolmen.base.units import LAST_US, parse_duration, since_epoch, utc
 from dolmen.commit.head import Base, Context
 from dolmen.commit.statements.catalog import CloneTable, DropTag, PutTag, Restore, table_and_memory
 from dolmen.commit.versions import is_settled, manifest_at_tag, manifest_at_time, manifest_at_version
-from dolmen.entries.segments.erasures_in_force import as_read_now
+from dolmen.entries.segments.erasures_in_force import apply_later_erasures
 from dolmen.errors import (
     InputError,
     InvalidNameError,
     TableExistsError,
     TableNotFoundError,
-    VersionExpiredError,
     short_repr,
 )
 from dolmen.format.layout import RESERVED_TAGS, Tag, check_table_name, check_tag_name
@@ -122,7 +121,7 @@ def pin(
     newest = context.head.refresh()
     manifest, is_settled = Moment(version, timestamp, tag, settled).find(context, newest)
     with context.reading(newest.manifest.version):
-        return Snapshot(context, as_read_now(manifest, newest.manifest, context.segments), settled=is_settled)
+        return Snapshot(context, apply_later_erasures(manifest, newest.manifest, context.segments), settled=is_settled)
 
 
 @dataclass(frozen=True)
@@ -135,7 +134,7 @@ class Moment:
     settled: bool = False
 
     def find(self, context: Context, base: Base) -> tuple[Manifest, bool]:
-        """The manifest of the version as it is stored, and whether no commit under way can be dated before it.
+        """The version's manifest as it is stored; True if no commit under way can still be dated before it.
 
         To read rows, call ``pin``, which leaves out rows that were erased since. ``base`` is the newest version.
         Raises InputError if the version is not named in exactly one way.
@@ -151,8 +150,8 @@ class Moment:
                 return manifest_at_tag(context.head, base.manifest, tag), True
             if number is not None:
                 return manifest_at_version(context.head, base.manifest, number), True
-            found = manifest_at_time(context.head, base, time_us, settled=self.settled)
-            return found, is_settled(base, time_us)
+            manifest = manifest_at_time(context.head, base, time_us, settled=self.settled)
+            return manifest, is_settled(base, time_us)
 
     def find_or_newest(self, context: Context) -> Manifest:
         """The manifest of the version as it is stored; that of the newest one if none is named."""
@@ -166,7 +165,7 @@ class Moment:
 
     @property
     def digest(self) -> str:
-        """Its part of the digest of a request."""
+        """Its part of a request's digest."""
         number = None if self.version is None else int(self.version)
         return content_digest("moment", number, None if self.timestamp is None else str(self.timestamp), self.tag)
 
@@ -182,8 +181,7 @@ def manifest_at(context: Context, base: Base, moment: Time) -> Manifest:
             return manifest_at_time(context.head, base, microseconds(moment), settled=False)
         number = arguments.number("version", moment)
         if number == 0 and newest.version:
-            if newest.horizon > 1:
-                raise VersionExpiredError(f"version 1 has expired: the oldest kept is {newest.horizon}")
+            newest.check_kept(number)
             return EMPTY
         return manifest_at_version(context.head, newest, number)
 
@@ -245,11 +243,11 @@ def put_tag(
         )
     arguments.flag("move", move)
     if not unit.has_applied(request):
-        named = moment.find_or_newest(unit.context)
-        if named.version == 0:
+        manifest = moment.find_or_newest(unit.context)
+        if manifest.version == 0:
             raise InputError("the database has no version yet, so there is none to tag")
         end = 0 if until is None else _end(until, unit.context.store.clock.current_us)
-        unit.add(PutTag(name, Tag(named.version, named.key, named.created_at, end), move, request=request))
+        unit.add(PutTag(name, Tag(manifest.version, manifest.key, manifest.created_at, end), move, request=request))
     unit.add_content(request, "tag", name, moment.digest, None if until is None else str(until), move)
 
 
@@ -301,7 +299,7 @@ def _find_entries(context: Context, moment: Moment) -> tuple[Manifest, dict[str,
 
 
 def _other_way(entry: TableEntry, entries: Mapping[str, TableEntry]) -> str:
-    """Says what to do if another table has the name of one that is to come back; ``entries`` are of its version."""
+    """The advice if another table has the name of a table to restore; ``entries`` are of the restored version."""
     for name, owner in entries.items():
         if owner.sequences is not None and owner.sequences.memory == entry.uuid:
             return f"it holds the deleted keys of {name!r}, and comes back with that: restore {name!r} alone"
@@ -329,7 +327,7 @@ def _whole_entries(context: Context, manifest: Manifest) -> dict[str, TableEntry
 
 
 def _end(until: Time, now_us: int) -> int:
-    """The end of a tag in microseconds, of a time or of a duration from now. Raises InputError."""
+    """The end of a tag in microseconds, from a time or a duration from now. Raises InputError."""
     if isinstance(until, str) and _DURATION.fullmatch(until):
         return now_us + parse_duration(until.strip())
     end = microseconds(until, "until")

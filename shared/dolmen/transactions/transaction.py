@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 import pyarrow as pa
 
 from dolmen.base import arguments
-from dolmen.base.runtime import TRANSACTION, attempts
+from dolmen.base.runtime import TRANSACTION, RetryPolicy, attempts
 from dolmen.commit.head import Context
 from dolmen.commit.statements.background import SetProperties
 from dolmen.commit.statements.catalog import CreateTable, DropTable, RenameTable
@@ -60,10 +60,10 @@ class CatalogVerbs(Generic[CommitT, ErasedT, TableT, RenamedT]):
         *,
         needs_newest: bool = False,
     ) -> CommitT:
-        """Runs one statement, on the newest version if it needs that, and else on the newest known one."""
+        """Runs one statement: on the newest version if ``needs_newest``, otherwise on the newest cached one."""
         raise NotImplementedError
 
-    def _erased(self, id_: str, done: CommitT) -> ErasedT:
+    def _erasure_result(self, id_: str, done: CommitT) -> ErasedT:
         """The result of an erasure with this id."""
         raise NotImplementedError
 
@@ -71,7 +71,7 @@ class CatalogVerbs(Generic[CommitT, ErasedT, TableT, RenamedT]):
         """The table that a statement has made."""
         raise NotImplementedError
 
-    def _renamed(self, name: str, done: CommitT) -> RenamedT:
+    def _rename_result(self, name: str, done: CommitT) -> RenamedT:
         """The result of a renaming."""
         raise NotImplementedError
 
@@ -177,7 +177,7 @@ class CatalogVerbs(Generic[CommitT, ErasedT, TableT, RenamedT]):
                 unit.add(RenameTable(old, entry.uuid, new, request))
             unit.add_content(request, "rename_table", old, new)
 
-        return self._renamed(new, self._apply("rename_table", statement, message))
+        return self._rename_result(new, self._apply("rename_table", statement, message))
 
     def clone(
         self,
@@ -252,7 +252,7 @@ class CatalogVerbs(Generic[CommitT, ErasedT, TableT, RenamedT]):
             ids.append(forget_subjects(unit, subject, dropped, within, request))
 
         done = self._apply("forget", statement, message)
-        return self._erased(ids[-1], done)
+        return self._erasure_result(ids[-1], done)
 
     def set(self, *, request: str | None = None, message: str | None = None, **changes: Any) -> CommitT:
         """Changes settings of this database, in one commit: ``set(retention="7d")``.
@@ -315,13 +315,13 @@ class Transaction(CatalogVerbs[None, str, TransactionTable, TransactionTable]):
         refuse_message(message)
         statement(self._unit)
 
-    def _erased(self, id_: str, done: None) -> str:
+    def _erasure_result(self, id_: str, done: None) -> str:
         return id_
 
     def _handle(self, name: str) -> TransactionTable:
         return TransactionTable(self._unit, name)
 
-    def _renamed(self, name: str, done: None) -> TransactionTable:
+    def _rename_result(self, name: str, done: None) -> TransactionTable:
         return TransactionTable(self._unit, name)
 
     def tables(self) -> list[str]:
@@ -462,7 +462,7 @@ def unit_of(transaction: Transaction) -> UnitOfWork:
 
 @dataclass(frozen=True)
 class _QueriedTables:
-    """The tables that a query may name. To look for them among all is no read of all names."""
+    """The tables that a query may name. Looking a name up here does not make the commit depend on all names."""
 
     transaction: Transaction
 
@@ -480,7 +480,7 @@ def _entry_unless_applied(unit: UnitOfWork, name: str, request: str | None) -> T
         return None
     try:
         return unit.entry(name)
-    except TableNotFoundError:  # on a newer version, which may have applied it
+    except TableNotFoundError:  # the unit looked at a newer version, which may have applied it
         if unit.has_applied(request):
             return None
         raise
@@ -492,21 +492,27 @@ def replay(
     operation: str = "transaction",
     *,
     message: str | None = None,
+    policy: RetryPolicy = TRANSACTION,
+    also: tuple[type[Error], ...] = (),
 ) -> tuple[T, Commit]:
-    """Runs ``function`` in transactions on ever newer versions until one commits. Returns its result and the commit."""
+    """Runs ``function`` in transactions on ever newer versions until one commits. Returns its result and the commit.
+
+    Errors ``also`` count as conflicts if the commit raises them.
+    """
+    conflicts: tuple[type[Error], ...] = (ConflictError, *also)
     conflict: Error
-    for _ in attempts(context.runtime, TRANSACTION):
+    for _ in attempts(context.runtime, policy):
         transaction = Transaction(context, operation, message=message, newest=True)
         try:
             value = function(transaction)
         except VersionExpiredError as error:
             if unit_of(transaction).base.version >= context.head.refresh().manifest.horizon:
-                raise  # of another version, which the function chose to read
+                raise  # another version has expired, which the function chose to read
             conflict = error
             continue
         try:
             return value, transaction.commit()
-        except ConflictError as error:
+        except conflicts as error:
             conflict = error
     raise conflict
 

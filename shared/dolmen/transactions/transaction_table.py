@@ -16,7 +16,7 @@ from dolmen.format import evolution
 from dolmen.format.ingest_properties import TABLE_PROPERTIES, check_table_properties
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import check_properties
-from dolmen.format.schema import Schema, is_nested, storable
+from dolmen.format.schema import Schema, is_nested, own_names, stored_type
 from dolmen.format.types import Json, short_type, to_plain
 from dolmen.format.types import to_json as to_json_value
 from dolmen.predicate.ast import Predicate
@@ -28,7 +28,7 @@ from dolmen.rows.write.conform import conform
 from dolmen.rows.write.row_input import as_batches
 from dolmen.transactions.erase import erase_rows
 from dolmen.transactions.merge.clauses import Clauses, WhenMatched, WhenNotMatched, WhenNotMatchedBySource
-from dolmen.transactions.merge.merge import NewValues, is_upsert, merge_rows, update_rows
+from dolmen.transactions.merge.merge import NewValues, merge_rows, update_rows
 from dolmen.transactions.merge.merge_source import SourceRows
 from dolmen.transactions.reading import ReadableTable
 from dolmen.transactions.row_statements import Mode, TableChange
@@ -69,7 +69,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         """
         raise NotImplementedError
 
-    def _erased(self, id_: str, done: CommitT) -> ErasedT:
+    def _erasure_result(self, id_: str, done: CommitT) -> ErasedT:
         """The result of an erasure with this id."""
         raise NotImplementedError
 
@@ -281,7 +281,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
             ids.append(erase_rows(change, where, parameters, keys, on, within))
 
         done = self._apply("erase", statement, message, request, data=keys)
-        return self._erased(ids[-1], done)
+        return self._erasure_result(ids[-1], done)
 
     def update(
         self,
@@ -366,7 +366,9 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         entry = self._entry
         rows = SourceRows.of(source, entry.schema)
         clauses = Clauses.of(when_matched, when_not_matched, when_not_matched_by_source)
-        operation = "delete" if clauses.is_delete else "upsert" if is_upsert(entry, rows, on, clauses) else "merge"
+        keys = own_names(arguments.names("on", on), entry.schema)
+        is_upsert = clauses.is_upsert(entry, keys, rows.rows.schema.names)
+        operation = "delete" if clauses.is_delete else "upsert" if is_upsert else "merge"
         return self._apply(
             operation, lambda change: merge_rows(change, rows, on, clauses), message, request, reads_rows=True
         )
@@ -663,7 +665,7 @@ class TransactionTable(TableVerbs[None, str]):
         refuse_message(message)
         statement(TableChange(self._unit, self.name, request))
 
-    def _erased(self, id_: str, done: None) -> str:
+    def _erasure_result(self, id_: str, done: None) -> str:
         return id_
 
     def replace(self, data: Any, keys: Any, *, request: str | None = None) -> None:
@@ -691,7 +693,7 @@ def default_json(name: str, arrow_type: pa.DataType, value: Any) -> Json:
     """A default as callers give it, in JSON form. Raises InputError if it does not fit the column."""
     if value is None:
         return None
-    stored = storable(arrow_type)
+    stored = stored_type(arrow_type)
     if is_nested(stored):
         raise InputError(f"column {name!r} of type {short_type(stored)} can have no default but NULL")
     schema = pa.schema([pa.field(name, stored)])

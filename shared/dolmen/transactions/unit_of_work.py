@@ -165,8 +165,8 @@ class Commit:
         return f"<div>{head}<table>{rows}</table></div>"
 
 
-def leaves_out_erased(entry: TableEntry, leave_out: bool | None = None) -> bool:
-    """True if erased rows are left out when rows are written; None = as the table's setting says."""
+def must_leave_out_erased(entry: TableEntry, leave_out: bool | None = None) -> bool:
+    """True if a write leaves out erased rows; None = as the table's setting says."""
     return TableSettings.of(entry).leave_out_erased if leave_out is None else leave_out
 
 
@@ -200,7 +200,7 @@ class UnitOfWork:
         self._intent: Intent | None = None
         self._draft: Draft | None = None
         self._manifest: Manifest | None = None
-        self._found: tuple[Manifest, dict[str, bool]] | None = None
+        self._applied_by_id: tuple[Manifest, dict[str, bool]] | None = None
         self._is_base_fixed = base is not None
         self._is_refreshed = False
         self.has_ended = False
@@ -221,22 +221,22 @@ class UnitOfWork:
         self._base, self._is_refreshed = self.context.head.refresh().manifest, True
 
     def refresh_once(self) -> None:
-        """Takes the newest version as the base, if it was not looked for yet, and nothing depends on the base yet."""
+        """Takes the newest version as the base, unless it already did, or something depends on the base."""
         if not self._is_refreshed:
             self.rebase()
 
     @property
-    def _is_free(self) -> bool:
+    def _can_rebase(self) -> bool:
         """True if nothing depends on the base yet."""
         return self._draft is None and not self._dependencies and not self._is_base_fixed
 
     def rebase(self) -> bool:
-        """Takes the newest version as the base if nothing depends on the base yet. True if that is another one."""
-        if not self._is_free:
+        """Takes the newest version as the base if nothing depends on the base yet. True if the base has changed."""
+        if not self._can_rebase:
             return False
-        before = self.base
+        old_base = self.base
         self.refresh()
-        return self.base is not before
+        return self.base is not old_base
 
     def keep_base(self) -> None:
         """Keeps the base from now on, although neither a statement nor a read depends on it."""
@@ -244,7 +244,7 @@ class UnitOfWork:
 
     @property
     def manifest(self) -> Manifest:
-        """The base with the statements so far applied, under provisional timestamps."""
+        """The base with the statements so far, under provisional timestamps."""
         if self._draft is None:
             return self.base
         if self._manifest is None:
@@ -261,15 +261,15 @@ class UnitOfWork:
     def entry(self, name: str) -> TableEntry:
         """The table's entry with the statements so far. Looks for a newer base before it reports a missing table."""
         arguments.text("table", name)
-        is_free = self._is_free
+        can_rebase = self._can_rebase
         tables = self._draft.tables if self._draft else self.base.tables
-        if name not in tables and is_free:
+        if name not in tables and can_rebase:
             self.refresh()
         try:
             with self.context.reading(self.base.version):
                 return self.context.segments.whole(self.manifest.table(name))
         except VersionExpiredError:  # reading an idle table's section in an old version
-            if not is_free:
+            if not can_rebase:
                 raise
             self.refresh()
             return self.context.segments.whole(self.manifest.table(name))
@@ -285,22 +285,22 @@ class UnitOfWork:
         return self.base.commit_ts + 1 + len(self._statements)
 
     def begin_upload(self) -> None:
-        """Notes the time before the first upload of this transaction, which the fence is compared with."""
-        self._open()
+        """Records the time before the first upload of this transaction, to compare it with the fence."""
+        self._check_open()
         if self._first_upload_us is None:
             if self.context.store.clock.age_seconds > STAMP_SECONDS:  # after a long idle time the fence may be later
                 self.context.head.refresh()
             self._first_upload_us = self.context.store.clock.now_us
 
     def intent(self) -> Intent:
-        """The intent of this attempt. It begins at first use, when one append turns out to need many files."""
+        """The intent of this attempt. It begins at first use: when an append needs a second file."""
         if self._intent is None:
             self._intent = Intent.begin(self.context.store, self.context.runtime, self._operation)
         return self._intent
 
     def add(self, statement: Statement) -> None:
         """Adds a statement and applies it to the draft. If that raises, the statement is left out."""
-        self._open()
+        self._check_open()
         draft = self._draft or Draft(self.base, self.context.segments)
         if is_prepared(statement):
             with self.context.reading(self.base.version):
@@ -316,23 +316,23 @@ class UnitOfWork:
             matcher = ErasureMatcher.of(self.context, entry, erasures) if erasures else None
         if matcher is None:
             return None
-        self._filters.append(ErasedRowsFilter(matcher, leaves_out_erased(entry, leave_out)))
+        self._filters.append(ErasedRowsFilter(matcher, must_leave_out_erased(entry, leave_out)))
         return self._filters[-1]
 
     def passing(
         self, entry: TableEntry, batches: Iterable[pa.RecordBatch], *, leave_out: bool
     ) -> Iterable[pa.RecordBatch]:
-        """Rows on their way to a table, which ``erased_filter`` counts."""
+        """Rows on their way to a table, through its ``erased_filter``."""
         erased = self.erased_filter(entry, leave_out)
         return batches if erased is None else erased.passing(batches)
 
     def fit(self, statement: InsertRows) -> InsertRows:
-        """Fits a statement to the statements so far, as ``add`` does, without adding it. Raises what that raises."""
+        """Fits a statement to the statements so far, like ``add``, without adding it. Raises as ``add`` does."""
         with self.context.reading(self.base.version):
             return statement.prepare(self._draft or Draft(self.base, self.context.segments), self.uploads)
 
     def changes(self, uuid: str) -> bool:
-        """True if a statement so far changes this table, whatever its name was then."""
+        """True if a statement so far changes this table, under any name."""
         return any(statement.uuid == uuid for statement in self._statements)
 
     @contextmanager
@@ -375,7 +375,7 @@ class UnitOfWork:
         self._dependencies.append(ColumnsDependency(name, entry.uuid, self.base.commit_ts, entry.schema))
 
     def depend_on_names(self, name: str | None = None) -> None:
-        """Makes the commit valid only while there is a table of this name, or none; or while all names are the same."""
+        """Makes the commit valid only while this name stays in use, or stays free; or while all names stay the same."""
         names = frozenset(self.base.tables)
         among = None if name is None else frozenset({name})
         dependency = NamesDependency(names if among is None else names & among, among)
@@ -384,13 +384,13 @@ class UnitOfWork:
 
     def depend_on(self, dependency: RowsDependency) -> None:
         """Makes the commit valid only while a read of an older version holds. Raises ConflictError if it does not."""
-        self._open()
+        self._check_open()
         with self.context.reading(self.base.version):
             dependency.check(Draft(self.base, self.context.segments))
         self._dependencies.append(dependency)
 
     def look_up(self, name: str) -> TableEntry:
-        """The table's entry. The commit is valid only while there is this table, or none of the name."""
+        """The table's entry. The commit is valid only while this table exists, or while the name stays free."""
         try:
             entry = self.entry(name)
         except TableNotFoundError:
@@ -422,14 +422,14 @@ class UnitOfWork:
 
     def add_digest(self, request: str, digest: str) -> None:
         """Adds the digest of a statement to the content of its request."""
-        self._open()
+        self._check_open()
         self._content[request] = (*self._content.get(request, ()), digest)
 
     def find_applied(self, requests: Collection[str]) -> dict[str, AppliedId]:
-        """Finds those of the requests (ids) that the base has applied. ``commit`` looks again in the newest version."""
-        found = find_applied(self.base, requests, self.context.segments)
-        self._lookups().update((id_, id_ in found) for id_ in requests)
-        return found
+        """Finds the requests (ids) that the base has applied. ``commit`` looks again in the newest version."""
+        applied = find_applied(self.base, requests, self.context.segments)
+        self._lookups().update((id_, id_ in applied) for id_ in requests)
+        return applied
 
     def has_applied(self, request: str | None) -> bool:
         """True if the base has applied this request, so that its statements must not be added again."""
@@ -441,10 +441,10 @@ class UnitOfWork:
         return self._lookups()[request]
 
     def _lookups(self) -> dict[str, bool]:
-        """Whether the base has applied an id, for ids that were looked up."""
-        if self._found is None or self._found[0] is not self.base:
-            self._found = self.base, {}
-        return self._found[1]
+        """By request id that was looked up, whether the base has applied it."""
+        if self._applied_by_id is None or self._applied_by_id[0] is not self.base:
+            self._applied_by_id = self.base, {}
+        return self._applied_by_id[1]
 
     def commit(self) -> Commit:
         """Makes one version of the statements. See ``Transaction.commit``."""
@@ -455,7 +455,7 @@ class UnitOfWork:
 
     def end(self) -> Change | None:
         """Ends this transaction. Returns its change, to be committed; None if there is nothing to commit."""
-        self._open()
+        self._check_open()
         self.has_ended = True
         content = {id_: parts[0] if len(parts) == 1 else content_digest(*parts) for id_, parts in self._content.items()}
         applied = {**content, **self._applied}
@@ -485,12 +485,12 @@ class UnitOfWork:
         requests = [id_ for id_ in change.applied if id_ not in done.already]
         commit = Commit.of(done.entry, requests, attempts=done.attempts, already=done.already)
         written = sum(each.count for each in self._filters if not each.leave_out)
-        return replace(commit, erased_rows_written=written, erased_rows_left_out=self._left_out())
+        return replace(commit, erased_rows_written=written, erased_rows_left_out=self._left_out_rows())
 
     def _nothing(self, already: dict[str, int] | None = None) -> Commit:
-        return replace(Commit.nothing(self.base.as_history(), already), erased_rows_left_out=self._left_out())
+        return replace(Commit.nothing(self.base.as_history(), already), erased_rows_left_out=self._left_out_rows())
 
-    def _left_out(self) -> int:
+    def _left_out_rows(self) -> int:
         return sum(each.count for each in self._filters if each.leave_out)
 
     def abandon(self) -> None:
@@ -504,6 +504,6 @@ class UnitOfWork:
         base = "" if self._base is None else f" on version {self._base.version}"
         return f"{self._operation}, {state}{base}: {len(self._statements)} statements{about}"
 
-    def _open(self) -> None:
+    def _check_open(self) -> None:
         if self.has_ended:
             raise InputError("this transaction has ended: begin another one")

@@ -15,7 +15,7 @@ from dolmen.maintenance.erasures.receipts import noncurrent_remains, outside_rem
 from dolmen.store import open_store
 
 VERSION = """<Version><Key>manifest/v1</Key><VersionId>{id}</VersionId><IsLatest>{latest}</IsLatest>
-<LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>"e"</ETag><Size>10</Size></Version>"""
+<LastModified>2026-01-01T00:00:00.700Z</LastModified><ETag>"e"</ETag><Size>10</Size></Version>"""
 NEWEST, OLDER = VERSION.format(id="b", latest="true"), VERSION.format(id="a", latest="false")
 
 
@@ -24,7 +24,7 @@ def page(*versions: str) -> str:
 
 
 OBJECTS = """<ListBucketResult><IsTruncated>false</IsTruncated><Contents><Key>manifest/v1</Key>
-<LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>"e"</ETag><Size>10</Size></Contents></ListBucketResult>"""
+<LastModified>2026-01-01T00:00:00.700Z</LastModified><ETag>"e"</ETag><Size>10</Size></Contents></ListBucketResult>"""
 
 
 def error(code: str) -> str:

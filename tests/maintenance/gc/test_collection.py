@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from dolmen.errors import ConflictError, CorruptionError, StaleWriterError, VersionExpiredError
-from dolmen.format.manifest import EMPTY, Manifest
+from dolmen.format.manifest import EMPTY, Manifest, references
 from dolmen.maintenance.gc.collection import collect
 from dolmen.maintenance.gc.mark import needed_keys
 from dolmen.store.base import Deleted
@@ -218,7 +218,7 @@ def many_released(place: Place, tables: int = 12) -> None:
 def test_a_run_that_has_to_stop_records_what_it_did_and_the_next_goes_on(
     old: Place, monkeypatch: pytest.MonkeyPatch, questions: int
 ) -> None:
-    for module in ("deletion", "mark"):
+    for module in ("deletion", "sweep"):
         monkeypatch.setattr(f"dolmen.maintenance.gc.{module}.BATCH", 3)
     many_released(old)
     for hour in range(5):
@@ -431,7 +431,7 @@ def test_what_a_version_needs_is_told_for_every_version(old: Place) -> None:
         manifest: Manifest = old.open().at(version)._manifest
         wanted = set(needed_keys(manifest, context.segments))
         assert wanted <= old.there()
-        assert {path for entry in manifest.tables.values() for path in entry.objects()} <= wanted
+        assert set(references(manifest)) <= wanted
     assert set(needed_keys(EMPTY, context.segments)) == set()
 
 

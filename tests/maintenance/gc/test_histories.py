@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from dolmen.maintenance.gc.deletion import released_since
-from dolmen.maintenance.gc.mark import needed_keys, reached_keys
+from dolmen.maintenance.gc.mark import needed_keys, reached_keys, read_released
 from dolmen.maintenance.segment_merging import merge_segments
 from dolmen.maintenance.verify.verification import verify
 from support.aging import EAGER, SCHEMA, Place, rows
@@ -38,7 +37,7 @@ def test_what_an_older_version_needs_the_newest_needs_too_or_it_was_released_sin
         reader = context.segments
         assert seed != FIXED or manifest.segments_of("released")
         needed_since: set[str] = set(needed_keys(manifest, reader))
-        entries = list(released_since(manifest, reader, 0))
+        entries = list(read_released(manifest, reader, 0))
         db = life.place.open()
         for version in range(manifest.version, 0, -1):
             missing = set(needed_keys(db.at(version)._manifest, reader)) - needed_since

@@ -11,14 +11,16 @@ from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.format.manifest import Manifest
 from dolmen.maintenance.gc import mark as gc_mark_parts
 from dolmen.maintenance.gc.collection import collect
-from dolmen.maintenance.gc.deletion import KeySet, released_since, stable_codes
 from dolmen.maintenance.gc.mark import (
+    KeySet,
     keys_of_part,
     manifest_keys,
     mark,
     needed_keys,
     reached_keys,
+    read_released,
     split_mark,
+    stable_codes,
     tagged_manifests,
 )
 from support.aging import EAGER
@@ -38,7 +40,7 @@ def must_stay(manifest: Manifest, reader: SegmentReader, after: int) -> set[str]
     found = set(needed_keys(manifest, reader))
     for key in tagged_manifests(manifest):
         found.update(manifest_keys(key, reader))
-    for entry in released_since(manifest, reader, after):
+    for entry in read_released(manifest, reader, after):
         found.update(entry.objects, *(manifest_keys(key, reader) for key in entry.manifests))
         for tree in entry.trees:
             found |= {tree.object, *reached_keys(tree, reader)}
@@ -56,7 +58,7 @@ def test_parts_name_what_the_mark_holds_in_any_life(monkeypatch: pytest.MonkeyPa
                 continue
             context, manifest = life.place.context(), life.place.manifest
             for after, entries in ((0, 1), (manifest.version // 2, 20), (manifest.version, 200_000)):
-                monkeypatch.setattr(gc_mark_parts, "ENTRIES_TOGETHER", entries)
+                monkeypatch.setattr(gc_mark_parts, "PART_ENTRIES", entries)
                 keys, parts = split_mark(manifest, context.segments, after)
                 found = {
                     *keys,

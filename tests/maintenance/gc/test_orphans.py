@@ -15,7 +15,8 @@ import pytest
 from dolmen import Database
 from dolmen.errors import StaleWriterError
 from dolmen.maintenance.gc.collection import collect
-from dolmen.maintenance.gc.deletion import KeySet, directories, hour_of, hour_prefix, sweepable
+from dolmen.maintenance.gc.mark import KeySet
+from dolmen.maintenance.gc.sweep import directories, hour_of, hour_prefix, sweep_cutoff
 from dolmen.store.counting import CountingStore
 from dolmen.store.local_store import LocalStore
 from dolmen.store.memory import MemoryStore
@@ -146,7 +147,7 @@ def test_a_sweep_goes_on_where_the_last_one_ended(place: Place) -> None:
             place.db.table("t").append(rows(day))
         named(place)
     place.collect(DEFAULTS)
-    assert place.manifest.swept == sweepable(place.now_us - DEFAULTS.orphan_age_us)
+    assert place.manifest.swept == sweep_cutoff(place.now_us - DEFAULTS.orphan_age_us)
     named(place)
     place.pass_hours(24)
 

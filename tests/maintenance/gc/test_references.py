@@ -9,11 +9,85 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from dolmen.errors import UnsupportedFormatError
-from dolmen.format.entries import Blob, DataFile, KeysTombstone, Overlay, Vector, WhereTombstone
-from dolmen.format.manifest import EMPTY, ErasedTable, Erasure, Manifest, Released, Segment, TableEntry
-from dolmen.format.references import INSIDE, KEYS, RELEASED, RESERVED, TAGGED, WITHOUT, references
-from dolmen.format.schema import Schema
+from dolmen.errors import CorruptionError, UnsupportedFormatError
+from dolmen.format.entries import Blob, ColumnStats, DataFile, KeysTombstone, Overlay, Vector, WhereTombstone
+from dolmen.format.layout import Cursor, Tag
+from dolmen.format.manifest import (
+    EMPTY,
+    INSIDE,
+    KEYS,
+    RESERVED,
+    AppliedId,
+    Counts,
+    ErasedTable,
+    Erasure,
+    HistoryEntry,
+    LeavingErasures,
+    Manifest,
+    Mark,
+    Released,
+    RewrittenErasures,
+    Segment,
+    Sequences,
+    TableEffect,
+    TableEntry,
+    references,
+)
+from dolmen.format.schema import Field, FormerName, MappedColumn, Schema
+from dolmen.format.segments import decode, encode
+
+RELEASED: dict[type, tuple[str, ...]] = {Manifest: ("released",), Released: ("objects", "trees", "manifests")}
+"""Fields that name objects of OLDER versions: the work list of collection, no need of this version."""
+TAGGED: dict[type, tuple[str, ...]] = {Manifest: ("tags",), Tag: ("manifest",)}
+"""Fields that keep OLDER versions alive: the mark reads those of the newest version only."""
+
+WITHOUT: dict[type, tuple[str, ...]] = {
+    AppliedId: ("id", "digest", "version"),
+    Blob: ("offset", "length", "crc32"),
+    ColumnStats: ("min", "max", "nulls", "nans"),
+    Counts: Counts.__struct_fields__,
+    Cursor: Cursor.__struct_fields__,
+    TableEffect: TableEffect.__struct_fields__,
+    DataFile: ("size", "rows", "footer", "row_ts", "row_ts_bounds", "applied_through", "stats", "erasing", "filters"),
+    ErasedTable: ("uuid", "columns"),
+    Erasure: (
+        "id", "ts", "version", "requested_at", "due_at", "subject", "request", "digest",
+        "has_own_deadline", "hurried_at",
+    ),
+    Field: ("id", "name", "type", "nullable", "comment", "added_ts", "initial_default", "write_default", "widened_ts"),
+    FormerName: FormerName.__struct_fields__,
+    HistoryEntry: HistoryEntry.__struct_fields__,  # names a manifest, which lives as long as its version
+    KeysTombstone: ("columns", "types", "count", "bounds", "values", "ts"),
+    LeavingErasures: LeavingErasures.__struct_fields__,
+    Manifest: (
+        "format_version", "version", "attempt", "previous", "commit_id", "commit_ts", "created_at", "operation",
+        "counts", "data_change", "history", "applied", "orphan_cutoff", "revoked_intents", "horizon", "horizon_at",
+        "freed", "swept", "properties", "cursors", "features", "did", "did_more", "message",
+        "leaving", "rewritten",
+    ),
+    MappedColumn: MappedColumn.__struct_fields__,
+    Mark: Mark.__struct_fields__,
+    Overlay: ("file", "applied_through", "erasing"),
+    Released: ("version",),
+    RewrittenErasures: RewrittenErasures.__struct_fields__,
+    Schema: ("fields", "next_id", "dropped", "altered_ts", "mapping", "former", "named_since", "placed_since",
+        "narrower",
+    ),
+    Sequences: Sequences.__struct_fields__,
+    Segment: (
+        "kind", "size", "crc32", "count", "least", "greatest", "least_applied_through", "resolved_through", "rows",
+        "bytes", "deleted", "stats", "created_at", "bloom", "erasing", "root",
+    ),
+    TableEntry: (
+        "uuid", "epoch", "schema", "primary_key", "sort_key", "properties", "last_delete_ts", "unseen_delete_ts",
+        "source", "origins", "sequences",  # of a memory its uuid, which is a table of its own
+        "removed",  # uuids of files that are NOT needed
+    ),
+    Tag: ("version", "created_at", "until"),
+    Vector: ("offset", "length", "crc32", "cardinality"),
+    WhereTombstone: ("columns", "predicate", "ts", "needs"),
+}  # fmt: skip
+"""Fields that hold no references."""
 
 
 def structs_within(kind: Any) -> Iterator[type]:
@@ -108,7 +182,37 @@ def test_a_manifest_names_all_that_it_needs_and_not_what_it_released() -> None:
     ]
 
 
+def test_every_key_that_a_manifest_needs_is_checked_when_it_is_read() -> None:
+    manifest = msgspec.structs.replace(EMPTY, tables={"t": a_table()}, erasures=(an_erasure(),))
+    for key in set(references(manifest)):
+        body = msgspec.json.encode(manifest).replace(f'"{key}"'.encode(), f'"{key}/../x"'.encode())
+        damaged = msgspec.json.decode(body, type=Manifest)
+        with pytest.raises(CorruptionError, match="refers to"):
+            Manifest.decode(damaged.encode(), damaged.key)
+
+
 def test_what_a_version_needs_is_not_told_when_a_part_of_it_is_unknown() -> None:
     entry = msgspec.structs.replace(a_table(), indexes=({"root": "index/t/x.ext"},))
     with pytest.raises(UnsupportedFormatError, match="indexes"):
         list(references(entry))
+    manifest = msgspec.structs.replace(EMPTY, tables={"t": entry})
+    assert Manifest.decode(manifest.encode(), manifest.key) == manifest  # its rows can be read
+
+
+@pytest.mark.parametrize(
+    "released",
+    [
+        Released(1, objects=("data/t/../t/old.parquet",)),
+        Released(1, trees=(segment("../x"),)),
+        Released(1, manifests=("MANIFEST/v00000000000000000001-00000000.json",)),
+    ],
+)
+def test_what_can_not_be_an_object_is_not_accepted_as_released_in_the_manifest_or_in_a_segment(
+    released: Released,
+) -> None:
+    manifest = msgspec.structs.replace(EMPTY, released=(released,))
+    with pytest.raises(CorruptionError, match="refers to"):
+        Manifest.decode(manifest.encode(), manifest.key)
+    part, body = encode("released", [released], "segment/released/x")
+    with pytest.raises(CorruptionError, match="refers to"):
+        decode(part, body)

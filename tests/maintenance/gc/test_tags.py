@@ -16,8 +16,7 @@ from dolmen.format.layout import Cursor
 from dolmen.format.manifest import Manifest
 from dolmen.maintenance.compact.compaction import compact
 from dolmen.maintenance.gc.collection import collect
-from dolmen.maintenance.gc.deletion import KeySet
-from dolmen.maintenance.gc.mark import manifest_keys, mark, tagged_manifests
+from dolmen.maintenance.gc.mark import KeySet, manifest_keys, mark, tagged_manifests
 from dolmen.maintenance.segment_merging import merge_segments
 from dolmen.maintenance.verify.verification import verify
 from dolmen.store.memory import MemoryStore

@@ -26,8 +26,8 @@ from dolmen.errors import CorruptionError, InputError, TableNotFoundError
 from dolmen.maintenance.compact import compaction as core
 from dolmen.maintenance.compact.compaction import Compacted, CompactionOptions
 from dolmen.rows.scan.scan import plan_of
-from dolmen.spark import spark_compaction
-from dolmen.spark.spark_compaction import CompactionTask, compact, rewrite_numbered
+from dolmen.spark import compaction_jobs
+from dolmen.spark.compaction_jobs import CompactionTask, compact, rewrite_numbered
 from support.random_tables import random_table
 from support.spark_history import ROWS, History, sorted_rows
 
@@ -172,7 +172,7 @@ def test_what_cannot_be_compacted_is_said_before_spark_is_asked(
 
 def between_plan_and_commit(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object], times: int = 1) -> None:
     """Does something just before the first commits."""
-    submit, left = spark_compaction.submit, [None] * times
+    submit, left = compaction_jobs.submit, [None] * times
 
     def racing(*args: Any, **options: Any) -> Any:
         if left:
@@ -180,7 +180,7 @@ def between_plan_and_commit(monkeypatch: pytest.MonkeyPatch, action: Callable[[]
             action()
         return submit(*args, **options)
 
-    monkeypatch.setattr(spark_compaction, "submit", racing)
+    monkeypatch.setattr(compaction_jobs, "submit", racing)
 
 
 @pytest.mark.parametrize("recluster", [False, True], ids=["by groups", "as a whole"])
@@ -288,7 +288,7 @@ def test_a_task_that_dies_once_leaves_orphans_and_nothing_else(
 ) -> None:
     before = everything(db)
     first = plan_of(table.scan()).files[0].file
-    monkeypatch.setattr(spark_compaction, "rewrite_numbered", Dying(first.uuid, 1))
+    monkeypatch.setattr(compaction_jobs, "rewrite_numbered", Dying(first.uuid, 1))
     done = compact(spark, db, options=PARTS)["t"]
     assert (done.groups, done.dropped, done.files_out) == (3, 0, 3)
     assert everything(db) == before
@@ -303,7 +303,7 @@ def test_a_task_that_always_dies_costs_its_own_group_alone(
     before = everything(db)
     told: list[int] = []
     last = plan_of(table.scan()).files[-1].file
-    monkeypatch.setattr(spark_compaction, "rewrite_numbered", Dying(last.uuid, 99))
+    monkeypatch.setattr(compaction_jobs, "rewrite_numbered", Dying(last.uuid, 99))
     with pytest.raises((PySparkException, Py4JJavaError), match="executor"):
         compact(spark, db, options=PARTS, progress=lambda name, done: told.append(done.groups))
     assert told == [1, 2]

@@ -88,7 +88,7 @@ def test_a_job_that_was_killed_is_started_again_and_goes_on(
     assert (told["files"], told["rejected"]) == (len(forms) + 1, 1)
     assert (told["duplicate"], told["rows"]) == (done_before // 100, 100 * len(forms) - done_before)
     assert sorted(table.scan(["id"]).to_arrow()["id"].to_pylist()) == list(range(100 * len(forms)))
-    assert not list(handed.pending())
+    assert not list(handed.read_all())
     assert db.verify(deep=True).ok
 
 

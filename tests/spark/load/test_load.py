@@ -280,11 +280,11 @@ def test_records_that_were_handed_over_are_removed_once_all_their_files_are_sett
         done = load(spark, db, handed, landing=source.landing)
     expected = {"ingested": 2, "duplicate": 2, "rejected": 1, "superseded": 1, "ignored": 1, "failed": 1}
     assert done.outcomes == expected
-    assert [record.key for record in handed.pending()] == [left]
+    assert [record.key for record in handed.read_all()] == [left]
     assert [problem.error for problem in done.problems if problem.status == "failed"] == [broken]
     again = load(spark, db, handed, landing=source.landing)
     assert again.outcomes == {"ingested": 1, "duplicate": 1}
-    assert not list(handed.pending())
+    assert not list(handed.read_all())
     assert ids(table) == list(range(10, 40))
     with pytest.raises(InputError, match=r"landing="):
         load(spark, db, handed)
@@ -307,7 +307,7 @@ def test_records_that_come_while_a_job_runs_are_settled_by_it(
 
     assert load(spark, db, handed, landing=source.landing, on_progress=more).outcomes == {"ingested": 2}
     assert ids(table) == list(range(20))
-    assert not list(handed.pending())
+    assert not list(handed.read_all())
 
 
 def test_a_table_that_is_dropped_while_it_is_loaded_makes_its_files_rejects(

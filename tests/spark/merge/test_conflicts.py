@@ -15,7 +15,7 @@ from dolmen import Database, Delete, Update
 from dolmen.api.database import Table
 from dolmen.commit.head import context_of
 from dolmen.errors import TableNotFoundError
-from dolmen.spark.write.spark_merge import merge
+from dolmen.spark.write.merge_frame import merge
 
 pytestmark = pytest.mark.slow
 

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 import dolmen
 from dolmen import Delete, Insert, Update
 from dolmen.spark.write.from_frame import delete, upsert
-from dolmen.spark.write.spark_merge import merge
+from dolmen.spark.write.merge_frame import merge
 from dolmen.transactions.merge.clauses import Clauses
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 from dolmen import Database, Delete, Insert, Update
 from dolmen.api.database import Table
 from dolmen.errors import DuplicateKeyError, InputError, RowError, SchemaError
-from dolmen.spark.write.spark_merge import merge
+from dolmen.spark.write.merge_frame import merge
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("n", pa.int32()), ("u", pa.uint64())])
 

@@ -16,9 +16,9 @@ from dolmen.ingest.drops.announce_files import DropSource
 from dolmen.maintenance.compact.compaction import CompactionOptions
 from dolmen.rows.scan.scan import plan_of
 from dolmen.spark import attach, sql
+from dolmen.spark.compaction_jobs import compact
 from dolmen.spark.load.load import load
 from dolmen.spark.read.to_frame import to_spark
-from dolmen.spark.spark_compaction import compact
 from dolmen.spark.write.from_frame import append
 from support.lake import write_plain
 from support.spark import streams_arrow

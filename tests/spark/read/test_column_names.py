@@ -15,10 +15,10 @@ from dolmen import Database
 from dolmen.api.database import Table
 from dolmen.commit.head import context_of
 from dolmen.errors import SchemaError
+from dolmen.spark.compaction_jobs import compact
 from dolmen.spark.read.to_frame import to_spark
-from dolmen.spark.spark_compaction import compact
 from dolmen.spark.write.from_frame import append, delete, overwrite, upsert
-from dolmen.spark.write.spark_merge import merge
+from dolmen.spark.write.merge_frame import merge
 from support.spark_history import rows_of, sorted_rows
 from support.spark_settings import settings
 

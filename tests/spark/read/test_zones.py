@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from dolmen import Database
 from dolmen.spark.read.to_frame import to_spark
 from dolmen.spark.write.from_frame import append, delete, upsert
-from dolmen.spark.write.spark_merge import merge
+from dolmen.spark.write.merge_frame import merge
 from support.spark_history import rows_of, sorted_rows
 from support.spark_settings import ZONES, settings
 

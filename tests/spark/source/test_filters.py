@@ -25,8 +25,8 @@ from dolmen.format.schema import Schema
 from dolmen.predicate.ast import Predicate
 from dolmen.predicate.bind import conjunction
 from dolmen.rows.scan.scan import plan_of
+from dolmen.spark.frame_types import spark_type
 from dolmen.spark.source.readers import to_predicate
-from dolmen.spark.spark_types import spark_type
 from pyspark_dolmen import register
 from support.random_tables import FLAT, TYPES, random_column
 

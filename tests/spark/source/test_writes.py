@@ -21,7 +21,7 @@ from dolmen.base.runtime import Runtime
 from dolmen.commit.head import context_of
 from dolmen.commit.uploads import parse_intent_key
 from dolmen.errors import ConflictError, RowError, SchemaError, StaleWriterError
-from dolmen.maintenance.gc.deletion import dead_jobs, intents
+from dolmen.maintenance.gc.dead_jobs import dead_jobs, list_intents
 from dolmen.spark.source.source import WRITE, Options
 from dolmen.spark.source.table_writers import TaskIntent, WriteJob, prepare
 from dolmen.spark.tasks import raising_dolmen_errors
@@ -159,10 +159,10 @@ def test_tasks_keep_the_intent_alive_each_by_heartbeats_of_its_own() -> None:
         clock.seconds += 301
         for heartbeat in heartbeats:
             heartbeat.beat()
-    (intent,) = intents(store).values()
+    (intent,) = list_intents(store).values()
     assert len(intent.objects) == 2 + 2 * 2
     heartbeats[0].finish()
-    assert intents(store)[intent.txid].done
+    assert list_intents(store)[intent.txid].done
 
 
 def job_of(db: Database) -> WriteJob:
@@ -175,9 +175,9 @@ def test_a_job_whose_tasks_went_silent_is_refused(db: Database, table: Table) ->
     written = job.write(iter(pa.table({"id": [1, 2]}).to_batches()))
     context = context_of(db)
     manifest = context.head.refresh().manifest
-    (last,) = (intent.last_us for intent in intents(context.store).values())
-    assert dead_jobs(intents(context.store), manifest, last) == ()
-    assert dead_jobs(intents(context.store), manifest, last + 1) == (job.txid,)
+    (last,) = (intent.last_us for intent in list_intents(context.store).values())
+    assert dead_jobs(list_intents(context.store), manifest, last) == ()
+    assert dead_jobs(list_intents(context.store), manifest, last + 1) == (job.txid,)
     move_fence(db, revoke=[job.txid])
     with pytest.raises(StaleWriterError, match=job.txid):
         job.commit([written, None], None)

@@ -25,7 +25,7 @@ from dolmen import Database
 from dolmen.errors import InputError
 from dolmen.rows.scan.plan import stored_schema_of
 from dolmen.spark import attach, sql
-from dolmen.spark.spark_types import to_frame
+from dolmen.spark.frame_types import to_frame
 from dolmen.spark.sql.catalyst import read_condition
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)

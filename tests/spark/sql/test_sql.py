@@ -278,6 +278,7 @@ def test_no_merge_gives_a_row_a_primary_key_that_another_has(db: Database) -> No
         (merge("SELECT 3L AS id, 'new' AS s", "t.s = n.s", insert), DuplicateKeyError),
         (merge("SELECT 3L AS id, 'new' AS s", "t.id = n.id AND n.s = 'old'", insert), DuplicateKeyError),
         (merge("SELECT 50L AS id", "t.id = n.id", "THEN INSERT (id) VALUES (n.id - 47)"), DuplicateKeyError),
+        (merge("SELECT 50L AS id, 3L AS `n.id`", "t.id = n.id", "THEN INSERT (id) VALUES (`n.id`)"), DuplicateKeyError),
         (merge("SELECT CAST(NULL AS LONG) AS id", "t.id = n.id", "THEN INSERT (id) VALUES (n.id)"), RowError),
     ]:
         with pytest.raises(error):

@@ -18,10 +18,10 @@ import dolmen
 from dolmen import Database
 from dolmen.api.database import Table
 from dolmen.errors import ConflictError, InputError, SchemaError, VersionExpiredError
+from dolmen.spark.frame_types import origins_of
 from dolmen.spark.source.readers import source_feed
 from dolmen.spark.source.source import CHANGES_READ, CHANGES_STREAM_READ
 from dolmen.spark.source.streams import stream_reader
-from dolmen.spark.spark_types import origins_of
 from dolmen.spark.tasks import raising_dolmen_errors
 from support.feed_history import FED, KINDS, History, counted
 from support.fences import move_fence

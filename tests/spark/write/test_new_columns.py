@@ -16,8 +16,8 @@ from dolmen.api.database import Table
 from dolmen.commit.head import context_of
 from dolmen.errors import ConflictError, Error, InputError, RowError, SchemaError
 from dolmen.spark import append, batches_into, overwrite, raising_dolmen_errors, upsert
+from dolmen.spark.frame_types import spark_type
 from dolmen.spark.source.table_writers import writer
-from dolmen.spark.spark_types import spark_type
 from dolmen.spark.write.frame_columns import add_new_columns
 from support.spark import streams_arrow
 

@@ -14,8 +14,8 @@ from dolmen import Database
 from dolmen.api.database import Table
 from dolmen.commit.head import context_of
 from dolmen.errors import ConflictError, InputError, TableNotFoundError
+from dolmen.spark.frame_types import Origin, origins_in_plan, origins_of
 from dolmen.spark.read.to_frame import native_frames, to_spark
-from dolmen.spark.spark_types import Origin, origins_in_plan, origins_of
 from dolmen.spark.tasks import raising_dolmen_errors
 from dolmen.spark.write.from_frame import overwrite
 from dolmen.transactions.transaction import unit_of

@@ -16,7 +16,7 @@ from dolmen.api.database import Table
 from dolmen.errors import ConflictError, InputError, VersionNotFoundError
 from dolmen.spark.read.to_frame import to_spark
 from dolmen.spark.write.from_frame import apply_batch, delete, upsert
-from dolmen.spark.write.spark_merge import merge
+from dolmen.spark.write.merge_frame import merge
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("n", pa.int64())])
 

@@ -16,10 +16,10 @@ import dolmen
 from dolmen import Database
 from dolmen.api.database import Table
 from dolmen.errors import ConflictError, InputError, RowError, SchemaError
+from dolmen.spark.file_export import export
 from dolmen.spark.read.to_frame import to_spark
-from dolmen.spark.spark_export import export
 from dolmen.spark.write.from_frame import append, overwrite, upsert
-from dolmen.spark.write.spark_merge import merge
+from dolmen.spark.write.merge_frame import merge
 
 SCHEMA = pa.schema(
     [pa.field("id", pa.int64(), nullable=False), ("x", pa.float64()), ("at", pa.timestamp("us", tz="UTC"))]

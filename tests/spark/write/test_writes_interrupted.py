@@ -30,7 +30,7 @@ from dolmen.spark.write.write_tasks import (
     RowsTask,
     WriteReport,
     begin_uploads,
-    collect_keeping_alive,
+    collect_with_heartbeats,
     tombstones,
 )
 from dolmen.transactions.transaction import unit_of
@@ -101,7 +101,7 @@ def run(spark: SparkSession, transaction: Transaction, how: Callable[[Work], Wor
     task = RowsTask(*begin_uploads(transaction, "t"), entry.primary_key)
     frame = rows(spark, 5_000).repartition(2, "id").sortWithinPartitions("id")
     job = map_in_tasks(frame, how(return_objects(lambda batches: [task.run(batches)])), OBJECTS)
-    return WriteReport.of(decode_object(row.body, WriteReport) for row in collect_keeping_alive(transaction, job))
+    return WriteReport.of(decode_object(row.body, WriteReport) for row in collect_with_heartbeats(transaction, job))
 
 
 def test_workers_that_are_killed_leave_files_and_keys_that_nothing_names(

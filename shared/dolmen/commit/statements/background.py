@@ -16,14 +16,15 @@ from dolmen.commit.draft import DatabaseStatement, Draft
 from dolmen.commit.statements.row_changes import with_pairs
 from dolmen.commit.uploads import PendingUploads
 from dolmen.entries.segments.live import LiveFiles
-from dolmen.entries.segments.row_bounds import may_match
+from dolmen.entries.segments.row_bounds import RowBounds
+from dolmen.entries.segments.tombstone_judge import TombstoneJudge
 from dolmen.errors import ConflictError, InputError
 from dolmen.format.column_history import changed_forms, widen_files, widen_stats
 from dolmen.format.entries import DataFile, Overlay, Tombstone, Vector, least_erasing
 from dolmen.format.ingest_properties import check_table_properties
 from dolmen.format.layout import uuid_of
 from dolmen.format.manifest import INDEXES, Counts, Segment, TableEffect, TableEntry
-from dolmen.format.properties import DatabaseSettings, columns_named
+from dolmen.format.properties import DatabaseSettings, named_columns
 from dolmen.format.schema import Schema
 
 
@@ -70,7 +71,7 @@ class Resolve:
             segment = live.segment_of(file.uuid)
             if (vector, erasing) == (file.vector, file.erasing) and segment in covered:
                 continue  # the segment's resolved_through covers it
-            if not file.newer_pair(through, vector):
+            if not file.is_older_than(through, vector):
                 continue
             new = msgspec.structs.replace(file, applied_through=through, vector=vector, erasing=erasing)
             vectors[file.path] = file, new
@@ -275,10 +276,10 @@ class SetProperties:
         return TableEffect(self.name or "", "set", tuple(self.changes))
 
     def _check(self, seen: TableEntry, now: TableEntry) -> None:
-        known = {field.name: field.id for field in seen.schema.fields}
-        there = {field.name: field.id for field in now.schema.fields}
-        for column, setting in columns_named(self._apply_to({})).items():
-            if there.get(column) != known.get(column):
+        ids_then = {field.name: field.id for field in seen.schema.fields}
+        ids_now = {field.name: field.id for field in now.schema.fields}
+        for column, setting in named_columns(self._apply_to({})).items():
+            if ids_now.get(column) != ids_then.get(column):
                 raise ConflictError(
                     f"column {column!r} of table {self.name!r}, which the setting {setting} names, was dropped, "
                     "renamed or replaced meanwhile: look at the columns again"
@@ -322,8 +323,8 @@ class MoveFence(DatabaseStatement):
             raise ConflictError(f"version {base.version} or one before it moved the fence: plan again")
         if self.settings is not None and self.settings != DatabaseSettings.of(base):
             raise ConflictError(f"version {base.version} or one before it changed the settings: plan again")
-        held = (cursor.version for cursor in base.cursors.values() if cursor.holds(self.now_us))
-        draft.horizon = max(base.horizon, min([self.horizon, *held]), self.forced)
+        cursor_versions = (cursor.version for cursor in base.cursors.values() if cursor.holds(self.now_us))
+        draft.horizon = max(base.horizon, min([self.horizon, *cursor_versions]), self.forced)
         for name, tag in base.tags.items():
             if 0 < tag.until <= self.now_us or tag.version < self.forced:
                 draft.put_tag(name, None)
@@ -347,9 +348,9 @@ class CollectionProgress(DatabaseStatement):
 
     def apply(self, draft: Draft, ts: int) -> None:
         draft.freed, draft.swept = max(draft.freed, self.freed), max(draft.swept, self.swept)
-        left = tuple(entry for entry in draft.released if entry.version > draft.freed)
-        if len(left) < len(draft.released):
-            draft.released = left
+        unfreed = tuple(entry for entry in draft.released if entry.version > draft.freed)
+        if len(unfreed) < len(draft.released):
+            draft.released = unfreed
         _remove_segments(draft, lambda segment: segment.kind == "released" and segment.greatest <= draft.freed)
 
 
@@ -402,7 +403,7 @@ def without_index(entry: TableEntry) -> TableEntry:
 
 
 def without_files(entry: TableEntry, uuids: Collection[str]) -> TableEntry:
-    """The table's entry without these files, all of which it must have. Those in segments get into ``removed``."""
+    """The table's entry without these files; it must have all of them. Files in segments get into ``removed``."""
     spilled = dict.fromkeys(uuids)
     inline: list[DataFile] = []
     for file in entry.files:
@@ -430,26 +431,26 @@ def put_entry(draft: Draft, name: str, before: TableEntry, after: TableEntry) ->
 
 
 def _without_unneeded_tombstones(entry: TableEntry) -> tuple[TableEntry, list[Tombstone], list[Segment]]:
-    """A table's entry without the tombstones that no live file needs (docs/format.md), and these: inline, spilled.
+    """A table's entry without tombstones that no live file needs (docs/format.md); the dropped tombstones and segments.
 
     A segment counts as one live file with the least ``applied_through`` of its files; overlays are not considered.
     """
     lagging: list[DataFile | Segment] = [*entry.segments_of("files"), *entry.files]
     settled = min((file.applied_through for file in lagging), default=None)
-    dropped: list[Tombstone] = []
-    kept: list[Tombstone] = []
-    for tombstone in entry.tombstones:
-        is_needed = not (settled is None or tombstone.ts <= settled) and any(
-            file.applied_through < tombstone.ts and may_match(tombstone, file, entry.schema) for file in lagging
-        )
-        (kept if is_needed else dropped).append(tombstone)
-    gone = [s for s in entry.segments_of("tombstones") if settled is None or s.greatest <= settled]
-    if not dropped and not gone:
+    newest = max((tombstone.ts for tombstone in entry.tombstones), default=0)
+    judge, needed = TombstoneJudge(entry.tombstones, entry.schema), set[int]()
+    for file in lagging:
+        if len(needed) < len(entry.tombstones) and file.applied_through < newest:
+            needed.update(judge.judge_rows(RowBounds.of(file, entry.schema, judge.ids)).indexes().tolist())
+    kept = [tombstone for index, tombstone in enumerate(entry.tombstones) if index in needed]
+    dropped = [tombstone for index, tombstone in enumerate(entry.tombstones) if index not in needed]
+    unneeded = [s for s in entry.segments_of("tombstones") if settled is None or s.greatest <= settled]
+    if not dropped and not unneeded:
         return entry, [], []
-    without = msgspec.structs.replace(
+    changed = msgspec.structs.replace(
         entry,
         tombstones=tuple(kept),
-        segments=tuple(segment for segment in entry.segments if segment not in gone),
-        unseen_delete_ts=max(entry.unseen_delete_ts, *(t.ts for t in dropped), *(s.greatest for s in gone)),
+        segments=tuple(segment for segment in entry.segments if segment not in unneeded),
+        unseen_delete_ts=max(entry.unseen_delete_ts, *(t.ts for t in dropped), *(s.greatest for s in unneeded)),
     )
-    return without, dropped, gone
+    return changed, dropped, unneeded

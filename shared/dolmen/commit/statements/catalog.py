@@ -33,7 +33,6 @@ from dolmen.errors import (
     TableExistsError,
     TagExistsError,
     TagNotFoundError,
-    VersionExpiredError,
 )
 from dolmen.format.column_history import is_date_to_timestamp, record_names
 from dolmen.format.entries import Tombstone
@@ -87,11 +86,11 @@ class DropTable:
 
 def _with_memory(draft: Draft, name: str, uuid: str) -> dict[str, TableEntry]:
     """The whole entries of a table and, if it has one, of the memory of its changes, by name."""
-    found = {name: draft.table(name, uuid)}
-    memory, sequences = draft.tables.get(memory_name(name)), found[name].sequences
+    entries = {name: draft.table(name, uuid)}
+    memory, sequences = draft.tables.get(memory_name(name)), entries[name].sequences
     if memory and sequences and memory.uuid == sequences.memory:
-        found[memory_name(name)] = draft.segments.whole(memory)
-    return found
+        entries[memory_name(name)] = draft.segments.whole(memory)
+    return entries
 
 
 @dataclass(frozen=True)
@@ -127,23 +126,23 @@ class RenameTable:
 
 @dataclass(frozen=True)
 class AlterTable:
-    """Changes columns in order, or the sort key. Columns or a sort key other than the author saw are a conflict."""
+    """Changes columns in order, or the sort key. It is a conflict if either differs from what the author saw."""
 
     name: str
     uuid: str
-    known: Schema
-    known_sort_key: tuple[int, ...]
+    seen: Schema
+    seen_sort_key: tuple[int, ...]
     changes: tuple[SchemaChange, ...]
     request: str | None = None
 
     def apply(self, draft: Draft, ts: int) -> None:
         entry = draft.table(self.name, self.uuid)
-        is_known = (entry.schema.fields, entry.schema.next_id, entry.sort_key) == (
-            self.known.fields,
-            self.known.next_id,
-            self.known_sort_key,
+        is_unchanged = (entry.schema.fields, entry.schema.next_id, entry.sort_key) == (
+            self.seen.fields,
+            self.seen.next_id,
+            self.seen_sort_key,
         )
-        if not is_known and self._is_first(draft, entry.schema):
+        if not is_unchanged and self._is_first(draft, entry.schema):
             raise ConflictError(
                 f"table {self.name!r}: somebody changed its columns meanwhile, in version {draft.base.version} or one "
                 "before it: look at them again"
@@ -183,7 +182,7 @@ class AdoptTable(CreateTable):
             msgspec.structs.replace(field, widened_ts=ts) if field.widened_ts else field for field in before.fields
         )
         schema = msgspec.structs.replace(before, fields=fields, altered_ts=ts)
-        files = tuple(file.stamped(ts) for file in self.entry.files)
+        files = tuple(file.stamp(ts) for file in self.entry.files)
         draft.tables[self.name] = msgspec.structs.replace(self.entry, epoch=draft.version, schema=schema, files=files)
         draft.require([ADOPTED_FILES, *needed_features(schema)])
         draft.counts += Counts(rows_added=sum(file.live_rows for file in files), files_added=len(files))
@@ -213,7 +212,7 @@ class PutTag(DatabaseStatement):
             raise TagExistsError(f"tag {self.tag!r} names version {old.version}: move=True moves it")
         if old is None and len(draft.tags) >= MAX_NAMES:
             raise LimitError(f"there are {MAX_NAMES:,} tags, the most of a database: drop some")
-        draft.check_kept(self.value.version)
+        draft.base.check_kept(self.value.version)
         draft.require([TAGS])
         draft.put_tag(self.tag, self.value)
 
@@ -248,20 +247,17 @@ class PutCursor(DatabaseStatement):
 
     def apply(self, draft: Draft, ts: int) -> None:
         """Raises ConflictError if another reader moved it, VersionExpiredError if changes after it may be unknown."""
-        there = draft.cursors.get(self.cursor)
-        if there != self.seen:
-            state = "was removed" if there is None else f"is at version {there.version}"
+        current = draft.cursors.get(self.cursor)
+        if current != self.seen:
+            state = "was removed" if current is None else f"is at version {current.version}"
             raise ConflictError(f"cursor {self.cursor!r} {state}, since another reader uses it: open it again")
         others = {name: each for name, each in draft.cursors.items() if name != self.cursor}
         if self.value is None:
             draft.cursors = others
             return
-        if there is None and len(others) >= MAX_NAMES:
+        if current is None and len(others) >= MAX_NAMES:
             raise LimitError(f"there are {MAX_NAMES:,} cursors, the most of a database: remove some")
-        if self.value.version < draft.base.horizon:
-            raise VersionExpiredError(
-                f"version {self.value.version} has expired: the oldest kept is {draft.base.horizon}"
-            )
+        draft.base.check_kept(self.value.version, by_tag=False)  # a tag keeps no version after its own
         if self.value.version > draft.base.version:
             raise InputError(f"cursor {self.cursor!r}: no version {self.value.version} yet")
         draft.require([TAGS])
@@ -294,7 +290,7 @@ class SubjectDeletes:
         def record(entry: TableEntry, erasure: Erasure, predicate: Predicate) -> Tombstone | None:
             key = entry.uuid, erasure.id
             if key not in made:
-                name = next(name for name, known in tables.items() if known.uuid == entry.uuid)
+                name = next(name for name, other in tables.items() if other.uuid == entry.uuid)
                 made[key] = record_predicate(partial(uploads.tombstone_object, name, ""), entry.schema, predicate)
             return made[key]
 
@@ -316,16 +312,16 @@ class SubjectDeletes:
         assert self.prepared_on == draft.base.key, "deletes were made for another version"
         erasures = draft.erasures_after(then_ts)
 
-        def recorded(entry: TableEntry, erasure: Erasure, predicate: Predicate) -> Tombstone | None:
+        def find_record(entry: TableEntry, erasure: Erasure, predicate: Predicate) -> Tombstone | None:
             return self.made[entry.uuid, erasure.id]
 
-        hidden = {name: with_erasures(entry, erasures, draft.segments, recorded) for name, entry in tables.items()}
-        found = {name: self._without_keys(entry, erasures) for name, entry in hidden.items()}
-        return found | {memory.name: memory.with_types_of_owner() for memory in RememberedKeys.each(found)}
+        hidden = {name: with_erasures(entry, erasures, draft.segments, find_record) for name, entry in tables.items()}
+        visible = {name: self._without_keys(entry, erasures) for name, entry in hidden.items()}
+        return visible | {memory.name: memory.with_types_of_owner() for memory in RememberedKeys.each(visible)}
 
     def _without_keys(self, entry: TableEntry, erasures: Iterable[Erasure]) -> TableEntry:
         deletes = [
-            msgspec.structs.replace(each, tombstone=each.tombstone.stamped(erasure.ts))
+            msgspec.structs.replace(each, tombstone=each.tombstone.stamp(erasure.ts))
             for erasure in erasures
             for each in self.keys.get((entry.uuid, erasure.id), ())
         ]
@@ -341,12 +337,12 @@ _UNPREPARED = SubjectDeletes({})
 
 @dataclass(frozen=True)
 class Restore:
-    """Makes tables what they were in an earlier version: rows, columns and settings.
+    """Restores tables of an earlier version: rows, columns and settings.
 
     A table that was dropped since comes back. The memory of a table's changes (CDC) comes back with it, or goes.
 
     Args:
-        name, uuid: those of the table; None and "" for all tables of the database.
+        name, uuid: of the table; None and "" for all tables of the database.
         tables: whole entries of that version, by the name that each gets.
         present: whether the table must still have its name, and not have been dropped.
     """
@@ -369,10 +365,10 @@ class Restore:
         Raises VersionExpiredError, TableExistsError; TableNotFoundError, ConflictError if the table is not ``present``.
         """
         tables = self.erased.hide(self.tables, self.then_ts, draft)
-        draft.check_kept(self.version)
+        draft.base.check_kept(self.version)
         if self.name is not None and self.present:
             draft.table(self.name, self.uuid)
-        was = {name: draft.segments.whole(draft.tables[name]) for name in self._replaced(draft)}
+        was = {name: draft.segments.whole(draft.tables[name]) for name in self._replaced_names(draft)}
         for name in tables:
             if name in draft.tables and name not in was:
                 raise TableExistsError(
@@ -384,14 +380,14 @@ class Restore:
             draft.counts += Counts(files_removed=count_files(entry))
         now = {entry.uuid: entry for entry in was.values()}
         for name, entry in tables.items():
-            draft.tables[name] = _under_new_epoch(_with_later_columns(entry, now.get(entry.uuid), ts), draft, ts)
+            draft.tables[name] = _start_epoch(_with_later_columns(entry, now.get(entry.uuid), ts), draft, ts)
             draft.counts += Counts(files_added=count_files(entry))
         draft.data_change = True
 
     def effect(self, draft: Draft) -> TableEffect:
         return TableEffect(self.name or "", "restore", (f"version {self.version}",))
 
-    def _replaced(self, draft: Draft) -> list[str]:
+    def _replaced_names(self, draft: Draft) -> list[str]:
         """Names of the present tables that are removed or replaced."""
         if self.name is None:
             return list(draft.tables)
@@ -404,7 +400,7 @@ class Restore:
 
 @dataclass(frozen=True)
 class CloneTable:
-    """Makes a second table of a table of some version. Both have the same files from then on.
+    """Clones a table of some version. Both tables have the same files from then on.
 
     Args:
         entry: the whole entry in that version.
@@ -427,12 +423,12 @@ class CloneTable:
     def apply(self, draft: Draft, ts: int) -> None:
         """Adds the table. Raises VersionExpiredError, and TableExistsError if the name is taken."""
         clones = self.erased.hide(self._clones(), self.then_ts, draft)
-        draft.check_kept(self.version)
+        draft.base.check_kept(self.version)
         for name in clones:
             if name in draft.tables:
                 raise TableExistsError(f"table {name!r} exists already")
         for name, entry in clones.items():
-            draft.tables[name] = _under_new_epoch(entry, draft, ts)
+            draft.tables[name] = _start_epoch(entry, draft, ts)
             draft.counts += Counts(files_added=count_files(entry))
         draft.data_change = True
 
@@ -440,31 +436,31 @@ class CloneTable:
         return TableEffect(self.name, "clone", (f"version {self.version}",))
 
     def _clones(self) -> dict[str, TableEntry]:
-        clones = {self.name: _cloned(self.entry, self.uuid)}
+        clones = {self.name: _clone_entry(self.entry, self.uuid)}
         if self.memory is not None and self.entry.sequences is not None:
             memory, uuid = self.memory
             sequences = msgspec.structs.replace(self.entry.sequences, memory=uuid)
             clones[self.name] = msgspec.structs.replace(clones[self.name], sequences=sequences)
             name = check_table_name(memory_name(self.name))
-            clones[name] = _cloned(memory, uuid)
+            clones[name] = _clone_entry(memory, uuid)
         return clones
 
 
 def table_and_memory(name: str, entry: TableEntry, tables: Mapping[str, TableEntry]) -> dict[str, TableEntry]:
-    """A table's entry under a name and, if it has a memory of changes in the same version, that beside it."""
-    found = {name: entry}
+    """A table's entry under a name, and the memory of its changes if the same version has one."""
+    entries = {name: entry}
     if entry.sequences is not None:
         memory = next((each for each in tables.values() if each.uuid == entry.sequences.memory), None)
         if memory is not None:
-            found[check_table_name(memory_name(name))] = memory
-    return found
+            entries[check_table_name(memory_name(name))] = memory
+    return entries
 
 
-def _cloned(entry: TableEntry, uuid: str) -> TableEntry:
+def _clone_entry(entry: TableEntry, uuid: str) -> TableEntry:
     return msgspec.structs.replace(entry, uuid=uuid, source=entry.uuid, origins=entry.lineage[1:])
 
 
-def _under_new_epoch(entry: TableEntry, draft: Draft, ts: int) -> TableEntry:
+def _start_epoch(entry: TableEntry, draft: Draft, ts: int) -> TableEntry:
     """The entry in this commit. Changes that read the table before conflict with it.
 
     It has no index, which may have keys of rows that were erased since.

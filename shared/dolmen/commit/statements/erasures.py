@@ -18,7 +18,7 @@ from dolmen.entries.segments.erasures_in_force import (
     SUBJECT,
     RememberedKeys,
     fitting_values,
-    least_held,
+    least_erasure,
     subject_predicate,
     tables_of,
     with_deletes,
@@ -47,11 +47,11 @@ LEAVE_PART = 8
 
 @dataclass(frozen=True)
 class NoteRewritten(DatabaseStatement):
-    """Records up to which erasure no file of any table has rows any more, if it is a later one than the last."""
+    """Records the last erasure whose rows no file of any table has any more; it never moves back."""
 
     def apply(self, draft: Draft, ts: int) -> None:
         listed = erasures_of(draft.base, draft.segments)
-        least = least_held(draft.tables.values(), draft.segments, {erasure.ts for erasure in listed})
+        least = least_erasure(draft.tables.values(), draft.segments, {erasure.ts for erasure in listed})
         through = max((erasure.ts for erasure in listed if not least or erasure.ts < least), default=0)
         if through > max((each.through for each in draft.rewritten), default=0):
             draft.rewritten = (*draft.rewritten, RewrittenErasures(draft.version, through))
@@ -74,13 +74,13 @@ class ForgetErasures(DatabaseStatement):
 
     def apply(self, draft: Draft, ts: int) -> None:
         listed = erasures_of(draft.base, draft.segments)
-        leaving = forgettable(
-            listed, forgotten_through(draft), through=self.through, now_us=self.now_us, listed_us=self.listed_us
+        leaving = first_to_leave(
+            listed, last_unneeded_ts(draft), through=self.through, now_us=self.now_us, listed_us=self.listed_us
         )
         if not leaving:
             return
         last = leaving[-1].ts
-        kept = _unspilled(draft, last)
+        kept = _unspill(draft, last)
         draft.erasures = tuple(erasure for erasure in (*kept, *draft.erasures) if erasure.ts > last)
         draft.release(erased.tombstone.blob.object for erasure in leaving for erased in erasure.tables)
         draft.rewritten = tuple(each for each in draft.rewritten if each.through > last)
@@ -98,7 +98,7 @@ class ForgetErasures(DatabaseStatement):
         draft.leaving = (*draft.leaving, entry)
 
 
-def _unspilled(draft: Draft, last: int) -> list[Erasure]:
+def _unspill(draft: Draft, last: int) -> list[Erasure]:
     """Removes or releases the segments that begin with erasures up to ``last``. Returns their later erasures."""
     kept: list[Erasure] = []
     segments = []
@@ -143,13 +143,13 @@ class HurryErasure(DatabaseStatement):
         )
 
 
-def forgotten_through(draft: Draft) -> int:
+def last_unneeded_ts(draft: Draft) -> int:
     """Timestamp up to which no kept version has rows of an erasure, or shows them without it; 0 if there is none."""
     oldest = min([draft.horizon, *(tag.version for tag in draft.tags.values())])
     return max((each.through for each in draft.rewritten if each.version <= oldest), default=0)
 
 
-def forgettable(
+def first_to_leave(
     listed: tuple[Erasure, ...], until: int, *, through: int, now_us: int, listed_us: int
 ) -> tuple[Erasure, ...]:
     """The erasures that may leave the list (oldest first): all up to the first that may not. See ``ForgetErasures``."""
@@ -166,8 +166,8 @@ class CloseErasures(DatabaseStatement):
     ids: frozenset[str]
 
     def apply(self, draft: Draft, ts: int) -> None:
-        left = ((entry, tuple(id_ for id_ in entry.ids if id_ not in self.ids)) for entry in draft.leaving)
-        draft.leaving = tuple(msgspec.structs.replace(entry, ids=ids) for entry, ids in left if ids)
+        remaining = ((entry, tuple(id_ for id_ in entry.ids if id_ not in self.ids)) for entry in draft.leaving)
+        draft.leaving = tuple(msgspec.structs.replace(entry, ids=ids) for entry, ids in remaining if ids)
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ class Erase:
     Unlike a delete it also holds for older versions, late drops and the disk.
 
     Args:
-        name, uuid: those of the table; None and "" for all tables with a subject.
+        name, uuid: of the table; None and "" for all tables with a subject.
         erasure: id of the erasure.
         requested_at: time of the request, in microseconds by the server's clock.
         tombstone: names the rows of the one table.
@@ -233,7 +233,7 @@ class Erase:
             InputError: a table's subject cannot have any of the values, or no table's subject can have one of them.
         """
         made = {erased.uuid: erased for erased in self.tables}
-        tables = [*(self._of_table(draft) if self.name is not None else self._of_subject(draft, uploads, made))]
+        tables = [*(self._subject_deletes(draft, uploads, made) if self.name is None else self._table_deletes(draft))]
         for erased in list(tables):
             memories = _memories(draft, erased)
             tables += (made.get(memory.entry.uuid) or delete_remembered(memory, erased, uploads) for memory in memories)
@@ -241,7 +241,7 @@ class Erase:
 
     def apply(self, draft: Draft, ts: int) -> None:
         assert self.prepared_on == draft.base.key, "deletes were made for another version"
-        if any(known.id == self.erasure for known in draft.erasures):
+        if any(listed.id == self.erasure for listed in draft.erasures):
             raise InputError(f"request {self.request!r} has an erasure already: give each a request id of its own")
         erasure = Erasure(
             id=self.erasure,
@@ -250,7 +250,7 @@ class Erase:
             requested_at=self.requested_at,
             due_at=self.requested_at
             + (erase_within_us(draft.properties) if self.within_us is None else self.within_us),
-            tables=tuple(_as_it_lands(erased, draft, ts) for erased in self.tables),
+            tables=tuple(_stamp_delete(erased, draft, ts) for erased in self.tables),
             subject=self.subject,
             request=self.request or "",
             digest=self.digest,
@@ -276,7 +276,7 @@ class Erase:
         assert self.tombstone is not None
         return TableEffect(self.name, "erase", draft.column_names(self.name, self.tombstone.columns))
 
-    def _of_table(self, draft: Draft) -> Iterator[ErasedTable]:
+    def _table_deletes(self, draft: Draft) -> Iterator[ErasedTable]:
         assert self.name is not None
         assert self.tombstone is not None
         assert self.schema is not None
@@ -288,8 +288,10 @@ class Erase:
             raise ConflictError(f"table {self.name!r}: columns of the delete were dropped meanwhile: {names}")
         yield ErasedTable(self.uuid, self.tombstone, _fields(entry, self.tombstone.columns))
 
-    def _of_subject(self, draft: Draft, uploads: PendingUploads, made: dict[str, ErasedTable]) -> Iterator[ErasedTable]:
-        known: list[Json] = []
+    def _subject_deletes(
+        self, draft: Draft, uploads: PendingUploads, made: dict[str, ErasedTable]
+    ) -> Iterator[ErasedTable]:
+        valid: list[Json] = []
         tables = _tables_with_subject(draft)
         fields = {entry.uuid: field for _, entry, field in tables}
         for name, entry, field in tables:
@@ -301,11 +303,10 @@ class Erase:
                     f"table {name!r}: its subject, column {field.name!r}, has another type than the values that are "
                     "to be forgotten: give them in its type, too"
                 )
-            known += fitting
+            valid += fitting
             if any(fields.get(uuid) == field for uuid in entry.lineage[1:]):
                 continue  # erased by the delete in the table that it was cloned from
-            before = made.get(entry.uuid)
-            if before is not None and before.columns == (field,):
+            if (before := made.get(entry.uuid)) is not None and before.columns == (field,):
                 yield before
                 continue
             predicate = subject_predicate(entry, fitting)
@@ -313,7 +314,7 @@ class Erase:
             tombstone = record_predicate(partial(uploads.tombstone_object, name, ""), entry.schema, predicate)
             if tombstone is not None:
                 yield ErasedTable(entry.uuid, tombstone, (field,))
-        if (lost := sum(value not in known for value in self.subject)) and not self.dropped:
+        if (lost := sum(value not in valid for value in self.subject)) and not self.dropped:
             raise InputError(
                 f"{lost} of {len(self.subject)} values can be no subject of any table: set the property subject of the "
                 "tables that name whom a row is about (dolmen set TABLE subject=COLUMN), or say `dropped` if only "
@@ -321,13 +322,13 @@ class Erase:
             )
 
 
-def _as_it_lands(erased: ErasedTable, draft: Draft, ts: int) -> ErasedTable:
+def _stamp_delete(erased: ErasedTable, draft: Draft, ts: int) -> ErasedTable:
     """The delete with its timestamp, and with the columns that its table has after this commit."""
     columns = erased.columns
     name = next((name for name, entry in draft.tables.items() if entry.uuid == erased.uuid), None)
     if name is not None:
         columns = _fields(draft.segments.whole(draft.tables[name]), erased.tombstone.columns)
-    return ErasedTable(erased.uuid, erased.tombstone.stamped(ts), columns)
+    return ErasedTable(erased.uuid, erased.tombstone.stamp(ts), columns)
 
 
 def _fields(entry: TableEntry, ids: Sequence[int]) -> tuple[Field, ...]:

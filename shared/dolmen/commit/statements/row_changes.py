@@ -11,7 +11,7 @@ from pyroaring import BitMap
 
 from dolmen.commit.draft import Draft
 from dolmen.commit.uploads import PendingUploads
-from dolmen.entries.segments.live import LiveFiles, check_days, rounds_otherwise
+from dolmen.entries.segments.live import LiveFiles, check_days, may_round_differently
 from dolmen.errors import ConflictError, SchemaError
 from dolmen.format.column_history import changed_forms, widen_files
 from dolmen.format.entries import DataFile, Overlay, Tombstone, Vector, bounds, column_stats
@@ -48,8 +48,8 @@ class Write:
         draft.require(need for tombstone in self.tombstones for need in getattr(tombstone, "needs", ()))
         draft.tables[self.name] = msgspec.structs.replace(
             entry,
-            files=(*entry.files, *(file.stamped(ts) for file in files)),
-            tombstones=(*entry.tombstones, *(tombstone.stamped(ts) for tombstone in self.tombstones)),
+            files=(*entry.files, *(file.stamp(ts) for file in files)),
+            tombstones=(*entry.tombstones, *(tombstone.stamp(ts) for tombstone in self.tombstones)),
             last_delete_ts=ts if self.tombstones else entry.last_delete_ts,
         )
         draft.counts += Counts(
@@ -69,16 +69,16 @@ class Write:
     def _check_tombstones(self, entry: TableEntry, base_ts: int) -> None:
         """Raises ConflictError unless the tombstones mean the same rows as under the columns of their schema."""
         bound, now = (self.schema or entry.schema).fields, entry.schema
-        there = {field.id for field in bound if same_column(now, field, base_ts)}
+        present = {field.id for field in bound if same_column(now, field, base_ts)}
         for tombstone in self.tombstones:
-            if gone := set(tombstone.columns) - there:
+            if missing := set(tombstone.columns) - present:
                 raise ConflictError(
-                    f"table {self.name!r}: columns {sorted(gone)} of the delete were dropped, or got another type, "
+                    f"table {self.name!r}: columns {sorted(missing)} of the delete were dropped, or got another type, "
                     "meanwhile"
                 )
         for column in bound:
             named = any(column.id in tombstone.columns for tombstone in self.tombstones)
-            if named and rounds_otherwise(column.arrow_type, now.by_id[column.id].arrow_type):
+            if named and may_round_differently(column.arrow_type, now.by_id[column.id].arrow_type):
                 raise ConflictError(
                     f"table {self.name!r}: column {column.name!r} of the delete became {now.by_id[column.id].type} "
                     "meanwhile, so its predicate may mean other rows: repeat the delete"
@@ -114,16 +114,16 @@ class DeletePositions:
         files that were not looked at.
         """
         entry = draft.table(self.name, self.uuid)
-        there = next((each for each in draft.base.tables.values() if each.uuid == self.uuid), None)
-        if self.epoch and self.positions and there is not None and there.epoch != self.epoch:
+        base_entry = next((each for each in draft.base.tables.values() if each.uuid == self.uuid), None)
+        if self.epoch and self.positions and base_entry is not None and base_entry.epoch != self.epoch:
             raise ConflictError(
-                f"table {self.name!r}: version {there.epoch} overwrote or restored it since the delete was planned"
+                f"table {self.name!r}: version {base_entry.epoch} overwrote or restored it since the delete was planned"
             )
         live = LiveFiles(entry, draft.segments).find([uuid_of(path) for path in self.positions])
         files = {file.path: file for file in live.values()}
-        if gone := self.positions.keys() - files.keys():
+        if lost := self.positions.keys() - files.keys():
             raise ConflictError(
-                f"table {self.name!r}: {len(gone)} files, {min(gone)} first, were replaced since the delete was planned"
+                f"table {self.name!r}: {len(lost)} files, {min(lost)} first, were replaced since the delete was planned"
             )
         vectors: dict[str, tuple[DataFile, Vector]] = {}
         for path, positions in self.positions.items():
@@ -146,7 +146,7 @@ class DeletePositions:
             deleted += vector.cardinality - (file.vector.cardinality if file.vector else 0)
             if file.vector:
                 draft.release([file.vector.object])
-            if file.newer_pair(file.applied_through, vector):
+            if file.is_older_than(file.applied_through, vector):
                 changed.append(msgspec.structs.replace(file, vector=vector))
         draft.tables[self.name] = msgspec.structs.replace(
             with_pairs(entry, changed), last_delete_ts=ts, unseen_delete_ts=ts
@@ -162,9 +162,9 @@ class DeletePositions:
 
 @dataclass(frozen=True)
 class Overwrite:
-    """Replaces all rows of a table. Its earlier entries are never read again.
+    """Replaces all rows of a table, whose earlier entries are never read again.
 
-    ``force`` overwrites also rows that were added since ``base_ts``; otherwise they are a conflict, and deletes since.
+    Rows that were added or deleted since ``base_ts`` are a conflict; with ``force``, they are replaced too.
     """
 
     name: str
@@ -189,7 +189,7 @@ class Overwrite:
         draft.tables[self.name] = msgspec.structs.replace(
             entry,
             epoch=draft.version,
-            files=tuple(file.stamped(ts) for file in files),
+            files=tuple(file.stamp(ts) for file in files),
             tombstones=(),
             segments=(),
             overlays=(),
@@ -224,8 +224,7 @@ class Overwrite:
 
 
 KeysCheck: TypeAlias = Callable[[Draft, PendingUploads, int], None]
-"""Reads the table of a draft. Raises DuplicateKeyError if a visible row of a later commit timestamp than the given one
-has one of the keys."""
+"""Reads a draft's table. Raises DuplicateKeyError if a visible row after a commit timestamp has one of the keys."""
 
 
 @dataclass(frozen=True)
@@ -236,8 +235,8 @@ class InsertRows:
     now, has a later commit timestamp, unless the table was overwritten or restored, which changes its epoch.
 
     Args:
-        checked: the table's epoch, and ``commit_ts`` of the version, in which they were compared last; None before.
-            Each attempt compares what others do in the same version, or this transaction before it.
+        checked: the table's epoch and ``commit_ts`` in the version that the keys were last compared with; None before
+            the first time. Each attempt also compares them with earlier statements of its own version.
         checked_on: the key of that version.
     """
 
@@ -265,8 +264,8 @@ class InsertRows:
         if self.checked_on == committed.key and unchanged:
             return self
         epoch = draft.table(self.name, self.uuid).epoch
-        known = self.checked is not None and self.checked[0] == epoch
-        self.check(draft, uploads, self.checked[1] if self.checked and known else -1)
+        is_same_epoch = self.checked is not None and self.checked[0] == epoch
+        self.check(draft, uploads, self.checked[1] if self.checked and is_same_epoch else -1)
         return replace(self, checked=(epoch, committed.commit_ts), checked_on=committed.key)
 
     def apply(self, draft: Draft, ts: int) -> None:
@@ -326,15 +325,15 @@ MARKS = 16
 """The parts of a table's memory of deleted keys. The oldest part is forgotten as a whole."""
 
 
-def all_above(entry: TableEntry, field: Field, least: Any) -> bool:
+def is_above_all(entry: TableEntry, field: Field, least: Any) -> bool:
     """Whether all sequences from ``least`` (a plain value) up are greater than any in the table.
 
     If so, changes can be applied without reading the table's rows. It compares the greatest sequence committed and, for
-    rows that were written in other ways, the statistics of data files. Where a cut bound is no greater than that of the
-    committed sequence, the committed sequence alone decides.
+    rows that were written in other ways, the statistics of data files. If a bound was cut, and so was the
+    committed sequence's, and it is not greater, the committed sequence decides.
     """
-    known: list[Any] = [] if entry.sequences is None else [from_json(entry.sequences.greatest, field.arrow_type)]
-    cut = bounds(column_stats(known[0], known[0], 0), field.arrow_type).max if known else None
+    values: list[Any] = [] if entry.sequences is None else [from_json(entry.sequences.greatest, field.arrow_type)]
+    cut = bounds(column_stats(values[0], values[0], 0), field.arrow_type).max if values else None
     parts: list[DataFile | Segment] = [*entry.files, *entry.segments_of("files")]
     for part in parts:
         own = bounds(part.stats.get(field.id), field.arrow_type)
@@ -342,13 +341,12 @@ def all_above(entry: TableEntry, field: Field, least: Any) -> bool:
             if own.nulls != part.rows:
                 return False  # its sequences are unknown
         elif cut is None or own.max > cut:  # type: ignore[operator]  # of one type
-            known.append(own.max)
-    return all(value < least for value in known)
+            values.append(own.max)
+    return all(value < least for value in values)
 
 
-def forgettable(sequences: Sequences | None, before_us: int) -> Json:
-    """The sequence up to which deletes can be forgotten, because they were committed before a time; None if there is
-    none."""
+def sequence_to_forget(sequences: Sequences | None, before_us: int) -> Json:
+    """The greatest sequence that was committed before a time: deletes up to it can be forgotten. None without one."""
     old = [mark.greatest for mark in sequences.marks if mark.ts <= before_us] if sequences else []
     return old[-1] if old else None
 
@@ -385,7 +383,7 @@ class Advance:
         field = entry.schema.by_id.get(self.column)
         if field is None:
             raise ConflictError(f"table {self.name!r}: the column that orders its changes was dropped meanwhile")
-        if self.above is not None and not all_above(entry, field, self.above):
+        if self.above is not None and not is_above_all(entry, field, self.above):
             raise ConflictError(
                 f"table {self.name!r}: version {draft.base.version} or one before it has sequences as great as those "
                 "of changes that were made without reading rows: repeat them"

@@ -3,7 +3,7 @@
 The order of the bytes is the order of the keys, whatever their columns. Two keys are compared as if the shorter one
 were padded with zero bytes, which is how numpy compares its byte strings: so trailing zero bytes are not stored.
 
-A page has no checksum: the reference to it has one, so that another intact page in its place is found out as well.
+A page has no checksum: the reference to it has one, so it also reveals an intact page that is not the right one.
 """
 
 from __future__ import annotations
@@ -140,26 +140,26 @@ def key_order(keys: Keys) -> npt.NDArray[np.int64]:
 
 
 def _kind(arrow_type: pa.DataType) -> str:
-    found = type_of(arrow_type)
-    assert found is not None
-    if found is DECIMAL:
+    column_type = type_of(arrow_type)
+    assert column_type is not None
+    if column_type is DECIMAL:
         return f"decimal({arrow_type.scale})"
-    if found is FIXED_BINARY:
+    if column_type is FIXED_BINARY:
         return f"fixed({arrow_type.byte_width})"
-    if found.text == "integer":
+    if column_type.text == "integer":
         return "signed" if pa.types.is_signed_integer(arrow_type) else "unsigned"
-    return found.name
+    return column_type.name
 
 
 def _width(arrow_type: pa.DataType) -> int:
     """Bytes of each value of the type; 0 if they differ."""
-    found = type_of(arrow_type)
-    assert found is not None
-    if found.codes == "variable":
+    column_type = type_of(arrow_type)
+    assert column_type is not None
+    if column_type.codes == "variable":
         return 0
-    if found is FIXED_BINARY:
+    if column_type is FIXED_BINARY:
         return int(arrow_type.byte_width)
-    return 16 if found is DECIMAL else 8
+    return 16 if column_type is DECIMAL else 8
 
 
 def _longest(arrays: Sequence[pa.Array]) -> int:
@@ -206,14 +206,14 @@ def _buffers(array: pa.Array) -> tuple[Bytes, Lengths]:
 
 def _part(array: pa.Array, *, last: bool) -> tuple[Bytes, Lengths]:
     """The encoded values of one column, back to back, and the length of each."""
-    found = type_of(array.type)
-    assert found is not None
-    if found.codes == "variable":
+    column_type = type_of(array.type)
+    assert column_type is not None
+    if column_type.codes == "variable":
         return _texts(array, last=last)
     width = _width(array.type)
-    if found is FIXED_BINARY:
+    if column_type is FIXED_BINARY:
         data = _fixed(array, width)
-    elif found is DECIMAL:
+    elif column_type is DECIMAL:
         data = _fixed(array.cast(pa.decimal128(38, array.type.scale)), 16)[:, ::-1].copy()
         data[:, 0] ^= 0x80
     else:
@@ -310,7 +310,7 @@ class PageRef(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LeafPage:
-    """Entries in the order of their keys; those of one key are in no particular order."""
+    """Entries in the order of their keys; entries of one key are in no particular order."""
 
     keys: Keys
     addresses: Addresses
@@ -560,7 +560,7 @@ class TreeWriter:
         self.crc32 = crc32(data, self.crc32)
 
     def add(self, keys: Keys, addresses: Addresses) -> None:
-        """Adds entries in the order of their keys, which are not less than those of entries before."""
+        """Adds entries in the order of their keys. No key is less than an earlier one."""
         self.entries += len(keys)
         self._keys, self._addresses = np.concatenate((self._keys, keys)), np.concatenate((self._addresses, addresses))
         at = 0

@@ -64,8 +64,8 @@ class EntrySorter:
         keys = np.concatenate([keys for keys, _ in self._waiting])
         addresses = np.concatenate([addresses for _, addresses in self._waiting])
         self._waiting, self._bytes = [], 0
-        found = key_order(keys)
-        return LeafPage(keys[found], addresses[found])
+        order = key_order(keys)
+        return LeafPage(keys[order], addresses[order])
 
     def _spill(self) -> None:
         if self._file is None:
@@ -112,20 +112,20 @@ def merge(sorted_blocks: Sequence[Iterator[LeafPage]]) -> Iterator[LeafPage]:
     sources = [_Source(block, blocks) for blocks in sorted_blocks if (block := next(blocks, None)) is not None]
     while sources:
         bound = min((source.block.keys[-1:] for source in sources), key=lambda last: last[0])
-        parts, left = [], []
+        parts, unfinished = [], []
         for source in sources:
             part, has_more = source.take(bound)
             if len(part.keys):
                 parts.append(part)
             if has_more:
-                left.append(source)
-        sources = left
+                unfinished.append(source)
+        sources = unfinished
         if len(parts) == 1:
             yield parts[0]
         else:
             keys = np.concatenate([part.keys for part in parts])
-            found = np.argsort(keys, kind="stable")  # quick where sorted parts follow each other
-            yield LeafPage(keys[found], np.concatenate([part.addresses for part in parts])[found])
+            order = np.argsort(keys, kind="stable")  # quick where sorted parts follow each other
+            yield LeafPage(keys[order], np.concatenate([part.addresses for part in parts])[order])
 
 
 def large_blocks(leaves: Iterable[LeafPage], rows: int = _BLOCK_ROWS) -> Iterator[LeafPage]:
@@ -203,30 +203,30 @@ class KeyRuns:
         if self._last is not None:
             yield self._last
 
-    def repeated(self, most: int) -> tuple[int, pa.Table]:
+    def repeated_rows(self, most: int) -> tuple[int, pa.Table]:
         """The number of keys that several rows have, and the values of the first ``most`` of them."""
         count, first = 0, no_keys(self.encoding.width)
-        for keys in self._repeated():
+        for keys in self._repeated_keys():
             count += len(keys)
             first = np.concatenate([first, keys[: most - len(first)]])
         if not count:
             return 0, self._schema.empty_table()
-        found = pa.Table.from_batches([run.values_of(first) for run in self.runs()], self._schema)
-        return count, found.group_by(found.column_names, use_threads=False).aggregate([])
+        rows = pa.Table.from_batches([run.values_of(first) for run in self.runs()], self._schema)
+        return count, rows.group_by(rows.column_names, use_threads=False).aggregate([])
 
-    def _repeated(self) -> Iterator[Keys]:
+    def _repeated_keys(self) -> Iterator[Keys]:
         """The keys that several rows have, each once, block by block."""
-        last, known = no_keys(self.encoding.width), False
-        for block in self._in_order():
+        last, is_repeated = no_keys(self.encoding.width), False
+        for block in self._ordered_keys():
             keys = np.concatenate([last, block])
             same: npt.NDArray[np.bool_] = keys[1:] == keys[:-1]
             if not len(same):
                 last = keys
                 continue
-            yield keys[1:][same & ~np.concatenate([[known], same[:-1]])]
-            last, known = keys[-1:], bool(same[-1])
+            yield keys[1:][same & ~np.concatenate([[is_repeated], same[:-1]])]
+            last, is_repeated = keys[-1:], bool(same[-1])
 
-    def _in_order(self) -> Iterator[Keys]:
+    def _ordered_keys(self) -> Iterator[Keys]:
         """All keys in order, block by block."""
         if not self._files:
             yield from (run.encoded for run in self.runs())
@@ -242,10 +242,10 @@ class KeyRuns:
     def _sort(self) -> KeyRun:
         encoded = np.concatenate([keys for _, keys in self._waiting])
         values = pa.Table.from_batches([part for part, _ in self._waiting]).combine_chunks()
-        found = key_order(encoded)
-        [batch] = values.take(pa.array(found)).combine_chunks().to_batches()
+        order = key_order(encoded)
+        [batch] = values.take(pa.array(order)).combine_chunks().to_batches()
         self._waiting, self._rows, self._width, self._bytes = [], 0, 0, 0
-        return KeyRun(batch, encoded[found])
+        return KeyRun(batch, encoded[order])
 
     def _spill(self) -> None:
         file = tempfile.TemporaryFile()  # noqa: SIM115 - closed with this object

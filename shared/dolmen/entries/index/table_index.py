@@ -79,8 +79,8 @@ class IndexHead(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def chunk_locations(self, number: int) -> ChunkLocations | None:
         """The positions of a file's column chunks, by its number; None if the block does not have them."""
-        known = self.chunks[number] if self.chunks else None
-        return None if known is None else ChunkLocations.decode(self.schemas[known[0]], known[1])
+        chunk = self.chunks[number] if self.chunks else None
+        return None if chunk is None else ChunkLocations.decode(self.schemas[chunk[0]], chunk[1])
 
     def all_locations(self) -> dict[str, ChunkLocations]:
         """The positions of column chunks that the block has, by the uuid of the file."""
@@ -89,13 +89,13 @@ class IndexHead(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def nbytes(self) -> int:
-        return 100 * len(self.files) + sum(len(known[1]) for known in self.chunks if known)
+        return 100 * len(self.files) + sum(len(chunk[1]) for chunk in self.chunks if chunk)
 
     def check(self) -> None:
         """Raises ValueError if positions of chunks can't be read."""
         if len(self.chunks) not in (0, len(self.files)):
             raise ValueError(f"chunks of {len(self.chunks)} files, not of {len(self.files)}")
-        if not all(known is None or 0 <= known[0] < len(self.schemas) for known in self.chunks):
+        if not all(chunk is None or 0 <= chunk[0] < len(self.schemas) for chunk in self.chunks):
             raise ValueError("there is no such schema")
         self.all_locations()
 
@@ -112,12 +112,12 @@ def _encode_root(
     chunks: list[tuple[int, bytes] | None] = []
     count = 0
     for uuid in files:
-        known = locations.get(uuid)
-        if known is None or count + known.states.size > MOST_CHUNKS:
+        chunks_of_file = locations.get(uuid)
+        if chunks_of_file is None or count + chunks_of_file.states.size > MOST_CHUNKS:
             chunks.append(None)
             continue
-        count += known.states.size
-        chunks.append((schemas.setdefault(known.schema, len(schemas)), known.encode()))
+        count += chunks_of_file.states.size
+        chunks.append((schemas.setdefault(chunks_of_file.schema, len(schemas)), chunks_of_file.encode()))
     head = IndexHead(FORMAT_VERSION, columns, kinds, files, tuple(schemas), tuple(chunks) if count else ())
     document = seal(msgspec.json.encode(head))
     frame: bytes = pa.Codec("zstd").compress(document, asbytes=True)
@@ -188,11 +188,11 @@ class IndexReader:
             raise CorruptionError(part.object, "its reference does not say where the root block is")
         offset, length, checksum = part.root
         key = ("index", part.object, offset)
-        found: tuple[IndexHead, Page] | None = self.cache.get(key)
-        if found is None:
-            found = _decode_root(self.fetch(part.object, offset, offset + length), part, checksum)
-            self.cache.put(key, found, found[0].nbytes + found[1].nbytes)
-        return OpenPart(part, found[0], Tree(found[1], lambda references: self.pages((part, r) for r in references)))
+        root: tuple[IndexHead, Page] | None = self.cache.get(key)
+        if root is None:
+            root = _decode_root(self.fetch(part.object, offset, offset + length), part, checksum)
+            self.cache.put(key, root, root[0].nbytes + root[1].nbytes)
+        return OpenPart(part, root[0], Tree(root[1], lambda references: self.pages((part, r) for r in references)))
 
     def pages(self, requested: Iterable[tuple[Segment, PageRef]]) -> Iterator[Page]:
         """Reads pages of parts, in this order; neighbours that are not cached take one request."""
@@ -263,7 +263,7 @@ def write_part(
     Args:
         files: uuids of the data files, by their number in the entries.
         blocks: the entries, in the order of their keys.
-        locations: those of files' column chunks, by uuid, if they are known; read after the last block.
+        locations: where files' column chunks are, by uuid, as far as known; read after the last block.
     """
     with store.open_output(key) as output:
         writer = TreeWriter(output.write, encoding.width)
@@ -331,7 +331,7 @@ class TableIndex:
         return cls(encoding, fitting, reader)
 
     @cached_property
-    def covered(self) -> frozenset[str]:
+    def covered_files(self) -> frozenset[str]:
         """Uuids of the files whose keys are all in the index, live or not."""
         return frozenset(uuid for part in self.parts for uuid in part.head.files)
 

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import msgspec
 import pyarrow as pa
 
+from dolmen.entries.segments.row_bounds import recorded_predicate
 from dolmen.entries.segments.segment_reader import SegmentReader, erasures_of, read_blob
 from dolmen.errors import PredicateError, SchemaError
 from dolmen.format.column_history import widening_problem
@@ -23,7 +24,7 @@ from dolmen.format.evolution import WidenColumn
 from dolmen.format.manifest import ErasedTable, Erasure, Manifest, Segment, TableEntry
 from dolmen.format.schema import Field, is_nested
 from dolmen.format.types import Json, to_json, to_plain
-from dolmen.predicate.ast import Predicate, columns, from_builtins, from_json, to_builtins
+from dolmen.predicate.ast import Predicate, columns, from_builtins, to_builtins
 from dolmen.predicate.parse import parse
 
 SUBJECT = "subject"
@@ -68,14 +69,14 @@ class RememberedKeys:
     def predicate(self, tombstone: WhereTombstone, read: Callable[[Blob], bytes]) -> Predicate:
         """The predicate of a delete in the owner, over the memory's own columns."""
         inline = tombstone.predicate
-        body = to_builtins(from_json(read(tombstone.blob))) if inline is None else inline
+        body = to_builtins(recorded_predicate(read(tombstone.blob), tombstone.blob)) if inline is None else inline
         return from_builtins(_with_ids(body, self._ids(tombstone.columns)))
 
     def columns(self, erased: ErasedTable) -> tuple[Field, ...]:
         """The memory's columns, with the types of the delete's values."""
-        ids, known = self._ids(erased.tombstone.columns), self.entry.schema.by_id
+        ids, by_id = self._ids(erased.tombstone.columns), self.entry.schema.by_id
         return tuple(
-            msgspec.structs.replace(known[ids[field.id]], type=field.type, widened_ts=field.widened_ts)
+            msgspec.structs.replace(by_id[ids[field.id]], type=field.type, widened_ts=field.widened_ts)
             for field in erased.columns
         )
 
@@ -105,15 +106,15 @@ class RememberedKeys:
         """The memory's entry with the types of the owner's columns, which may be wider."""
         entry = self.entry
         for field in entry.schema.fields:
-            own = next((known for known in self.owner.schema.fields if known.name == field.name), None)
+            own = next((other for other in self.owner.schema.fields if other.name == field.name), None)
             if own and own.type != field.type and not widening_problem(field.arrow_type, own.arrow_type):
                 entry = WidenColumn(field.name, own.arrow_type).widen(entry, own.widened_ts)
         return entry
 
     def _ids(self, columns: tuple[int, ...]) -> dict[int, int]:
         """The memory's ids of columns, by those of the owner."""
-        there = self.entry.schema
-        return {id_: there.field(self.owner.schema.by_id[id_].name).id for id_ in columns}
+        schema = self.entry.schema
+        return {id_: schema.field(self.owner.schema.by_id[id_].name).id for id_ in columns}
 
 
 def _with_ids(node: Any, ids: Mapping[int, int]) -> Any:
@@ -133,8 +134,8 @@ def erasure_timestamps(manifest: Manifest, reader: SegmentReader) -> frozenset[i
     return frozenset(erasure.ts for erasure in erasures_of(manifest, reader))
 
 
-def as_read_now(manifest: Manifest, newest: Manifest, reader: SegmentReader) -> Manifest:
-    """A version without the rows that were erased since, by the newest version. For reading only."""
+def apply_later_erasures(manifest: Manifest, newest: Manifest, reader: SegmentReader) -> Manifest:
+    """Hides the rows of a version that were erased since, by the newest version. The result is for reading only."""
     erasures = erasures_of(newest, reader, after=manifest.commit_ts) if manifest.version else ()
     if not erasures:
         return manifest
@@ -144,14 +145,14 @@ def as_read_now(manifest: Manifest, newest: Manifest, reader: SegmentReader) -> 
     return msgspec.structs.replace(
         manifest,
         tables={
-            name: entry if entry is manifest.tables[name] else _as_shown(entry, reader.whole(manifest.tables[name]))
+            name: entry if entry is manifest.tables[name] else _keep_types(entry, reader.whole(manifest.tables[name]))
             for name, entry in tables.items()
         },
     )
 
 
-def _as_shown(entry: TableEntry, own: TableEntry) -> TableEntry:
-    """An entry with deletes, from which readers get the types of the version's own entry."""
+def _keep_types(entry: TableEntry, own: TableEntry) -> TableEntry:
+    """An entry with deletes, whose readers still get the types of the version's own entry."""
     types = {field.id: field.type for field in entry.schema.fields}
     narrower = tuple(field for field in own.schema.fields if types.get(field.id, field.type) != field.type)
     if not narrower:
@@ -177,8 +178,8 @@ def _memories(
         if name is None:
             continue
         memory = RememberedKeys(name, reader.whole(manifest.tables[name]), owner)
-        missed = [erasure for erasure in erasures if reaches(erasure, owner) and not tables_of(erasure, memory.entry)]
-        deletes = [each for erasure in missed for each in deletes_of(erasure, owner, _for_readers)]
+        unnamed = [erasure for erasure in erasures if reaches(erasure, owner) and not tables_of(erasure, memory.entry)]
+        deletes = [each for erasure in unnamed for each in deletes_of(erasure, owner, _for_readers)]
         hidden = [memory.delete_for_readers(each, read) for each in deletes if memory.may_hold(each)]
         if hidden:
             yield name, hidden
@@ -206,7 +207,7 @@ def with_erasures(
 
 def deletes_of(erasure: Erasure, entry: TableEntry, record: Record) -> tuple[ErasedTable, ...]:
     """The deletes of an erasure in a table that it reaches (whole entry)."""
-    return tables_of(erasure, entry) or _of_subject(erasure, entry, record)
+    return tables_of(erasure, entry) or _subject_deletes(erasure, entry, record)
 
 
 def reaches(erasure: Erasure, entry: TableEntry) -> bool:
@@ -221,15 +222,15 @@ def tables_of(erasure: Erasure, entry: TableEntry) -> tuple[ErasedTable, ...]:
 
 
 def with_deletes(entry: TableEntry, erased: Iterable[ErasedTable]) -> TableEntry:
-    """A table's whole entry with deletes and their columns, but for deletes whose column ids it has given to others."""
+    """A table's whole entry with deletes and their columns, without deletes whose column ids other columns have now."""
     tombstones = entry.tombstones
     for each in erased:
-        known = entry.schema.by_id
-        if any(field.id in known and known[field.id].added_ts != field.added_ts for field in each.columns):
+        by_id = entry.schema.by_id
+        if any(field.id in by_id and by_id[field.id].added_ts != field.added_ts for field in each.columns):
             continue
         entry = _with_wider_columns(entry, each.columns)
         schema = entry.schema
-        if missing := tuple(field for field in each.columns if field.id not in known):
+        if missing := tuple(field for field in each.columns if field.id not in by_id):
             next_id = max(schema.next_id, *(field.id + 1 for field in missing))
             schema = msgspec.structs.replace(schema, next_id=next_id, dropped=(*schema.dropped, *missing))
         tombstones = (*tombstones, each.tombstone)
@@ -240,27 +241,27 @@ def with_deletes(entry: TableEntry, erased: Iterable[ErasedTable]) -> TableEntry
 def _with_wider_columns(entry: TableEntry, columns: Iterable[Field]) -> TableEntry:
     """The entry with the types of the deletes' columns: a delete must not have a wider type than its column."""
     for field in columns:
-        there = next((own for own in entry.schema.fields if own.id == field.id), None)
-        if there is None or there.type == field.type or is_nested(field.arrow_type):
+        own = next((column for column in entry.schema.fields if column.id == field.id), None)
+        if own is None or own.type == field.type or is_nested(field.arrow_type):
             continue
-        if not widening_problem(there.arrow_type, field.arrow_type):
-            entry = WidenColumn(there.name, field.arrow_type).widen(entry, field.widened_ts)
+        if not widening_problem(own.arrow_type, field.arrow_type):
+            entry = WidenColumn(own.name, field.arrow_type).widen(entry, field.widened_ts)
     return entry
 
 
 def fitting_values(entry: TableEntry, values: Sequence[Json]) -> list[Json]:
     """The values that fit the type of a table's subject."""
-    if _equal_to_any(entry, values) is not None:
+    if _match_any(entry, values) is not None:
         return list(values)
-    return [value for value in values if _equal_to_any(entry, [value]) is not None]
+    return [value for value in values if _match_any(entry, [value]) is not None]
 
 
 def subject_predicate(entry: TableEntry, values: Sequence[Json]) -> Predicate | None:
     """The predicate of the rows about any of these subjects; None if the table's subject has none of the values."""
-    return _equal_to_any(entry, fitting_values(entry, values))
+    return _match_any(entry, fitting_values(entry, values))
 
 
-def _equal_to_any(entry: TableEntry, values: Sequence[Json]) -> Predicate | None:
+def _match_any(entry: TableEntry, values: Sequence[Json]) -> Predicate | None:
     try:
         field = entry.schema.field(str(entry.properties[SUBJECT]).strip())
         if not values or not all(_is_of_type(value, field.arrow_type) for value in values):
@@ -276,11 +277,11 @@ def _is_of_type(value: Json, arrow_type: pa.DataType) -> bool:
     return isinstance(value, int) == is_number
 
 
-def _of_subject(erasure: Erasure, entry: TableEntry, record: Record) -> tuple[ErasedTable, ...]:
+def _subject_deletes(erasure: Erasure, entry: TableEntry, record: Record) -> tuple[ErasedTable, ...]:
     """The delete of the forgotten subjects in a table that the erasure does not name, because it was dropped."""
     predicate = subject_predicate(entry, erasure.subject)
     tombstone = None if predicate is None else record(entry, erasure, predicate)
-    return () if tombstone is None else (ErasedTable(entry.uuid, tombstone.stamped(erasure.ts)),)
+    return () if tombstone is None else (ErasedTable(entry.uuid, tombstone.stamp(erasure.ts)),)
 
 
 def _for_readers(entry: TableEntry, erasure: Erasure, predicate: Predicate) -> Tombstone:
@@ -289,21 +290,21 @@ def _for_readers(entry: TableEntry, erasure: Erasure, predicate: Predicate) -> T
     return WhereTombstone(tuple(sorted(columns(predicate))), blob, to_builtins(predicate))
 
 
-def least_held(tables: Iterable[TableEntry], reader: SegmentReader, timestamps: Container[int] | None = None) -> int:
+def least_erasure(tables: Iterable[TableEntry], reader: SegmentReader, timestamps: Container[int] | None = None) -> int:
     """The least timestamp of an erasure whose rows, or whose tombstones, these tables may still have; 0 if none.
 
     Rows of erasures with a lesser timestamp are neither in the tables' files nor in bounds of their entries. In doubt
     the result is too small. Without ``timestamps`` of listed erasures, every tombstone may belong to one.
     """
     every = tuple(tables)
-    found = [EVERY] if any(stale_sections(every)) else []
+    erasing = [EVERY] if any(stale_sections(every)) else []
     for stub in every:
         entry = reader.whole(stub)
-        found += [file.erasing for file in entry.files]
-        found += [segment.erasing for segment in entry.segments_of("files")]
-        found += [segment.least for segment in entry.segments_of("tombstones")]
-        found += [t.ts for t in entry.tombstones if timestamps is None or t.ts in timestamps]
-    return least_erasing(found)
+        erasing += [file.erasing for file in entry.files]
+        erasing += [segment.erasing for segment in entry.segments_of("files")]
+        erasing += [segment.least for segment in entry.segments_of("tombstones")]
+        erasing += [t.ts for t in entry.tombstones if timestamps is None or t.ts in timestamps]
+    return least_erasing(erasing)
 
 
 def stale_sections(tables: Iterable[TableEntry]) -> Iterator[Segment]:

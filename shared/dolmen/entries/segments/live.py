@@ -21,7 +21,7 @@ from dolmen.entries.segments.segment_reader import (
 )
 from dolmen.errors import SchemaError
 from dolmen.format.column_history import LAST_DAY
-from dolmen.format.entries import DataFile, Overlay, Tombstone
+from dolmen.format.entries import DataFile, Overlay, Tombstone, pair_of
 from dolmen.format.manifest import Segment, TableEntry
 from dolmen.format.schema import Field
 from dolmen.predicate.ast import Predicate, columns
@@ -38,14 +38,13 @@ class FileChanges:
     def of(cls, entry: TableEntry, reader: SegmentReader) -> FileChanges:
         """The changes in a table's entry; fetches spilled ones."""
         removed = set(entry.removed)
-        pairs: dict[str, Overlay] = {}
+        overlays: list[Overlay] = []
         for segment in entry.segments:
             if segment.kind == "removed":
                 removed.update(reader.removed(segment))
             elif segment.kind == "overlays":
-                _add_newest(pairs, reader.overlays(segment))
-        _add_newest(pairs, entry.overlays)
-        return cls(frozenset(removed), pairs)
+                overlays += reader.overlays(segment)
+        return cls(frozenset(removed), newest_pairs([*overlays, *entry.overlays]))
 
     @cached_property
     def uuids(self) -> Uuids:
@@ -53,16 +52,14 @@ class FileChanges:
         return Uuids([*self.removed, *(uuid for uuid in self.pairs if uuid not in self.removed)])
 
 
-def _add_newest(pairs: dict[str, Overlay], overlays: Iterable[Overlay]) -> None:
+def newest_pairs(overlays: Iterable[Overlay]) -> dict[str, Overlay]:
+    """The newest of some pairs for each file, by its uuid."""
+    newest: dict[str, Overlay] = {}
     for overlay in overlays:
-        known = pairs.get(overlay.file)
-        if known is None or pair_of(known) < pair_of(overlay):
-            pairs[overlay.file] = overlay
-
-
-def pair_of(file: DataFile | Overlay) -> tuple[int, int]:
-    """A pair's order: the greater one of two pairs of a file is newer."""
-    return file.applied_through, file.vector.cardinality if file.vector else 0
+        earlier = newest.get(overlay.file)
+        if earlier is None or pair_of(earlier) < pair_of(overlay):
+            newest[overlay.file] = overlay
+    return newest
 
 
 class LiveFiles:
@@ -102,7 +99,7 @@ class LiveFiles:
     ) -> Iterator[LiveSegment]:
         """Its segments of files (or some of them), oldest first, each with the changes of its files."""
         removed, pairs, uuids = self.changes.removed, self.changes.pairs, self.changes.uuids
-        for segment, table in self._reader.each_files(self.segments if segments is None else segments, ahead):
+        for segment, table in self._reader.map_files(self.segments if segments is None else segments, ahead):
             live, overlays = None, dict[int, Overlay]()
             if len(uuids):
                 positions, which = table.find(uuids)
@@ -118,18 +115,18 @@ class LiveFiles:
         """The effective entries of the files that are still live, by uuid."""
         requested = set(uuids)
         found = {file.uuid: file for file in self.entry.files if file.uuid in requested}
-        left = requested - found.keys()
-        if self.segments and left:
-            left -= self.changes.removed
+        remaining = requested - found.keys()
+        if self.segments and remaining:
+            remaining -= self.changes.removed
         for segment in reversed(self.segments):  # the newest has them most likely
-            if not left:
+            if not remaining:
                 break
             (each,) = self.live_segments([segment])
-            positions, _ = each.table.find(Uuids(left))
+            positions, _ = each.table.find(Uuids(remaining))
             for file in each.entries(positions):
                 found[file.uuid] = file
                 self._found_in[file.uuid] = segment.object
-            left -= found.keys()
+            remaining -= found.keys()
         return found
 
     def segment_of(self, uuid: str) -> str | None:
@@ -138,7 +135,7 @@ class LiveFiles:
             self.find([uuid])
         return self._found_in.get(uuid)
 
-    def matching(self, where: Predicate | None, ids: Collection[int] | None = None) -> Iterator[DataFile]:
+    def find_matching(self, where: Predicate | None, ids: Collection[int] | None = None) -> Iterator[DataFile]:
         """Effective entries of the files that may have rows for which a bound predicate is TRUE, oldest first.
 
         They have the bounds of columns ``ids``; all by default.
@@ -167,15 +164,15 @@ class LiveFiles:
     def totals(self) -> Totals:
         """Sums over all live files. Segments are fetched only if files in them have changed."""
         inline = self.entry.files
-        known = Totals(
+        inline_totals = Totals(
             len(inline),
             sum(file.rows for file in inline),
             sum(file.rows - file.live_rows for file in inline),
             sum(file.size for file in inline),
         )
         if not len(self.changes.uuids):
-            return sum((Totals(s.count, s.rows, s.deleted, s.bytes) for s in self.segments), known)
-        return sum((each.totals() for each in self.live_segments()), known)
+            return sum((Totals(s.count, s.rows, s.deleted, s.bytes) for s in self.segments), inline_totals)
+        return sum((each.totals() for each in self.live_segments()), inline_totals)
 
 
 def tombstones_of(entry: TableEntry, reader: SegmentReader) -> tuple[Tombstone, ...]:
@@ -206,13 +203,13 @@ def check_days_of_table(entry: TableEntry, field: Field, reader: SegmentReader) 
 
 
 def _is_in_range(file: DataFile | Segment, field: Field) -> bool:
-    known = column_bounds(file, field)
-    if known.nulls == file.rows:
+    bounds = column_bounds(file, field)
+    if bounds.nulls == file.rows:
         return True
-    least, greatest = known.min, known.max
+    least, greatest = bounds.min, bounds.max
     return isinstance(least, int) and isinstance(greatest, int) and least >= -LAST_DAY and greatest <= LAST_DAY
 
 
-def rounds_otherwise(narrow: pa.DataType, wide: pa.DataType) -> bool:
+def may_round_differently(narrow: pa.DataType, wide: pa.DataType) -> bool:
     """Whether a predicate bound to the narrower type may mean other rows in files of the wider one (floats)."""
     return bool(pa.types.is_floating(narrow)) and narrow != wide

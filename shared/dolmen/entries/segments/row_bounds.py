@@ -19,11 +19,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dolmen.base.runtime import cached_property
-from dolmen.format.column_history import widen
-from dolmen.format.entries import Bounds, DataFile, KeysTombstone, Tombstone, bounds, constant_bounds
+from dolmen.errors import CorruptionError, PredicateError
+from dolmen.format.delete_object import check_blob
+from dolmen.format.entries import Blob, Bounds, DataFile, KeysTombstone, Tombstone, bounds, constant_bounds
 from dolmen.format.manifest import Segment
-from dolmen.format.schema import Field, Schema, type_from_json
-from dolmen.format.types import Plain, from_json, to_mask, to_scalar
+from dolmen.format.schema import Field, Schema
+from dolmen.format.types import Plain, to_mask, to_scalar
 from dolmen.predicate.ast import Column, In, Predicate, columns
 from dolmen.predicate.ast import from_json as predicate_from_json
 from dolmen.predicate.bind import days_to_timestamps
@@ -122,14 +123,14 @@ class _TableStatistics:
         if not members or not isinstance(least, _End) or not isinstance(greatest, _End):
             return bool(members), True
         if len(members) <= _FEW_MEMBERS:
-            found: Fact = False
+            has_member: Fact = False
             for member in members:
-                found = found | ((least <= member) & (greatest >= member))
+                has_member = has_member | ((least <= member) & (greatest >= member))
         elif (searched := _search_members(p, least, greatest)) is not None:
-            found = searched
+            has_member = searched
         else:  # between the least and the greatest member is near enough
             return (least <= members[-1]) & (greatest >= members[0]), True
-        return found, ~(_mask(found, self._table) & least.equals(greatest))
+        return has_member, ~(_mask(has_member, self._table) & least.equals(greatest))
 
 
 class _End:
@@ -244,11 +245,10 @@ def _search_members(p: In, least: _End, greatest: _End) -> Fact | None:
 
 
 def _holds(ends: pa.Array, op: Op, other: pa.Array | pa.Scalar) -> Mask:
-    """A mask of the files for which a comparison holds, or one side is NULL: unknown."""
+    """A mask of the files for which a comparison holds, or may hold because one side is NULL (unknown)."""
     return to_mask(_FUNCTIONS[op](ends, other).fill_null(True))
 
 
-KeyBounds = Mapping[int, tuple[Plain, Plain]]
 T = TypeVar("T")
 
 
@@ -267,8 +267,8 @@ class RowBounds:
     def of(cls, file: DataFile | Segment, schema: Schema, ids: Collection[int]) -> RowBounds:
         """The bounds of some columns in a file, or in all files of a segment, if the schema still has them."""
         fields = schema.by_id
-        known = {id_: column_bounds(file, fields[id_]) for id_ in ids if id_ in fields}
-        return cls(known, file.rows, file.applied_through)
+        bounds = {id_: column_bounds(file, fields[id_]) for id_ in ids if id_ in fields}
+        return cls(bounds, file.rows, file.applied_through)
 
     def judge(self, predicate: Predicate) -> StatsVerdict:
         """Judges whether a predicate is TRUE for all, some or none of the rows."""
@@ -276,17 +276,17 @@ class RowBounds:
 
     def one_tuple(self, ids: Iterable[int]) -> tuple[Plain, ...] | None:
         """The tuple of values that all rows have; None if they may differ. Bounds that were cut are never equal."""
-        found: list[Plain] = []
+        values: list[Plain] = []
         for id_ in ids:
             own = self.columns.get(id_)
             if own is None or own.min is None or own.nulls != 0 or own.min != own.max:
                 return None
-            found.append(own.min)
-        return tuple(found)
+            values.append(own.min)
+        return tuple(values)
 
 
-def undecided(judged: Iterable[tuple[T, StatsVerdict]]) -> list[T] | None:
-    """The deletes that may hide some of the rows by which they were judged; None if one of them hides all."""
+def undecided_deletes(judged: Iterable[tuple[T, StatsVerdict]]) -> list[T] | None:
+    """The deletes that may hide some of the judged rows; None if one of them hides all."""
     found: list[T] = []
     for delete, verdict in judged:
         if verdict is StatsVerdict.ALWAYS:
@@ -299,15 +299,6 @@ def undecided(judged: Iterable[tuple[T, StatsVerdict]]) -> list[T] | None:
 def may_hold_matches(file: DataFile | Segment, predicate: Predicate, schema: Schema) -> bool:
     """Whether a file, or some file of a segment, may have a row for which a predicate is TRUE."""
     return RowBounds.of(file, schema, columns(predicate)).judge(predicate) is not StatsVerdict.NEVER
-
-
-def may_match(tombstone: Tombstone, file: DataFile | Segment, schema: Schema) -> bool:
-    """Whether a tombstone may match rows of a file, or of some file of a segment; True if its predicate is unknown."""
-    if isinstance(tombstone, KeysTombstone):
-        keys = key_bounds(tombstone, schema)
-        return may_hold_keys(keys, RowBounds.of(file, schema, keys))
-    predicate = inline_predicate(tombstone, schema)
-    return file.rows > 0 if predicate is None else may_hold_matches(file, predicate, schema)
 
 
 def column_bounds(file: DataFile | Segment, field: Field) -> Bounds:
@@ -330,31 +321,15 @@ def inline_predicate(tombstone: Tombstone, schema: Schema) -> Predicate | None:
     return days_to_timestamps(_predicate(msgspec.json.encode(tombstone.predicate)), schema.widened_types)
 
 
+def recorded_predicate(body: bytes, blob: Blob) -> Predicate:
+    """The predicate in the blob of a ``where`` tombstone. Raises CorruptionError."""
+    try:
+        return predicate_from_json(check_blob(body, blob))
+    except PredicateError as error:
+        raise CorruptionError(blob.object, f"predicate at byte {blob.offset}: {error}") from error
+
+
 @lru_cache(16_384)
 def _predicate(document: bytes) -> Predicate:
     """Cached, because scans and resolutions judge the same few tombstones again and again."""
     return predicate_from_json(document)
-
-
-def key_bounds(tombstone: KeysTombstone, schema: Schema) -> KeyBounds:
-    """The least and the greatest value of a tombstone's keys in each column, in the column's present type."""
-    found = {}
-    for id_, name, (least, greatest) in zip(tombstone.columns, tombstone.types, tombstone.bounds, strict=True):
-        bound = type_from_json(name)
-        wide = schema.widened_types.get(id_, bound)
-        found[id_] = (widen(from_json(least, bound), bound, wide), widen(from_json(greatest, bound), bound, wide))
-    return found
-
-
-def may_hold_keys(keys: KeyBounds, rows: RowBounds) -> bool:
-    """Whether some of the rows may have a tuple of values within ``keys``."""
-    for id_, (least, greatest) in keys.items():
-        own = rows.columns.get(id_)
-        if own is not None and (own.nulls == rows.rows or _less(own.max, least) or _less(greatest, own.min)):
-            return False
-    return rows.rows > 0
-
-
-def _less(a: Any, b: Any) -> bool:
-    """Whether a < b is certain; None is unknown."""
-    return a is not None and b is not None and bool(a < b)

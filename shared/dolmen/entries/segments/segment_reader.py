@@ -87,15 +87,15 @@ def _codes_of_paths(paths: pa.Array) -> Codes:
     )
     if len(paths) and pc.all(usual).as_py():
         values = np.frombuffer(b"".join(pc.binary_slice(tails, 0, _LENGTH).to_pylist()), f"S{_LENGTH}")
-        return _mixed(values)
+        return _mix(values)
     return _codes([uuid_of(path)[-_LENGTH:].encode() for path in paths.to_pylist()])
 
 
 def _codes(tails: list[bytes]) -> Codes:
-    return _mixed(np.array(tails, f"S{_LENGTH}"))
+    return _mix(np.array(tails, f"S{_LENGTH}"))
 
 
-def _mixed(values: npt.NDArray[np.bytes_]) -> Codes:
+def _mix(values: npt.NDArray[np.bytes_]) -> Codes:
     words = np.frombuffer(np.ascontiguousarray(values).tobytes(), "<u8").reshape(-1, _LENGTH // 8)
     with np.errstate(over="ignore"):
         mixed = (words * _FACTORS).sum(axis=1, dtype=np.uint64)
@@ -136,13 +136,13 @@ class FileTable:
 
     def column(self, name: str) -> pa.Array | None:
         """A column; None if there is no such column."""
-        found = self._columns.get(name)
-        if found is None and name in self._names:
-            found = one_array(self._read([name])[name])
-            self._columns[name] = found
-            self.nbytes += found.nbytes
+        column = self._columns.get(name)
+        if column is None and name in self._names:
+            column = one_array(self._read([name])[name])
+            self._columns[name] = column
+            self.nbytes += column.nbytes
             self._grown(self)
-        return found
+        return column
 
     def numbers(self, name: str) -> Positions:
         """A column of integers; -1 for NULL."""
@@ -200,16 +200,16 @@ class FileTable:
         if not self._is_small:
             yield from self._decode(positions, requested, types or {})
             return
-        choice = requested, frozenset((id_, known) for id_, known in (types or {}).items() if id_ in requested)
-        found = self._decoded.get(choice)
-        if found is None:
-            found = [entry for some in self._decode(None, requested, types or {}) for entry in some]
+        choice = requested, frozenset(item for item in (types or {}).items() if item[0] in requested)
+        entries = self._decoded.get(choice)
+        if entries is None:
+            entries = [entry for some in self._decode(None, requested, types or {}) for entry in some]
             if len(self._decoded) < _MOST_DECODED:
-                self._decoded[choice] = found
-                self.nbytes += len(found) * (_ENTRY_BYTES + _STATS_BYTES * len(requested))
+                self._decoded[choice] = entries
+                self.nbytes += len(entries) * (_ENTRY_BYTES + _STATS_BYTES * len(requested))
                 self._grown(self)
         if positions is None or len(positions):
-            yield found if positions is None else [found[position] for position in positions.tolist()]
+            yield entries if positions is None else [entries[position] for position in positions.tolist()]
 
     def _decode(
         self, positions: Positions | None, requested: Collection[int], types: Mapping[int, pa.DataType]
@@ -222,13 +222,13 @@ class FileTable:
                 own = positions[np.searchsorted(positions, first) : np.searchsorted(positions, last)] - first
                 if not len(own):
                     continue
-            table = _widened(self._read(names, [group]), types)
-            found = to_entries(table if own is None else table.take(pa.array(own)))
-            for entry in found:
+            table = _widen(self._read(names, [group]), types)
+            entries = to_entries(table if own is None else table.take(pa.array(own)))
+            for entry in entries:  # by hand: ``check_references`` would take a fifth of the time of a plan
                 check_reference(entry.path, self.segment.object)
                 if entry.vector:
                     check_reference(entry.vector.object, self.segment.object)
-            yield found
+            yield entries
 
     def _groups(self) -> Iterator[tuple[int, int, int]]:
         """The number, the first row and the end of each row group."""
@@ -274,7 +274,7 @@ class FileTable:
             raise CorruptionError(self.segment.object, f"not a segment of files: {error}") from error
 
 
-def _widened(table: pa.Table, types: Mapping[int, pa.DataType]) -> pa.Table:
+def _widen(table: pa.Table, types: Mapping[int, pa.DataType]) -> pa.Table:
     """The table with bounds that were written under a narrower type in the form of the column's present type."""
     for id_ in types.keys() & set(stats_ids(table.column_names)):
         for name in stats_columns(id_)[:2]:
@@ -311,7 +311,7 @@ class SegmentReader:
     cache: ObjectCache
     tally: FetchTally = field(default_factory=FetchTally)
 
-    def tallied(self) -> SegmentReader:
+    def with_tally(self) -> SegmentReader:
         """The same reader with a tally of its own, for the fetches of one piece of work."""
         return replace(self, tally=FetchTally())
 
@@ -325,7 +325,7 @@ class SegmentReader:
         self.cache.put(key, table, table.nbytes)
         return table
 
-    def each_files(self, segments: Iterable[Segment], ahead: int | None = None) -> Iterator[tuple[Segment, FileTable]]:
+    def map_files(self, segments: Iterable[Segment], ahead: int | None = None) -> Iterator[tuple[Segment, FileTable]]:
         """``files`` of several segments in order. ``ahead`` are fetched at once, by default as many as are small."""
         return self.runtime.map(
             lambda s: (s, self.files(s)), segments, ahead=ahead, size=lambda s: s.size, most=_AHEAD_BYTES
@@ -345,7 +345,7 @@ class SegmentReader:
         """Ids of applied requests: some of them, or all. If the Bloom filter has none, only the filter is fetched."""
         if ids is None:
             return self._entries(segment)
-        if segment.bloom and _key(segment) not in self.cache and not self._maybe(segment, ids):
+        if segment.bloom and _key(segment) not in self.cache and not self._may_have_applied(segment, ids):
             return ()
         requested = frozenset(ids)
         return tuple(entry for entry in self._entries(segment) if entry.id in requested)
@@ -398,7 +398,7 @@ class SegmentReader:
     def _fetch(self, segment: Segment) -> bytes:
         return self.cache.load(_key(segment), lambda: self._get(segment), partial(check, segment))
 
-    def _maybe(self, segment: Segment, ids: Collection[str]) -> bool:
+    def _may_have_applied(self, segment: Segment, ids: Collection[str]) -> bool:
         assert segment.bloom is not None
         offset, length, _ = segment.bloom
         key = ("bloom", segment.object, offset)
@@ -408,7 +408,7 @@ class SegmentReader:
                 key, lambda: self._get(segment, (offset, offset + length)), partial(check_bloom, segment)
             )
             self.cache.put(key, body, len(body))
-        return bool(bloom_filters.maybe(body, list(ids)))
+        return bool(bloom_filters.possible_ids(body, list(ids)))
 
     def _get(self, segment: Segment, byte_range: tuple[int, int] | None = None) -> bytes:
         self.tally.requests += 1
@@ -437,10 +437,10 @@ def _key(segment: Segment) -> CacheKey:
     return ("segment", segment.object, 0)
 
 
-def effective(file: DataFile, overlay: Overlay | None, resolved_through: int) -> DataFile:
+def with_newest_pair(file: DataFile, overlay: Overlay | None, resolved_through: int) -> DataFile:
     """A file's entry with its newest pair."""
     through, vector, erasing = file.applied_through, file.vector, file.erasing
-    if overlay is not None and file.newer_pair(overlay.applied_through, overlay.vector):
+    if overlay is not None and file.is_older_than(overlay.applied_through, overlay.vector):
         through, vector, erasing = overlay.applied_through, overlay.vector, overlay.erasing
     through = max(through, resolved_through)
     if (through, erasing) == (file.applied_through, file.erasing) and vector is file.vector:
@@ -493,10 +493,10 @@ class LiveSegment:
     def entries(self, positions: Positions | None = None, ids: Collection[int] | None = None) -> Iterator[DataFile]:
         """Effective entries of live files. Arguments: see ``FileTable.entries``."""
         requested = self.positions() if positions is None else positions
-        at = iter(requested.tolist())
+        remaining = iter(requested.tolist())
         for some in self.table.entries(requested, ids, self.schema.widened_types):
             for file in some:
-                yield effective(file, self.overlays.get(next(at)), self.segment.resolved_through)
+                yield with_newest_pair(file, self.overlays.get(next(remaining)), self.segment.resolved_through)
 
     def totals(self, positions: Positions | None = None) -> Totals:
         """Sums over live files, or over those at these positions."""
@@ -533,7 +533,7 @@ def erasures_of(manifest: Manifest, reader: SegmentReader, after: int = 0) -> tu
 def listed_erasures(
     segments: Iterable[Segment], inline: Sequence[Erasure], reader: SegmentReader, after: int = 0
 ) -> tuple[Erasure, ...]:
-    """The same for a list in parts."""
+    """``erasures_of`` for a list in parts."""
     spilled = [segment for segment in segments if segment.greatest > after]
     listed = (*(erasure for some in reader.runtime.map(reader.erasures, spilled) for erasure in some), *inline)
     return tuple(sorted((erasure for erasure in listed if erasure.ts > after), key=lambda erasure: erasure.ts))

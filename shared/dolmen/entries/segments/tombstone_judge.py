@@ -23,7 +23,7 @@ from dolmen.entries.segments.row_bounds import (
     in_range_mask,
     inline_predicate,
     may_match_mask,
-    undecided,
+    undecided_deletes,
     verdict_masks,
 )
 from dolmen.entries.segments.segment_reader import LiveSegment, Positions
@@ -51,7 +51,7 @@ _MANY = 64
 class KeyRanges:
     """Keys tombstones over the same columns of the same types, oldest first, judged all at once.
 
-    ``indexes`` are those among all tombstones of the table; ``ends`` the least and greatest values, by column.
+    ``indexes`` are their indexes among all tombstones; ``ends`` the least and greatest values, by column.
     """
 
     tombstones: Sequence[KeysTombstone]
@@ -87,7 +87,7 @@ class KeyRanges:
     def columns(self) -> tuple[int, ...]:
         return self.tombstones[0].columns
 
-    def hide_all(self, rows: RowBounds) -> bool:
+    def hides_all(self, rows: RowBounds) -> bool:
         """Whether one of them certainly hides all rows: all rows have its only tuple."""
         values = rows.one_tuple(self.columns)
         if values is None or rows.rows == 0:
@@ -160,13 +160,13 @@ class _KeyEnds:
         return _KeyEnds(self.least[kept], self.greatest[kept], self.values)
 
     def keep_equal(self, mask: Mask, value: Any) -> None:
-        """Removes tombstones from a mask whose least and greatest value are not both this one."""
+        """Keeps those tombstones of a mask whose least and greatest value both equal ``value``."""
         if self.values is not None:
             rank = bisect_left(self.values, value)
-            there = rank < len(self.values) and self.values[rank] == value
+            is_present = rank < len(self.values) and self.values[rank] == value
         else:
-            rank, there = value, isinstance(value, int) and _INT64.min <= value <= _INT64.max
-        mask &= (self.least == rank) & (self.greatest == rank) if there else False
+            rank, is_present = value, isinstance(value, int) and _INT64.min <= value <= _INT64.max
+        mask &= (self.least == rank) & (self.greatest == rank) if is_present else False
 
     def narrow(self, mask: Mask, own: Bounds) -> None:
         """Removes tombstones from a mask that end before ``own`` begins, or begin after it ends."""
@@ -191,8 +191,8 @@ class _KeyEnds:
         least, greatest = int(self.least.min()), int(self.greatest.max())
         if self.values is None:
             return least, greatest
-        known = greatest < len(self.values)
-        return self.values[least] if least >= 0 else None, self.values[greatest] if known else None
+        has_greatest = greatest < len(self.values)
+        return self.values[least] if least >= 0 else None, self.values[greatest] if has_greatest else None
 
 
 @dataclass(frozen=True)
@@ -318,7 +318,7 @@ class TombstoneJudge:
     def of_files(
         self, segment: LiveSegment, positions: Positions, files: Iterable[DataFile]
     ) -> Iterator[tuple[DataFile, Callable[[], FileTombstones | None]]]:
-        """Many files of a segment (their positions and entries), each with a function that finds its ``of_file``."""
+        """Pairs files of a segment, given by position and entry, with a function that returns their ``of_file``."""
         if len(positions) < _SEVERAL or not self._where or any(each.predicate is None for each in self._where):
             yield from ((file, partial(self.of_file, file)) for file in files)
             return
@@ -339,10 +339,10 @@ class TombstoneJudge:
         if not self:
             return FileTombstones()
         rows = RowBounds.of(file, self._schema, self.ids)
-        where = undecided((each, each.judge(rows)) for each in self._where)
+        where = undecided_deletes((each, each.judge(rows)) for each in self._where)
         return None if where is None else self._of(file, where, rows)
 
-    def that_may_hide(self, rows: RowBounds) -> FileTombstones:
+    def judge_rows(self, rows: RowBounds) -> FileTombstones:
         """The tombstones that may hide some of the rows, or all of them."""
         where, ranges = self._may_hide(rows)
         return FileTombstones(tuple(where), tuple(ranges), rows)
@@ -350,7 +350,7 @@ class TombstoneJudge:
     def _of(self, file: DataFile, where: list[_WherePredicate], rows: RowBounds | None = None) -> FileTombstones | None:
         """``of_file``, once the ``where`` tombstones that may hide some rows have been found."""
         rows = rows or RowBounds.of(file, self._schema, self.ids)
-        if any(each.hide_all(rows) for each in self._ranges):
+        if any(each.hides_all(rows) for each in self._ranges):
             return None
         ranges = tuple(each for each in self._ranges if each.tombstone_mask(rows).any())
         own = {id_: rows.columns[id_] for each in ranges for id_ in each.columns if id_ in rows.columns}

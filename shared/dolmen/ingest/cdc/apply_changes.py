@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as t
 
-from dolmen.commit.statements.row_changes import Advance, all_above
+from dolmen.commit.statements.row_changes import Advance, is_above_all
 from dolmen.errors import InputError
 from dolmen.format.ingest_properties import CdcSettings, FileKind, IngestSettings
 from dolmen.format.schema import Field
@@ -207,7 +207,7 @@ class _Target:
         entry = unit_of(self.transaction).entry(self.name)
         memory = DeleteMemory.of(self.transaction, self.name, entry, self.keys, self.sequence, self.settings.memory_us)
         lacks_values = bool(unavailable_columns(changes))
-        if not lacks_values and all_above(entry, self.sequence, least):
+        if not lacks_values and is_above_all(entry, self.sequence, least):
             self._add(last, last, memory, above=least)
         else:
             remembered = memory.name if memory.table else None

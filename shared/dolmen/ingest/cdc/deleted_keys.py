@@ -18,16 +18,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dolmen.commit.statements.row_changes import forgettable
+from dolmen.commit.statements.row_changes import sequence_to_forget
 from dolmen.errors import InputError, InvalidNameError
 from dolmen.format.layout import check_table_name, memory_name
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import COMMIT_TS, Field
-from dolmen.format.types import Json, from_json, to_plain
+from dolmen.format.types import Json, from_json
 from dolmen.predicate.ast import Predicate
-from dolmen.predicate.bind import compare, conjunction, one_of
+from dolmen.predicate.bind import compare
 from dolmen.predicate.constants import Value
 from dolmen.predicate.domains import domain_of
+from dolmen.rows.scan.lookup import where_key_in
 from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.transaction_table import TransactionTable
 
@@ -151,18 +152,8 @@ def condition_on_keys(transaction: Transaction, table: str, keys: tuple[Field, .
     """A condition that matches all rows with a key in ``changes``, and maybe others."""
     entry = unit_of(transaction).entry(table)
     most = INDEXED_LIST if len(keys) == 1 and entry.segments_of("index") else LIST
-    return conjunction([_condition_on(entry.schema.field(key.name), changes[str(key.id)], most) for key in keys])
-
-
-def _condition_on(field: Field, values: pa.ChunkedArray, most: int) -> Predicate:
-    """A condition that matches ``values`` of a column: up to ``most`` values exactly, more by their range."""
-    domain = domain_of(field.arrow_type)
-    distinct = pc.unique(values)
-    if len(distinct) <= most:
-        return one_of(field, [Value(domain, value) for value in to_plain(distinct)])
-    ends = pc.min_max(distinct)
-    least, greatest = to_plain(pa.array([ends["min"], ends["max"]], field.arrow_type))
-    return conjunction([compare(">=", field, Value(domain, least)), compare("<=", field, Value(domain, greatest))])
+    own = ((entry.schema.field(key.name), changes[str(key.id)]) for key in keys)
+    return where_key_in({field.id: values.cast(field.arrow_type) for field, values in own}, most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +202,7 @@ class DeleteMemory:
             )
         forgotten: Json = None
         # Marks after the base are this transaction's own: their time is not its commit time.
-        forget = forgettable(sequences, min(unit.now_us - age_us, unit.base.commit_ts))
+        forget = sequence_to_forget(sequences, min(unit.now_us - age_us, unit.base.commit_ts))
         if sequences is not None:
             forgotten = sequences.forgotten_through
             if memory is None:  # it was dropped: all deletes up to here are lost

@@ -31,6 +31,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as t
 
+from dolmen.format.types import to_mask
 from dolmen.ingest.formats.source_file import BadRow, ByteStream, SourceFile, mark_name
 from dolmen.ingest.formats.text_blocks import MAX_RECORD_BYTES
 
@@ -87,7 +88,7 @@ class UnavailableValue:
         starts = np.cumsum(sizes) - sizes
         single = np.flatnonzero(sizes == 1)
         found = np.zeros(len(lists), bool)
-        found[single] = hits.to_numpy(zero_copy_only=False)[starts[single]]
+        found[single] = to_mask(hits)[starts[single]]
         return pa.array(found)
 
     def _find_numbers(self, lists: pa.Array) -> pa.Array | None:

@@ -39,7 +39,7 @@ from dolmen.ingest.redaction import UnforeseenError
 from dolmen.ingest.rejects import Quarantine, Reject, find_reject, header_of, reject_drop
 from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.transaction_table import TransactionTable
-from dolmen.transactions.unit_of_work import leaves_out_erased
+from dolmen.transactions.unit_of_work import must_leave_out_erased
 
 UPSERT_ROWS = 1_000_000
 UPSERT_BYTES = 128 * MIB
@@ -156,7 +156,7 @@ class DropIngestion:
     def _sees_uncommitted_columns(self, transaction: Transaction) -> bool:
         """Whether other files of the batch gave the table its columns: then no file may be rejected.
 
-        If another file creates the table, the file may be rejected in that commit, but not by a report without one.
+        If another file of the batch creates the table, a file may be rejected only in the same commit.
         """
         name, whole = self.path.path.partition("/")[0], unit_of(transaction).uploads.segments.whole
         entry, base_entry = unit_of(transaction).manifest.tables.get(name), unit_of(transaction).base.tables.get(name)
@@ -260,7 +260,7 @@ class DropIngestion:
         )
 
     def _add_to_table(self, transaction: Transaction) -> None:
-        # A missing table is not recorded as a read: the ids of the rejection and of the file exclude each other.
+        # No conflict if others create the table meanwhile: only one of this file's two ids can be committed.
         try:
             entry = unit_of(transaction).entry(self.path.table)
         except TableNotFoundError:
@@ -276,7 +276,7 @@ class DropIngestion:
         table = TransactionTable(unit_of(transaction), self.path.table)
         settings = IngestSettings.of(entry)
         settings.check(entry.schema, entry.primary_key)
-        every = leaves_out_erased(entry)
+        every = must_leave_out_erased(entry)
         expect_erasures(transaction, self.path.table, None if every else self.drop.dropped_us, self.drop.id)
         self.settings = settings
         path, schema = self.path.path, None if settings.mode == "cdc" else entry.schema

@@ -31,10 +31,10 @@ from pyarrow import types as t
 from dolmen.errors import InputError, SchemaError, short_repr
 from dolmen.format.ingest_properties import MAX_COLUMNS
 from dolmen.format.schema import own_names
-from dolmen.format.types import TYPES, in_unit
+from dolmen.format.types import TYPES, to_mask, with_unit
 from dolmen.ingest.formats.column_limits import MAX_FIXED_BYTES, too_many_columns
 
-_BY_NAMES = {(base, logical): in_unit(each, unit) for each in TYPES for base, logical, unit in each.avro}
+_BY_NAMES = {(base, logical): with_unit(each, unit) for each in TYPES for base, logical, unit in each.avro}
 _PRIMITIVES = {"null": pa.null(), **{base: kind for (base, logical), kind in _BY_NAMES.items() if logical is None}}
 CONNECT_TIMES: dict[tuple[str, str], pa.DataType] = {
     ("int", "io.debezium.time.Date"): pa.date32(),
@@ -330,5 +330,5 @@ def _decimals(array: pa.Array, kind: pa.DataType) -> pa.Array:
     padded[rows, from_end] = data[bounds[0] : bounds[-1]]
     validity = None
     if array.null_count:
-        validity = pa.py_buffer(np.packbits(array.is_valid().to_numpy(zero_copy_only=False), bitorder="little"))
+        validity = pa.py_buffer(np.packbits(to_mask(array.is_valid()), bitorder="little"))
     return pa.Array.from_buffers(kind, len(array), [validity, pa.py_buffer(padded)])

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from dolmen.errors import InputError
 from dolmen.format.ingest_properties import COMPRESSIONS, ENDINGS, FileKind
-from dolmen.format.schema import storable
+from dolmen.format.schema import stored_type
 from dolmen.ingest.formats import arrow, avro_reader, csv_reader, json_types, jsonl, parquet_reader
 from dolmen.ingest.formats.source_file import BadRow, Format, OnBadRow, ReadOptions, SourceFile
 from dolmen.ingest.formats.typed_batches import stored_schema, surveyed_schema
@@ -122,7 +122,7 @@ def read(source: SourceFile, schema: pa.Schema | None, *, on_bad_row: OnBadRow |
     """
     if schema is None:
         schema = infer(source)
-    stored = [storable(field.type) for field in schema]
+    stored = [stored_type(field.type) for field in schema]
     schema = pa.schema([f if f.type == kind else f.with_type(kind) for f, kind in zip(schema, stored, strict=True)])
     return pa.RecordBatchReader.from_batches(schema, _batches(source, schema, on_bad_row))
 

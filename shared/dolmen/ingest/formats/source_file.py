@@ -198,7 +198,7 @@ class Format:
 
     @property
     def traits(self) -> FileFormat:
-        """What holds for all files of this kind."""
+        """The properties of all files of this kind."""
         return FORMATS[self.kind]
 
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyarrow import types as t
 
 from dolmen.errors import InputError, RowError, SchemaError
-from dolmen.format.schema import own_names, plain_type, storable
+from dolmen.format.schema import own_names, plain_type, stored_type
 from dolmen.format.types import Json
 from dolmen.ingest.formats.column_limits import check_columns, count_columns, rows_at_once
 from dolmen.ingest.formats.source_file import OnBadRow, SourceFile, good_rows, is_closed, too_many_bytes
@@ -32,7 +32,7 @@ def stored_schema(schema: pa.Schema, name: str) -> pa.Schema:
     fields = []
     for field in schema:
         try:
-            kind = storable(replace_null_types(field.type))
+            kind = stored_type(replace_null_types(field.type))
             fields.append(pa.field(field.name, kind, field.nullable))
         except SchemaError as error:
             raise SchemaError(f"file {name!r}, column {field.name!r}: {error}", column=field.name) from None

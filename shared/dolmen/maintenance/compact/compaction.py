@@ -1,8 +1,8 @@
 """Compaction: rewrites files that make scans slow, while others write, delete and read.
 
-Each planned group is read in the newest version, and committed by itself. Tombstones that are committed meanwhile still
-hide rows of the new files, because their ``applied_through`` is the snapshot's. If a file got another deletion vector
-or is gone, the group is dropped, and tried again in two halves.
+Each planned group is read in the newest version, and has a commit of its own. Tombstones that are committed meanwhile
+still hide rows of the new files, because these have the snapshot's ``applied_through``. If a file got another deletion
+vector or is gone, the group is dropped, and tried again in two halves.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TRIES_ALONE = 2
 
 @dataclass(frozen=True)
 class PendingGroup:
-    """A group of files, or a part of one; ``tries`` counts how often a single file was tried before."""
+    """A group of files, or a part of one; ``tries`` counts earlier attempts with a single file."""
 
     uuids: tuple[str, ...]
     tries: int = 0
@@ -40,23 +40,22 @@ class PendingGroups:
     """The queue of groups. Groups whose files others changed come back in halves."""
 
     def __init__(self, groups: Iterable[PlannedGroup]) -> None:
-        self._turns = deque(PendingGroup(tuple(file.uuid for file in group.inputs)) for group in groups)
+        self._queue = deque(PendingGroup(tuple(file.uuid for file in group.inputs)) for group in groups)
 
     def __bool__(self) -> bool:
-        return bool(self._turns)
+        return bool(self._queue)
 
     def take(self) -> PendingGroup:
-        return self._turns.popleft()
+        return self._queue.popleft()
 
-    def retry_in_halves(self, turn: PendingGroup) -> None:
-        """Puts a group back that could not be committed: in two halves, or alone as often as ``_TRIES_ALONE``
-        allows."""
-        uuids = turn.uuids
+    def retry_in_halves(self, group: PendingGroup) -> None:
+        """Puts back a group that was not committed: in two halves, or as it is if a single file has tries left."""
+        uuids = group.uuids
         if len(uuids) > 1:
             middle = len(uuids) // 2
-            self._turns += [PendingGroup(uuids[:middle]), PendingGroup(uuids[middle:])]
-        elif turn.tries + 1 < _TRIES_ALONE:
-            self._turns.append(PendingGroup(uuids, turn.tries + 1))
+            self._queue += [PendingGroup(uuids[:middle]), PendingGroup(uuids[middle:])]
+        elif group.tries + 1 < _TRIES_ALONE:
+            self._queue.append(PendingGroup(uuids, group.tries + 1))
 
 
 __all__ = ["Compacted", "CompactionOptions", "CompactionPlan", "PlannedGroup", "compact", "plan_compaction"]
@@ -69,10 +68,10 @@ class Compacted(FactSheet):
     Args:
         plan: the plan when it began.
         groups: groups of the plan, or parts of them, that were committed.
-        dropped: groups that were not, because others changed their files; parts of them may be in ``groups``.
+        dropped: groups that were not committed, because others changed their files; ``groups`` may have parts of them.
         rows_deleted: deleted rows that the new files no longer contain.
         spilled_bytes: bytes that were sorted in the temporary directory.
-        bytes_copied: bytes of row groups without deleted rows that were copied as they are, not encoded again.
+        bytes_copied: bytes of row groups without deleted rows that were copied, not encoded again.
         finished: False when it stopped early: call it again.
     """
 
@@ -125,10 +124,10 @@ def compact(
     options: CompactionOptions | None = None,
     dry_run: bool = False,
 ) -> Compacted:
-    """Compacts a table in bounded memory, whatever its size. Safe at any time and beside anything.
+    """Compacts a table in bounded memory, whatever its size. Safe at any time, beside any other work.
 
     Args:
-        deadline: asked before each group; when it returns True, finished groups are committed and the rest is left.
+        deadline: called before each group; when it returns True, finished groups are committed and the rest is left.
         options: sizes and limits; by default those of the table.
         dry_run: plan only.
 
@@ -143,12 +142,12 @@ def compact(
     with context.reading(manifest.version):
         version = TableVersion.of(context, name, manifest)
         target = target_file_bytes(version.entry, options)
-        due = rewrite_through(context, manifest)
-        plan = plan_compaction(name, version.entry, version.files, target, options, version.dead(), due)
-    done = Compacted(plan, finished=dry_run or not plan.groups)
-    if not done.finished:
-        _Compaction(context, name, version.entry, options, target, deadline, done).all_groups()
-    return done
+        erase_through = rewrite_through(context, manifest)
+        plan = plan_compaction(name, version.entry, version.files, target, options, version.dead_uuids(), erase_through)
+    result = Compacted(plan, finished=dry_run or not plan.groups)
+    if not result.finished:
+        _Compaction(context, name, version.entry, options, target, deadline, result).run()
+    return result
 
 
 def target_file_bytes(entry: TableEntry, options: CompactionOptions) -> int:
@@ -169,31 +168,31 @@ class _Compaction:
     def __post_init__(self) -> None:
         self.rewriter = GroupRewriter(self.context, self.options, self.target, self.object_name, self.beat)
 
-    def all_groups(self) -> None:
-        waiting = PendingGroups(self.done.plan.groups)
-        while waiting:
+    def run(self) -> None:
+        queue = PendingGroups(self.done.plan.groups)
+        while queue:
             if self.deadline():
                 return
-            turn = waiting.take()
-            committed = self._group(turn.uuids)
+            pending = queue.take()
+            committed = self._group(pending.uuids)
             if committed is None:
                 return  # the table was dropped or replaced
             if not committed:
                 self.done.dropped += 1
-                waiting.retry_in_halves(turn)
+                queue.retry_in_halves(pending)
         self.done.finished = True
         if self.intent and not self.done.dropped:  # else the intent is revoked in an hour, with the dropped objects
             self.intent.finish()
 
     def _group(self, uuids: tuple[str, ...]) -> bool | None:
-        """Rewrites those of these files that are still there. Returns whether that was committed; None means stop."""
+        """Rewrites the files that still exist. Returns whether that was committed; None if the table was replaced."""
         head = self.context.head
         manifest = head.refresh().manifest
-        if not same_table(manifest.tables.get(self.name), self.entry):
+        if is_replaced(manifest.tables.get(self.name), self.entry):
             return None
         with self.context.reading(manifest.version):
             version = TableVersion.of(self.context, self.name, manifest)
-            inputs = version.worth_rewriting(uuids, self.options)
+            inputs = version.select_inputs(uuids, self.options)
             if not inputs:
                 return True  # others have done the work, or will change these files again
             first_upload_us = self.context.store.clock.now_us
@@ -220,6 +219,6 @@ class _Compaction:
             self.intent.beat()
 
 
-def same_table(there: TableEntry | None, planned: TableEntry) -> bool:
-    """Whether the table is still the one that was planned for: the same uuid and epoch."""
-    return there is not None and (there.uuid, there.epoch) == (planned.uuid, planned.epoch)
+def is_replaced(current: TableEntry | None, planned: TableEntry) -> bool:
+    """Whether the table was dropped, or has another uuid or epoch than the plan."""
+    return current is None or (current.uuid, current.epoch) != (planned.uuid, planned.epoch)

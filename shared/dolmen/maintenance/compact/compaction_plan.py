@@ -8,7 +8,7 @@ A file is rewritten only where that pays:
 - by the same rule, for tables with a sort key: files that do not overlap form a run, and runs of similar size are
   merged into one.
 
-Files that still hold rows of an erasure are rewritten in any case, when its time comes: all that are due at once.
+Files with rows of an erasure that is due are rewritten in any case, all at once.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from dolmen.rows.scan.data_objects import GAP_BYTES
 from dolmen.rows.scan.plan import FactSheet
 
 MOST_FILES = 50_000
-"""The most candidates of a plan. Further ones come with the next plan."""
+"""The most candidates of a plan. The next plan has the others."""
 NEXT_PLAN = "with the next plan, this one is full"
-"""Reason for leaving a file alone that could be a candidate."""
+"""The reason for leaving a candidate alone."""
 
 _SELECTIVE = 8
 """One of this many scans is assumed to filter by the sort key; only these gain by clustering."""
 
 Bound: TypeAlias = tuple[tuple[Any, ...], ...]
-"""Values of the sort key's first columns, so that bounds of files compare as the keys do."""
+"""Values of the sort key's first columns: bounds have the order of keys."""
 Range: TypeAlias = tuple[Bound, Bound]
 """Least and greatest sort key of a file, as far as statistics show. See ``_Planner._range``."""
 _LESS, _GREATER = (-1,), (1,)
@@ -51,9 +51,9 @@ class CompactionOptions:
         growth: the output of a merge must be at least this many times as large as its largest input file (or run).
         deleted_share: a file is rewritten when more than this share of its rows is deleted by position.
         group_bytes: about how much is rewritten at once, and lost when others change one of the files.
-        memory_bytes: size of the rows that are sorted at once, as Arrow. Peak memory is several times that.
+        memory_bytes: Arrow size of the rows that are sorted at once. Peak memory is several times that.
         directory: for rows that do not fit into memory; the system's temporary directory by default.
-        run_bytes: see ``WriteOptions``; less than there, because much else is in memory, and rows come sorted.
+        run_bytes: see ``WriteOptions``; less than there, because other data is in memory, and rows come sorted.
         row_group_bytes: see ``WriteOptions``.
         splice_bytes: row groups without deleted rows are copied as they are, where at least this many bytes of them
             are adjacent in one file; 0: all rows are decoded and encoded again.
@@ -76,8 +76,8 @@ class PlannedGroup:
 
     Args:
         inputs: the files, in the order in which they are read.
-        bytes_out: estimated size of the output; 0 when no row is left, so that nothing has to be read.
-        deleted_bytes: estimated size of deleted rows that go.
+        bytes_out: estimated size of the output; 0 when all rows are deleted, so that no file has to be read.
+        deleted_bytes: estimated size of the deleted rows, which the output does not contain.
         overlap: the most files that share a point in the range of the sort key; 1 if none overlap.
     """
 
@@ -158,136 +158,136 @@ def plan_compaction(
     Args:
         files: live files with their newest pairs, oldest first; iterated once.
         dead: uuids of files whose rows are certainly all hidden by tombstones.
-        erase_through: timestamp of the youngest erasure whose rows have to leave their files now; 0 if there is none.
+        erase_through: timestamp of the youngest erasure whose rows must leave their files now; 0 if there is none.
     """
     return _Planner(table, entry, target_file_bytes, options).plan(files, dead, erase_through)
+
+
+def small_below(target_file_bytes: int) -> int:
+    """A file is merged with others if it has fewer live bytes than this."""
+    return target_file_bytes // 2
 
 
 class _Planner:
     def __init__(self, table: str, entry: TableEntry, target_file_bytes: int, options: CompactionOptions) -> None:
         self._table, self._entry, self._target, self._options = table, entry, target_file_bytes, options
-        self._left: Counter[str] = Counter()
+        self._left_alone: Counter[str] = Counter()
 
     def plan(self, files: Iterable[DataFile], dead: Collection[str], erase_through: int) -> CompactionPlan:
-        gone: list[DataFile] = []
+        hidden: list[DataFile] = []
         erased: list[DataFile] = []
-        deleted: list[DataFile] = []
+        mostly_deleted: list[DataFile] = []
         small: list[DataFile] = []
         full: list[tuple[Range, DataFile]] = []
         count = size = 0
         for file in files:
             count, size = count + 1, size + file.size
-            if len(gone) + len(erased) + len(deleted) + len(small) + len(full) >= MOST_FILES:
-                self._left[NEXT_PLAN] += 1
+            if len(hidden) + len(erased) + len(mostly_deleted) + len(small) + len(full) >= MOST_FILES:
+                self._left_alone[NEXT_PLAN] += 1
             elif not file.live_rows or file.uuid in dead:
-                gone.append(file)
+                hidden.append(file)
             elif 0 < file.erasing <= erase_through:
                 erased.append(file)
             elif file.rows - file.live_rows > file.rows * self._options.deleted_share:
-                deleted.append(file)
-            elif _live_bytes(file) < self._target // 2:
+                mostly_deleted.append(file)
+            elif file.live_bytes < small_below(self._target):
                 small.append(file)
             elif not self._entry.sort_key:
-                self._left["full"] += 1
+                self._left_alone["full"] += 1
             elif (range_ := self._range(file)) is None:
-                self._left["full, with unknown bounds of the sort key"] += 1
+                self._left_alone["full, with unknown bounds of the sort key"] += 1
             else:
                 full.append((range_, file))
-        groups = [PlannedGroup("all rows deleted", tuple(gone), 0, 0, sum(f.size for f in gone))] if gone else []
-        others = self._groups_to_rewrite(deleted, small) + self._unclustered_groups(full)
-        groups += [self._group("erased rows", part) for part in self._cut(self._in_order(erased))] if erased else []
+        groups = [PlannedGroup("all rows deleted", tuple(hidden), 0, 0, sum(f.size for f in hidden))] if hidden else []
+        others = self._groups_to_rewrite(mostly_deleted, small) + self._unclustered_groups(full)
+        groups += [self._group("erased rows", part) for part in self._split(self._sort_files(erased))] if erased else []
         groups += sorted(others, key=lambda group: -group.benefit)
-        return CompactionPlan(self._table, count, size, tuple(groups), dict(self._left))
+        return CompactionPlan(self._table, count, size, tuple(groups), dict(self._left_alone))
 
     def _groups_to_rewrite(self, deleted: list[DataFile], small: list[DataFile]) -> list[PlannedGroup]:
-        ascending = sorted(small, key=_live_bytes)
-        paid = sum(map(_live_bytes, deleted))
-        some = ascending[: _worth_merging([_live_bytes(file) for file in ascending], self._options.growth, paid)]
-        if not deleted and len(some) < 2:
-            some = []
-        if len(some) < len(small):
-            self._left["small, but too few of like size"] += len(small) - len(some)
-        chosen = self._in_order([*deleted, *some])
-        was_small = {file.path for file in some}
+        ascending = sorted(small, key=lambda file: file.live_bytes)
+        extra = sum(file.live_bytes for file in deleted)
+        merged = ascending[: _count_to_merge([file.live_bytes for file in ascending], self._options.growth, extra)]
+        if not deleted and len(merged) < 2:
+            merged = []
+        if len(merged) < len(small):
+            self._left_alone["small, but too few of like size"] += len(small) - len(merged)
+        chosen = self._sort_files([*deleted, *merged])
+        merged_paths = {file.path for file in merged}
         groups = []
-        for part in self._cut(chosen):
-            few = sum(file.path in was_small for file in part)
+        for part in self._split(chosen):
+            few = sum(file.path in merged_paths for file in part)
             reason = "small files" if few == len(part) else "mostly deleted, small files" if few else "mostly deleted"
             groups.append(self._group(reason, part))
         return groups
 
     def _unclustered_groups(self, full: list[tuple[Range, DataFile]]) -> list[PlannedGroup]:
-        """Groups of full files whose ranges of the sort key overlap, a part of the range at a time."""
-        runs = _runs(full)
-        runs.sort(key=lambda run: sum(_live_bytes(file) for _, file in run))
-        sizes = [sum(_live_bytes(file) for _, file in run) for run in runs]
-        chosen = [item for run in runs[: _worth_merging(sizes, self._options.growth)] for item in run]
+        """Groups of full files that overlap in the sort key, a part of its range at a time."""
+        runs = _divide_into_runs(full)
+        runs.sort(key=lambda run: sum(file.live_bytes for _, file in run))
+        sizes = [sum(file.live_bytes for _, file in run) for run in runs]
+        chosen = [item for run in runs[: _count_to_merge(sizes, self._options.growth)] for item in run]
         groups: list[PlannedGroup] = []
-        for part in _overlapping(chosen):
-            for piece in self._cut([file for _, file in part]):
+        for part in _group_overlapping(chosen):
+            for piece in self._split([file for _, file in part]):
                 if len(piece) > 1:
                     paths = {file.path for file in piece}
-                    overlap = len(_runs([item for item in part if item[1].path in paths]))
+                    overlap = len(_divide_into_runs([item for item in part if item[1].path in paths]))
                     if overlap > 1:
                         groups.append(self._group("unclustered", piece, overlap))
-        alone = len(full) - sum(len(group.inputs) for group in groups)
-        if alone:
-            self._left["full, and few overlap by the sort key"] += alone
+        left_alone = len(full) - sum(len(group.inputs) for group in groups)
+        if left_alone:
+            self._left_alone["full, and few overlap by the sort key"] += left_alone
         return groups
 
     def _group(self, reason: str, files: Sequence[DataFile], overlap: int = 1) -> PlannedGroup:
-        out = sum(map(_live_bytes, files))
+        out = sum(file.live_bytes for file in files)
         deleted = sum(file.size for file in files) - out
         return PlannedGroup(reason, tuple(files), out, max(1, round(out / self._target)), deleted, overlap)
 
-    def _cut(self, files: Sequence[DataFile]) -> list[list[DataFile]]:
+    def _split(self, files: Sequence[DataFile]) -> list[list[DataFile]]:
         """Splits files into parts of about equal size, none much larger than ``group_bytes``."""
-        total = sum(map(_live_bytes, files))
+        total = sum(file.live_bytes for file in files)
         parts = max(1, -(-total // max(1, self._options.group_bytes)))
         cut: list[list[DataFile]] = [[] for _ in range(parts)]
         done = 0
         for file in files:
             cut[min(parts - 1, done * parts // max(1, total))].append(file)
-            done += _live_bytes(file)
+            done += file.live_bytes
         return [part for part in cut if part]
 
-    def _in_order(self, files: Sequence[DataFile]) -> list[DataFile]:
+    def _sort_files(self, files: Sequence[DataFile]) -> list[DataFile]:
         """Sorts files by the sort key, or by age in a table without one."""
         if not self._entry.sort_key:
             return sorted(files, key=lambda file: file.greatest_row_ts)
-        known = [(self._range(file), file) for file in files]
-        unknown = [file for range_, file in known if range_ is None]
+        with_range = [(self._range(file), file) for file in files]
+        unknown = [file for range_, file in with_range if range_ is None]
         return unknown + [
-            file for _, file in sorted(((r, f) for r, f in known if r is not None), key=lambda item: item[0][0])
+            file for _, file in sorted(((r, f) for r, f in with_range if r is not None), key=lambda item: item[0][0])
         ]
 
     def _range(self, file: DataFile) -> Range | None:
         """Bounds of a file's keys: of the first column that has more than one value, and of the columns before it.
 
-        Where statistics cannot tell whether two files overlap or only touch, they count as touching. Otherwise files
-        with many rows of one key, or long texts with the same beginning, would be sorted again and again.
+        Two files count as touching if statistics cannot tell whether they overlap. Otherwise files with many rows of
+        one key, or long texts with the same beginning, would be sorted again and again.
         """
         low: list[tuple[Any, ...]] = []
         high: list[tuple[Any, ...]] = []
         for id_ in self._entry.sort_key:
-            known = column_bounds(file, self._entry.schema.by_id[id_])
-            if known.min is None or known.max is None:
+            column = column_bounds(file, self._entry.schema.by_id[id_])
+            if column.min is None or column.max is None:
                 break
-            one_value = known.min == known.max and known.nulls == 0 and not known.nans
-            low.append((0, known.min))
-            high.append((0, known.max if one_value else _not_rounded_up(known.max)))
+            one_value = column.min == column.max and column.nulls == 0 and not column.nans
+            low.append((0, column.min))
+            high.append((0, column.max if one_value else _round_down(column.max)))
             if not one_value:
                 break
         return ((*low, _GREATER), (*high, _LESS)) if low else None
 
 
-def _live_bytes(file: DataFile) -> int:
-    """Estimated size of the file without its deleted rows."""
-    return file.size * file.live_rows // max(1, file.rows)
-
-
-def _not_rounded_up(greatest: Any) -> Any:
-    """The least possible greatest value: for long texts, statistics hold a beginning that is rounded up."""
+def _round_down(greatest: Any) -> Any:
+    """The least possible maximum: for a long text, statistics hold its beginning, rounded up."""
     if isinstance(greatest, str) and len(greatest) == TEXT_LIMIT and greatest[-1] > "\0":
         return greatest[:-1] + chr(ord(greatest[-1]) - 1)
     if isinstance(greatest, bytes) and len(greatest) == TEXT_LIMIT and greatest[-1]:
@@ -295,9 +295,9 @@ def _not_rounded_up(greatest: Any) -> Any:
     return greatest
 
 
-def _worth_merging(sizes: Sequence[int], growth: int, paid: int = 0) -> int:
-    """Counts how many of these sizes, ascending, with ``paid`` become ``growth`` times as large as each of them."""
-    total, count = paid, 0
+def _count_to_merge(sizes: Sequence[int], growth: int, extra: int = 0) -> int:
+    """Counts the sizes (ascending) to merge: with ``extra``, their sum is ``growth`` times as large as each of them."""
+    total, count = extra, 0
     for index, size in enumerate(sizes, 1):
         total += size
         if size * growth <= total:
@@ -305,8 +305,8 @@ def _worth_merging(sizes: Sequence[int], growth: int, paid: int = 0) -> int:
     return count
 
 
-def _runs(files: Iterable[tuple[Range, DataFile]]) -> list[list[tuple[Range, DataFile]]]:
-    """Divides files into as few runs as possible, so that no two files of a run overlap; they may touch."""
+def _divide_into_runs(files: Iterable[tuple[Range, DataFile]]) -> list[list[tuple[Range, DataFile]]]:
+    """Divides files into as few runs as possible. No two files of a run overlap; they may touch."""
     runs: list[list[tuple[Range, DataFile]]] = []
     ends: list[tuple[Bound, int]] = []  # the greatest key and the number of each run, ascending
     for range_, file in sorted(files, key=lambda item: item[0]):
@@ -321,7 +321,7 @@ def _runs(files: Iterable[tuple[Range, DataFile]]) -> list[list[tuple[Range, Dat
     return runs
 
 
-def _overlapping(files: Iterable[tuple[Range, DataFile]]) -> list[list[tuple[Range, DataFile]]]:
+def _group_overlapping(files: Iterable[tuple[Range, DataFile]]) -> list[list[tuple[Range, DataFile]]]:
     """Groups overlapping files; files of different groups do not overlap."""
     parts: list[list[tuple[Range, DataFile]]] = []
     greatest: Any = None

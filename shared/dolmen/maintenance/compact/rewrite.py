@@ -1,8 +1,8 @@
 """Rewrites one group of files, in this process or in Spark's tasks: streams live rows, sorts and writes them.
 
-Batches come with a lower bound of their own keys and all later keys. Rows below that bound are written at once. When
-the other rows outgrow the memory, they are sorted and written to a temporary directory as a run. In the end the runs'
-batches are merged in the same way, so that at most one batch of each run is in memory.
+Each batch has a lower bound of its own keys and all later keys. Rows below that bound are written at once. When the
+other rows outgrow the memory, they are sorted and written to a temporary directory as a run. In the end the runs are
+merged in the same way, with at most one batch of each run in memory.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ FAN_IN = 64
 """The number of runs that are merged at once. One batch of each may be in memory."""
 
 Bound: TypeAlias = tuple[pa.Scalar, ...]
-"""Values of the first columns of the sort key, at least one. No later row has a lesser key."""
+"""Values of the first columns of the sort key, at least one. No later row has a smaller key."""
 
 
 @dataclass(frozen=True)
@@ -63,26 +63,26 @@ class TableVersion:
         unresolved = Unresolved(context, entry, tombstones_of(entry, context.segments))
         return cls(name, manifest, entry, LiveFiles.of(entry, context.segments), unresolved)
 
-    def dead(self) -> set[str]:
+    def dead_uuids(self) -> set[str]:
         """Uuids of files whose rows are certainly all hidden by tombstones."""
         if not self.unresolved.greatest_ts:
             return set()
-        return {file.uuid for file in self.files if self.unresolved.hides_all_of(file)}
+        return {file.uuid for file in self.files if self.unresolved.hides_all_rows(file)}
 
-    def worth_rewriting(self, uuids: tuple[str, ...], options: CompactionOptions) -> tuple[DataFile, ...]:
-        """Returns those of a group's files that still exist; none if a single one is left that is not worth it."""
-        found = self.files.find(uuids)
-        inputs = tuple(found[uuid] for uuid in uuids if uuid in found)
+    def select_inputs(self, uuids: tuple[str, ...], options: CompactionOptions) -> tuple[DataFile, ...]:
+        """Returns the files of a group that still exist; none if only one does, and rewriting it does not pay."""
+        files_by_uuid = self.files.find(uuids)
+        inputs = tuple(files_by_uuid[uuid] for uuid in uuids if uuid in files_by_uuid)
         if len(inputs) == 1:
             (file,) = inputs
-            mostly_deleted = file.rows - file.live_rows > file.rows * options.deleted_share
-            return inputs if file.erasing or mostly_deleted or self.unresolved.hides_all_of(file) else ()
+            is_mostly_deleted = file.rows - file.live_rows > file.rows * options.deleted_share
+            return inputs if file.erasing or is_mostly_deleted or self.unresolved.hides_all_rows(file) else ()
         return inputs
 
     def commit_ts_of(self, inputs: tuple[DataFile, ...]) -> tuple[int | None, TableEntry]:
         """The timestamp that all rows of these files share, or None; and the entry for writing the output.
 
-        If timestamps differ, that has a column for each row's own timestamp.
+        If timestamps differ, the entry has a column for each row's own timestamp.
         """
         timestamps = {file.row_ts for file in inputs}
         row_ts = timestamps.pop() if len(timestamps) == 1 else None
@@ -91,7 +91,7 @@ class TableVersion:
     def complete_entries(self, written: list[DataFile], row_ts: int | None) -> tuple[DataFile, ...]:
         """Completes the entries of new files that hold this version's live rows.
 
-        Tombstones up to this version are applied in them. It is never the compaction's own commit: rows deleted
+        Their ``applied_through`` is this version's timestamp, never that of the compaction's own commit: rows deleted
         meanwhile would come back.
         """
         through = self.manifest.commit_ts
@@ -100,7 +100,7 @@ class TableVersion:
 
 @dataclass(frozen=True)
 class Rewritten:
-    """The complete entries of the files that replace a group's files."""
+    """The entries of the files that replace a group's files."""
 
     files: tuple[DataFile, ...]
     spilled_bytes: int = 0
@@ -121,13 +121,13 @@ class GroupRewriter:
     beat: Callable[[], None] = lambda: None
 
     @cached_property
-    def reading(self) -> Context:
-        """The context with few requests at once: as whole files are read, each request fetches as much as it may."""
+    def reading_context(self) -> Context:
+        """The context with few requests at once: whole files are read, so each request is as large as it may be."""
         runtime = self.context.runtime
         return replace(self.context, runtime=replace(runtime, threads=min(runtime.threads, _REQUESTS_AT_ONCE)))
 
     def rewrite(self, version: TableVersion, inputs: tuple[DataFile, ...]) -> Rewritten:
-        """Writes the new files, commits nothing. Raises AssertionError if it wrote more or fewer rows than are live."""
+        """Writes the new files, without a commit. Raises AssertionError if they don't have all live rows."""
         return _Rewriting(self, version, inputs).run()
 
 
@@ -144,10 +144,10 @@ class _Rewriting:
         rewriter, version, options = self._rewriter, self._version, self._options
         plans = [plan for file in self._inputs if (plan := version.unresolved.plan(file)) is not None]
         reader = PlanReader.of_table(
-            rewriter.reading, version.name, version.manifest, version.entry, self._entry.schema.fields
+            rewriter.reading_context, version.name, version.manifest, version.entry, self._entry.schema.fields
         )
         rows = LiveRows(reader, self._entry, version.unresolved)
-        splicing = Splicing(rewriter.reading, version.name, self._entry, options, rewriter.options.splice_bytes)
+        splicing = Splicing(rewriter.reading_context, version.name, self._entry, options, rewriter.options.splice_bytes)
         candidates = splicing.candidates([plan.file for plan in plans])
         units = (rows.units_in_key_order if self._entry.sort_key else rows.units_in_file_order)(plans, candidates)
         segments = splicing.segments(units) if candidates else None
@@ -169,20 +169,20 @@ class _Rewriting:
         return Rewritten(files, self._spilled_bytes, self._copied_bytes)
 
     def _encode(self, rows: LiveRows, units: Sequence[Unit]) -> Iterator[pa.RecordBatch]:
-        """The rows of units that are encoded again, in the order of the output."""
-        read = rows.of_units(units)
-        for batch in self._sorted(read) if self._entry.sort_key else (batch for _, batch in read):
+        """The rows of the units to encode again, in the order of the output."""
+        read = rows.read_units(units)
+        for batch in self._sort_batches(read) if self._entry.sort_key else (batch for _, batch in read):
             self._rewriter.beat()
             yield batch
 
-    def _sorted(self, batches: Iterator[tuple[Bound | None, pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
+    def _sort_batches(self, batches: Iterator[tuple[Bound | None, pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
         rewriter, options, schema = self._rewriter, self._rewriter.options, self._entry.schema
         key = [schema.by_id[id_].name for id_ in self._entry.sort_key]
         sorter = Sorter(rewriter.context.runtime, schema.arrow, key, options.memory_bytes, options.directory)
-        yield from sorter.sort(self._beating(batches))
+        yield from sorter.sort(self._send_heartbeats(batches))
         self._spilled_bytes += sorter.spilled_bytes
 
-    def _beating(
+    def _send_heartbeats(
         self, batches: Iterator[tuple[Bound | None, pa.RecordBatch]]
     ) -> Iterator[tuple[Bound | None, pa.RecordBatch]]:
         for item in batches:
@@ -190,15 +190,15 @@ class _Rewriting:
             yield item
 
     def _check(self, rows: LiveRows, plans: list[FilePlan], written: int) -> None:
-        """Checks that rows out are rows in less deleted rows: by the entries, the rows read, and the rows written."""
+        """Checks by entries, rows read and rows written that the output has all rows but the deleted ones."""
         physical = sum(plan.file.rows for plan in plans)
         by_vector = sum(plan.file.rows - plan.file.live_rows for plan in plans)
-        certain = not any(plan.tombstones for plan in plans)
+        is_exact = not any(plan.tombstones for plan in plans)
         if (
             rows.physical != physical
             or written != physical - rows.hidden
             or rows.hidden < by_vector
-            or (certain and rows.hidden != by_vector)
+            or (is_exact and rows.hidden != by_vector)
         ):
             raise AssertionError(
                 f"compaction of table {self._version.name!r} read {rows.physical} of {physical} rows, found "
@@ -225,10 +225,10 @@ class LiveRows:
         self.physical = self.hidden = 0
         """Number of rows in all row groups so far, and the number of deleted rows among them."""
 
-    def units_in_key_order(self, files: Sequence[FilePlan], opened: Collection[str] = ()) -> list[Unit]:
-        """Small files, and row groups of larger or ``opened`` ones, as statistics order them by the sort key."""
-        large = [plan for plan in files if plan.file.size > GAP_BYTES or plan.file.path in opened]
-        small = [plan for plan in files if plan.file.size <= GAP_BYTES and plan.file.path not in opened]
+    def units_in_key_order(self, files: Sequence[FilePlan], opened_paths: Collection[str] = ()) -> list[Unit]:
+        """Small files, and row groups of larger or opened ones, in the order of the sort key by statistics."""
+        large = [plan for plan in files if plan.file.size > GAP_BYTES or plan.file.path in opened_paths]
+        small = [plan for plan in files if plan.file.size <= GAP_BYTES and plan.file.path not in opened_paths]
         key = self._entry.schema.by_id[self._entry.sort_key[0]]
         units = [
             Unit.of(group, group.file.footer.bounds(group.index, key, None), key)
@@ -238,15 +238,15 @@ class LiveRows:
         units += [Unit.of(plan, column_bounds(plan.file, key), key) for plan in small]
         return sorted(units, key=lambda unit: unit.rank)
 
-    def units_in_file_order(self, files: Sequence[FilePlan], opened: Collection[str]) -> list[Unit]:
-        """Files in their order; those that are ``opened`` in row groups."""
+    def units_in_file_order(self, files: Sequence[FilePlan], opened_paths: Collection[str]) -> list[Unit]:
+        """Files in their order; instead of an opened file, its row groups."""
         parts: dict[str, Sequence[FilePlan | RowGroup]] = {
             file.file.path: self._groups(file)
-            for file in self._reader.open_files([plan for plan in files if plan.file.path in opened])
+            for file in self._reader.open_files([plan for plan in files if plan.file.path in opened_paths])
         }
         return [Unit((), None, part) for plan in files for part in parts.get(plan.file.path, [plan])]
 
-    def of_units(self, units: Sequence[Unit]) -> Iterator[tuple[Bound | None, pa.RecordBatch]]:
+    def read_units(self, units: Sequence[Unit]) -> Iterator[tuple[Bound | None, pa.RecordBatch]]:
         """The rows of units in their order, each batch with the bound of its unit."""
         bounds_of: deque[Bound | None] = deque()  # bounds of row groups under way
 
@@ -262,14 +262,14 @@ class LiveRows:
             yield bounds_of.popleft(), batch
 
     def _groups(self, file: OpenFile) -> list[RowGroup]:
-        """Row groups with rows that may be live. The rows of others are counted as hidden."""
+        """Row groups that may have live rows. Counts the rows of the others as hidden."""
         groups = list(row_groups(file, None, self._unresolved.deletes, self._entry.schema))
         self.physical += file.file.rows
         self.hidden += file.file.rows - sum(group.rows for group in groups)
         return groups
 
     def _decode(self, group: RowGroup, columns: RowGroupColumns) -> tuple[pa.RecordBatch, int]:
-        """The live rows of a row group, and the number of all its rows."""
+        """The live rows of a row group, and the number of its physical rows."""
         keep = live_mask(group, columns.read(group.tests))
         arrays = columns.read(self._ids)
         output = [column_of(group, field, arrays) for field in self._fields]
@@ -283,7 +283,7 @@ class Sorter:
     """Sorts rows by a sort key: ascending, NaN after other values, NULLs last.
 
     Args:
-        most_bytes: size of the rows that are sorted at once, as Arrow; about three times as much is in memory.
+        most_bytes: Arrow size of the rows that are sorted at once; about three times as much is in memory.
         directory: where runs are written; the system's temporary directory by default.
     """
 
@@ -295,7 +295,7 @@ class Sorter:
         self.spilled_bytes = 0
 
     def sort(self, items: Iterable[tuple[Bound | None, pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
-        """Yields the rows in order. Each batch has a lower bound of its own and all later keys; None if unknown."""
+        """Yields the rows in order. Each item is a batch with a lower bound of its own and all later keys, or None."""
         with ExitStack() as stack:
             runs: list[_SortedRun] = []
             buffered: list[pa.RecordBatch] = []
@@ -304,9 +304,9 @@ class Sorter:
                 if buffered and size + batch.nbytes > self._most_bytes:
                     rows = self._sort(buffered)
                     if not runs and bound is not None:  # otherwise rows of the runs come first
-                        ready = self._up_to(rows, bound)
-                        yield from rows.slice(0, ready).to_batches()
-                        rows = _rest(rows, ready)
+                        count = self._count_ready(rows, bound)
+                        yield from rows.slice(0, count).to_batches()
+                        rows = _copy_rest(rows, count)
                     if rows.nbytes > self._most_bytes // 2:
                         runs = self._spill(rows.to_batches(), runs, stack)
                         rows = rows.slice(0, 0)
@@ -322,7 +322,7 @@ class Sorter:
                 yield from self._merge(runs)
 
     def _spill(self, batches: Iterable[pa.RecordBatch], runs: list[_SortedRun], stack: ExitStack) -> list[_SortedRun]:
-        """Returns the runs with one more; if they are too many to merge at once, they become one first."""
+        """Returns the runs and a new one. Merges them into one first if one more would be too many to merge at once."""
         if len(runs) == FAN_IN:
             merged = self._write(self._merge(runs), stack)
             for run in runs:
@@ -339,12 +339,12 @@ class Sorter:
         return run
 
     def _merge(self, runs: Sequence[_SortedRun]) -> Iterator[pa.RecordBatch]:
-        """Merges sorted runs. One part is sorted while the one before it is written."""
+        """Merges sorted runs. Sorts a part while the previous one is written."""
         for rows in self._runtime.map(self._sort, self._parts(runs), ahead=2):
             yield from rows.to_batches()
 
     def _parts(self, runs: Sequence[_SortedRun]) -> Iterator[list[pa.RecordBatch]]:
-        """Divides the rows of sorted runs into consecutive parts, each in no order."""
+        """Divides the rows of sorted runs into consecutive parts; rows within a part are not sorted."""
         firsts = pa.concat_tables(run.firsts for run in runs)
         sources = [(run, index) for run in runs for index in range(run.firsts.num_rows)]
         buffered: list[pa.RecordBatch] = []
@@ -354,7 +354,7 @@ class Sorter:
             batch = run.read(index)
             if buffered and size + batch.nbytes > self._most_bytes // 2:  # several parts are under way at once
                 bound = tuple(column[position] for column in firsts.columns)
-                ready = [self._up_to(each, bound) for each in buffered]
+                ready = [self._count_ready(each, bound) for each in buffered]
                 yield [each.slice(0, count) for each, count in zip(buffered, ready, strict=True)]
                 buffered = [each.slice(n) for each, n in zip(buffered, ready, strict=True) if n < each.num_rows]
                 size = sum(each.nbytes for each in buffered)
@@ -369,13 +369,13 @@ class Sorter:
         sort_columns(columns, self._schema, self._key)
         return pa.table(columns, self._schema)
 
-    def _up_to(self, rows: pa.Table | pa.RecordBatch, bound: Bound) -> int:
-        """Counts the sorted rows that can be written when no later row is less than ``bound``."""
+    def _count_ready(self, rows: pa.Table | pa.RecordBatch, bound: Bound) -> int:
+        """Counts the sorted rows that can be written because no later row is less than ``bound``."""
         start, end = 0, rows.num_rows
         for name, value in zip(self._key, bound, strict=False):
             less, equal = _count_less_and_equal(rows[name].slice(start, end - start), value)
             start, end = start + less, start + less + equal
-        # Rows with equal keys may go in any order. But a bound of fewer columns leaves room for others between.
+        # Rows with equal keys may have any order, but with a bound of fewer columns others may come between them.
         return end if len(bound) == len(self._key) else start
 
 
@@ -398,9 +398,8 @@ class _SortedRun:
                 for start in range(0, batch.num_rows, step):
                     piece = batch.slice(start, step)
                     writer.write_batch(piece)
-                    firsts.append(
-                        piece.select(list(key)).slice(0, 1).take(pa.array([0]))
-                    )  # a copy, without the batch's memory
+                    # A copy, which does not keep the batch in memory.
+                    firsts.append(piece.select(list(key)).slice(0, 1).take(pa.array([0])))
         return cls(path, pa.Table.from_batches(firsts, pa.schema([schema.field(name) for name in key])))
 
     @cached_property
@@ -415,8 +414,8 @@ class _SortedRun:
         self.path.unlink()
 
 
-def _rest(rows: pa.Table, start: int) -> pa.Table:
-    """The rows from ``start`` on, copied where that frees enough memory."""
+def _copy_rest(rows: pa.Table, start: int) -> pa.Table:
+    """The rows from ``start`` on, as a copy if that frees enough memory."""
     rest = rows.slice(start)
     if start and rest.num_rows and rows.column(0).num_chunks == 1:
         return rest.take(pa.array(np.arange(rest.num_rows)))
@@ -424,7 +423,7 @@ def _rest(rows: pa.Table, start: int) -> pa.Table:
 
 
 def _count_less_and_equal(column: pa.ChunkedArray | pa.Array, value: pa.Scalar) -> tuple[int, int]:
-    """Counts the values of a sorted column that come before ``value``, and those that equal it."""
+    """Counts the values of a sorted column before ``value``, and the values equal to it."""
     floating = pa.types.is_floating(column.type)
     nans = pc.sum(pc.is_nan(column), min_count=0).as_py() if floating else 0
     values = len(column) - column.null_count - nans
@@ -432,7 +431,4 @@ def _count_less_and_equal(column: pa.ChunkedArray | pa.Array, value: pa.Scalar) 
         return values + nans, column.null_count
     if floating and np.isnan(value.as_py()):
         return values, nans
-    return (
-        pc.sum(pc.less(column, value), min_count=0).as_py(),
-        pc.sum(pc.equal(column, value), min_count=0).as_py(),
-    )
+    return (pc.sum(pc.less(column, value), min_count=0).as_py(), pc.sum(pc.equal(column, value), min_count=0).as_py())

@@ -1,7 +1,7 @@
-"""Chooses the row groups that compaction copies without decoding them: those that re-encoding would not change.
+"""Chooses the row groups that compaction copies without decoding them, because encoding them again changes nothing.
 
-docs/maintenance.md has the conditions (Row groups that are copied). They are checked by entries and footers alone, and
-row groups that are uncertain are encoded again.
+docs/maintenance.md has the conditions (Row groups that are copied). They are checked by entries and footers alone; an
+uncertain row group is encoded again.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from dolmen.rows.write.parquet_object import (
 )
 
 _SHARE = 2
-"""A row group of a full one's size, divided by this, is large enough."""
+"""A row group is large enough if it has 1/_SHARE of a full one's size."""
 
 _RUN_SHARE = 4
-"""The same for a run, whose size in memory is estimated from below."""
+"""The same for a run; its size in memory is a low estimate."""
 
 _OFFSET_BYTES = 4
 
@@ -67,7 +67,7 @@ class Spliceable:
         self._files: dict[str, bool] = {}
 
     def group(self, group: RowGroup) -> CopiedGroup | None:
-        """A row group as it can be copied; None if it has to be encoded again."""
+        """A row group to copy; None if it has to be encoded again."""
         if group.deleted or group.tests or not self._file_fits(group.file):
             return None
         footer = group.file.footer
@@ -83,10 +83,10 @@ class Spliceable:
             return None
         extents: dict[int, Extent] = {}
         for field in self._columns:
-            found = _extent(group, field)
-            if found is None:
+            extent = _extent(group, field)
+            if extent is None:
                 return None
-            extents[field.id] = found
+            extents[field.id] = extent
         return CopiedGroup(group.index, group.rows, size, extents)
 
     def _file_fits(self, file: OpenFile) -> bool:
@@ -96,17 +96,17 @@ class Spliceable:
         return self._files[path]
 
     def _has_same_columns(self, footer: DataFileFooter) -> bool:
-        """Whether columns, their names, types and ids, and the writer are those of a file that is written now."""
-        now, there = written_metadata(self._entry.schema.arrow), footer.metadata
+        """Whether a file written now would have the same columns, with their names, types and ids, and writer."""
+        written, metadata = written_metadata(self._entry.schema.arrow), footer.metadata
         return bool(
             not footer.is_adopted
-            and there.schema.equals(now.schema)
-            and there.metadata == now.metadata
-            and there.created_by == now.created_by
+            and metadata.schema.equals(written.schema)
+            and metadata.metadata == written.metadata
+            and metadata.created_by == written.created_by
         )
 
     def _has_same_pages(self, footer: DataFileFooter) -> bool:
-        """Whether the places of all pages are known, and pages are not as small as those of a table with an index."""
+        """Whether the positions of all pages are known, and pages are larger than in a table with an index."""
         flat = [not leaf.nested for leaf in self._leaves]
         if footer.sums is None:
             return False
@@ -120,7 +120,7 @@ class Spliceable:
         return not small or bool(one_each)
 
     def _is_large(self, row_group: pq.RowGroupMetaData, chunks: list[pq.ColumnChunkMetaData], size: int) -> bool:
-        """Whether it is about as large as one that would be written: by its bytes, its rows, or its bytes in memory."""
+        """Whether it is about as large as a newly written one: by its bytes, its rows, or its bytes in memory."""
         rows = row_group.num_rows
         if size * _SHARE >= self._options.row_group_bytes or rows * _SHARE >= MAX_GROUP_ROWS:
             return True
@@ -150,7 +150,7 @@ class Spliceable:
 
 
 def _fixed_bytes(arrow_type: pa.DataType) -> int:
-    """Bytes of a value in memory, at least."""
+    """The least number of bytes of a value in memory."""
     try:
         return -(-int(arrow_type.bit_width) // 8)
     except ValueError:
@@ -158,26 +158,26 @@ def _fixed_bytes(arrow_type: pa.DataType) -> int:
 
 
 def _extent(group: RowGroup, field: Field) -> Extent | None:
-    """The extent of a column of a row group whose rows are all live; None if its footer does not tell.
+    """The extent of a column of a row group whose rows are all live; None if its footer does not have it.
 
     A chunk of floats has statistics only without NaN. NULLs of nested columns are counted in the file's entry alone.
     """
     if is_nested(field.arrow_type):
         stats = group.file.file.stats.get(field.id)
-        known = {0: 0, group.file.file.rows: group.rows}
-        nulls = None if stats is None or stats.nulls is None else known.get(stats.nulls)
+        nulls_by_count = {0: 0, group.file.file.rows: group.rows}
+        nulls = None if stats is None or stats.nulls is None else nulls_by_count.get(stats.nulls)
         return None if nulls is None else Extent(None, None, nulls)
-    found = group.file.footer.bounds(group.index, field, 0)
-    if found.nulls is None or ((found.min is None or found.max is None) and found.nulls != group.rows):
+    bounds = group.file.footer.bounds(group.index, field, 0)
+    if bounds.nulls is None or ((bounds.min is None or bounds.max is None) and bounds.nulls != group.rows):
         return None
-    return Extent(found.min, found.max, found.nulls, 0)
+    return Extent(bounds.min, bounds.max, bounds.nulls, 0)
 
 
 @dataclass(frozen=True)
 class Unit:
-    """A unit of reading: a whole file, which is opened when its turn comes, or one row group of an open one.
+    """A unit of reading: a whole file, which is opened when its turn comes, or one row group of an open file.
 
-    ``rank`` orders units by their least key, unknown ones first. ``bound`` is that key or less; None if it is unknown.
+    ``rank`` orders units by their least key, unknown ones first. ``bound`` is at most that key; None if unknown.
     """
 
     rank: tuple[Any, ...]
@@ -185,24 +185,24 @@ class Unit:
     part: FilePlan | RowGroup
 
     @classmethod
-    def of(cls, part: FilePlan | RowGroup, known: Bounds, key: Field) -> Unit:
-        if known.min is None:
+    def of(cls, part: FilePlan | RowGroup, bounds: Bounds, key: Field) -> Unit:
+        if bounds.min is None:
             return cls((0,), None, part)
-        return cls((1, known.min), (to_scalar(known.min, key.arrow_type),), part)
+        return cls((1, bounds.min), (to_scalar(bounds.min, key.arrow_type),), part)
 
 
 Segments: TypeAlias = list[CopiedGroups | list[Unit]]
-"""The parts of an output in order: row groups that are copied, and units that are encoded again."""
+"""The parts of an output in order: row groups to copy, and units to encode again."""
 
 _Key: TypeAlias = tuple[tuple[Any, ...], ...]
 
-_BEFORE, _VALUE, _LAST, _BEHIND = (-1,), 0, (1,), (2,)
+_BEFORE, _VALUE, _LAST, _AFTER = (-1,), 0, (1,), (2,)
 """Parts of keys: less than all values, the kind of a value, NaN or NULL, greater than all."""
 
 
 @dataclass(frozen=True)
 class _Piece:
-    """A unit with its approximate live bytes, and its row group if that can be copied."""
+    """A unit with its approximate live bytes, and its row group if it can be copied."""
 
     unit: Unit
     copied: CopiedGroup | None
@@ -213,14 +213,14 @@ class _Piece:
         return self.unit.part.file if isinstance(self.unit.part, RowGroup) else None
 
     def follows(self, other: _Piece) -> bool:
-        """Whether it is copied together with the one before it."""
+        """Whether it belongs to the same run as ``other``, which is before it."""
         if self.copied is None or other.copied is None:
             return self.copied is other.copied
         return self.file is other.file and self.copied.index == other.copied.index + 1
 
 
 class Splicing:
-    """Divides the units of one group of files into row groups that are copied, and others."""
+    """Divides the units of one group of files into row groups to copy, and others."""
 
     def __init__(
         self, context: Context, name: str, entry: TableEntry, options: WriteOptions, splice_bytes: int
@@ -231,7 +231,7 @@ class Splicing:
         self._sources: dict[str, SpliceSource | None] = {}
 
     def candidates(self, files: Sequence[DataFile]) -> set[str]:
-        """Paths of files of which some row groups may be copied, as far as their entries show.
+        """Paths of the files whose row groups may be copied, as far as their entries show.
 
         Tables with an index have none, because their row groups are small.
         """
@@ -244,105 +244,105 @@ class Splicing:
         }
 
     def segments(self, units: Sequence[Unit]) -> Segments | None:
-        """The segments of an output, by its units in the order of their rows; None if nothing is to be copied."""
+        """The segments of an output, from its units in the order of their rows; None if none can be copied."""
         while True:
-            segments, lacking = self._segments(units)
-            if not lacking:
+            segments, files = self._segments(units)
+            if not files:
                 return segments if any(isinstance(segment, CopiedGroups) for segment in segments) else None
-            for file, source in self._context.runtime.map(self._fetch, lacking):
+            for file, source in self._context.runtime.map(self._fetch, files):
                 self._sources[file.file.path] = source
 
     def _segments(self, units: Sequence[Unit]) -> tuple[Segments, list[OpenFile]]:
-        """The segments, and files whose footers are needed for them; without these they are not yet right."""
+        """The segments, and the files whose footers must be fetched first: if there are any, segments are missing."""
         pieces = self._pieces(units)
         if pieces is None:
             return [list(units)], []
-        lacking: dict[str, OpenFile] = {}
+        files_without_source: dict[str, OpenFile] = {}
         segments: Segments = []
-        for run in _runs(self._chosen(pieces)):
+        for run in _group_adjacent(self._choose(pieces)):
             file = run[0].file
             if run[0].copied is None or file is None:
                 segments.append([piece.unit for piece in run])
                 continue
             source = self._sources.get(file.file.path)
             if source is None:
-                lacking[file.file.path] = file
+                files_without_source[file.file.path] = file
             else:
                 segments.append(CopiedGroups(source, tuple(piece.copied for piece in run if piece.copied)))
-        return segments, list(lacking.values())
+        return segments, list(files_without_source.values())
 
     def _pieces(self, units: Sequence[Unit]) -> list[_Piece] | None:
-        """The units in the order of the output, with those that may be copied; None if none may."""
-        alone = [True] * len(units)
+        """The units in the order of the output, with their row groups to copy; None if none may be copied."""
+        is_separate = [True] * len(units)
         if self._entry.sort_key:
             ranges = [self._range(unit) for unit in units]
-            known = [(range_, unit) for range_, unit in zip(ranges, units, strict=True) if range_ is not None]
-            order = sorted(known, key=lambda item: item[0][0])
-            if len(order) < len(units):  # a unit with unknown keys may have any
+            items = [(range_, unit) for range_, unit in zip(ranges, units, strict=True) if range_ is not None]
+            order = sorted(items, key=lambda item: item[0][0])
+            if len(order) < len(units):  # a unit with unknown keys may overlap all others
                 return None
             units = [unit for _, unit in order]
-            alone = _alone([range_ for range_, _ in order])
-        return [self._piece(unit, apart) for unit, apart in zip(units, alone, strict=True)]
+            is_separate = _find_separate([range_ for range_, _ in order])
+        return [self._piece(unit, separate) for unit, separate in zip(units, is_separate, strict=True)]
 
-    def _piece(self, unit: Unit, alone: bool) -> _Piece:
+    def _piece(self, unit: Unit, is_separate: bool) -> _Piece:
         part = unit.part
         if not isinstance(part, RowGroup):
-            return _Piece(unit, None, part.file.size * part.file.live_rows // max(1, part.file.rows))
+            return _Piece(unit, None, part.file.live_bytes)
         path = part.file.file.path
-        usable = path not in self._sources or self._sources[path] is not None
-        copied = self._spliceable.group(part) if alone and usable else None
-        size = sum(found.length for found in part.ranges(frozenset(part.file.footer.columns)))
+        is_usable = path not in self._sources or self._sources[path] is not None
+        copied = self._spliceable.group(part) if is_separate and is_usable else None
+        size = sum(range_.length for range_ in part.ranges(frozenset(part.file.footer.columns)))
         return _Piece(unit, copied, size * (part.rows - part.deleted) // max(1, part.rows))
 
-    def _chosen(self, pieces: list[_Piece]) -> list[_Piece]:
-        """The same pieces, of which those are copied where that pays, and leaves no small row group between them."""
+    def _choose(self, pieces: list[_Piece]) -> list[_Piece]:
+        """The pieces with fewer copies: only where copying pays, and leaves no small row group between copies."""
         pieces = list(pieces)
         while True:
-            given_up: set[int] = set()
+            rejected: set[int] = set()
             first = 0
-            for run in _runs(pieces):
+            for run in _group_adjacent(pieces):
                 end = first + len(run)
                 size = sum(piece.size for piece in run)
                 if run[0].copied is not None:
                     if size < self._splice_bytes:
-                        given_up.update(range(first, end))
+                        rejected.update(range(first, end))
                 elif size < self._small_bytes and len(run) < len(pieces):
-                    given_up.add(end if end < len(pieces) else first - 1)
+                    rejected.add(end if end < len(pieces) else first - 1)
                 first = end
-            if not given_up:
+            if not rejected:
                 return pieces
-            for index in given_up:
+            for index in rejected:
                 pieces[index] = _Piece(pieces[index].unit, None, pieces[index].size)
 
     def _range(self, unit: Unit) -> tuple[_Key, _Key] | None:
         part, by_id = unit.part, self._entry.schema.by_id
         if isinstance(part, RowGroup):
-            known = [part.file.footer.bounds(part.index, by_id[id_], 0) for id_ in self._entry.sort_key]
-            return _key_range(known, part.rows)
+            bounds = [part.file.footer.bounds(part.index, by_id[id_], 0) for id_ in self._entry.sort_key]
+            return _key_range(bounds, part.rows)
         return _key_range([column_bounds(part.file, by_id[id_]) for id_ in self._entry.sort_key], part.file.rows)
 
     def _fetch(self, file: OpenFile) -> tuple[OpenFile, SpliceSource | None]:
-        """Fetches the bytes behind the column chunks of a file. None if its row groups cannot be copied."""
+        """Fetches the bytes after a file's column chunks. None if its row groups cannot be copied."""
         entry, footer = file.file, file.footer
         assert footer.sums is not None
-        start = footer.sums.behind_chunks(footer.metadata).start
+        tail_start = footer.sums.behind_chunks(footer.metadata).start
         try:
-            found = self._context.store.get(entry.path, (start, entry.size + 1))
+            response = self._context.store.get(entry.path, (tail_start, entry.size + 1))
         except ObjectNotFoundError as error:
             raise missing_file_error(self._context.store, entry, self._name) from error
-        if len(found.body) != entry.size - start:
+        if len(response.body) != entry.size - tail_start:
             return file, None  # reading its rows reports the damage
         try:
-            check_footer(found.body[entry.footer[0] - start :], entry)
+            check_footer(response.body[entry.footer[0] - tail_start :], entry)
         except CorruptionError:
             return file, None
-        source = SpliceSource.parse(entry.path, found.etag, found.body, start, entry.footer[0])
-        fits = source is not None and source.footer.frame == written_frame(self._entry.schema.arrow)
-        return file, source if fits else None
+        source = SpliceSource.parse(entry.path, response.etag, response.body, tail_start, entry.footer[0])
+        has_same_frame = source is not None and source.footer.frame == written_frame(self._entry.schema.arrow)
+        return file, source if has_same_frame else None
 
 
-def _runs(pieces: Sequence[_Piece]) -> Iterator[list[_Piece]]:
-    """Groups adjacent pieces: copied ones of one file, or ones that are not copied."""
+def _group_adjacent(pieces: Sequence[_Piece]) -> Iterator[list[_Piece]]:
+    """Groups adjacent pieces: pieces of one file to copy, or pieces to encode again."""
     run: list[_Piece] = []
     for piece in pieces:
         if run and not piece.follows(run[-1]):
@@ -353,31 +353,31 @@ def _runs(pieces: Sequence[_Piece]) -> Iterator[list[_Piece]]:
         yield run
 
 
-def _key_range(known: Sequence[Bounds], rows: int) -> tuple[_Key, _Key] | None:
-    """The least and the greatest key that rows may have; None if nothing is known of the first column.
+def _key_range(columns: Sequence[Bounds], rows: int) -> tuple[_Key, _Key] | None:
+    """The least and the greatest key that rows may have; None if the first column's bounds are unknown.
 
-    It ends with the first column that has more than one value: later columns say nothing about the order. A bound
-    that does not cover all columns means all keys that begin with it, so units which only touch there overlap.
+    A key ends with the first column that has more than one value: later columns say nothing about the order. A bound
+    without all columns stands for all keys that begin with it, so units that only touch there overlap.
     """
     low: list[tuple[Any, ...]] = []
     high: list[tuple[Any, ...]] = []
-    for bounds in known:
+    for bounds in columns:
         if bounds.nulls is None or bounds.min is None or bounds.max is None or bounds.nulls == rows:
             break
         low.append((_VALUE, bounds.min))
-        last = bounds.nulls or bounds.nans != 0
-        high.append(_LAST if last else (_VALUE, bounds.max))
-        if last or bounds.min != bounds.max:
+        ends_last = bounds.nulls or bounds.nans != 0
+        high.append(_LAST if ends_last else (_VALUE, bounds.max))
+        if ends_last or bounds.min != bounds.max:
             break
     if not low:
         return None
-    if len(low) == len(known):
+    if len(low) == len(columns):
         return tuple(low), tuple(high)
-    return (*low, _BEFORE), (*high, _BEHIND)
+    return (*low, _BEFORE), (*high, _AFTER)
 
 
-def _alone(ranges: Sequence[tuple[_Key, _Key]]) -> list[bool]:
-    """Tells of each range whether no key of another lies within it; they come in the order of their least keys."""
+def _find_separate(ranges: Sequence[tuple[_Key, _Key]]) -> list[bool]:
+    """For each range, whether no key of another lies within it. Ranges are in the order of their least keys."""
     if not ranges:
         return []
     greatest = list(accumulate((high for _, high in ranges), max))

@@ -3,9 +3,9 @@
 Each step of an erasure is a commit of collection:
 
 1. No file of the newest version contains its rows any more. ``Manifest.rewritten`` records that version.
-2. Versions before that one expire: by their age, or at ``expire_at`` at the latest.
-3. The erasure moves from the list to ``Manifest.leaving``: no version needs it, and it contains values.
-4. Versions before this one expire too, and the objects that only they needed are deleted. Its receipt says "gone".
+2. Earlier versions expire: by their age, or at ``expire_at`` at the latest.
+3. The erasure moves from the list to ``Manifest.leaving``: no version needs it, and its values must be erased too.
+4. The versions with the list expire too, and objects that only they needed are deleted. The receipt says "gone".
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from dolmen.base.runtime import RECEIPT, Runtime, attempts
 from dolmen.base.units import DAY_US, HOUR_US
 from dolmen.commit.change import Statement
 from dolmen.commit.head import Context
-from dolmen.commit.statements.erasures import ForgetErasures, NoteRewritten, WakeTables, forgettable
-from dolmen.entries.segments.erasures_in_force import least_held, stale_sections
+from dolmen.commit.statements.erasures import ForgetErasures, NoteRewritten, WakeTables, first_to_leave
+from dolmen.entries.segments.erasures_in_force import least_erasure, stale_sections
 from dolmen.entries.segments.segment_reader import SegmentReader, erasures_of
 from dolmen.errors import CorruptionError, ObjectNotFoundError, StoreUnavailableError
 from dolmen.format.layout import FORMAT_VERSION
@@ -32,7 +32,7 @@ from dolmen.format.receipts import ErasedFile, ErasedFrom, Receipt, receipt_key
 from dolmen.store.base import ObjectStore, Stored
 
 _SPARE_US = 3 * DAY_US
-"""Time for rounds that come late, or fail."""
+"""Time for rounds that are late, or fail."""
 
 _LAST_PART = 4
 """Versions that hold erased rows expire at the latest when 1/_LAST_PART of the erasure's time remains."""
@@ -42,9 +42,9 @@ def expire_at(erasure: Erasure, settings: DatabaseSettings) -> int:
     """When versions that hold rows of an erasure expire, whatever other settings say: two graces and a sweep follow."""
     if erasure.hurried_at:
         return erasure.hurried_at
-    within = erasure.due_at - erasure.requested_at
-    needed = settings.orphan_age_us + 2 * settings.reader_grace_us + _SPARE_US
-    return max(erasure.requested_at, erasure.due_at - max(within // _LAST_PART, needed))
+    period_us = erasure.due_at - erasure.requested_at
+    needed_us = settings.orphan_age_us + 2 * settings.reader_grace_us + _SPARE_US
+    return max(erasure.requested_at, erasure.due_at - max(period_us // _LAST_PART, needed_us))
 
 
 def rewrite_at(erasure: Erasure, settings: DatabaseSettings) -> int:
@@ -65,7 +65,7 @@ def rewrite_through(context: Context, manifest: Manifest) -> int:
 
 
 MOST_FORGOTTEN = 1_000
-"""The most erasures that leave the list with one commit: the receipt of each is written before."""
+"""The most erasures that leave the list with one commit, which writes all their receipts first."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class ErasureWork:
     Args:
         listed: the listed erasures, oldest first.
         notes: whether files hold rows of fewer erasures than the last note says.
-        forced: the version before which all versions expire, whatever other settings say; 0 if there is none.
+        forced: all versions before this one expire, whatever other settings say; 0 if none must.
         tags: names of tags of these versions.
         forgets: the erasures that leave the list; their receipts are written first.
         stale: keys of sections that keep an old entry of a table alive.
@@ -119,29 +119,29 @@ def erasure_work(
     tags = tuple(name for name, tag in sorted(manifest.tags.items()) if tag.version < forced)
     oldest = min([max(horizon, forced), *(tag.version for tag in manifest.tags.values() if tag.version >= forced)])
     until = max((each.through for each in manifest.rewritten if each.version <= oldest), default=0)
-    forgets = forgettable(listed[:MOST_FORGOTTEN], until, through=until, now_us=now_us, listed_us=settings.listed_us)
+    forgets = first_to_leave(listed[:MOST_FORGOTTEN], until, through=until, now_us=now_us, listed_us=settings.listed_us)
     due = any(rewrite_at(each, settings) <= now_us for each in listed)
     stale = frozenset(section.object for section in stale_sections(manifest.tables.values())) if due else frozenset()
-    noted = max((each.through for each in manifest.rewritten), default=0)
-    notes = bool(listed) and listed[-1].ts > noted and rewritten_through(manifest, reader, listed) > noted
-    return ErasureWork(listed, notes, forced, tags, forgets, stale, now_us, settings.listed_us)
+    noted_ts = max((each.through for each in manifest.rewritten), default=0)
+    has_note = bool(listed) and listed[-1].ts > noted_ts and rewritten_through(manifest, reader, listed) > noted_ts
+    return ErasureWork(listed, has_note, forced, tags, forgets, stale, now_us, settings.listed_us)
 
 
 def rewritten_through(manifest: Manifest, reader: SegmentReader, listed: tuple[Erasure, ...]) -> int:
-    """Timestamp of the youngest listed erasure up to which no file of this version holds rows; 0 = of none."""
-    held_rows = least_held(manifest.tables.values(), reader, {erasure.ts for erasure in listed})
-    return max((erasure.ts for erasure in listed if not held_rows or erasure.ts < held_rows), default=0)
+    """Timestamp of the youngest listed erasure such that no file holds rows of it or of older ones; 0 if none."""
+    least_ts = least_erasure(manifest.tables.values(), reader, {erasure.ts for erasure in listed})
+    return max((erasure.ts for erasure in listed if not least_ts or erasure.ts < least_ts), default=0)
 
 
 def _least_version(manifest: Manifest, listed: tuple[Erasure, ...], settings: DatabaseSettings, now_us: int) -> int:
-    """Finds the version before which all must expire, so that none holds rows of an erasure that is due."""
+    """All versions before this one must expire, so that no version holds rows of an erasure that is due."""
     due = [each.ts for each in listed if expire_at(each, settings) <= now_us]
     versions = [min((note.version for note in manifest.rewritten if note.through >= ts), default=0) for ts in due]
     return max(versions, default=0)
 
 
 def receipt_of(erasure: Erasure, manifest: Manifest) -> Receipt:
-    """The receipt of an erasure that is just hidden, with the tables' names by any later manifest."""
+    """The first receipt of an erasure, whose rows are only hidden, with the tables' names in a later manifest."""
     tables = tuple(
         ErasedFrom(
             uuid=each.uuid,
@@ -178,41 +178,41 @@ def update_receipt(
     """
     key = receipt_key(id_)
     for _ in attempts(runtime, RECEIPT):
-        before, etag = _load(store, key)
-        after = change(before)
-        if after == before or isinstance(store.put(key, after.encode(), if_match=etag), Stored):
-            return after
+        old, etag = _load(store, key)
+        new = change(old)
+        if new == old or isinstance(store.put(key, new.encode(), if_match=etag), Stored):
+            return new
     raise StoreUnavailableError(f"cannot write {key!r} in {store.url}: others write it, or no response comes")
 
 
-def note_held_files(
+def note_erased_files(
     store: ObjectStore,
     runtime: Runtime,
     manifest: Manifest,
-    held_rows: Sequence[tuple[Erasure, Mapping[str, int | None]]],
+    rows_by_erasure: Sequence[tuple[Erasure, Mapping[str, int | None]]],
 ) -> None:
-    """Notes which files hold how many rows of erasures (None: not counted). Call it before they may be replaced."""
+    """Notes in receipts how many rows (None: not counted) which files hold. Call it before files may be replaced."""
 
     def write(item: tuple[Erasure, Mapping[str, int | None]]) -> None:
         erasure, rows_of = item
 
-        def with_files(receipt: Receipt | None) -> Receipt:
+        def add_files(receipt: Receipt | None) -> Receipt:
             receipt = receipt or receipt_of(erasure, manifest)
             if receipt.gone_at:
                 return receipt
-            known = {file.path for file in receipt.files}
-            files = [ErasedFile(path, rows) for path, rows in sorted(rows_of.items()) if path not in known]
+            noted_paths = {file.path for file in receipt.files}
+            files = [ErasedFile(path, rows) for path, rows in sorted(rows_of.items()) if path not in noted_paths]
             return msgspec.structs.replace(receipt, files=(*receipt.files, *files)) if files else receipt
 
         with suppress(CorruptionError):  # the last step of the erasure reports it, and deletes continue
-            update_receipt(store, runtime, erasure.id, with_files)
+            update_receipt(store, runtime, erasure.id, add_files)
 
-    for _ in runtime.map(write, held_rows):
+    for _ in runtime.map(write, rows_by_erasure):
         pass
 
 
 def write_receipts(context: Context, manifest: Manifest, work: ErasureWork) -> None:
-    """Writes the receipts of erasures that leave the list or lose tags, which the next commit does once it lands."""
+    """Writes the receipts of erasures that will leave the list, or lose tags, with the next commit."""
     notes = sorted(manifest.rewritten, key=lambda note: note.version)
     forgets = {erasure.id for erasure in work.forgets}
 
@@ -221,18 +221,18 @@ def write_receipts(context: Context, manifest: Manifest, work: ErasureWork) -> N
         first = note.version if note else 0
         tags = tuple(name for name in work.tags if manifest.tags[name].version < first)
 
-        def described(receipt: Receipt | None) -> Receipt:
+        def complete_receipt(receipt: Receipt | None) -> Receipt:
             receipt = receipt or receipt_of(erasure, manifest)
             if receipt.gone_at:
                 return receipt
-            receipt = _with_tags(erasure.id, tags, receipt)
+            receipt = _add_tags(erasure.id, tags, receipt)
             if erasure.id not in forgets:
                 return receipt
             rewritten_at = receipt.rewritten_at if receipt.rewritten_version == first else work.now_us
             return msgspec.structs.replace(receipt, rewritten_version=first, rewritten_at=rewritten_at)
 
         with suppress(CorruptionError):
-            update_receipt(context.store, context.runtime, erasure.id, described)
+            update_receipt(context.store, context.runtime, erasure.id, complete_receipt)
 
     for _ in context.runtime.map(write, work.listed if work.tags else work.forgets):
         pass
@@ -240,17 +240,17 @@ def write_receipts(context: Context, manifest: Manifest, work: ErasureWork) -> N
         for id_ in entry.ids:
             tags = tuple(name for name in work.tags if manifest.tags[name].version < entry.version)
             with suppress(CorruptionError):
-                update_receipt(context.store, context.runtime, id_, partial(_with_tags, id_, tags))
+                update_receipt(context.store, context.runtime, id_, partial(_add_tags, id_, tags))
 
 
-def _with_tags(id_: str, tags: Sequence[str], receipt: Receipt | None) -> Receipt:
+def _add_tags(id_: str, tags: Sequence[str], receipt: Receipt | None) -> Receipt:
     receipt = receipt or Receipt(format_version=FORMAT_VERSION, id=id_)
     return msgspec.structs.replace(receipt, tags=(*receipt.tags, *(name for name in tags if name not in receipt.tags)))
 
 
 def _load(store: ObjectStore, key: str) -> tuple[Receipt | None, str | None]:
     try:
-        found = store.get(key)
+        stored = store.get(key)
     except ObjectNotFoundError:
         return None, None
-    return Receipt.decode(found.body, key), found.etag
+    return Receipt.decode(stored.body, key), stored.etag

@@ -33,7 +33,8 @@ from dolmen.format.receipts import (
     receipt_key,
 )
 from dolmen.maintenance.erasures.erasure_work import load_receipt, update_receipt
-from dolmen.maintenance.gc.deletion import KeySet, KnownIntent, released_since
+from dolmen.maintenance.gc.dead_jobs import ListedIntent
+from dolmen.maintenance.gc.mark import KeySet, read_released
 from dolmen.maintenance.unresolved import ErasureMatches
 from dolmen.maintenance.verify.findings import FindingLog
 from dolmen.rows.scan.data_objects import data_object
@@ -46,9 +47,9 @@ _PREFIXES = ("data/", "iceberg/", "manifest/", "segment/", "tombstone/")
 
 
 def noncurrent_remains(store: ObjectStore) -> Remains | None:
-    """The older versions of the database's objects, if its store may keep any; None if it can't be found out.
+    """Counts the older versions of the database's objects that its store keeps; None if that cannot be found out.
 
-    A server that knows of no versions may refuse to list them, or list nothing, not even the newest ones.
+    A server without versions may refuse to list them, or list nothing, not even the newest ones.
     """
     scheme = scheme_of(store.url)
     if scheme is None or not scheme.may_keep_versions:
@@ -67,27 +68,27 @@ def noncurrent_remains(store: ObjectStore) -> Remains | None:
                     yield info
 
     try:
-        found = _sum(noncurrent())
-    except Error:  # whatever it is: the receipt says that it is not known, and hinders nothing
+        remains = _sum_up(noncurrent())
+    except Error:  # no error stops the receipt, which then says that the number is unknown
         return None
-    return found if has_newest else None
+    return remains if has_newest else None
 
 
 def outside_remains(urls: Sequence[str], before_us: int, runtime: Runtime) -> tuple[Outside, ...]:
-    """Counts the objects at URLs outside the database that are older than a time. Reports one that can't be listed."""
+    """Counts the objects older than a time at URLs outside the database; without a count if one can't be listed."""
 
     def at(url: str) -> Outside:
         try:
-            listed = open_store(url, runtime).list("")
-            found = _sum(islice((info for info in listed if info.last_modified_us < before_us), MOST_OUTSIDE))
+            infos = open_store(url, runtime).list("")
+            remains = _sum_up(islice((info for info in infos if info.last_modified_us < before_us), MOST_OUTSIDE))
         except Error:
             return Outside(url)
-        return Outside(url, found.objects, found.bytes, found.oldest_at)
+        return Outside(url, remains.objects, remains.bytes, remains.oldest_at)
 
     return tuple(map(at, urls))
 
 
-def _sum(infos: Iterable[ObjectInfo]) -> Remains:
+def _sum_up(infos: Iterable[ObjectInfo]) -> Remains:
     objects = size = oldest = 0
     for info in infos:
         objects, size = objects + 1, size + info.size
@@ -100,15 +101,15 @@ class ReceiptFinisher:
     """Writes the receipts that may say "gone" now.
 
     Args:
-        freed: everything that was released up to this version is deleted.
+        freed: all objects released up to this version are deleted.
         swept: orphans last modified before this time are deleted.
-        kept: finds the objects that versions which can be read need.
-        outside: URLs outside the database, whose objects the receipts count.
+        kept: finds the objects that readable versions need.
+        outside: URLs outside the database; the receipts count their objects.
     """
 
     context: Context
     manifest: Manifest
-    intents: dict[str, KnownIntent]
+    intents: dict[str, ListedIntent]
     now_us: int
     freed: int
     swept: int
@@ -136,17 +137,17 @@ class ReceiptFinisher:
     def _is_gone(self, entry: LeavingErasures) -> bool:
         """True once every orphan, and every object that only versions before ``entry.version`` need, is deleted."""
         manifest = self.manifest
-        # Released objects and orphans: both up to the first version without the erasure.
+        # Released objects and orphans must be deleted up to the first version without the erasure.
         if min(manifest.horizon, self.freed) < entry.version or self.swept < entry.left_at:
             return False
-        # A tag may keep an older version, and so may one that was dropped whose objects are still to be deleted.
+        # A tag may keep an older version; so may a dropped tag until the objects of its version are deleted.
         if any(tag.version < entry.version for tag in manifest.tags.values()):
             return False
-        for released in released_since(manifest, self.context.segments, self.freed):
+        for released in read_released(manifest, self.context.segments, self.freed):
             for key in released.manifests:
                 if (parse_manifest_key(key) or (0, ""))[0] < entry.version:
                     return False
-        # A job that began earlier may still upload files with the rows of an older version, if only as orphans.
+        # A job that began earlier may still upload files with rows of an older version, even if only as orphans.
         if any(not intent.done and intent.first_us <= entry.left_at for intent in self.intents.values()):
             return False
         # Publications last: finding them reads each one's metadata.
@@ -159,75 +160,75 @@ class ReceiptFinisher:
         return not published
 
     def _finish(self, entry: LeavingErasures, id_: str) -> None:
-        """Writes one receipt, once none of the files that contained rows is left."""
+        """Writes one receipt, once all files that contained rows are gone."""
         store = self.context.store
         try:
             receipt = load_receipt(store, id_)
-            # The files are looked for before the receipt is written: what it says must be true at that time.
-            there: list[ErasedFile] = []
+            # The files are looked for before the receipt is written, because it must be true at that time.
+            remaining: list[ErasedFile] = []
             if receipt is not None and not receipt.gone_at:
-                there = [file for file in receipt.files if not self._is_absent(file)]
-            if receipt is not None and there and not self._is_none_left(receipt, there):
+                remaining = [file for file in receipt.files if not self._is_absent(file)]
+            if receipt is not None and remaining and not self._are_all_gone(receipt, remaining):
                 return
-            paths = frozenset(file.path for file in there)
-            add_gone = partial(self._with_gone, entry=entry, id_=id_, there=paths)
-            update_receipt(store, self.context.runtime, id_, add_gone)
+            paths = frozenset(file.path for file in remaining)
+            complete = partial(self._complete, entry=entry, id_=id_, paths=paths)
+            update_receipt(store, self.context.runtime, id_, complete)
         except CorruptionError as error:
             self.errors[receipt_key(id_)] = error.reason
             return
         self.finished.append(id_)
 
-    def _is_none_left(self, receipt: Receipt, there: list[ErasedFile]) -> bool:
-        """Whether none of the files that are still there holds rows of the erasure; notes whose files they are."""
-        shared = self._shared(receipt, there)
-        if any(file.shared != shared.get(file.path, ()) for file in there):
-            note = partial(_with_shared, receipt=receipt, shared=shared)
+    def _are_all_gone(self, receipt: Receipt, remaining: list[ErasedFile]) -> bool:
+        """Whether no remaining file holds rows of the erasure; notes in the receipt which tables share the files."""
+        shared = self._find_shared(receipt, remaining)
+        if any(file.shared != shared.get(file.path, ()) for file in remaining):
+            note = partial(_note_shared, receipt=receipt, shared=shared)
             update_receipt(self.context.store, self.context.runtime, receipt.id, note)
         if shared:
             return False
-        # If all rows of a file were deleted, they were not counted, and its bounds alone put it on the list. If a
-        # restore brought it back, its rows were tested then, and none of them is an erased one.
-        remaining = [file.path for file in there if file.rows is not None or is_adopted(file.path)]
-        for path in remaining:
+        # A file without a count is on the list only because of its bounds: all of its rows were deleted. If a restore
+        # brought it back, the restore tested its rows, and none of them is an erased one.
+        paths = [file.path for file in remaining if file.rows is not None or is_adopted(file.path)]
+        for path in paths:
             if is_adopted(path):
                 label = data_object(self.context.store, path).label
                 self.errors[label] = f"it was adopted, and may hold rows of erasure {receipt.id}: delete it yourself"
             elif not self.kept().holds([path])[0]:
                 self.errors[path] = f"it holds rows of erasure {receipt.id}, and was not deleted"
-        return not remaining
+        return not paths
 
-    def _shared(self, receipt: Receipt, there: list[ErasedFile]) -> dict[str, tuple[str, ...]]:
-        """By path, uuids of the tables that have a file and that the erasure does not reach."""
-        paths = {uuid_of(file.path): file for file in there}
-        found: dict[str, tuple[str, ...]] = {}
-        named = {table.uuid for table in receipt.tables}
+    def _find_shared(self, receipt: Receipt, remaining: list[ErasedFile]) -> dict[str, tuple[str, ...]]:
+        """By path of a file, the uuids of tables that have it and that the erasure does not reach."""
+        files_by_uuid = {uuid_of(file.path): file for file in remaining}
+        uuids_by_path: dict[str, tuple[str, ...]] = {}
+        erased_uuids = {table.uuid for table in receipt.tables}
         for entry in self.manifest.tables.values():
-            if not named.isdisjoint(entry.lineage):
+            if not erased_uuids.isdisjoint(entry.lineage):
                 continue
-            for uuid in LiveFiles.of(entry, self.context.segments).find(paths.keys()):
-                file = paths[uuid]
+            for uuid in LiveFiles.of(entry, self.context.segments).find(files_by_uuid.keys()):
+                file = files_by_uuid[uuid]
                 # A restored table with a subject is reached by the erasure: its subject was forgotten there too.
                 if file.rows is not None or SUBJECT not in entry.properties:
-                    found[file.path] = tuple(sorted({*found.get(file.path, ()), entry.uuid}))
-        return found
+                    uuids_by_path[file.path] = tuple(sorted({*uuids_by_path.get(file.path, ()), entry.uuid}))
+        return uuids_by_path
 
     def _is_absent(self, file: ErasedFile) -> bool:
-        there = data_object(self.context.store, file.path)
+        location = data_object(self.context.store, file.path)
         try:
-            there.store.head(there.key)
+            location.store.head(location.key)
         except ObjectNotFoundError:
             return True
         except AccessDeniedError:
-            if there.adopted is None:
+            if location.adopted is None:
                 raise
         return False
 
-    def _with_gone(self, receipt: Receipt | None, entry: LeavingErasures, id_: str, there: frozenset[str]) -> Receipt:
+    def _complete(self, receipt: Receipt | None, entry: LeavingErasures, id_: str, paths: frozenset[str]) -> Receipt:
         receipt = receipt or Receipt(format_version=FORMAT_VERSION, id=id_)
         if receipt.gone_at:
             return receipt
-        gone = (file for file in receipt.files if file.path not in there)
-        files = tuple(msgspec.structs.replace(file, absent_at=self.now_us, shared=()) for file in gone)
+        absent = (file for file in receipt.files if file.path not in paths)
+        files = tuple(msgspec.structs.replace(file, absent_at=self.now_us, shared=()) for file in absent)
         return msgspec.structs.replace(
             receipt,
             files=files,
@@ -239,27 +240,27 @@ class ReceiptFinisher:
         )
 
 
-def _with_shared(now: Receipt | None, receipt: Receipt, shared: Mapping[str, tuple[str, ...]]) -> Receipt:
-    now = now or receipt
-    files = tuple(msgspec.structs.replace(file, shared=shared.get(file.path, ())) for file in now.files)
-    return now if now.gone_at else msgspec.structs.replace(now, files=files)
+def _note_shared(current: Receipt | None, receipt: Receipt, shared: Mapping[str, tuple[str, ...]]) -> Receipt:
+    current = current or receipt
+    files = tuple(msgspec.structs.replace(file, shared=shared.get(file.path, ())) for file in current.files)
+    return current if current.gone_at else msgspec.structs.replace(current, files=files)
 
 
 def check_erasures(context: Context, newest: Manifest, log: FindingLog, *, deep: bool) -> None:
-    """Checks the erasures of the newest version; with ``deep`` also the receipts of those that are gone."""
+    """Checks the erasures of the newest version; with ``deep`` also the receipts of completed erasures."""
     try:
-        listed = erasures_of(newest, context.segments)
-        right = []
-        for erasure in listed:
+        erasures = erasures_of(newest, context.segments)
+        valid = []
+        for erasure in erasures:
             log.count("erasures")
             if reason := _entry_problem(erasure, newest):
                 log.add("erasure-entry", newest.key, f"erasure {erasure.id}: {reason}")
             else:
-                right.append(erasure)
-        _check_hidden(context, newest, right, log)
+                valid.append(erasure)
+        _check_deletes(context, newest, valid, log)
     except CorruptionError:
         return  # the checks of segments and deletes name the object
-    by_id = {erasure.id: erasure for erasure in listed}
+    by_id = {erasure.id: erasure for erasure in erasures}
     ids = {*by_id, *(id_ for entry in newest.leaving for id_ in entry.ids)}
     if deep:
         ids |= {id_ for info in context.store.list(RECEIPT_PREFIX) if (id_ := parse_receipt_key(info.key)) is not None}
@@ -285,46 +286,46 @@ def _entry_problem(erasure: Erasure, newest: Manifest) -> str:
     return ""
 
 
-def _check_hidden(context: Context, newest: Manifest, listed: Sequence[Erasure], log: FindingLog) -> None:
-    if not listed:
+def _check_deletes(context: Context, newest: Manifest, erasures: Sequence[Erasure], log: FindingLog) -> None:
+    if not erasures:
         return
     for name, root in newest.tables.items():
-        if not any(tables_of(erasure, root) for erasure in listed):
+        if not any(tables_of(erasure, root) for erasure in erasures):
             continue
         entry = context.segments.whole(root)
-        there = {tombstone.ts for tombstone in tombstones_of(entry, context.segments)}
-        for erasure in listed:
-            for erased in tables_of(erasure, entry) if erasure.ts not in there else ():
-                if (path := _may_show(context, entry, erased)) is not None:
+        tombstone_ts = {tombstone.ts for tombstone in tombstones_of(entry, context.segments)}
+        for erasure in erasures:
+            for erased in tables_of(erasure, entry) if erasure.ts not in tombstone_ts else ():
+                if (path := _find_undone(context, entry, erased)) is not None:
                     reason = f"rows of erasure {erasure.id} may be seen: its delete is gone"
                     log.add("erasure-undone", path, reason, table=name)
 
 
-def _may_show(context: Context, entry: TableEntry, erased: ErasedTable) -> str | None:
-    """A file that may hold rows of a delete which the table does not have; None if there is none."""
-    known = entry.schema.by_id
-    if any(field.id not in known or known[field.id].added_ts != field.added_ts for field in erased.columns):
-        return None  # columns that this table never had, or has no more
+def _find_undone(context: Context, entry: TableEntry, erased: ErasedTable) -> str | None:
+    """Finds a file that may show rows of a delete that the table has lost; None if there is none."""
+    columns = entry.schema.by_id
+    if any(field.id not in columns or columns[field.id].added_ts != field.added_ts for field in erased.columns):
+        return None  # the table has no such columns, or has dropped them
     ts = erased.tombstone.ts
     files = LiveFiles.of(entry, context.segments)
-    behind = [
+    files_behind = [
         file
         for segment in files.segments
         if segment.applied_through < ts
         for file in files.of_segment(segment.object)
         if file.applied_through < ts
     ]
-    behind += [file for file in entry.files if file.applied_through < ts]
-    if not behind:
+    files_behind += [file for file in entry.files if file.applied_through < ts]
+    if not files_behind:
         return None
     matches = ErasureMatches(context, entry, [erased.tombstone])
-    return next((file.path for file in behind if matches.tombstones_for(file)), None)
+    return next((file.path for file in files_behind if matches.tombstones_for(file)), None)
 
 
 def _receipt_problem(receipt: Receipt, erasure: Erasure) -> str:
     if receipt.gone_at:
         return "it says that an erasure is gone which the newest version lists"
-    requested = (receipt.ts, receipt.version, receipt.requested_at, receipt.due_at)
-    if requested != (erasure.ts, erasure.version, erasure.requested_at, erasure.due_at):
+    claims = (receipt.ts, receipt.version, receipt.requested_at, receipt.due_at)
+    if claims != (erasure.ts, erasure.version, erasure.requested_at, erasure.due_at):
         return "its timestamp, version or times are others than the newest version's"
     return ""

@@ -1,4 +1,4 @@
-"""How far erasures have come, by the newest manifest and their receipts, and whether a receipt is true."""
+"""Finds how far erasures have come, from the newest manifest and their receipts, and checks receipts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 from dolmen.base.units import count_text, utc
 from dolmen.commit.head import Context
-from dolmen.entries.segments.erasures_in_force import least_held
+from dolmen.entries.segments.erasures_in_force import least_erasure
 from dolmen.entries.segments.segment_reader import SegmentReader, erasures_of
 from dolmen.errors import InputError, NotFoundError, ObjectNotFoundError
 from dolmen.format.layout import FORMAT_VERSION, parse_manifest_key
@@ -28,7 +28,7 @@ class ErasureStatus(FactSheet):
     """How far an erasure has come.
 
     Args:
-        receipt: its receipt, or what the manifest knows where there is none yet.
+        receipt: its receipt; one made from the manifest if there is none yet.
         state: ``hidden``: no version shows its rows. ``rewritten``: no file of the newest version holds them.
             ``gone``: no object of the database does.
         next_step: what comes next, in words; "" if nothing does.
@@ -81,14 +81,14 @@ class ErasureStatus(FactSheet):
 
 
 def list_statuses(context: Context, *, gone: bool = False) -> list[ErasureStatus]:
-    """Statuses of all erasures that are not gone yet, oldest first; with ``gone`` the others before them."""
+    """Statuses of all erasures that are not gone yet, oldest first; with ``gone`` also the others, before these."""
     manifest = context.head.refresh().manifest
     pending = list(pending_statuses(context, manifest))
     if not gone:
         return pending
-    known = {status.id for status in pending}
+    pending_ids = {status.id for status in pending}
     ids = (parse_receipt_key(info.key) for info in context.store.list(RECEIPT_PREFIX))
-    closed = [_of_receipt(context, id_) for id_ in ids if id_ is not None and id_ not in known]
+    closed = [_receipt_status(context, id_) for id_ in ids if id_ is not None and id_ not in pending_ids]
     closed.sort(key=lambda status: (status.receipt.requested_at, status.id))
     return closed + pending
 
@@ -103,40 +103,40 @@ def status_of(context: Context, id_: str) -> ErasureStatus:
     manifest = context.head.refresh().manifest
     for status in pending_statuses(context, manifest, (id_,)):
         return status
-    return _of_receipt(context, id_)
+    return _receipt_status(context, id_)
 
 
 def pending_statuses(
     context: Context, manifest: Manifest, ids: Container[str] | None = None
 ) -> Iterator[ErasureStatus]:
-    """Yields statuses of (these) erasures that the newest version knows, oldest first: one request for each receipt."""
+    """Yields statuses of (these) erasures in the newest version, oldest first: one request for each receipt."""
     for entry in manifest.leaving:
         for each in entry.ids:
             if ids is None or each in ids:
-                yield _of_leaving(context, manifest, entry, each)
+                yield _leaving_status(context, manifest, entry, each)
     listed = erasures_of(manifest, context.segments)
     if not listed:
         return
     settings = DatabaseSettings.of(manifest)
     through = rewritten_through(manifest, context.segments, listed)
-    noted = {each.through: each.version for each in sorted(manifest.rewritten, key=lambda note: -note.version)}
+    versions_by_ts = {each.through: each.version for each in sorted(manifest.rewritten, key=lambda note: -note.version)}
     for erasure in listed:
         if ids is None or erasure.id in ids:
-            yield _of_erasure(context, manifest, erasure, settings, through, noted)
+            yield _erasure_status(context, manifest, erasure, settings, through, versions_by_ts)
 
 
-def _of_erasure(
+def _erasure_status(
     context: Context,
     manifest: Manifest,
     erasure: Erasure,
     settings: DatabaseSettings,
     through: int,
-    noted: dict[int, int],
+    versions_by_ts: dict[int, int],
 ) -> ErasureStatus:
     receipt = load_receipt(context.store, erasure.id) or receipt_of(erasure, manifest)
     if erasure.ts > through:
         return ErasureStatus(receipt, "hidden", "its files are rewritten", rewrite_at(erasure, settings))
-    first = min((version for up_to, version in noted.items() if up_to >= erasure.ts), default=0)
+    first = min((version for up_to, version in versions_by_ts.items() if up_to >= erasure.ts), default=0)
     if not receipt.rewritten_version and first:
         receipt = msgspec.structs.replace(receipt, rewritten_version=first)
     oldest = min([manifest.horizon, *(tag.version for tag in manifest.tags.values())])
@@ -148,7 +148,7 @@ def _of_erasure(
     return ErasureStatus(receipt, "rewritten", "it is forgotten, and late drops with it", until)
 
 
-def _of_leaving(context: Context, manifest: Manifest, entry: LeavingErasures, id_: str) -> ErasureStatus:
+def _leaving_status(context: Context, manifest: Manifest, entry: LeavingErasures, id_: str) -> ErasureStatus:
     receipt = load_receipt(context.store, id_) or Receipt(format_version=FORMAT_VERSION, id=id_)
     if receipt.gone_at:
         return ErasureStatus(receipt, "gone")
@@ -169,19 +169,19 @@ def _of_leaving(context: Context, manifest: Manifest, entry: LeavingErasures, id
     return ErasureStatus(receipt, "rewritten", "collection deletes objects and orphans of that time", entry.due_at)
 
 
-def _of_receipt(context: Context, id_: str) -> ErasureStatus:
+def _receipt_status(context: Context, id_: str) -> ErasureStatus:
     receipt = load_receipt(context.store, id_)
     if receipt is None:
         raise NotFoundError(f"no erasure {id_}, and no receipt of it")
     return ErasureStatus(receipt, receipt.state)
 
 
-def _outside_text(found: Outside) -> str:
-    if found.objects is None:
-        return f"{found.url} could not be listed"
-    least = "at least " if found.objects == MOST_OUTSIDE else ""
-    since = f" since {_time(found.oldest_at)}" if found.objects else ""
-    return f"{found.url} {least}{count_text(found.objects, 'object')}, {found.bytes:,} bytes{since}"
+def _outside_text(outside: Outside) -> str:
+    if outside.objects is None:
+        return f"{outside.url} could not be listed"
+    least = "at least " if outside.objects == MOST_OUTSIDE else ""
+    since = f" since {_time(outside.oldest_at)}" if outside.objects else ""
+    return f"{outside.url} {least}{count_text(outside.objects, 'object')}, {outside.bytes:,} bytes{since}"
 
 
 def _time(at_us: int) -> str:
@@ -190,7 +190,7 @@ def _time(at_us: int) -> str:
 
 @dataclass(frozen=True, repr=False)
 class ReceiptCheck(FactSheet):
-    """The status of an erasure, and what contradicts its receipt, if the database is not as the receipt says."""
+    """The status of an erasure, and findings that contradict its receipt."""
 
     status: ErasureStatus
     findings: tuple[str, ...] = ()
@@ -214,22 +214,22 @@ def check_receipt(context: Context, id_: str) -> ReceiptCheck:
     status = status_of(context, id_)
     manifest = context.head.refresh().manifest
     with context.reading(manifest.version):
-        against = _against_gone if status.state == "gone" else _against_pending
-        return ReceiptCheck(status, tuple(against(context, manifest, status)))
+        check = _check_gone if status.state == "gone" else _check_pending
+        return ReceiptCheck(status, tuple(check(context, manifest, status)))
 
 
-def _against_gone(context: Context, manifest: Manifest, status: ErasureStatus) -> Iterator[str]:
+def _check_gone(context: Context, manifest: Manifest, status: ErasureStatus) -> Iterator[str]:
     store, receipt, first = context.store, status.receipt, status.receipt.forgotten_version
     for file in receipt.files:
-        there = data_object(store, file.path)
+        location = data_object(store, file.path)
         try:
-            there.store.head(there.key)
+            location.store.head(location.key)
         except ObjectNotFoundError:
             continue
-        yield f"{there.label} is there"
+        yield f"{location.label} is there"
     if any(erasure.id == receipt.id for erasure in erasures_of(manifest, context.segments)):
         yield "the erasure is still listed"
-    least_ts = least_held(manifest.tables.values(), context.segments, ())
+    least_ts = least_erasure(manifest.tables.values(), context.segments, ())
     if least_ts and least_ts <= receipt.ts:
         yield f"version {manifest.version:,} may hold its rows"
     if manifest.horizon < first:
@@ -245,7 +245,7 @@ def _against_gone(context: Context, manifest: Manifest, status: ErasureStatus) -
             break  # in the order of versions
 
 
-def _against_pending(context: Context, manifest: Manifest, status: ErasureStatus) -> Iterator[str]:
+def _check_pending(context: Context, manifest: Manifest, status: ErasureStatus) -> Iterator[str]:
     receipt, listed = status.receipt, erasures_of(manifest, context.segments)
     erasure = next((each for each in listed if each.id == receipt.id), None)
     if erasure is None:
@@ -265,10 +265,10 @@ class ErasureFigures:
     """Figures of the erasures of a version.
 
     Args:
-        pending: number of erasures of which objects may still hold rows.
+        pending: number of erasures whose rows some object may still hold.
         oldest_age_us: microseconds since the oldest of them was requested; 0 if there is none.
         deadline_us: microseconds until the first of them is due, below 0 if that is past; None if there is none.
-        in_danger: number of those that have hardly any time left.
+        in_danger: number of erasures with hardly any time left.
     """
 
     pending: int = 0
@@ -278,7 +278,7 @@ class ErasureFigures:
 
 
 def figures_of(manifest: Manifest, reader: SegmentReader, now_us: int) -> ErasureFigures:
-    """Computes the figures at a time by the server's clock. Costs no request for a database without erasures."""
+    """Computes the figures at a time of the server's clock. Costs no request for a database without erasures."""
     spans = [(each.requested_at, each.due_at, 1) for each in erasures_of(manifest, reader)]
     spans += [(each.requested_at, each.due_at, len(each.ids)) for each in manifest.leaving]
     if not spans:

@@ -1,5 +1,6 @@
 """Garbage collection: deletes objects that no kept version needs. Nothing else deletes data.
 
 It imports what ``dolmen.maintenance`` may import.
-Begin with ``dolmen.maintenance.gc.collection``, then ``dolmen.maintenance.gc.mark``.
+Begin with ``collection`` (``collect``). ``mark`` finds the objects to keep; ``deletion``, ``sweep`` and ``dead_jobs``
+delete others.
 """

@@ -1,7 +1,7 @@
-"""Collection (GC): deletes objects that no kept version needs, only after a commit has said so.
+"""Collection (GC): deletes objects that no kept version needs, after a commit that allows it.
 
-One commit moves the horizon and the fence (docs/protocol.md). Everything else goes by that commit's own manifest, or a
-later one. Every step may be repeated: after a crash at any point the next run goes on.
+That commit moves the horizon and the fence (docs/protocol.md). Everything else uses that commit's own manifest, or a
+later one. Every step may be repeated: after a crash at any point the next run continues.
 """
 
 from __future__ import annotations
@@ -24,24 +24,14 @@ from dolmen.format.properties import DatabaseSettings
 from dolmen.maintenance.erasures.erasure_work import ErasureWork, erasure_work, write_receipts
 from dolmen.maintenance.erasures.receipts import ReceiptFinisher
 from dolmen.maintenance.erasures.status import ErasureFigures, figures_of
-from dolmen.maintenance.gc.deletion import (
-    Amount,
-    KeySet,
-    KnownIntent,
-    ObjectDeleter,
-    Sweep,
-    clear_intent,
-    dead_jobs,
-    finished_intents,
-    has_come_of_age,
-    intents,
-    sweepable,
-)
-from dolmen.maintenance.gc.mark import Marker, Release, mark
+from dolmen.maintenance.gc.dead_jobs import ListedIntent, clear_intent, dead_jobs, finished_intents, list_intents
+from dolmen.maintenance.gc.deletion import Amount, ObjectDeleter, ReleasedDeleter
+from dolmen.maintenance.gc.mark import KeySet, Marker, mark
+from dolmen.maintenance.gc.sweep import Sweep, has_objects_to_sweep, sweep_cutoff
 from dolmen.transactions.publisher import publisher
 
 OPERATION = "gc"
-"""The operation of collection's commits in the history. These commits alone are no reason to collect again."""
+"""The operation of collection's commits in the history. Only commits of other operations are a reason to collect."""
 
 REASONS: dict[str, str] = {
     "released": "dropped by expired versions",
@@ -61,16 +51,16 @@ class Collected:
     Args:
         version: the newest version at its end.
         horizon: the oldest version that can be read now.
-        versions_expired: number of versions that expired; their objects go once ``reader_grace`` is over.
+        versions_expired: number of versions that expired; their objects are deleted once ``reader_grace`` is over.
         deleted: objects and bytes by reason (``REASONS``). Objects that versions released are not measured; their bytes
             count as 0.
         revoked: txids of jobs that counted as dead.
-        waiting: orphans that are too young to delete, including those of commits under way; None if none were listed.
+        waiting: orphans that are too young to delete, including uploads of running commits; None if none were listed.
         errors: reasons by key of objects that could not be deleted, or of receipts that could not be written; the next
             run tries them again.
-        erasures_gone: number of erasures whose receipts say since this run that no object holds their rows.
-        finished: True if nothing was left for lack of time.
-        dry_run: True if nothing was deleted: the figures say what would be.
+        erasures_gone: number of erasures whose receipts were completed: no object holds their rows any more.
+        finished: True if no work was left for lack of time.
+        dry_run: True if nothing was deleted: the figures say what a run would delete.
     """
 
     version: int
@@ -148,59 +138,59 @@ def collect(
 
     Args:
         dry_run: report what would be deleted, and delete nothing.
-        deadline: True = stop now; asked between batches. Progress is recorded, and the next run goes on.
+        deadline: called between batches; when it returns True, progress is recorded, and the next run continues.
         settings: retention settings; by default those of the database.
         full: look for orphans among all objects, including those that earlier runs have looked at.
         marker: finds the objects to keep; it is called with a version at or after the fence.
-        outside: URLs outside the database, whose objects the receipts of erasures count.
+        outside: URLs outside the database; the receipts of erasures count their objects.
 
     Raises:
         ConflictError: other collections moved the fence again and again.
         UnknownOutcomeError: a commit may or may not have landed; nothing was deleted after it.
         VersionExpiredError: it was halted so long that others collected objects it needs: run it again.
     """
-    manifest, planned, chosen = _move_fence(context, settings, full=full, dry_run=dry_run)
+    manifest, plan, effective = _move_fence(context, settings, full=full, dry_run=dry_run)
     if manifest.version == 0:
         return Collected(0, 0, dry_run=dry_run)
     with context.reading(manifest.version):
         own = settings is None
         return _Collection(
-            context, chosen, manifest, planned, deadline, marker, outside, own=own, dry_run=dry_run, full=full
+            context, effective, manifest, plan, deadline, marker, outside, own=own, dry_run=dry_run, full=full
         ).run()
 
 
 def _move_fence(
     context: Context, settings: DatabaseSettings | None, *, full: bool, dry_run: bool
 ) -> tuple[Manifest, CollectionPlan, DatabaseSettings]:
-    """Moves horizon and fence if there is a reason to. Returns a version with both, the plan, the settings."""
+    """Moves horizon and fence if there is a reason to. Returns a manifest with both, the plan, and the settings."""
     head = context.head
     for _ in attempts(context.runtime, FENCE):
         manifest = head.refresh().manifest
-        chosen = settings or DatabaseSettings.of(manifest)
+        effective = settings or DatabaseSettings.of(manifest)
         with context.reading(manifest.version):
-            planned = plan(head, manifest, chosen, full=full)
-        # The fence must not move unless a commit is needed: each commit makes attempts of others lose.
-        if dry_run or manifest.version == 0 or not planned.moves:
-            return manifest, planned, chosen
-        work = planned.erasures
-        # Receipts before the commit, which removes the erasures that they describe from the manifest.
+            plan = make_plan(head, manifest, effective, full=full)
+        # The fence moves only if a commit is needed, because each commit makes attempts of others lose.
+        if dry_run or manifest.version == 0 or not plan.moves:
+            return manifest, plan, effective
+        work = plan.erasures
+        # Receipts are written first, because the commit removes their erasures from the manifest.
         write_receipts(context, manifest, work)
         fence = MoveFence(
             (manifest.horizon, manifest.orphan_cutoff),
-            planned.horizon,
-            planned.orphan_cutoff,
-            planned.revoke,
-            planned.applied_before,
-            None if settings else chosen,
-            planned.now_us,
+            plan.horizon,
+            plan.orphan_cutoff,
+            plan.revoke,
+            plan.applied_before,
+            None if settings else effective,
+            plan.now_us,
             work.forced,
         )
         try:
-            done = submit(head, OPERATION, [*work.before_fence(), fence, *work.after_fence()])
+            commit = submit(head, OPERATION, [*work.before_fence(), fence, *work.after_fence()])
         except ConflictError as error:
             conflict = error
             continue
-        return done.manifest or head.refresh().manifest, planned, chosen
+        return commit.manifest or head.refresh().manifest, plan, effective
     raise conflict
 
 
@@ -210,7 +200,7 @@ class CollectionPlan:
 
     Args:
         horizon, orphan_cutoff, revoke, applied_before: values for the commit that moves the fence; the present ones if
-            nothing is to move.
+            none is needed.
         moves: whether that commit is needed.
         sweep: whether there may be orphans that are old enough to delete.
         intents: all intents, by txid.
@@ -225,55 +215,55 @@ class CollectionPlan:
     moves: bool
     sweep: bool
     erasures: ErasureWork
-    intents: dict[str, KnownIntent]
+    intents: dict[str, ListedIntent]
 
 
-def plan(head: Head, manifest: Manifest, settings: DatabaseSettings, *, full: bool = False) -> CollectionPlan:
+def make_plan(head: Head, manifest: Manifest, settings: DatabaseSettings, *, full: bool = False) -> CollectionPlan:
     """Plans a collection on a version that was just read."""
     now_us = head.server_now(manifest)
-    known = intents(head.store)
-    # Objects of expired versions are deleted first, so that the grace of their readers does not begin again.
+    intents = list_intents(head.store)
+    # No version expires before the objects of the last expired ones are deleted: their grace would begin again.
     may_expire = manifest.freed >= manifest.horizon
     horizon = next_horizon(head, manifest, settings, now_us) if may_expire else manifest.horizon
     erasures = erasure_work(manifest, head.segments, settings, now_us, horizon)
     if not may_expire:
         erasures = replace(erasures, forced=0, tags=())
     orphan_cutoff = max(manifest.orphan_cutoff, now_us - settings.orphan_age_us)
-    revoke = dead_jobs(known, manifest, now_us - settings.intent_timeout_us)
+    revoke = dead_jobs(intents, manifest, now_us - settings.intent_timeout_us)
     applied_before = now_us - settings.applied_retention_us
     forgets = any(segment.created_at < applied_before for segment in manifest.segments_of("applied"))
-    before_us = sweepable(orphan_cutoff)
+    before_us = sweep_cutoff(orphan_cutoff)
     holds_erased = any(manifest.swept < each.left_at <= before_us for each in manifest.leaving)
-    sweep = full or holds_erased or has_come_of_age(head, manifest, before_us)
+    sweep = full or holds_erased or has_objects_to_sweep(head, manifest, before_us)
     ends = any(0 < tag.until <= now_us for tag in manifest.tags.values())
     moves = horizon > manifest.horizon or bool(revoke) or forgets or sweep or ends or erasures.moves(manifest.horizon)
     return CollectionPlan(
-        now_us, manifest.horizon, horizon, orphan_cutoff, revoke, applied_before, moves, sweep, erasures, known
+        now_us, manifest.horizon, horizon, orphan_cutoff, revoke, applied_before, moves, sweep, erasures, intents
     )
 
 
 def last_deletable_version(manifest: Manifest, settings: DatabaseSettings, now_us: int) -> int:
-    """The version up to which objects may be deleted: the horizon, once readers of older versions had time to end."""
-    over = manifest.horizon_at + settings.reader_grace_us <= now_us
-    return manifest.horizon if over else min(manifest.freed, manifest.horizon)
+    """Objects released up to this version may be deleted: the horizon, once ``reader_grace`` is over."""
+    is_over = manifest.horizon_at + settings.reader_grace_us <= now_us
+    return manifest.horizon if is_over else min(manifest.freed, manifest.horizon)
 
 
 def next_horizon(head: Head, manifest: Manifest, settings: DatabaseSettings, now_us: int) -> int:
     """The oldest version to keep; the present horizon when moving it is not worth a commit.
 
     A version is kept if it was the newest at some time within the retention, if it is among the newest
-    ``keep_versions``, or if a cursor still needs it. A tag keeps its version alone.
+    ``keep_versions``, or if a cursor still needs it. A tag keeps only its own version.
     """
     horizon = manifest.horizon
     needed_by_cursors = (cursor.version for cursor in manifest.cursors.values() if cursor.holds(now_us))
     oldest_kept = min([manifest.version - settings.keep_versions + 1, *needed_by_cursors])
     if oldest_kept > horizon:
         oldest_kept = min(oldest_kept, newest_at(head, manifest, now_us - settings.retention_us))
-    return oldest_kept if oldest_kept > horizon and _worth_it(head, manifest, horizon, oldest_kept) else horizon
+    return oldest_kept if oldest_kept > horizon and _is_worth_it(head, manifest, horizon, oldest_kept) else horizon
 
 
-def _worth_it(head: Head, manifest: Manifest, horizon: int, oldest_kept: int) -> bool:
-    """Whether more than collection's own commits would expire. Else an idle database would never stop committing."""
+def _is_worth_it(head: Head, manifest: Manifest, horizon: int, oldest_kept: int) -> bool:
+    """Whether more than collection's own commits would expire. Otherwise an idle database would commit endlessly."""
     if any(segment.greatest > horizon and segment.least <= oldest_kept for segment in manifest.segments_of("released")):
         return True
     if any(horizon < entry.version <= oldest_kept for entry in manifest.released):
@@ -295,7 +285,7 @@ class _Collection:
     context: Context
     settings: DatabaseSettings
     manifest: Manifest
-    planned: CollectionPlan
+    plan: CollectionPlan
     deadline: Callable[[], bool]
     marker: Marker
     outside: Sequence[str]
@@ -306,76 +296,82 @@ class _Collection:
 
     def __post_init__(self) -> None:
         self._deleter = ObjectDeleter(self.context.store, dry_run=self.dry_run)
-        self._now_us = max(self.planned.now_us, self.manifest.created_at)
-        self._through = last_deletable_version(self.manifest, self.settings, self._now_us)
-        self._freed, self._swept, self._listed = self.manifest.freed, self.manifest.swept, False
+        self._now_us = max(self.plan.now_us, self.manifest.created_at)
+        self._last_deletable = last_deletable_version(self.manifest, self.settings, self._now_us)
+        self._freed, self._swept, self._released_all = self.manifest.freed, self.manifest.swept, False
         self._waiting: Amount | None = None
-        self._gone: frozenset[str] = frozenset()
+        self._gone_ids: frozenset[str] = frozenset()
 
     @cached_property
     def _kept(self) -> KeySet:
         """Keys of the objects to keep: those of the newest version, and of older ones that may still be read."""
-        return self.marker(self.manifest, self.context.segments, self._through)
+        return self.marker(self.manifest, self.context.segments, self._last_deletable)
 
     def run(self) -> Collected:
         finished = (
             # Intents first: they name the objects of dead jobs, which a sweep would find only days later.
             self._clear_intents()
-            # Released objects before orphans: the sweep must not take what the work list still names.
+            # Released objects before orphans: the sweep must not delete segments that the work list still needs.
             and self._release()
             and self._sweep()
             and self._sweep_publications()
-            # Receipts last: they say that all of this is done.
+            # Receipts last: they say that all other steps are done.
             and self._finish_receipts()
         )
-        # Also after a deadline: the next run continues from what is recorded. It may let the next versions expire.
+        # Also after a deadline: the next run continues from the recorded progress. The next versions may expire here.
         newest = self._record()
-        horizon = max(newest.horizon, self.planned.horizon if self.dry_run else 0)
+        horizon = max(newest.horizon, self.plan.horizon if self.dry_run else 0)
         return Collected(
             version=newest.version,
             horizon=horizon,
-            versions_expired=max(0, horizon - max(self.planned.horizon_before, 1)),
+            versions_expired=max(0, horizon - max(self.plan.horizon_before, 1)),
             deleted=self._deleter.deleted,
-            revoked=self.planned.revoke,
+            revoked=self.plan.revoke,
             waiting=self._waiting,
             errors=self._deleter.errors,
             erasures=figures_of(newest, self.context.segments, self._now_us),
-            erasures_gone=len(self._gone),
+            erasures_gone=len(self._gone_ids),
             finished=finished,
             dry_run=self.dry_run,
         )
 
     def _clear_intents(self) -> bool:
-        for intent in finished_intents(self.planned.intents, self.manifest):
+        for intent in finished_intents(self.plan.intents, self.manifest):
             if self.deadline():
                 return False
             clear_intent(self.context.store, self._deleter, intent, self.manifest, None if intent.done else self._kept)
         return True
 
     def _release(self) -> bool:
-        if self._through <= self.manifest.freed:
+        if self._last_deletable <= self.manifest.freed:
             return True
         if self.deadline():
             return False
         context = self.context
-        self._freed, self._listed = Release(
-            context.store, context.segments, self._deleter, self.manifest, self._kept, self._through, self.deadline
+        self._freed, self._released_all = ReleasedDeleter(
+            context.store,
+            context.segments,
+            self._deleter,
+            self.manifest,
+            self._kept,
+            self._last_deletable,
+            self.deadline,
         ).run()
-        return self._listed
+        return self._released_all
 
     def _sweep(self) -> bool:
-        if not self.planned.sweep:
+        if not self.plan.sweep:
             return True
         if self.deadline():
             return False
-        cutoff = self.planned.orphan_cutoff if self.dry_run else self.manifest.orphan_cutoff
+        cutoff = self.plan.orphan_cutoff if self.dry_run else self.manifest.orphan_cutoff
         kept = self._kept
-        if self._freed < self._through:  # a segment on the work list is no orphan: the next run needs it
+        if self._freed < self._last_deletable:  # a segment on the work list is no orphan: the next run needs it
             kept = self.marker(self.manifest, self.context.segments, self._freed)
-        before_us, head = sweepable(cutoff), self.context.head
-        swept = Sweep(head, self._deleter, self.manifest, kept, before_us, self.deadline, full=self.full).run()
-        self._swept, self._waiting = swept.swept, swept.waiting
-        return swept.complete
+        before_us, head = sweep_cutoff(cutoff), self.context.head
+        progress = Sweep(head, self._deleter, self.manifest, kept, before_us, self.deadline, full=self.full).run()
+        self._swept, self._waiting = progress.swept, progress.waiting
+        return progress.complete
 
     def _sweep_publications(self) -> bool:
         finished, problems = publisher().sweep(
@@ -383,7 +379,7 @@ class _Collection:
             self.manifest,
             self.settings,
             self._now_us,
-            lambda found: bool(self._deleter.erase_listed("publications", found)),
+            lambda infos: bool(self._deleter.erase_listed("publications", infos)),
             self.deadline,
             full=self.full,
             dry_run=self.dry_run,
@@ -397,16 +393,16 @@ class _Collection:
         finisher = ReceiptFinisher(
             self.context,
             self.manifest,
-            self.planned.intents,
+            self.plan.intents,
             self._now_us,
-            min(self._freed, self._through),
+            min(self._freed, self._last_deletable),
             self._swept,
             self.deadline,
             lambda: self._kept,
             self.outside,
         )
         complete = finisher.run()
-        self._gone = frozenset(finisher.finished)
+        self._gone_ids = frozenset(finisher.finished)
         self._deleter.errors.update(finisher.errors)
         return complete
 
@@ -418,10 +414,10 @@ class _Collection:
         statements: list[Statement] = []
         if self._freed > manifest.freed or self._swept > manifest.swept:
             statements.append(CollectionProgress(self._freed, self._swept))
-        if self._gone:
-            statements.append(CloseErasures(self._gone))
-        if self._listed and self._through == manifest.horizon:
-            now_us = self.planned.now_us
+        if self._gone_ids:
+            statements.append(CloseErasures(self._gone_ids))
+        if self._released_all and self._last_deletable == manifest.horizon:
+            now_us = self.plan.now_us
             horizon = next_horizon(head, manifest, self.settings, now_us)
             work = erasure_work(manifest, self.context.segments, self.settings, now_us, horizon)
             if max(horizon, work.forced) > manifest.horizon:

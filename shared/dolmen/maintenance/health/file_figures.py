@@ -1,6 +1,6 @@
-"""Figures of a table's data files by its entries alone, a segment at a time, and of pending erasures.
+"""Figures of a table's data files from its entries alone, a segment at a time, and of pending erasures.
 
-The overlap in a sort key is measured by ranks of bounds. A rank shows the order of a bound, and nothing of its value.
+The overlap in a sort key is measured by ranks of bounds, which show their order, but not their values.
 """
 
 from __future__ import annotations
@@ -25,16 +25,18 @@ from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import Field
 from dolmen.format.segments import bound_type
 from dolmen.format.types import to_array
+from dolmen.maintenance.compact.compaction_plan import small_below
+from dolmen.maintenance.debt import FileSums, Numbers
 from dolmen.maintenance.erasures.status import is_in_danger, pending_statuses
 from dolmen.maintenance.health.health import DeleteCost, FileSizes, PendingErasure, SortOverlap
 from dolmen.predicate.any_of import LOOK_UP_NS, row_cost_ns
 from dolmen.predicate.ast import Predicate
 
 MOST_PARTS = 120
-"""The most parts of the range that are told apart."""
+"""The most parts into which the range is divided."""
 
 MOST_BOUNDS_BYTES = 96 * MIB
-"""Bounds that take more memory are not ranked: four million files of integers, or a million of texts."""
+"""Bounds are not ranked if they take more memory: four million files of integers, or a million of texts."""
 
 Ranks = npt.NDArray[np.int64]
 
@@ -44,53 +46,53 @@ class BoundsCollector:
 
     def __init__(self, field: Field) -> None:
         self._field, self._type = field, bound_type(field.arrow_type)
-        self._ends: list[tuple[pa.Array, pa.Array]] = []
-        self._bytes = self._known = self._unknown = 0
+        self._bounds: list[tuple[pa.Array, pa.Array]] = []
+        self._bytes = self._ranked_files = self._unknown_files = 0
 
-    def add_segment(self, each: LiveSegment, places: npt.NDArray[np.int64]) -> None:
-        least, greatest = (each.table.column(f"{end}_{self._field.id}") for end in ("min", "max"))
+    def add_segment(self, segment: LiveSegment, positions: npt.NDArray[np.int64]) -> None:
+        least, greatest = (segment.table.column(f"{end}_{self._field.id}") for end in ("min", "max"))
         if self._type is None or least is None or greatest is None:
-            self._unknown += len(places)
+            self._unknown_files += len(positions)
             return
-        ends_there = [end if len(places) == len(end) else end.take(pa.array(places)) for end in (least, greatest)]
+        bounds = [end if len(positions) == len(end) else end.take(pa.array(positions)) for end in (least, greatest)]
         try:
-            self._add(*(widen_bounds(end, self._field.arrow_type).cast(self._type) for end in ends_there))
+            self._add(*(widen_bounds(end, self._field.arrow_type).cast(self._type) for end in bounds))
         except pa.ArrowException:  # bounds of another type, which only a damaged segment has
-            self._unknown += len(places)
+            self._unknown_files += len(positions)
 
     def add_files(self, files: Iterable[DataFile]) -> None:
-        known = [column_bounds(file, self._field) for file in files]
+        bounds = [column_bounds(file, self._field) for file in files]
         if self._type is None:
-            self._unknown += len(known)
-        elif known:
-            self._add(*(to_array(list(end), self._type) for end in zip(*((k.min, k.max) for k in known), strict=True)))
+            self._unknown_files += len(bounds)
+        elif bounds:
+            self._add(*(to_array(list(end), self._type) for end in zip(*((b.min, b.max) for b in bounds), strict=True)))
 
     def _add(self, least: pa.Array, greatest: pa.Array) -> None:
-        both = pc.and_(least.is_valid(), greatest.is_valid())
-        known = both.true_count
-        self._known += known
-        self._unknown += len(both) - known
+        is_known = pc.and_(least.is_valid(), greatest.is_valid())
+        count = is_known.true_count
+        self._ranked_files += count
+        self._unknown_files += len(is_known) - count
         if self._bytes > MOST_BOUNDS_BYTES:
             return
-        if known < len(both):
-            least, greatest = least.filter(both), greatest.filter(both)
-        self._ends.append((least, greatest))
+        if count < len(is_known):
+            least, greatest = least.filter(is_known), greatest.filter(is_known)
+        self._bounds.append((least, greatest))
         self._bytes += least.nbytes + greatest.nbytes
 
     def overlap(self) -> SortOverlap | None:
-        """The overlap of all files that were added; None if there was none."""
-        files, unknown, name = self._known, self._unknown, self._field.name
-        if not files and not unknown:
+        """The overlap of all added files; None if there was none."""
+        ranked, unranked, name = self._ranked_files, self._unknown_files, self._field.name
+        if not ranked and not unranked:
             return None
-        if not files or self._bytes > MOST_BOUNDS_BYTES:
-            return SortOverlap(name, files, unknown, 0, 0.0, ())
-        least, greatest = (pa.chunked_array([ends[end] for ends in self._ends]) for end in (0, 1))
-        self._ends = []
-        depths = _depths(*_ranks(least, greatest))
-        return SortOverlap(name, files, unknown, int(depths.max()), float(depths.mean()), _parts(depths))
+        if not ranked or self._bytes > MOST_BOUNDS_BYTES:
+            return SortOverlap(name, ranked, unranked, 0, 0.0, ())
+        least, greatest = (pa.chunked_array([ends[end] for ends in self._bounds]) for end in (0, 1))
+        self._bounds = []
+        depths = _count_depths(*_rank_bounds(least, greatest))
+        return SortOverlap(name, ranked, unranked, int(depths.max()), float(depths.mean()), _summarize_parts(depths))
 
 
-def _ranks(least: pa.ChunkedArray, greatest: pa.ChunkedArray) -> tuple[Ranks, Ranks]:
+def _rank_bounds(least: pa.ChunkedArray, greatest: pa.ChunkedArray) -> tuple[Ranks, Ranks]:
     """The ranks of the bounds among all distinct ones, from 0."""
     if pa.types.is_boolean(least.type):
         least, greatest = least.cast(pa.int8()), greatest.cast(pa.int8())
@@ -99,20 +101,20 @@ def _ranks(least: pa.ChunkedArray, greatest: pa.ChunkedArray) -> tuple[Ranks, Ra
     return ranks[: len(least)], ranks[len(least) :]
 
 
-def _depths(least: Ranks, greatest: Ranks) -> npt.NDArray[np.int64]:
-    """The number of files at each bound, and in each gap between two neighbouring bounds, in turns."""
+def _count_depths(least: Ranks, greatest: Ranks) -> npt.NDArray[np.int64]:
+    """The number of files at each bound, and in the gap after it, alternately."""
     count = int(max(least.max(), greatest.max())) + 1
-    begun = np.cumsum(np.bincount(least, minlength=count))
+    started = np.cumsum(np.bincount(least, minlength=count))
     ended = np.cumsum(np.bincount(greatest, minlength=count))
     depths = np.empty(2 * count - 1, np.int64)
-    depths[0::2] = begun
+    depths[0::2] = started
     depths[2::2] -= ended[:-1]
-    depths[1::2] = (begun - ended)[:-1]
+    depths[1::2] = (started - ended)[:-1]
     return depths
 
 
-def _parts(depths: npt.NDArray[np.int64]) -> tuple[tuple[float, int], ...]:
-    """The mean and the greatest depth of ``MOST_PARTS`` consecutive parts of about equal length, or of each place."""
+def _summarize_parts(depths: npt.NDArray[np.int64]) -> tuple[tuple[float, int], ...]:
+    """The mean and the greatest depth of ``MOST_PARTS`` parts of about equal length, or of each point if fewer."""
     starts = np.unique(np.linspace(0, len(depths), MOST_PARTS + 1).astype(np.int64)[:-1])
     lengths = np.diff([*starts, len(depths)])
     means = np.add.reduceat(depths, starts) / lengths
@@ -123,31 +125,21 @@ def _parts(depths: npt.NDArray[np.int64]) -> tuple[tuple[float, int], ...]:
 _EXPONENTS = 64
 
 _FILE_NS, _ROW_NS = 400_000, 20
-"""About what a scan takes for a file in a directory, and for a row with few columns: a bucket is farther away."""
+"""Approximate time of a scan for a file in a directory, and for a row with few columns. A bucket takes longer."""
 
 _TEST_NS = 5_000
-"""About what one more delete by predicate takes for each file, however few rows it has."""
+"""Approximate time of one more delete by predicate for each file, however few rows it has."""
 
 Mask = npt.NDArray[np.bool_]
-
-Numbers = npt.NDArray[np.int64]
 
 
 @dataclass
 class FilesSurvey:
     """Figures of the live files of a table; ``bounds`` is None for a table without a sort key."""
 
-    target_bytes: int
-    newest_delete: int
+    sums: FileSums
     judge: TombstoneJudge
     bounds: BoundsCollector | None
-    files: int = 0
-    rows: int = 0
-    dead_rows: int = 0
-    bytes: int = 0
-    small_files: int = 0
-    small_bytes: int = 0
-    unresolved_files: int = 0
     suspect_files: int = 0
     suspect_rows: int = 0
     deletes_ns: int = 0
@@ -161,49 +153,40 @@ class FilesSurvey:
         newest = max((tombstone.ts for tombstone in tombstones), default=0)
         sorted_by = entry.schema.by_id[entry.sort_key[0]] if entry.sort_key else None
         bounds = BoundsCollector(sorted_by) if sorted_by is not None else None
-        survey = cls(target_bytes, newest, TombstoneJudge(tombstones, entry.schema), bounds)
+        survey = cls(FileSums(target_bytes, newest), TombstoneJudge(tombstones, entry.schema), bounds)
         for each in LiveFiles.of(entry, reader).live_segments():
             survey._add_segment(each)
         survey._add_files(entry.files)
         return survey
 
-    def _add_segment(self, each: LiveSegment) -> None:
-        places, table = each.positions(), each.table
-        through = each.applied_through()[places] if self.newest_delete else np.zeros(0, np.int64)
-        suspects = self.judge.file_mask(each)[places] if self.judge else np.zeros(len(places), np.bool_)
-        rows = table.numbers("rows")[places]
-        for predicate, some in self.judge.where_masks(each):
-            self._add_predicate(predicate, int(np.count_nonzero(some[places])), int(rows[some[places]].sum()))
-        dead = each.cardinalities()[places]
-        self._add(table.numbers("size")[places], rows, dead, through, suspects)
+    def _add_segment(self, segment: LiveSegment) -> None:
+        positions, table = segment.positions(), segment.table
+        suspects = self.judge.file_mask(segment)[positions] if self.judge else np.zeros(len(positions), np.bool_)
+        rows = table.numbers("rows")[positions]
+        for predicate, mask in self.judge.where_masks(segment):
+            self._add_predicate(predicate, int(np.count_nonzero(mask[positions])), int(rows[mask[positions]].sum()))
+        self.sums.add_live(segment)
+        self._add(table.numbers("size")[positions], rows, suspects)
         if self.bounds:
-            self.bounds.add_segment(each, places)
+            self.bounds.add_segment(segment, positions)
 
     def _add_files(self, files: tuple[DataFile, ...]) -> None:
         if not files:
             return
-        figures = [(file.size, file.rows, file.rows - file.live_rows, file.applied_through) for file in files]
-        size, rows, dead, through = np.array(figures, np.int64).T
+        size, rows = np.array([(file.size, file.rows) for file in files], np.int64).T
         suspects = np.zeros(len(files), np.bool_)
         if self.judge:
-            found = [self.judge.of_file(file) for file in files]
-            suspects = np.array([each is None or bool(each) for each in found], np.bool_)
-            for file, each in zip(files, found, strict=True):
+            tombstones = [self.judge.of_file(file) for file in files]
+            suspects = np.array([each is None or bool(each) for each in tombstones], np.bool_)
+            for file, each in zip(files, tombstones, strict=True):
                 for predicate in each.predicates if each is not None else ():
                     self._add_predicate(predicate, 1, file.rows)
-        self._add(size, rows, dead, through, suspects)
+        self.sums.add_files(files)
+        self._add(size, rows, suspects)
         if self.bounds:
             self.bounds.add_files(files)
 
-    def _add(self, size: Numbers, rows: Numbers, dead: Numbers, through: Numbers, suspects: Mask) -> None:
-        small = size < self.target_bytes // 2
-        self.files += len(size)
-        self.rows += int(rows.sum())
-        self.dead_rows += int(dead.sum())
-        self.bytes += int(size.sum())
-        self.small_files += int(np.count_nonzero(small))
-        self.small_bytes += int(size[small].sum())
-        self.unresolved_files += int(np.count_nonzero(through < self.newest_delete)) if self.newest_delete else 0
+    def _add(self, size: Numbers, rows: Numbers, suspects: Mask) -> None:
         self.suspect_files += int(np.count_nonzero(suspects))
         self.suspect_rows += int(rows[suspects].sum())
         exponents = np.maximum(np.frexp(size.astype(np.float64))[1] - 1, 0)
@@ -215,13 +198,14 @@ class FilesSurvey:
 
     @property
     def slowdown(self) -> float:
-        read = self.files * _FILE_NS + self.rows * _ROW_NS
+        read = self.sums.files * _FILE_NS + self.sums.rows * _ROW_NS
         return 1 + (self.deletes_ns + self.suspect_rows * LOOK_UP_NS) / read if read else 1.0
 
     @property
     def sizes(self) -> FileSizes:
         counts = {int(e): int(self.exponents[e]) for e in np.flatnonzero(self.exponents)}
-        return FileSizes(counts, self.target_bytes // 2, self.small_files, self.small_bytes)
+        sums = self.sums
+        return FileSizes(counts, small_below(sums.target_file_bytes), sums.small_files, sums.small_bytes)
 
     @property
     def overlap(self) -> SortOverlap | None:
@@ -230,7 +214,7 @@ class FilesSurvey:
     def delete_cost(self, tombstones: tuple[Tombstone, ...], now_us: int) -> DeleteCost | None:
         if not tombstones:
             return None
-        # Of the others the entry has all that a scan needs.
+        # For other tombstones a scan fetches nothing: their entries are complete.
         fetched = [t.blob for t in tombstones if (t.predicate if isinstance(t, WhereTombstone) else t.values) is None]
         return DeleteCost(
             len(tombstones),
@@ -244,17 +228,17 @@ class FilesSurvey:
 
 
 MOST_ERASURES = 20
-"""The most erasures that are listed: each costs the request of its receipt."""
+"""The most erasures that are listed: each costs a request for its receipt."""
 
 
 def pending_erasures(context: Context, manifest: Manifest, now_us: int) -> tuple[tuple[PendingErasure, ...], int, int]:
-    """Returns the pending erasures that are due first, the number of the others, and of all that are in danger."""
+    """Returns the pending erasures that are due first, the number of other ones, and the number of all in danger."""
     spans = {each.id: (each.due_at, each.requested_at) for each in erasures_of(manifest, context.segments)}
     spans |= {id_: (each.due_at, each.requested_at) for each in manifest.leaving for id_ in each.ids}
     if not spans:
         return (), 0, 0
-    first = sorted(spans, key=lambda id_: (spans[id_], id_))[:MOST_ERASURES]
-    found = {status.id: status for status in pending_statuses(context, manifest, frozenset(first))}
+    urgent = sorted(spans, key=lambda id_: (spans[id_], id_))[:MOST_ERASURES]
+    statuses = {status.id: status for status in pending_statuses(context, manifest, frozenset(urgent))}
     pending = [
         PendingErasure(
             id_,
@@ -266,9 +250,9 @@ def pending_erasures(context: Context, manifest: Manifest, now_us: int) -> tuple
             status.next_step,
             status.next_at,
         )
-        for id_, (due_at, requested_at) in ((id_, spans[id_]) for id_ in first)
-        if (status := found.get(id_)) is not None and status.state != "gone"
+        for id_, (due_at, requested_at) in ((id_, spans[id_]) for id_ in urgent)
+        if (status := statuses.get(id_)) is not None and status.state != "gone"
     ]
-    others = spans.keys() - set(first)
-    endangered = sum(is_in_danger(spans[id_][1], spans[id_][0], now_us) for id_ in others)
-    return tuple(pending), len(others), endangered + sum(each.in_danger for each in pending)
+    other_ids = spans.keys() - set(urgent)
+    endangered = sum(is_in_danger(spans[id_][1], spans[id_][0], now_us) for id_ in other_ids)
+    return tuple(pending), len(other_ids), endangered + sum(each.in_danger for each in pending)

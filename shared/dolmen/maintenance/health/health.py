@@ -14,7 +14,7 @@ LEVELS: tuple[Level, ...] = ("danger", "warning", "notice")
 
 @dataclass(frozen=True)
 class Concern:
-    """Something that needs attention: what it is, what it means and what mends it, and commands for that, in order."""
+    """Something that needs attention: its title, its meaning and remedy, and commands for that, in order."""
 
     level: Level
     title: str
@@ -27,8 +27,8 @@ class FileSizes:
     """The sizes of a table's data files.
 
     Args:
-        counts: number of files by exponent: at ``e`` those of 2**e bytes or more, and less than 2**(e + 1).
-        small_files, small_bytes: number and size of the files below ``small_below_bytes``.
+        counts: number of files by exponent ``e``: of at least 2**e bytes, and less than 2**(e + 1).
+        small_files, small_bytes: number and size of the files below ``small_below_bytes``, without their deleted rows.
     """
 
     counts: dict[int, int]
@@ -46,7 +46,7 @@ class SortOverlap:
     Args:
         column: name of the sort key's first column, whose bounds these are.
         files: number of files with known bounds.
-        unknown: number of files without, which every filter on the column reads.
+        unknown: number of files without known bounds, which every filter on the column reads.
         deepest: the most files that share a point.
         mean: the mean number of files over all points.
         depths: (mean, greatest) of consecutive parts of the range; at most ``MOST_PARTS``. Empty if not computed.
@@ -67,10 +67,10 @@ class DeleteCost:
     Args:
         deletes: number of unresolved deletes.
         oldest_age_us: age of the oldest, in microseconds.
-        files, rows: files that may hold rows to hide, whose rows a scan compares with the deletes, and their rows.
+        files, rows: files and rows that a scan compares with the deletes.
         objects, bytes: objects that a scan fetches for deletes whose record is not in the manifest, and their size.
-        slowdown: an estimate of how many times as long a scan of the whole table takes as one without these deletes.
-            It goes by the number of files, by the deletes that may hide rows of each, and by the kind of these deletes.
+        slowdown: estimated time of a scan of the whole table, as a multiple of the time without these deletes. It
+            depends on the number of files, and on the number and kind of the deletes that may hide rows of each.
     """
 
     deletes: int
@@ -89,8 +89,8 @@ class PlannedWork:
     Args:
         step: expire, resolve, compact, index, publish or gc.
         table: the table's name; None for the whole database.
-        what, command: what is to be done, in words, and the command that does it now.
-        due_at: the time before which it is not done; 0 if it is due.
+        what, command: the work in words, and the command that does it now.
+        due_at: the time from which on it can be done; 0 if it is due.
     """
 
     step: str
@@ -106,8 +106,8 @@ class PastWork:
 
     Args:
         version, at: the version that it made, and its time by the store's clock, in microseconds.
-        operation: a word for what it did.
-        done: what it did in words: tables and columns, never values.
+        operation: its kind, in a word.
+        done: its changes in words: tables and columns, never values.
         message: its author's message.
         requests: ids of the requests that it applied: the first few.
         upkeep: whether it is background work.
@@ -136,7 +136,7 @@ class TableHealth:
         overlap: the overlap of its files; None for a table without a sort key, or without files.
         deletes: what its unresolved deletes cost; None if it has none.
         publishes: whether maintenance publishes it as Iceberg.
-        indexed: whether it is to have an index of its primary key.
+        indexed: whether it has the setting ``index``, for an index of its primary key.
         expires: whether its rows expire (``ttl``).
     """
 
@@ -179,11 +179,11 @@ class KeptVersions:
 
     Args:
         newest: the newest version; 0 if nothing was ever committed.
-        oldest, oldest_at: the oldest version that has not expired, and its time; 0 if that is not in the manifest.
+        oldest, oldest_at: the oldest version that has not expired, and its time; 0 if the manifest lacks the time.
         retention_us, keep_versions: the settings that decide when versions expire.
         tags, cursors: tags of users, and cursors, by version.
         pins: number of versions that are kept because they are published as Iceberg.
-        tags_left_out, cursors_left_out: number of those that are not listed here.
+        tags_left_out, cursors_left_out: number of further ones.
     """
 
     newest: int
@@ -200,14 +200,14 @@ class KeptVersions:
 
 @dataclass(frozen=True)
 class PendingErasure:
-    """An erasure of which some object may still hold rows. Times are in microseconds.
+    """An erasure whose rows some object may still hold. Times are in microseconds.
 
     Args:
         state: see ``dolmen.maintenance.erasures.status.ErasureStatus``.
         due_at: when its rows must be gone.
         in_danger: whether hardly any of its time is left.
-        tables: names of the tables that it named.
-        next_step, next_at: what comes next, and when at the latest; 0 if that depends on other things.
+        tables: names of its tables.
+        next_step, next_at: the next step, and its latest time; 0 if that depends on other things.
     """
 
     id: str
@@ -221,15 +221,15 @@ class PendingErasure:
 
 
 @dataclass(frozen=True)
-class RejectsPlace:
-    """The place of rejected files.
+class RejectsHealth:
+    """The rejected files at a URL.
 
     Args:
         waiting: number of rejects that were not put back, by table; "" for files outside of any table's folder.
         retried: number of rejects that were put back.
-        newest_at: when the newest of those that wait was rejected, in microseconds; 0 if none waits.
+        newest_at: the time of the newest waiting reject, in microseconds; 0 if none waits.
         complete: whether all objects were counted.
-        problem: why it could not be looked at; "" if it could.
+        problem: why the URL could not be listed; "" if it could.
     """
 
     url: str
@@ -241,15 +241,15 @@ class RejectsPlace:
 
 
 @dataclass(frozen=True)
-class QueuePlace:
+class QueueHealth:
     """A queue of messages. Numbers are approximate; None is unknown.
 
     Args:
-        name: what its messages are, in a word: drops, deletes.
+        name: a word for its messages: drops, deletes.
         waiting: messages to be delivered.
         under_way: messages that were delivered, and are neither done nor given up.
-        dead, dead_letters: messages that were given up, and where those are.
-        problem: why it could not be looked at; "" if it could.
+        dead, dead_letters: number of messages that were given up, and the queue that has them.
+        problem: why the queue could not be read; "" if it could.
     """
 
     name: str
@@ -265,8 +265,8 @@ class QueuePlace:
 class Pipeline:
     """Rejects and queues outside the database, which does not know their URLs: the caller names them."""
 
-    rejects: RejectsPlace | None = None
-    queues: tuple[QueuePlace, ...] = ()
+    rejects: RejectsHealth | None = None
+    queues: tuple[QueueHealth, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -274,14 +274,14 @@ class Health:
     """The health of a database in one version.
 
     Args:
-        looked_at: the time of the look by the store's clock, in microseconds.
+        looked_at: the time of these figures by the store's clock, in microseconds.
         debts: the work that is left to do, by the manifest alone.
-        tables: the tables that were looked at, the largest first.
-        erasures: pending erasures, those that are due first at the beginning.
-        erasures_in_danger: number of all pending ones of which hardly any time is left.
+        tables: the largest tables, in this order.
+        erasures: pending erasures, in the order of their deadlines.
+        erasures_in_danger: number of all pending erasures with hardly any time left.
         past: recent commits, newest first.
         planned: work that is due.
-        concerns: what needs attention, the most urgent first.
+        concerns: the most urgent first.
         tables_left_out, erasures_left_out: number of further ones.
     """
 

@@ -1,4 +1,4 @@
-"""Looks at a database, and judges what needs attention and what the next round of maintenance finds to do.
+"""Computes the health of a database: concerns that need attention, and the work of the next round of maintenance.
 
 It reads the pointer, the manifest, segments and receipts (docs/health.md).
 """
@@ -39,7 +39,7 @@ from dolmen.maintenance.health.health import (
 from dolmen.transactions.unit_of_work import Commit
 
 MOST_TABLES = 500
-"""The most tables that are looked at: those of most bytes."""
+"""The most tables with figures: the largest by bytes."""
 
 MOST_COMMITS = 40
 """The most commits that are listed."""
@@ -48,35 +48,35 @@ MOST_NAMES = 100
 """The most tags and the most cursors that are listed."""
 
 MOST_PLANNED_FILES = 20_000
-"""Tables with more files are not planned file by file: the plan says what compaction of their small files saves."""
+"""For a table with more files, the plan only says what compaction of its small files saves."""
 
 _MOST_REQUESTS = 5
 
 _UPKEEP = frozenset(("expire", "resolve", "gather", "compact", "index", "merge", "publish", "gc"))
 
 MANY_DELETES = 1_000
-"""Number of unresolved deletes of a table from which scans get slow, however young they are."""
+"""From this number of unresolved deletes of a table on, scans are slow, however young the deletes are."""
 
 SLOW_SCAN = 2.0
-"""Estimated slowdown of scans from which deletes are a concern, however few and young they are."""
+"""From this estimated slowdown of scans on, deletes are a concern, however few and young they are."""
 
 OLD_DELETE_US = DAY_US
-"""Age from which an unresolved delete says that resolution does not run."""
+"""An unresolved delete of this age shows that resolution does not run."""
 
 LATE_PUBLICATION_US = 6 * HOUR_US
-"""Lag from which a publication counts as late; also that of the stack's alarm."""
+"""From this lag on, a publication counts as late; the stack's alarm has the same limit."""
 
 FEW_FILES = 16
-"""Compaction that saves fewer files is not worth a word."""
+"""Compaction that saves fewer files is not mentioned."""
 
 DEEP_OVERLAP = 8
-"""Mean number of files at one place of the sort key from which filters on it hardly help."""
+"""From this mean number of files at a point of the sort key on, filters on it hardly help."""
 
 FULL_MANIFEST = 0.9
-"""Share of its budget from which a manifest counts as full."""
+"""From this share of its budget on, a manifest counts as full."""
 
 LATE_COLLECTION_US = 3 * DAY_US
-"""Time without a collection from which objects count as waiting for long."""
+"""After this time without a collection, waiting objects are a concern."""
 
 _CURSOR_PART = 8
 """A cursor is about to end when less than 1/_CURSOR_PART of its time is left."""
@@ -86,7 +86,7 @@ def look(context: Context, pipeline: Pipeline | None = None) -> Health:
     """Computes the health of the newest version.
 
     Args:
-        pipeline: what lies beside the database, which does not know it.
+        pipeline: rejects and queues outside the database, which does not know their URLs.
 
     Raises:
         InputError: ``pipeline`` is not a Pipeline.
@@ -136,13 +136,7 @@ def _table(context: Context, debt: TableDebt, entry: TableEntry, manifest: Manif
     exact = replace(
         debt,
         exact=True,
-        files=survey.files,
-        rows=survey.rows,
-        dead_rows=survey.dead_rows,
-        bytes=survey.bytes,
-        small_files=survey.small_files,
-        small_bytes=survey.small_bytes,
-        unresolved_files=survey.unresolved_files,
+        **survey.sums.figures(),
         publication_lag_us=lag + now_us - manifest.created_at if lag else lag,
     )
     names = {field.id: field.name for field in entry.schema.fields}
@@ -166,11 +160,11 @@ def _versions(manifest: Manifest, debts: Debts) -> KeptVersions:
     own = sorted((tag.version, name, tag) for name, tag in manifest.tags.items() if not name.startswith(RESERVED_TAGS))
     cursors = sorted((cursor.version, name, cursor) for name, cursor in manifest.cursors.items())
     oldest = max(manifest.horizon, min(manifest.version, 1))
-    known = chain(manifest.history, [manifest.as_history()])
+    history = chain(manifest.history, [manifest.as_history()])
     return KeptVersions(
         newest=manifest.version,
         oldest=oldest,
-        oldest_at=next((entry.created_at for entry in known if entry.version == oldest), 0),
+        oldest_at=next((entry.created_at for entry in history if entry.version == oldest), 0),
         retention_us=settings.retention_us,
         keep_versions=settings.keep_versions,
         tags=tuple(KeptTag(name, version, tag.created_at, tag.until) for version, name, tag in own[:MOST_NAMES]),
@@ -185,7 +179,7 @@ def _versions(manifest: Manifest, debts: Debts) -> KeptVersions:
 
 
 def _past(manifest: Manifest) -> tuple[PastWork, ...]:
-    """Recent commits and their requests, as far as these are in the manifest."""
+    """Recent commits in the manifest, with the ids of their requests."""
     if not manifest.version:
         return ()
     entries = list(islice(chain([manifest.as_history()], reversed(manifest.history)), MOST_COMMITS))
@@ -239,14 +233,14 @@ def _compaction(context: Context, table: TableHealth, entry: TableEntry, erase_t
             what = f"small files: {files}, {size_text(debt.small_bytes)}, become {debt.files_saved:,} fewer"
             yield PlannedWork("compact", table.name, what, command)
         return
-    live = LiveFiles.of(entry, context.segments).matching(None, ids=entry.sort_key)
+    live_files = LiveFiles.of(entry, context.segments).find_matching(None, ids=entry.sort_key)
     plan = plan_compaction(
-        table.name, entry, live, debt.target_file_bytes, CompactionOptions(), erase_through=erase_through
+        table.name, entry, live_files, debt.target_file_bytes, CompactionOptions(), erase_through=erase_through
     )
-    together: dict[str, list[PlannedGroup]] = {}
+    groups_by_reason: dict[str, list[PlannedGroup]] = {}
     for group in plan.groups:
-        together.setdefault(group.reason, []).append(group)
-    for reason, groups in together.items():
+        groups_by_reason.setdefault(group.reason, []).append(group)
+    for reason, groups in groups_by_reason.items():
         sums = Counter[str]()
         for group in groups:
             sums.update(
@@ -259,29 +253,29 @@ def _compaction(context: Context, table: TableHealth, entry: TableEntry, erase_t
 
 
 def plan_collection(context: Context, manifest: Manifest, now_us: int) -> Iterator[PlannedWork]:
-    """Yields the work of the next collection. Orphans are not counted: that would take a listing."""
+    """Yields the work of the next collection, without orphans: counting them would need a listing."""
     settings = DatabaseSettings.of(manifest)
     horizon = max(manifest.horizon, 1)
     expiring = max(0, next_horizon(context.head, manifest, settings, now_us) - horizon) if manifest.version else 0
     if expiring:
         yield PlannedWork("gc", None, f"let {count_text(expiring, 'version')} expire", "dolmen gc")
-    until = last_deletable_version(manifest, settings, now_us)
-    waiting = [entry for entry in manifest.released if manifest.freed < entry.version <= manifest.horizon]
-    objects = sum(len(entry.objects) for entry in waiting)
-    trees = sum(len(entry.trees) for entry in waiting)
+    deletable = last_deletable_version(manifest, settings, now_us)
+    released = [entry for entry in manifest.released if manifest.freed < entry.version <= manifest.horizon]
+    objects = sum(len(entry.objects) for entry in released)
+    trees = sum(len(entry.trees) for entry in released)
     if objects or trees:
         what = f"delete {count_text(objects, 'object')} that no kept version needs"
         what += f", and {count_text(trees, 'segment')} with all that it names" if trees else ""
-        due = 0 if until >= manifest.horizon else manifest.horizon_at + settings.reader_grace_us
+        due = 0 if deletable >= manifest.horizon else manifest.horizon_at + settings.reader_grace_us
         yield PlannedWork("gc", None, what, "dolmen gc", due)
 
 
 def concerns_of(health: Health) -> tuple[Concern, ...]:
     """The things that need attention, the most urgent first."""
-    found = [*_erasures(health), *_cursors(health), *_pipeline(health), *_manifest(health), *_collection(health)]
+    concerns = [*_erasures(health), *_cursors(health), *_pipeline(health), *_manifest(health), *_collection(health)]
     for table in health.tables:
-        found += [*_deletes(table), *_publication(table), *_files(table), *_index(table)]
-    return tuple(sorted(found, key=lambda concern: LEVELS.index(concern.level)))
+        concerns += [*_deletes(table), *_publication(table), *_files(table), *_index(table)]
+    return tuple(sorted(concerns, key=lambda concern: LEVELS.index(concern.level)))
 
 
 def _erasures(health: Health) -> Iterator[Concern]:
@@ -306,18 +300,18 @@ def _erasures(health: Health) -> Iterator[Concern]:
 
 def _cursors(health: Health) -> Iterator[Concern]:
     for cursor in health.versions.cursors:
-        left = cursor.ends_at - health.looked_at
-        if left < 0:
+        left_us = cursor.ends_at - health.looked_at
+        if left_us < 0:
             yield Concern(
                 "warning",
                 f"Cursor {cursor.name!r} has ended",
                 f"Its reader has not acknowledged anything since {time_text(cursor.moved_at)}. Versions that it has "
                 "not seen may expire: then it must read the tables again. Remove the cursor if it is not used.",
             )
-        elif left < (cursor.ends_at - cursor.moved_at) // _CURSOR_PART:
+        elif left_us < (cursor.ends_at - cursor.moved_at) // _CURSOR_PART:
             yield Concern(
                 "warning",
-                f"Cursor {cursor.name!r} ends in {duration_text(left)}",
+                f"Cursor {cursor.name!r} ends in {duration_text(left_us)}",
                 f"Its reader has not acknowledged anything since {time_text(cursor.moved_at)}. Start it again before "
                 "versions that it has not seen expire.",
             )

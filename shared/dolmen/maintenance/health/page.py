@@ -5,7 +5,7 @@ from __future__ import annotations
 from dolmen.base.units import count_text, duration_text
 from dolmen.maintenance.health.elements import Html, ago_text, element, share_text, size_text, small_print, time_text
 from dolmen.maintenance.health.health import Concern, Health, Level
-from dolmen.maintenance.health.sections import background, erasures, pipeline, unknown, versions
+from dolmen.maintenance.health.sections import background, erasures, pipeline, unknown_facts, versions
 from dolmen.maintenance.health.table_sections import table_overview, table_panels
 
 STYLE = """
@@ -216,7 +216,7 @@ def draw_page(health: Health, *, link_to_itself: bool = False) -> str:
         erasures(health),
         pipeline(health),
         background(health),
-        unknown(health),
+        unknown_facts(health),
         id="main",
     )
     skip = element("a", "To the content", class_="skip", href="#main")

@@ -1,4 +1,4 @@
-"""The sections about the whole database: versions, erasures, the pipeline, background work, and what is unknown."""
+"""The sections about the whole database: versions, erasures, the pipeline, background work, and unknown facts."""
 
 from __future__ import annotations
 
@@ -17,14 +17,7 @@ from dolmen.maintenance.health.elements import (
     small_print,
     time_text,
 )
-from dolmen.maintenance.health.health import (
-    Health,
-    KeptVersions,
-    PendingErasure,
-    Pipeline,
-    QueuePlace,
-    RejectsPlace,
-)
+from dolmen.maintenance.health.health import Health, KeptVersions, PendingErasure, Pipeline, QueueHealth, RejectsHealth
 
 
 def versions(health: Health) -> Html | None:
@@ -86,13 +79,13 @@ def erasures(health: Health) -> Html:
     if not health.erasures:
         return _section("Erasures", element("p", "No erasure is pending: what was erased is gone from the disk."))
     columns = {"erasure": "id", "deadline": "time", "time used": "", "state": "", "tables": "words", "next": "words"}
-    rows = [_erasure(each, health.looked_at) for each in health.erasures]
+    rows = [_erasure_row(each, health.looked_at) for each in health.erasures]
     caption = _with_rest("Erasures of which some object may still hold rows, by deadline", health.erasures_left_out)
     return _section("Erasures", grid(caption, columns, rows))
 
 
-def _erasure(each: PendingErasure, now_us: int) -> tuple[object, ...]:
-    used, whole = now_us - each.requested_at, max(each.due_at - each.requested_at, 1)
+def _erasure_row(each: PendingErasure, now_us: int) -> tuple[object, ...]:
+    elapsed, total = now_us - each.requested_at, max(each.due_at - each.requested_at, 1)
     sign = element("span", "✖ in danger", class_="badge danger") if each.in_danger else None
     if each.due_at < now_us:
         sign = element("span", "✖ past", class_="badge danger")
@@ -101,7 +94,7 @@ def _erasure(each: PendingErasure, now_us: int) -> tuple[object, ...]:
     return (
         element("code", each.id),
         join((time_text(each.due_at), element("br"), ago_text(each.due_at, now_us), " " if sign else None, sign)),
-        meter(used, whole, "danger" if each.in_danger else ""),
+        meter(elapsed, total, "danger" if each.in_danger else ""),
         each.state,
         ", ".join(each.tables) or "not in the manifest any more",
         step,
@@ -113,8 +106,8 @@ def pipeline(health: Health) -> Html:
     return _section("Rejects and dead letters", *_pipeline_parts(health.pipeline, health.looked_at))
 
 
-def _pipeline_parts(beside: Pipeline, now_us: int) -> Iterator[Html]:
-    if beside.rejects is None:
+def _pipeline_parts(parts: Pipeline, now_us: int) -> Iterator[Html]:
+    if parts.rejects is None:
         yield element(
             "p",
             "The database does not know where rejected files lie, and no place was named: ",
@@ -122,8 +115,8 @@ def _pipeline_parts(beside: Pipeline, now_us: int) -> Iterator[Html]:
             " counts them.",
         )
     else:
-        yield _rejects(beside.rejects, now_us)
-    if not beside.queues:
+        yield _rejects(parts.rejects, now_us)
+    if not parts.queues:
         yield element(
             "p",
             "It knows no queue, either: ",
@@ -132,24 +125,24 @@ def _pipeline_parts(beside: Pipeline, now_us: int) -> Iterator[Html]:
         )
     else:
         columns = {"queue": "", "waiting": "number", "under way": "number", "given up": "number", "place": "words"}
-        yield grid("Queues: approximate numbers of messages", columns, [_queue(each) for each in beside.queues])
+        yield grid("Queues: approximate numbers of messages", columns, [_queue_row(each) for each in parts.queues])
 
 
-def _rejects(rejects: RejectsPlace, now_us: int) -> Html:
-    where = small_print("Place: ", element("code", rejects.url))
+def _rejects(rejects: RejectsHealth, now_us: int) -> Html:
+    url = small_print("Place: ", element("code", rejects.url))
     if rejects.problem:
-        return element("div", element("p", f"It could not be looked at: {rejects.problem}"), where, class_="card")
+        return element("div", element("p", f"It could not be looked at: {rejects.problem}"), url, class_="card")
     retried = f" {rejects.retried:,} more were put back." if rejects.retried else ""
     if not rejects.waiting:
-        return element("div", element("p", f"No reject waits.{retried}"), where, class_="card")
+        return element("div", element("p", f"No reject waits.{retried}"), url, class_="card")
     rows = [(table or "(no table)", f"{count:,}") for table, count in rejects.waiting.items()]
     newest = f"The newest was rejected {ago_text(rejects.newest_at, now_us)}.{retried}"
-    least = "" if rejects.complete else " There are more: counting stopped."
-    counted = grid("Rejects that wait, by table", {"table": "", "rejects": "number"}, rows)
-    return join((counted, small_print(newest + least), where))
+    rest = "" if rejects.complete else " There are more: counting stopped."
+    summary = grid("Rejects that wait, by table", {"table": "", "rejects": "number"}, rows)
+    return join((summary, small_print(newest + rest), url))
 
 
-def _queue(queue: QueuePlace) -> tuple[object, ...]:
+def _queue_row(queue: QueueHealth) -> tuple[object, ...]:
     numbers = [
         "not known" if number is None else f"{number:,}" for number in (queue.waiting, queue.under_way, queue.dead)
     ]
@@ -158,10 +151,10 @@ def _queue(queue: QueuePlace) -> tuple[object, ...]:
 
 
 def background(health: Health) -> Html:
-    return _section("Background work", _planned(health), _last_runs(health), _past(health))
+    return _section("Background work", _planned_work(health), _last_runs(health), _recent_commits(health))
 
 
-def _planned(health: Health) -> Html:
+def _planned_work(health: Health) -> Html:
     if not health.planned:
         return element("p", "Nothing is due: a round of maintenance, or a collection, would find nothing to do.")
     columns = {"step": "", "table": "", "work": "words", "command": "words"}
@@ -192,7 +185,7 @@ def _last_runs(health: Health) -> Html | None:
     return small_print(text)
 
 
-def _past(health: Health) -> Html | None:
+def _recent_commits(health: Health) -> Html | None:
     if not health.past:
         return None
     columns = {
@@ -221,8 +214,8 @@ def _files(added: int, removed: int) -> str:
     return " ".join(f"{sign}{count:,}" for sign, count in (("+", added), ("−", removed)) if count)
 
 
-def unknown(health: Health) -> Html:
-    """A list of things that the page does not know, so that its silence is not taken for good news."""
+def unknown_facts(health: Health) -> Html:
+    """A list of facts that the page does not know, so that its silence is not mistaken for good news."""
     unknowns: list[tuple[str, str]] = [
         ("Whether every object is there and intact: ", "dolmen verify"),
         ("Uploads that no commit names (orphans), which take space until a collection: ", "dolmen gc --dry-run"),

@@ -22,16 +22,10 @@ from dolmen.maintenance.health.elements import (
     size_text,
     small_print,
 )
-from dolmen.maintenance.health.health import (
-    DeleteCost,
-    FileSizes,
-    Health,
-    SortOverlap,
-    TableHealth,
-)
+from dolmen.maintenance.health.health import DeleteCost, FileSizes, Health, SortOverlap, TableHealth
 
 MOST_PANELS = 50
-"""The most tables that are drawn one by one: those of most bytes."""
+"""The most tables with a panel of their own: the largest by bytes."""
 
 _OPEN = 8
 
@@ -66,8 +60,8 @@ def _overview_row(index: int, table: TableHealth) -> tuple[object, ...]:
         f"{debt.small_files:,}" if debt.small_files else "",
         f"{debt.tombstones:,}" if debt.tombstones else "",
         f"{table.overlap.mean:,.1f}" if table.overlap and table.overlap.depths else "",
-        _publication_in_short(table),
-        _index_in_short(table),
+        _publication_summary(table),
+        _index_summary(table),
     )
 
 
@@ -96,17 +90,17 @@ def _panels(index: int, table: TableHealth) -> Iterator[Html]:
         yield small_print("It has no file yet.")
         return
     if table.sizes.counts:
-        yield _titled("Files by size", size_histogram(table.sizes), _small_files(table))
+        yield _titled_panel("Files by size", size_histogram(table.sizes), _small_files(table))
     if table.overlap:
-        yield _titled("Overlap in the sort key", *_overlap(table.overlap, f"overlap-{index}"))
-    yield _titled("Deletes", *_deletes(table))
+        yield _titled_panel("Overlap in the sort key", *_overlap(table.overlap, f"overlap-{index}"))
+    yield _titled_panel("Deletes", *_deletes(table))
     if debt.index_entries is not None:
-        yield _titled("Index of keys", *_index(table))
+        yield _titled_panel("Index of keys", *_index(table))
     if debt.published_version is not None:
-        yield _titled("Published as Iceberg", element("p", _publication(table)))
+        yield _titled_panel("Published as Iceberg", element("p", _publication(table)))
 
 
-def _titled(title: str, *content: object) -> Html:
+def _titled_panel(title: str, *content: object) -> Html:
     return element("div", element("h4", title), *content, class_="panel")
 
 
@@ -127,7 +121,7 @@ def _small_files(table: TableHealth) -> Html:
 
 
 def size_histogram(sizes: FileSizes) -> Html:
-    """A table of sizes with a bar for each: small files have a colour and a word of their own."""
+    """A table of sizes with a bar for each. Bars of small files have another colour and a label."""
     least, greatest = min(sizes.counts), max(sizes.counts)
     step = -(-(greatest - least + 1) // MOST_BARS)
     bars = [
@@ -244,8 +238,8 @@ def _index(table: TableHealth) -> Iterator[Html]:
     if not table.indexed:
         yield small_print("The table is to have none: the next round of maintenance removes it.")
         return
-    known = max(0, debt.rows - debt.index_lag_rows)
-    yield labelled_meter("rows in it", known, max(debt.rows, 1), f"up to {known:,} of {debt.rows:,}")
+    indexed_rows = max(0, debt.rows - debt.index_lag_rows)
+    yield labelled_meter("rows in it", indexed_rows, max(debt.rows, 1), f"up to {indexed_rows:,} of {debt.rows:,}")
     text = (
         f"At least {count_text(debt.index_lag_rows, 'row')} of new files: look-ups read these files instead."
         if debt.index_lag_rows
@@ -254,7 +248,7 @@ def _index(table: TableHealth) -> Iterator[Html]:
     yield small_print(text)
 
 
-def _index_in_short(table: TableHealth) -> str:
+def _index_summary(table: TableHealth) -> str:
     debt = table.debt
     if debt.index_entries is None:
         return ""
@@ -265,11 +259,11 @@ def _publication(table: TableHealth) -> str:
     debt = table.debt
     if not debt.published_version:
         return "Not published yet."
-    behind = _publication_in_short(table)
-    return f"Readers see version {debt.published_version:,}: {behind}."
+    lag = _publication_summary(table)
+    return f"Readers see version {debt.published_version:,}: {lag}."
 
 
-def _publication_in_short(table: TableHealth) -> str:
+def _publication_summary(table: TableHealth) -> str:
     debt = table.debt
     if debt.published_version is None:
         return ""

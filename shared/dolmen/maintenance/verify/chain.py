@@ -1,4 +1,4 @@
-"""Checks the pointer, the manifests, and the chain of versions, with what only older kept versions need."""
+"""Checks the pointer, the manifests, and the chain of versions, and objects that only older kept versions need."""
 
 from __future__ import annotations
 
@@ -30,19 +30,20 @@ SAMPLED_VERSIONS = 64
 
 
 def newest_manifest(context: Context, log: FindingLog) -> Manifest | None:
-    """The manifest that the pointer names; None, with a finding, if it cannot be read."""
-    missed: Pointer | None = None
+    """Reads the manifest that the pointer names; None, with a finding, if it cannot be read."""
+    last_pointer: Pointer | None = None
     while True:
         pointer = _pointer(context, log)
         if pointer is None:
             return None
-        own = FindingLog()
-        manifest = read_manifest(context, pointer.manifest, pointer.version, own, hint=True)
-        if manifest is not None or pointer == missed:
+        own_log = FindingLog()
+        manifest = read_manifest(context, pointer.manifest, pointer.version, own_log, hint=True)
+        if manifest is not None or pointer == last_pointer:
             break
-        missed = pointer  # tried again if the pointer has moved: that version may have expired between the two requests
+        # Try again only if the pointer has moved: its version may have expired between the two requests.
+        last_pointer = pointer
     log.count("manifests")
-    log.merge(own)
+    log.merge(own_log)
     if manifest and (manifest.version, manifest.commit_id) != (pointer.version, pointer.commit_id):
         log.add(
             "pointer-differs",
@@ -59,17 +60,17 @@ def _pointer(context: Context, log: FindingLog) -> Pointer | None:
     except UnsupportedFormatError as error:
         log.add("newer-format", POINTER, str(error))
     except CorruptionError as error:
-        log.add("pointer-damaged", POINTER, f"{error.reason}; {last_listed(context)}")
+        log.add("pointer-damaged", POINTER, f"{error.reason}; {last_manifest(context)}")
     return None
 
 
 def _check_forward(context: Context, pointer: Pointer, log: FindingLog) -> None:
-    """Finds a pointer that moved back: an attempt at version n proves that the pointer once named version n-1."""
-    following = manifest_key(pointer.version + 2, "").removesuffix("-.json")
-    last = max((info.key for info in context.store.list("manifest/", start_after=following)), default=None)
-    parsed = parse_manifest_key(last) if last else None
+    """Finds a pointer that moved back. An attempt at version n proves that the pointer once named version n-1."""
+    start = manifest_key(pointer.version + 2, "").removesuffix("-.json")
+    last_key = max((info.key for info in context.store.list("manifest/", start_after=start)), default=None)
+    parsed = parse_manifest_key(last_key) if last_key else None
     if parsed and Pointer.decode(context.store.get(POINTER).body, POINTER).version < parsed[0] - 1:
-        reason = f"it names version {pointer.version}, though {last} was begun: an older copy was put back"
+        reason = f"it names version {pointer.version}, though {last_key} was begun: an older copy was put back"
         log.add("pointer-back", POINTER, reason)
 
 
@@ -88,14 +89,14 @@ def read_manifest(context: Context, key: str, version: int, log: FindingLog, *, 
     except Error as error:  # an invalid table name or schema, for instance
         reason, kind = str(error), "manifest-damaged"
     if hint:
-        reason = f"{reason}, and {POINTER} names it; {last_listed(context)}"
+        reason = f"{reason}, and {POINTER} names it; {last_manifest(context)}"
     log.add(kind, key, reason, versions=(version, version))
     return None
 
 
-def last_listed(context: Context) -> str:
-    last = max((info.key for info in context.store.list("manifest/")), default=None)
-    return f"the last manifest listed is {last}" if last else "there is no manifest"
+def last_manifest(context: Context) -> str:
+    last_key = max((info.key for info in context.store.list("manifest/")), default=None)
+    return f"the last manifest listed is {last_key}" if last_key else "there is no manifest"
 
 
 def check_chain(
@@ -108,25 +109,25 @@ def check_chain(
     _check_fences(newest, newest, log)
     oldest = max(newest.horizon, 1)
     kept: dict[int, HistoryEntry] = {}
-    following: HistoryEntry | None = None
+    later: HistoryEntry | None = None
     for entry in _kept_history(context, newest, oldest):
-        if following is not None:
-            _check_order(entry, following, log)
-        kept[entry.version] = following = entry
+        if later is not None:
+            _check_order(entry, later, log)
+        kept[entry.version] = later = entry
         references.add(entry.manifest, (entry.version, entry.version))
     if min(kept) > oldest:
         log.add("history-short", newest.key, f"it ends with version {min(kept)}, and {oldest} is the oldest kept")
     versions = sorted(set(kept) - {newest.version})
-    chosen = versions if each is not None else _spread(versions, SAMPLED_VERSIONS)
+    sample = versions if each is not None else _spread(versions, SAMPLED_VERSIONS)
 
     def read(version: int) -> tuple[HistoryEntry, Manifest | None, FindingLog]:
-        own = FindingLog()  # findings are added in the order of versions
-        return kept[version], read_manifest(context, kept[version].manifest, version, own), own
+        own_log = FindingLog()  # findings are added in the order of versions
+        return kept[version], read_manifest(context, kept[version].manifest, version, own_log), own_log
 
-    for entry, manifest, own in context.runtime.map(read, chosen):
-        log.count("manifests", total=len(chosen) + 1)
-        for finding in own.findings:
-            if finding.kind != "manifest-missing":  # the listing finds those
+    for entry, manifest, own_log in context.runtime.map(read, sample):
+        log.count("manifests", total=len(sample) + 1)
+        for finding in own_log.findings:
+            if finding.kind != "manifest-missing":  # the listing finds missing manifests
                 log.add(finding.kind, finding.object, finding.reason, versions=finding.versions)
         if manifest is not None:
             _check_manifest(manifest, entry, kept, newest, log)
@@ -136,68 +137,68 @@ def check_chain(
 
 
 def _kept_history(context: Context, newest: Manifest, oldest: int) -> Iterator[HistoryEntry]:
-    """History entries of the kept versions, as the newest version has them, newest first."""
+    """History entries of the kept versions, from the newest version's history; newest first."""
     yield newest.as_history()
     yield from (entry for entry in reversed(newest.history) if entry.version >= oldest)
     for segment in reversed(newest.segments_of("history")):
         if segment.greatest >= oldest:
-            # Damage of the segment is found where segments are checked.
+            # The check of segments reports damage.
             entries = read_segment(context, segment, FindingLog()) or ()
             yield from (entry for entry in reversed(entries) if entry.version >= oldest)
 
 
-def _check_order(entry: HistoryEntry, following: HistoryEntry, log: FindingLog) -> None:
+def _check_order(entry: HistoryEntry, later: HistoryEntry, log: FindingLog) -> None:
     checks = (
         (
-            entry.version != following.version - 1,
+            entry.version != later.version - 1,
             "chain-broken",
-            f"the version before {following.version} is {entry.version} in its history",
+            f"the version before {later.version} is {entry.version} in its history",
         ),
         (
-            entry.commit_ts >= following.commit_ts,
+            entry.commit_ts >= later.commit_ts,
             "commit-ts-order",
-            f"commit_ts {following.commit_ts}, and {entry.commit_ts} of the version before",
+            f"commit_ts {later.commit_ts}, and {entry.commit_ts} of the version before",
         ),
         (
-            entry.created_at > following.created_at,
+            entry.created_at > later.created_at,
             "created-at-order",
-            f"created_at {following.created_at}, and {entry.created_at} of the version before",
+            f"created_at {later.created_at}, and {entry.created_at} of the version before",
         ),
     )
     for is_wrong, kind, reason in checks:
         if is_wrong:
-            log.add(kind, following.manifest, reason, versions=(entry.version, following.version))
+            log.add(kind, later.manifest, reason, versions=(entry.version, later.version))
 
 
 def _check_manifest(
     manifest: Manifest, entry: HistoryEntry, kept: dict[int, HistoryEntry], newest: Manifest, log: FindingLog
 ) -> None:
-    """Compares a kept version with the history of the newest version and of those before."""
-    own = (manifest.version, manifest.version)
+    """Compares a kept version with the histories of the newest and of earlier versions."""
+    versions = (manifest.version, manifest.version)
     if not manifest.as_history().is_same_commit(entry):
-        log.add("history-differs", manifest.key, "later versions differ about this one", versions=own)
+        log.add("history-differs", manifest.key, "later versions differ about this one", versions=versions)
     if manifest.previous is not None:
-        before = kept.get(manifest.version - 1)
-        if before is not None and before.manifest != manifest.previous:
-            reason = f"its previous is {manifest.previous}, and in the history it is {before.manifest}"
-            log.add("chain-broken", manifest.key, reason, versions=own)
+        previous = kept.get(manifest.version - 1)
+        if previous is not None and previous.manifest != manifest.previous:
+            reason = f"its previous is {manifest.previous}, and in the history it is {previous.manifest}"
+            log.add("chain-broken", manifest.key, reason, versions=versions)
         elif (parsed := parse_manifest_key(manifest.previous)) and parsed[0] != manifest.version - 1:
-            log.add("chain-broken", manifest.key, f"its previous is {manifest.previous}", versions=own)
-    differ = [each.version for each in manifest.history if not kept.get(each.version, each).is_same_commit(each)]
-    if differ:
-        reason = f"its history of version {differ[-1]} is not that of version {newest.version}"
-        log.add("history-differs", manifest.key, reason, versions=own)
+            log.add("chain-broken", manifest.key, f"its previous is {manifest.previous}", versions=versions)
+    different = [each.version for each in manifest.history if not kept.get(each.version, each).is_same_commit(each)]
+    if different:
+        reason = f"its history of version {different[-1]} is not that of version {newest.version}"
+        log.add("history-differs", manifest.key, reason, versions=versions)
     if any(b.version != a.version + 1 for a, b in pairwise(manifest.history)):
-        log.add("chain-broken", manifest.key, "its history has a gap", versions=own)
+        log.add("chain-broken", manifest.key, "its history has a gap", versions=versions)
     _check_fences(manifest, newest, log)
 
 
 def _check_fences(manifest: Manifest, newest: Manifest, log: FindingLog) -> None:
     reasons = []
     for name in ("horizon", "orphan_cutoff", "freed", "swept"):
-        before, now = getattr(manifest, name), getattr(newest, name)
-        if before > now:
-            reasons.append(f"{name} {before} in version {manifest.version} is {now} in version {newest.version}")
+        value, limit = getattr(manifest, name), getattr(newest, name)
+        if value > limit:
+            reasons.append(f"{name} {value} in version {manifest.version} is {limit} in version {newest.version}")
     if manifest.horizon > manifest.version or manifest.freed > manifest.horizon:
         reasons.append(f"version {manifest.version}, horizon {manifest.horizon}, freed through {manifest.freed}")
     if manifest.orphan_cutoff > manifest.created_at or manifest.swept > manifest.orphan_cutoff:
@@ -221,16 +222,16 @@ class KeptContents:
     _files: list[tuple[str, TableEntry, list[DataFile]]] = field(default_factory=list)
     _deletes: DeleteObjects = field(default_factory=DeleteObjects)
 
-    def leave(self, view: TableContents) -> None:
-        """Leaves out the objects that a table of the checked version needs: they are checked there."""
+    def exclude(self, view: TableContents) -> None:
+        """Excludes the objects that a table of the checked version needs, which are checked elsewhere."""
         for file in view.files():
             self.seen.add((file.path, 0))
             if file.vector:
                 self.seen.add((file.vector.object, file.vector.offset))
         self.seen.update((tombstone.blob.object, tombstone.blob.offset) for tombstone in view.tombstones)
 
-    def take(self, view: TableContents, new: Collection[str]) -> None:
-        """Adds what one table of one version needs; ``new`` are segments that no earlier version had."""
+    def add(self, view: TableContents, new: Collection[str]) -> None:
+        """Adds the objects that one table of one version needs; ``new`` are segments that no earlier version had."""
         entry = view.entry
         if entry is None:
             return
@@ -239,17 +240,17 @@ class KeptContents:
             if self._is_new(file.path, 0):
                 files.append(file)
             if file.vector:
-                self._take_vector(file.vector, file.uuid, file.rows, view, entry)
+                self._add_vector(file.vector, file.uuid, file.rows, view, entry)
         if files:
             self._files.append((view.name, entry, files))
-        for uuid, vector in view.overlaid():
-            self._take_vector(vector, uuid, sys.maxsize, view, entry)
+        for uuid, vector in view.overlay_vectors():
+            self._add_vector(vector, uuid, sys.maxsize, view, entry)
         for tombstone in view.tombstones:
             if self._is_new(tombstone.blob.object, tombstone.blob.offset):
                 self._deletes.add_tombstone(tombstone, view.name, entry)
 
-    def take_segments(self, context: Context, manifest: Manifest, log: FindingLog) -> None:
-        """Reads the database's own segments of one version that were not read before."""
+    def read_segments(self, context: Context, manifest: Manifest, log: FindingLog) -> None:
+        """Reads the database's own segments of one version, unless they were read before."""
         for segment in manifest.segments:
             if self._is_new(segment.object, 0):
                 read_segment(context, segment, log)
@@ -260,7 +261,7 @@ class KeptContents:
         for name, entry, files in self._files:
             DataCheck(context, name, entry, log, skip).check_data(iter(files), len(files))
 
-    def _take_vector(self, vector: Vector, file: str, rows: int, view: TableContents, entry: TableEntry) -> None:
+    def _add_vector(self, vector: Vector, file: str, rows: int, view: TableContents, entry: TableEntry) -> None:
         if self._is_new(vector.object, vector.offset):
             self._deletes.add_vector_of(vector, file, rows, view.name, entry)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from io import SEEK_END, BytesIO
@@ -16,13 +15,13 @@ import pyarrow.compute as pc
 
 from dolmen.base.units import MIB
 from dolmen.commit.head import Context
+from dolmen.entries.segments.row_bounds import recorded_predicate
 from dolmen.errors import CorruptionError, Error, ObjectNotFoundError, UnsupportedFormatError
 from dolmen.format.column_history import widening_problem
 from dolmen.format.delete_object import (
     BlobInfo,
     Keys,
     TombstoneFooter,
-    check_blob,
     decode_keys,
     decode_keys_in_parts,
     decode_vector,
@@ -36,7 +35,7 @@ from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import COMMIT_TS_FIELD, COMMIT_TS_ID, is_nested, type_from_json
 from dolmen.format.types import Plain, short_type, to_plain
 from dolmen.maintenance.verify.findings import FindingLog
-from dolmen.predicate.ast import from_builtins, from_json
+from dolmen.predicate.ast import from_builtins
 from dolmen.rows.scan.data_objects import DataFileFooter, coalesce, data_object, first_request, local_path
 from dolmen.rows.scan.file_bytes import FileBytes
 from dolmen.rows.scan.row_groups import filters_range
@@ -44,7 +43,7 @@ from dolmen.rows.write.conform import first_invalid
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedFile:
     """A data file with its footer; ``body`` has all its bytes if they came with the footer."""
 
     file: DataFile
@@ -57,26 +56,26 @@ class ColumnFigures:
     """Bounds and counts of the values of some rows, by column id.
 
     Args:
-        found: (kind, reason) of problems that were found while decoding.
-        invalid: ids of columns with values that are invalid for their type, and so have no bounds.
+        problems: (kind, reason) of problems in decoding.
+        invalid: ids of columns without bounds, because a value is invalid for its type.
     """
 
     rows: int = 0
-    known: dict[int, Bounds] = field(default_factory=dict)
-    found: list[tuple[str, str]] = field(default_factory=list)
+    bounds: dict[int, Bounds] = field(default_factory=dict)
+    problems: list[tuple[str, str]] = field(default_factory=list)
     invalid: set[int] = field(default_factory=set)
 
     def add(self, other: ColumnFigures) -> None:
-        for id_, more in other.known.items():
-            own = self.known.get(id_)
-            self.known[id_] = more if own is None else _join_bounds(own, more)
+        for id_, added in other.bounds.items():
+            previous = self.bounds.get(id_)
+            self.bounds[id_] = added if previous is None else _join_bounds(previous, added)
         self.rows += other.rows
-        self.found += other.found
+        self.problems += other.problems
         self.invalid |= other.invalid
 
 
 class DataCheck:
-    """Checks data files of one table, but those to skip: they are missing or have a wrong size."""
+    """Checks data files of one table, except the paths to skip, which are missing or have a wrong size."""
 
     def __init__(self, context: Context, name: str, entry: TableEntry, log: FindingLog, skip: set[str]) -> None:
         self._context, self._name, self._entry, self._log, self._skip = context, name, entry, log, skip
@@ -90,11 +89,11 @@ class DataCheck:
         """Reads the files whole, one row group per processor at a time."""
         groups = ((one, group) for one in self._open_all(files, total) for group in range(len(one.footer.firsts)))
         decoded = self._context.runtime.compute(self._decode, groups)
-        for file, some in groupby(decoded, key=lambda item: item[0]):
+        for file, parts in groupby(decoded, key=lambda item: item[0]):
             figures = ColumnFigures()
-            for _, more in some:
+            for _, part in parts:
                 self._log.count("row groups")
-                figures.add(more)
+                figures.add(part)
             self._judge(file, figures)
 
     def _add_finding(self, kind: str, file: DataFile, reason: str) -> None:
@@ -102,22 +101,22 @@ class DataCheck:
 
     # ---- footers
 
-    def _open_all(self, files: Iterator[DataFile], total: int) -> Iterator[Opened]:
-        sound = (file for file in files if file.path not in self._skip)
-        for file, opened in self._context.runtime.map(self._open, sound):
+    def _open_all(self, files: Iterator[DataFile], total: int) -> Iterator[OpenedFile]:
+        present = (file for file in files if file.path not in self._skip)
+        for file, opened in self._context.runtime.map(self._open, present):
             self._log.count("footers", total=total)
             if isinstance(opened, tuple):
                 self._add_finding(opened[0], file, opened[1])
                 continue
-            for reason in self._columns(opened):
+            for reason in self._find_column_problems(opened):
                 self._add_finding("file-columns", file, reason)
             yield opened
 
-    def _open(self, file: DataFile) -> tuple[DataFile, Opened | tuple[str, str]]:
+    def _open(self, file: DataFile) -> tuple[DataFile, OpenedFile | tuple[str, str]]:
         expected = first_request(file)
         try:
-            there = data_object(self._context.store, file.path)
-            body = there.store.get(there.key, expected).body
+            location = data_object(self._context.store, file.path)
+            body = location.store.get(location.key, expected).body
         except ObjectNotFoundError:
             return file, ("file-missing", "it is missing")
         except CorruptionError as error:
@@ -131,39 +130,39 @@ class DataCheck:
             footer = DataFileFooter.parse(tail, file, self._entry.schema.mapping)
         except CorruptionError as error:
             return file, ("row-count" if " rows, not the " in error.reason else "footer-damaged", error.reason)
-        return file, Opened(file, footer, body if expected.start == 0 else None)
+        return file, OpenedFile(file, footer, body if expected.start == 0 else None)
 
-    def _columns(self, opened: Opened) -> Iterator[str]:
-        there = opened.footer.columns
-        if (opened.file.row_ts is None) != (COMMIT_TS_ID in there):
-            yield f"_commit_ts is{'' if COMMIT_TS_ID in there else ' not'} there, and row_ts {opened.file.row_ts}"
+    def _find_column_problems(self, opened: OpenedFile) -> Iterator[str]:
+        columns = opened.footer.columns
+        if (opened.file.row_ts is None) != (COMMIT_TS_ID in columns):
+            yield f"_commit_ts is{'' if COMMIT_TS_ID in columns else ' not'} there, and row_ts {opened.file.row_ts}"
         for column in self._entry.schema.fields:
-            own = there.get(column.id)
+            own = columns.get(column.id)
             if own is None and not column.nullable and column.initial_default is None:
                 yield f"column {column.name!r}, which can't be NULL, is not there"
-            elif own is not None and not _fits(own.type, column.arrow_type):
+            elif own is not None and not _can_become(own.type, column.arrow_type):
                 yield f"column {column.name!r} is {short_type(own.type)}, which is not {short_type(column.arrow_type)}"
         if opened.footer.is_adopted:
             return  # other writers have columns of their own, which no table has
         schema = self._entry.schema
-        known = {COMMIT_TS_ID, *schema.by_id}
-        if strange := sorted(id_ for id_ in there if id_ >= schema.next_id and id_ not in known):
-            yield f"columns with ids {strange}, never given out"
+        known_ids = {COMMIT_TS_ID, *schema.by_id}
+        if unknown_ids := sorted(id_ for id_ in columns if id_ >= schema.next_id and id_ not in known_ids):
+            yield f"columns with ids {unknown_ids}, never given out"
 
     # ---- data
 
-    def _decode(self, item: tuple[Opened, int]) -> tuple[DataFile, ColumnFigures]:
+    def _decode(self, item: tuple[OpenedFile, int]) -> tuple[DataFile, ColumnFigures]:
         opened, group = item
         file, footer = opened.file, opened.footer
-        place = f"row group {group}: "
+        label = f"row group {group}: "
         figures = ColumnFigures()
         if not group:
-            figures.found += self._check_other_bytes(opened)
+            figures.problems += self._check_other_bytes(opened)
         ids = frozenset(footer.columns)
         try:
             table = self._source(opened, group, ids).read(group, footer.leaves(ids))
         except (OSError, pa.ArrowException, ObjectNotFoundError) as error:
-            figures.found.append(("data-damaged", place + str(error)))
+            figures.problems.append(("data-damaged", label + str(error)))
             figures.rows = footer.rows(group)
             return file, figures
         figures.rows = table.num_rows
@@ -172,30 +171,30 @@ class DataCheck:
             if id_ != COMMIT_TS_ID and id_ not in self._types:
                 continue
             if problem := _first_invalid(column):
-                reason = f"{place}row {problem[0] + 1} of it, column {self._column_label(id_)}: {problem[1]}"
-                figures.found.append(("value-invalid", reason))
+                reason = f"{label}row {problem[0] + 1} of it, column {self._column_label(id_)}: {problem[1]}"
+                figures.problems.append(("value-invalid", reason))
                 figures.invalid.add(id_)
                 continue
             expected = pa.int64() if id_ == COMMIT_TS_ID else self._types[id_]
-            alike = column.type == expected or is_nested(expected)
-            figures.known[id_] = found = _bounds(column if alike else column.cast(expected))
+            is_same_type = column.type == expected or is_nested(expected)
+            figures.bounds[id_] = actual = _bounds(column if is_same_type else column.cast(expected))
             field = COMMIT_TS_FIELD if id_ == COMMIT_TS_ID else self._entry.schema.by_id[id_]
             claimed = footer.bounds(group, field, file.stats[id_].nans if id_ in file.stats else None)
-            if wrong := _untrue(claimed, found):
-                figures.found.append(("stats-untrue", f"{place}footer, column {self._column_label(id_)}: {wrong}"))
+            if wrong := _find_contradiction(claimed, actual):
+                figures.problems.append(("stats-untrue", f"{label}footer, column {self._column_label(id_)}: {wrong}"))
         by_leaf = {column.leaves[0]: id_ for id_, column in footer.columns.items()}
-        # its own: the table's sort key may have changed since. Other writers have orders that dolmen has not
+        # The file's own order, because the table's sort key may have changed. Other writers have other orders.
         order = () if footer.is_adopted else footer.metadata.row_group(group).sorting_columns
         keys = [columns[by_leaf[sorted_.column_index]] for sorted_ in order if sorted_.column_index in by_leaf]
         if keys and not _is_sorted(keys):
-            figures.found.append(("row-order", place + "rows are not in the order that the file claims"))
+            figures.problems.append(("row-order", label + "rows are not in the order that the file claims"))
         return file, figures
 
-    def _check_other_bytes(self, opened: Opened) -> Iterator[tuple[str, str]]:
-        """Checks bytes outside of column chunks: a scan does without Bloom filters that are damaged, silently."""
+    def _check_other_bytes(self, opened: OpenedFile) -> Iterator[tuple[str, str]]:
+        """Checks bytes outside of column chunks, because a scan silently ignores damaged Bloom filters."""
         file, footer = opened.file, opened.footer
-        place = filters_range(footer)
-        if file.filters and (place is None or place.start != file.filters):
+        filters = filters_range(footer)
+        if file.filters and (filters is None or filters.start != file.filters):
             yield "index-damaged", f"there are no Bloom filters at byte {file.filters:,}, where the entry has them"
         for start, end, states in footer.sums.others(footer.metadata) if footer.sums else ():
             if opened.body is not None:
@@ -205,25 +204,25 @@ class DataCheck:
             if not states.fit(body):
                 yield "index-damaged", f"bytes {start:,} to {end:,}: checksum differs"
 
-    def _source(self, opened: Opened, group: int, ids: frozenset[int]) -> FileBytes:
+    def _source(self, opened: OpenedFile, group: int, ids: frozenset[int]) -> FileBytes:
         file, footer, store = opened.file, opened.footer, self._context.store
         if opened.body is not None:
             return FileBytes.from_ranges([(0, opened.body)], file.size, footer)
         if path := local_path(store, file.path):
             return FileBytes.from_path(path, footer)
-        there, parts = data_object(store, file.path), []
+        location, parts = data_object(store, file.path), []
         for expected in coalesce(footer.ranges(group, ids)):
-            body = there.store.get(there.key, expected).body
+            body = location.store.get(location.key, expected).body
             if len(body) != expected.length:
                 raise OSError(f"{len(body)} bytes at {expected.start}, not {expected.length}")
             parts.append((expected.start, body))
         return FileBytes.from_ranges(parts, file.size, footer)
 
     def _judge(self, file: DataFile, figures: ColumnFigures) -> None:
-        for kind, reason in figures.found:
+        for kind, reason in figures.problems:
             self._add_finding(kind, file, reason)
-        if any(kind == "data-damaged" for kind, _ in figures.found):
-            return  # data that was not read cannot be judged
+        if any(kind == "data-damaged" for kind, _ in figures.problems):
+            return  # without its data, nothing else can be judged
         if figures.rows != file.rows:
             self._add_finding("row-count", file, f"{figures.rows:,} rows, not {file.rows:,}")
         for id_, raw in file.stats.items():
@@ -232,13 +231,13 @@ class DataCheck:
                 continue
             claimed = Bounds(nulls=raw.nulls) if is_nested(arrow_type) else bounds(raw, arrow_type)
             field = self._entry.schema.by_id[id_]
-            lacking = constant_bounds(field.initial_default, arrow_type, figures.rows)
-            wrong = _untrue(claimed, figures.known.get(id_, lacking))
-            if wrong:
-                self._add_finding("stats-untrue", file, f"column {self._column_label(id_)}: {wrong}")
-        if file.row_ts is None and file.row_ts_bounds and COMMIT_TS_ID in figures.known:
-            own, (least, greatest) = figures.known[COMMIT_TS_ID], file.row_ts_bounds
-            if own.nulls or _untrue(Bounds(least, greatest), own):
+            defaults = constant_bounds(field.initial_default, arrow_type, figures.rows)
+            contradiction = _find_contradiction(claimed, figures.bounds.get(id_, defaults))
+            if contradiction:
+                self._add_finding("stats-untrue", file, f"column {self._column_label(id_)}: {contradiction}")
+        if file.row_ts is None and file.row_ts_bounds and COMMIT_TS_ID in figures.bounds:
+            own, (least, greatest) = figures.bounds[COMMIT_TS_ID], file.row_ts_bounds
+            if own.nulls or _find_contradiction(Bounds(least, greatest), own):
                 reason = f"rows of {own.min!r} to {own.max!r}, {own.nulls} without; the entry: {least} to {greatest}"
                 self._add_finding("row-timestamps", file, reason)
 
@@ -247,7 +246,7 @@ class DataCheck:
 
 
 def _first_invalid(column: pa.ChunkedArray) -> tuple[int, str] | None:
-    """Place and reason of the first value that is invalid for the column's type."""
+    """Index and reason of the first value that is invalid for the column's type."""
     start = 0
     for chunk in column.chunks:
         if problem := first_invalid(chunk):
@@ -257,53 +256,52 @@ def _first_invalid(column: pa.ChunkedArray) -> tuple[int, str] | None:
 
 
 def _bounds(column: pa.ChunkedArray) -> Bounds:
-    """Exact bounds of all values, without NaN."""
+    """Exact bounds of all values, without NaN: found apart from those of ``rows.write``, which they check."""
     if is_nested(column.type):
         return Bounds(nulls=column.null_count)
-    nans = 0
+    values, nans = column, 0
     if pa.types.is_floating(column.type):
-        nans = pc.sum(pc.is_nan(column), min_count=0).as_py()
-    ends = pc.min_max(column)  # ignores NULL, and ignores NaN where there are other values
+        values = column.filter(pc.invert(pc.is_nan(column)))  # leaves out NULL too
+        nans = len(column) - column.null_count - len(values)
+    ends = pc.min_max(values)  # ignores NULL
     least, greatest = to_plain(pa.array([ends["min"], ends["max"]], column.type))
-    if isinstance(least, float) and math.isnan(least):
-        least = greatest = None
     return Bounds(least, greatest, column.null_count, nans)
 
 
 def _join_bounds(a: Bounds, b: Bounds) -> Bounds:
     def pick(choose: Any, *values: Plain) -> Plain:
-        there = [value for value in values if value is not None]
-        return choose(there) if there else None
+        present = [value for value in values if value is not None]
+        return choose(present) if present else None
 
     nulls = None if a.nulls is None or b.nulls is None else a.nulls + b.nulls
     nans = None if a.nans is None or b.nans is None else a.nans + b.nans
     return Bounds(pick(min, a.min, b.min), pick(max, a.max, b.max), nulls, nans)
 
 
-def _untrue(claimed: Bounds, found: Bounds) -> str:
-    """How the exact bounds ``found`` contradict the claimed ones; "" if they do not."""
-    least: Any = found.min
-    greatest: Any = found.max
+def _find_contradiction(claimed: Bounds, actual: Bounds) -> str:
+    """How the actual bounds contradict the claimed ones; "" if they do not."""
+    least: Any = actual.min
+    greatest: Any = actual.max
     if claimed.min is not None and least is not None and least < claimed.min:
         return f"a value of {least!r}, and the least is said to be {claimed.min!r}"
     if claimed.max is not None and greatest is not None and claimed.max < greatest:
         return f"a value of {greatest!r}, and the greatest is said to be {claimed.max!r}"
-    if claimed.nulls is not None and claimed.nulls != found.nulls:
-        return f"{found.nulls} NULL, said to be {claimed.nulls}"
-    if claimed.nans is not None and found.nans is not None and claimed.nans != found.nans:
-        return f"{found.nans} NaN, said to be {claimed.nans}"
+    if claimed.nulls is not None and claimed.nulls != actual.nulls:
+        return f"{actual.nulls} NULL, said to be {claimed.nulls}"
+    if claimed.nans is not None and actual.nans is not None and claimed.nans != actual.nans:
+        return f"{actual.nans} NaN, said to be {claimed.nans}"
     return ""
 
 
 def _is_sorted(keys: list[pa.ChunkedArray]) -> bool:
-    """Whether a stable sort (NULLs last, NaN before them) leaves every row in its place."""
-    names = [str(place) for place in range(len(keys))]
+    """Whether a stable sort (NULLs last, NaN before them) moves no row."""
+    names = [str(index) for index in range(len(keys))]
     order = pc.sort_indices(pa.table(keys, names), sort_keys=[(name, "ascending") for name in names])
-    places = order.to_numpy()
-    return bool((np.diff(places.astype(np.int64)) > 0).all())
+    indexes = order.to_numpy()
+    return bool((np.diff(indexes.astype(np.int64)) > 0).all())
 
 
-def _fits(own: pa.DataType, expected: pa.DataType) -> bool:
+def _can_become(own: pa.DataType, expected: pa.DataType) -> bool:
     """Whether every value of the file's type is a value of the table's type."""
     return (is_nested(own) and is_nested(expected)) or not widening_problem(own, expected)
 
@@ -314,9 +312,9 @@ WHOLE_BYTES = 32 * MIB
 
 @dataclass
 class DeleteObject:
-    """The parts of one ``.del`` object that a version needs; vectors with (uuid, physical rows) of their data files.
+    """The parts of one ``.del`` object that a version needs; each vector with its data file's uuid and physical rows.
 
-    ``uuid`` is "" for a clone, whose objects may be of any table that it comes from.
+    ``uuid`` is "" for a clone, whose objects may belong to any table in its lineage.
     """
 
     key: str
@@ -343,17 +341,17 @@ class DeleteObjects:
         self.by_key: dict[str, DeleteObject] = {}
         self._seen: set[tuple[str, int, str]] = set()
 
-    def _of(self, key: str, table: str, entry: TableEntry) -> DeleteObject:
+    def _object_of(self, key: str, table: str, entry: TableEntry) -> DeleteObject:
         uuid = "" if entry.source else entry.uuid
-        one = self.by_key.setdefault(key, DeleteObject(key, table, uuid))
-        one.uuid = one.uuid or uuid
-        return one
+        object_ = self.by_key.setdefault(key, DeleteObject(key, table, uuid))
+        object_.uuid = object_.uuid or uuid
+        return object_
 
     def add_tombstone(self, tombstone: Tombstone, table: str, entry: TableEntry) -> None:
         """Adds a tombstone. A table and its clone may have the same."""
-        one = self._of(tombstone.blob.object, table, entry)
-        if self._is_new(one.key, tombstone.blob.offset, ""):
-            one.tombstones.append(tombstone)
+        object_ = self._object_of(tombstone.blob.object, table, entry)
+        if self._is_new(object_.key, tombstone.blob.offset, ""):
+            object_.tombstones.append(tombstone)
 
     def add_vector(self, file: DataFile, table: str, entry: TableEntry) -> None:
         """Adds a data file's vector, unless its entry is contradictory."""
@@ -362,18 +360,18 @@ class DeleteObjects:
 
     def add_vector_of(self, vector: Vector, file: str, rows: int, table: str, entry: TableEntry) -> None:
         """Adds the vector of a file with this number of rows. A table and its clone may have the same."""
-        one = self._of(vector.object, table, entry)
-        if self._is_new(one.key, vector.offset, file):
-            one.vectors.append((vector, file, rows))
+        object_ = self._object_of(vector.object, table, entry)
+        if self._is_new(object_.key, vector.offset, file):
+            object_.vectors.append((vector, file, rows))
 
     def _is_new(self, key: str, offset: int, file: str) -> bool:
-        known = len(self._seen)
+        size_before = len(self._seen)
         self._seen.add((key, offset, file))
-        return len(self._seen) > known
+        return len(self._seen) > size_before
 
 
 def check_deletes(context: Context, objects: Iterable[DeleteObject], total: int, log: FindingLog) -> None:
-    """Reads the objects, a few at a time, and checks the parts that are needed. Missing objects are found elsewhere."""
+    """Reads the objects, a few at a time, and checks the needed parts. Missing objects are reported elsewhere."""
 
     def check(one: DeleteObject) -> tuple[DeleteObject, FindingLog]:
         own = FindingLog(oldest=log.oldest, newest=log.newest)
@@ -394,7 +392,7 @@ def check_deletes(context: Context, objects: Iterable[DeleteObject], total: int,
         log.merge(own)
 
 
-def _piece(body: BinaryIO, blob: Blob | Vector | BlobInfo) -> bytes:
+def _read_blob(body: BinaryIO, blob: Blob | Vector | BlobInfo) -> bytes:
     body.seek(blob.offset)
     return body.read(blob.length)
 
@@ -405,7 +403,7 @@ def _check_object(body: BinaryIO, one: DeleteObject, log: FindingLog) -> None:
     for tombstone in one.tombstones:
         blob = tombstone.blob
         try:
-            _check_tombstone(_piece(body, blob), tombstone)
+            _check_tombstone(_read_blob(body, blob), tombstone)
         except CorruptionError as error:
             log.add("tombstone-damaged", one.key, error.reason, table=one.table)
         except Error as error:
@@ -416,7 +414,7 @@ def _check_object(body: BinaryIO, one: DeleteObject, log: FindingLog) -> None:
         info = blobs.get(vector.offset)
         reason = ""
         try:
-            decode_vector(_piece(body, vector), vector, rows)
+            decode_vector(_read_blob(body, vector), vector, rows)
         except CorruptionError as error:
             reason = f"file {file}: {error.reason}"
         if info and info.file != file:
@@ -427,7 +425,7 @@ def _check_object(body: BinaryIO, one: DeleteObject, log: FindingLog) -> None:
             _check_info(info, vector, "vector", one, footer, log)
     needed = {t.blob.offset for t in one.tombstones} | {vector.offset for vector, _, _ in one.vectors}
     for info in footer.blobs if footer else ():
-        if info.offset not in needed and crc32(_piece(body, info)) != info.crc32:
+        if info.offset not in needed and crc32(_read_blob(body, info)) != info.crc32:
             reason = f"the {info.kind} at byte {info.offset}, which this version does not need: checksum differs"
             log.add("delete-footer", one.key, reason, table=one.table)
 
@@ -471,26 +469,26 @@ def _check_info(
     cardinality = blob.cardinality if isinstance(blob, Vector) else 0
     expected = (kind, blob.length, blob.crc32, cardinality)
     if info is None or (info.kind, info.length, info.crc32, info.cardinality) != expected:
-        found = "nothing" if info is None else f"a {info.kind} of {info.length} bytes, CRC-32 {info.crc32}"
-        reason = f"at byte {blob.offset} the footer has {found}; the manifest: {kind}, {blob.length}, {blob.crc32}"
+        actual = "nothing" if info is None else f"a {info.kind} of {info.length} bytes, CRC-32 {info.crc32}"
+        reason = f"at byte {blob.offset} the footer has {actual}; the manifest: {kind}, {blob.length}, {blob.crc32}"
         log.add("delete-footer", one.key, reason, table=one.table)
 
 
 def _check_tombstone(body: bytes, tombstone: Tombstone) -> None:
-    place = f"at byte {tombstone.blob.offset}: "
+    label = f"at byte {tombstone.blob.offset}: "
     if isinstance(tombstone, KeysTombstone):
         inline = inline_keys(tombstone)
         if inline is not None and not inline.equals(decode_keys(body, tombstone)):
-            raise CorruptionError(tombstone.blob.object, f"{place}its keys differ from those in the manifest")
+            raise CorruptionError(tombstone.blob.object, f"{label}its keys differ from those in the manifest")
         for part in decode_keys_in_parts(body, tombstone):
-            _check_keys(part, tombstone, place)
+            _check_keys(part, tombstone, label)
         return
-    recorded = from_json(check_blob(body, tombstone.blob))
+    recorded = recorded_predicate(body, tombstone.blob)
     if tombstone.predicate is not None and from_builtins(tombstone.predicate) != recorded:
-        raise CorruptionError(tombstone.blob.object, f"{place}its predicate differs from that in the manifest")
+        raise CorruptionError(tombstone.blob.object, f"{label}its predicate differs from that in the manifest")
 
 
-def _check_keys(keys: Keys, tombstone: KeysTombstone, place: str) -> None:
+def _check_keys(keys: Keys, tombstone: KeysTombstone, label: str) -> None:
     for column, name, ends_json in zip(keys.columns, tombstone.types, tombstone.bounds, strict=True):
         if not len(column):
             continue
@@ -498,4 +496,4 @@ def _check_keys(keys: Keys, tombstone: KeysTombstone, place: str) -> None:
         least, greatest = to_plain(pa.array([ends["min"], ends["max"]], column.type))
         low, high = plain_values(list(ends_json), type_from_json(name))
         if (low is not None and least < low) or (high is not None and high < greatest):  # type: ignore[operator]
-            raise CorruptionError(tombstone.blob.object, f"{place}it has keys outside the bounds in the manifest")
+            raise CorruptionError(tombstone.blob.object, f"{label}it has keys outside the bounds in the manifest")

@@ -7,14 +7,13 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-import msgspec
 import pyarrow as pa
 
 from dolmen.base.runtime import cached_property
 from dolmen.commit.head import Context
 from dolmen.entries.index.table_index import IndexReader
-from dolmen.entries.segments.live import pair_of
-from dolmen.entries.segments.segment_reader import FileTable
+from dolmen.entries.segments.live import newest_pairs
+from dolmen.entries.segments.segment_reader import FileTable, with_newest_pair
 from dolmen.errors import (
     AccessDeniedError,
     CorruptionError,
@@ -33,16 +32,16 @@ T = TypeVar("T")
 
 
 def read_segment(context: Context, segment: Segment, log: FindingLog, table: str = "") -> Any:
-    """The contents of a segment; None, with a finding, if it cannot be read. Missing segments are found elsewhere."""
+    """The contents of a segment; None, with a finding, if it cannot be read, or without one if it is missing."""
     if segment.kind == "index":
         read = IndexReader(context.store, context.runtime, context.cache).open
     else:
         read = getattr(context.segments, "tables" if segment.kind == "table" else segment.kind)
-    return readable(context, segment, lambda: read(segment), log, table)
+    return try_read(context, segment, lambda: read(segment), log, table)
 
 
-def readable(context: Context, segment: Segment, read: Callable[[], T], log: FindingLog, table: str = "") -> T | None:
-    """The result of ``read``; None, with a finding, if this segment is the reason that it fails."""
+def try_read(context: Context, segment: Segment, read: Callable[[], T], log: FindingLog, table: str = "") -> T | None:
+    """Calls ``read``, and returns its result; None if that fails because this segment is missing or damaged."""
     try:
         return read()
     except UnsupportedFormatError as error:
@@ -60,7 +59,7 @@ def readable(context: Context, segment: Segment, read: Callable[[], T], log: Fin
     return None
 
 
-def check_dated(segment: Segment, stamps: Sequence[int], log: FindingLog, table: str = "") -> None:
+def check_segment_bounds(segment: Segment, stamps: Sequence[int], log: FindingLog, table: str = "") -> None:
     """Checks the bounds of the versions or timestamps of a segment's entries."""
     if stamps and not (segment.least <= min(stamps) and max(stamps) <= segment.greatest):
         reason = f"entries of {min(stamps)} to {max(stamps)}, in the manifest {segment.least} to {segment.greatest}"
@@ -68,7 +67,7 @@ def check_dated(segment: Segment, stamps: Sequence[int], log: FindingLog, table:
 
 
 class TableContents:
-    """One table of one version with all its entries, inline or in segments; ``log`` receives what is wrong."""
+    """One table of one version with all its entries, inline or in segments; ``log`` receives the findings."""
 
     def __init__(self, context: Context, name: str, root: TableEntry, manifest: Manifest, log: FindingLog) -> None:
         self._context, self.name, self._root, self.manifest, self._log = context, name, root, manifest, log
@@ -89,7 +88,7 @@ class TableContents:
         if section is None:
             return self._root
         context, root = self._context, self._root
-        return readable(context, section, lambda: context.segments.whole(root), self._log, self.name)
+        return try_read(context, section, lambda: context.segments.whole(root), self._log, self.name)
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -98,72 +97,67 @@ class TableContents:
 
     @cached_property
     def tombstones(self) -> tuple[Tombstone, ...]:
-        return (*self._spilled_entries("tombstones"), *self._inline.tombstones)
+        return (*self._spilled_entries("tombstones"), *self._own_entry.tombstones)
 
     @cached_property
     def overlays(self) -> dict[str, Overlay]:
-        newest: dict[str, Overlay] = {}
-        for overlay in (*self._spilled_entries("overlays"), *self._inline.overlays):
-            known = newest.get(overlay.file)
-            if known is None or pair_of(overlay) > pair_of(known):
-                newest[overlay.file] = overlay
-        return newest
+        return newest_pairs((*self._spilled_entries("overlays"), *self._own_entry.overlays))
 
     @cached_property
     def removed(self) -> frozenset[str]:
-        return frozenset((*self._spilled_entries("removed"), *self._inline.removed))
+        return frozenset((*self._spilled_entries("removed"), *self._own_entry.removed))
 
     def files(self, segments: Collection[str] | None = None) -> Iterator[DataFile]:
-        """Live data files with effective pairs, oldest first: of the manifest, and of these segments (None: all)."""
-        for segment in self._inline.segments_of("files"):
+        """Live data files with effective pairs, oldest first: inline ones, and those in these segments (None: all)."""
+        for segment in self._own_entry.segments_of("files"):
             if segments is not None and segment.object not in segments:
                 continue
             for file in self._files(segment):
                 if file.uuid not in self.removed:
-                    yield self._effective(file, segment)
-        yield from self._inline.files
+                    yield with_newest_pair(file, self.overlays.get(file.uuid), segment.resolved_through)
+        yield from self._own_entry.files
 
-    def overlaid(self) -> Iterator[tuple[str, Vector]]:
+    def overlay_vectors(self) -> Iterator[tuple[str, Vector]]:
         """Vectors of effective overlays, with the uuids of their files."""
         for uuid, overlay in self.overlays.items():
             if overlay.vector and uuid not in self.removed:
                 yield uuid, overlay.vector
 
     def count(self) -> int:
-        return len(self._inline.files) + sum(segment.count for segment in self._inline.segments_of("files"))
+        return len(self._own_entry.files) + sum(segment.count for segment in self._own_entry.segments_of("files"))
 
-    def checked_files(self) -> Iterator[DataFile]:
-        """Like ``files``, and also checks every segment against its entry in the manifest."""
-        spilled: set[str] = set()
-        changed = self.removed | self.overlays.keys()
-        for segment in self._inline.segments_of("files"):
-            check = _FileSegment(segment, self._inline)
+    def check_files(self) -> Iterator[DataFile]:
+        """Yields all ``files``, and checks every segment against its entry in the manifest."""
+        spilled_uuids: set[str] = set()
+        changed_uuids = self.removed | self.overlays.keys()
+        for segment in self._own_entry.segments_of("files"):
+            check = _SegmentClaims(segment, self._own_entry)
             for file in self._files(segment):
                 check.add(file)
                 uuid = file.uuid
-                if uuid in changed:
-                    spilled.add(uuid)
+                if uuid in changed_uuids:
+                    spilled_uuids.add(uuid)
                 if uuid not in self.removed:
-                    live = self._effective(file, segment)
-                    check.add_erasing(live)
-                    yield live
+                    live_file = with_newest_pair(file, self.overlays.get(uuid), segment.resolved_through)
+                    check.add_erasing(live_file)
+                    yield live_file
             if segment.object not in self._unreadable:
-                for kind, reason in check.untrue_claims(self.manifest):
+                for kind, reason in check.find_untrue(self.manifest):
                     self._log.add(kind, segment.object, reason, table=self.name, rows=segment.rows)
-        yield from self._inline.files
-        for uuid in sorted(changed - spilled):
+        yield from self._own_entry.files
+        for uuid in sorted(changed_uuids - spilled_uuids):
             self._log.add("overlay-stray", self.holder, f"file {uuid} is in no segment", table=self.name)
         for kind, stamp in (("tombstones", "ts"), ("overlays", "applied_through")):
-            for segment in self._inline.segments:
+            for segment in self._own_entry.segments:
                 if segment.kind == kind:
                     stamps = [getattr(each, stamp) for each in self._read(segment) or ()]
-                    check_dated(segment, stamps, self._log, self.name)
+                    check_segment_bounds(segment, stamps, self._log, self.name)
         self._log.count("segments", len(self.segments))
 
     def check_index(self, *, deep: bool) -> None:
-        """Reads the parts of the table's index: with ``deep`` all pages of them, else their root blocks."""
-        for part in self._inline.segments_of("index"):
-            readable(self._context, part, partial(self._walk_index, part, deep=deep), self._log, self.name)
+        """Reads the parts of the table's index: all their pages if ``deep``, otherwise their root blocks."""
+        for part in self._own_entry.segments_of("index"):
+            try_read(self._context, part, partial(self._walk_index, part, deep=deep), self._log, self.name)
 
     def _walk_index(self, part: Segment, *, deep: bool) -> None:
         opened = IndexReader(self._context.store, self._context.runtime, self._context.cache).open(part)
@@ -174,48 +168,39 @@ class TableContents:
             raise CorruptionError(part.object, f"{entries} entries, not the {part.count} of its reference")
 
     @property
-    def _inline(self) -> TableEntry:
+    def _own_entry(self) -> TableEntry:
         return self.entry or TableEntry(self._root.uuid, self._root.epoch, self._root.schema)
 
     def _files(self, segment: Segment) -> Iterator[DataFile]:
         table: FileTable | None = self._read(segment)
         try:
-            for some in table.entries(types=self._inline.schema.widened_types) if table else ():
+            for some in table.entries(types=self._own_entry.schema.widened_types) if table else ():
                 yield from some
         except CorruptionError as error:  # its bytes do not decode to entries
             self._unreadable.add(segment.object)
             self._log.add("segment-damaged", segment.object, error.reason, table=self.name, rows=segment.rows)
 
     def _spilled_entries(self, kind: SegmentKind) -> Iterator[Any]:
-        return (each for segment in self._inline.segments_of(kind) for each in self._read(segment) or ())
+        return (each for segment in self._own_entry.segments_of(kind) for each in self._read(segment) or ())
 
     def _read(self, segment: Segment) -> Any:
         """The contents of a segment; None, with a finding the first time, if it cannot be read."""
         if segment.object in self._unreadable:
             return None
-        found = read_segment(self._context, segment, self._log, self.name)
-        if found is None:
+        contents = read_segment(self._context, segment, self._log, self.name)
+        if contents is None:
             self._unreadable.add(segment.object)
-        return found
-
-    def _effective(self, file: DataFile, segment: Segment) -> DataFile:
-        overlay = self.overlays.get(file.uuid)
-        if overlay is not None and file.newer_pair(overlay.applied_through, overlay.vector):
-            file = msgspec.structs.replace(
-                file, applied_through=overlay.applied_through, vector=overlay.vector, erasing=overlay.erasing
-            )
-        through = max(file.applied_through, segment.resolved_through)
-        return file if through == file.applied_through else msgspec.structs.replace(file, applied_through=through)
+        return contents
 
 
-class _FileSegment:
+class _SegmentClaims:
     """Compares a segment of data files with the claims in its manifest entry."""
 
     def __init__(self, segment: Segment, entry: TableEntry) -> None:
         self._segment = segment
         self._types = {id_: field.arrow_type for id_, field in entry.schema.by_id.items()}
         self._rows = self._bytes = self._deleted = 0
-        self._wrong: dict[str, str] = {}
+        self._file_by_claim: dict[str, str] = {}
         self._nulls: dict[int, int | None] = dict.fromkeys(segment.stats, 0)
         self._nans = self._nulls.copy()
 
@@ -226,61 +211,61 @@ class _FileSegment:
         self._deleted += file.vector.cardinality if file.vector else 0
         least = file.row_ts if file.row_ts is not None else (file.row_ts_bounds or (0, 0))[0]
         if least < segment.least or file.greatest_row_ts > segment.greatest:
-            self._wrong["least, greatest"] = file.uuid
+            self._file_by_claim["least, greatest"] = file.uuid
         if file.applied_through < segment.least_applied_through:
-            self._wrong["least_applied_through"] = file.uuid
+            self._file_by_claim["least_applied_through"] = file.uuid
         for id_, claimed in segment.stats.items():
-            if not self._holds(id_, claimed, file):
-                self._wrong[f"statistics of column {id_}"] = file.uuid
+            if not self._is_true_of(id_, claimed, file):
+                self._file_by_claim[f"statistics of column {id_}"] = file.uuid
 
     def add_erasing(self, file: DataFile) -> None:
         """Compares the newest ``erasing`` of a live file with the segment's."""
         if file.erasing and not 0 < self._segment.erasing <= file.erasing:
-            self._wrong["erasing"] = file.uuid
+            self._file_by_claim["erasing"] = file.uuid
 
-    def _holds(self, id_: int, claimed: ColumnStats, file: DataFile) -> bool:
-        """Whether the segment's bounds of a column are true for a file. Also counts NULL and NaN."""
+    def _is_true_of(self, id_: int, claimed: ColumnStats, file: DataFile) -> bool:
+        """Whether the segment's bounds of a column cover a file's bounds. Also counts NULL and NaN."""
         arrow_type, raw = self._types.get(id_), file.stats.get(id_)
         if arrow_type is None or is_nested(arrow_type):
             return True
         try:
-            own, bound = bounds(raw, arrow_type), bounds(claimed, arrow_type)
+            own, claim = bounds(raw, arrow_type), bounds(claimed, arrow_type)
         except SchemaError:
             return False
-        self._nulls[id_] = _plus(self._nulls[id_], own.nulls)
-        self._nans[id_] = _plus(self._nans[id_], own.nans)
+        self._nulls[id_] = _add_counts(self._nulls[id_], own.nulls)
+        self._nans[id_] = _add_counts(self._nans[id_], own.nans)
         if own.nulls is not None and own.nans is not None and own.nulls + own.nans >= file.rows:
-            return True  # there is no value that could be outside
-        low: Any = bound.min
-        high: Any = bound.max
+            return True  # the file has no value
+        low: Any = claim.min
+        high: Any = claim.max
         least: Any = own.min
         greatest: Any = own.max
         return (low is None or (least is not None and low <= least)) and (
             high is None or (greatest is not None and greatest <= high)
         )
 
-    def untrue_claims(self, manifest: Manifest) -> Iterator[tuple[str, str]]:
-        """Kinds and reasons of claims that are not true."""
+    def find_untrue(self, manifest: Manifest) -> Iterator[tuple[str, str]]:
+        """Yields kinds and reasons of claims that are not true."""
         segment = self._segment
-        for what, uuid in self._wrong.items():
-            yield "segment-bounds", f"{what} in the manifest: not true of file {uuid}"
-        found, claims = (self._rows, self._bytes, self._deleted), (segment.rows, segment.bytes, segment.deleted)
-        if found != claims:
-            yield "segment-bounds", f"rows, bytes and deleted rows are {found}, in the manifest {claims}"
+        for claim, uuid in self._file_by_claim.items():
+            yield "segment-bounds", f"{claim} in the manifest: not true of file {uuid}"
+        figures, claims = (self._rows, self._bytes, self._deleted), (segment.rows, segment.bytes, segment.deleted)
+        if figures != claims:
+            yield "segment-bounds", f"rows, bytes and deleted rows are {figures}, in the manifest {claims}"
         for id_, claimed in segment.stats.items():
-            counts, own = (claimed.nulls, claimed.nans), (self._nulls[id_], self._nans[id_])
-            if any(count not in (None, sure) for count, sure in zip(counts, own, strict=True)):
-                yield "segment-bounds", f"NULL and NaN of column {id_}: {own}, in the manifest {counts}"
+            counts, actual = (claimed.nulls, claimed.nans), (self._nulls[id_], self._nans[id_])
+            if any(count not in (None, exact) for count, exact in zip(counts, actual, strict=True)):
+                yield "segment-bounds", f"NULL and NaN of column {id_}: {actual}, in the manifest {counts}"
         if segment.resolved_through > manifest.commit_ts:
             yield "segment-bounds", f"resolved through {segment.resolved_through}, newest is {manifest.commit_ts}"
 
 
-def _plus(a: int | None, b: int | None) -> int | None:
+def _add_counts(a: int | None, b: int | None) -> int | None:
     return None if a is None or b is None else a + b
 
 
 def check_manifest(manifest: Manifest, log: FindingLog) -> None:
-    """Checks the database's own part: uuids of tables, epochs, and timestamps of deletes."""
+    """Checks the manifest's tables: their uuids, epochs, and timestamps of deletes."""
     uuids = Counter(entry.uuid for entry in manifest.tables.values())
     for name, entry in manifest.tables.items():
         log.count("tables")
@@ -321,7 +306,7 @@ class TableCheck:
         return {id_: field.arrow_type for id_, field in self.entry.schema.by_id.items()}
 
     def check_schema(self) -> None:
-        """Checks that column ids are given out once and below ``next_id``, and that keys name existing columns."""
+        """Checks that column ids are unique and below ``next_id``, and that keys name existing columns."""
         schema = self.entry.schema
         try:
             ids = [id_ for field in (*schema.dropped, *schema.fields) for id_ in _ids(field)]
@@ -329,34 +314,34 @@ class TableCheck:
         except SchemaError as error:
             self._add_finding("schema-ids", str(error))
             return
-        twice = sorted(id_ for id_, count in Counter(ids).items() if count > 1)
-        late = sorted(id_ for id_ in ids if not 1 <= id_ < schema.next_id)
-        there = {field.id for field in schema.fields}
-        gone = sorted({*self.entry.primary_key, *self.entry.sort_key} - there)
-        if twice or late:
-            reason = "twice" if twice else f"with next_id {schema.next_id}"
-            self._add_finding("schema-ids", f"ids {twice or late} {reason}")
-        if gone:
-            self._add_finding("schema-ids", f"the primary or sort key names columns {gone}, which there are not")
+        repeated = sorted(id_ for id_, count in Counter(ids).items() if count > 1)
+        out_of_range = sorted(id_ for id_ in ids if not 1 <= id_ < schema.next_id)
+        column_ids = {field.id for field in schema.fields}
+        unknown = sorted({*self.entry.primary_key, *self.entry.sort_key} - column_ids)
+        if repeated or out_of_range:
+            reason = "twice" if repeated else f"with next_id {schema.next_id}"
+            self._add_finding("schema-ids", f"ids {repeated or out_of_range} {reason}")
+        if unknown:
+            self._add_finding("schema-ids", f"the primary or sort key names columns {unknown}, which there are not")
 
     def check_tombstones(self, tombstones: Sequence[Tombstone]) -> None:
         """Checks that tombstones name existing columns, and that their timestamps are in order."""
-        before = 1
+        last_ts = 1
         seen: set[tuple[str, int, int]] = set()
         for tombstone in tombstones:
             self._log.count("tombstones")
-            place = f"tombstone of {tombstone.blob.object} at byte {tombstone.blob.offset}, T {tombstone.ts}"
+            label = f"tombstone of {tombstone.blob.object} at byte {tombstone.blob.offset}, T {tombstone.ts}"
             if missing := sorted(set(tombstone.columns) - self.types.keys()):
-                self._add_finding("tombstone-column", f"{place}, names columns {missing}")
-            if not before <= tombstone.ts <= self.manifest.commit_ts:
-                self._add_finding("tombstone-order", f"{place}, between {before} and {self.manifest.commit_ts}?")
+                self._add_finding("tombstone-column", f"{label}, names columns {missing}")
+            if not last_ts <= tombstone.ts <= self.manifest.commit_ts:
+                self._add_finding("tombstone-order", f"{label}, between {last_ts} and {self.manifest.commit_ts}?")
             elif tombstone.ts > self.entry.last_delete_ts:
-                self._add_finding("delete-timestamps", f"{place}, is after last_delete_ts {self.entry.last_delete_ts}")
+                self._add_finding("delete-timestamps", f"{label}, is after last_delete_ts {self.entry.last_delete_ts}")
             key = (tombstone.blob.object, tombstone.blob.offset, tombstone.ts)
             if key in seen:
-                self._add_finding("tombstone-twice", place)
+                self._add_finding("tombstone-twice", label)
             seen.add(key)
-            before = max(before, tombstone.ts)
+            last_ts = max(last_ts, tombstone.ts)
 
     def check_file(self, file: DataFile) -> None:
         newest = self.manifest.commit_ts
@@ -365,40 +350,40 @@ class TableCheck:
             least = greatest = file.row_ts
         if not 1 <= least <= greatest <= file.applied_through <= newest:
             rows = f"row_ts {least}" if least == greatest else f"row_ts {least} to {greatest}"
-            self._file("file-timestamps", file, f"{rows}, applied_through {file.applied_through}, commit_ts {newest}")
+            self._add("file-timestamps", file, f"{rows}, applied_through {file.applied_through}, commit_ts {newest}")
         offset, length, _ = file.footer
         if file.rows < 1 or file.size < 12:
-            self._file("file-entry", file, f"{file.rows:,} rows in {file.size:,} bytes")
+            self._add("file-entry", file, f"{file.rows:,} rows in {file.size:,} bytes")
         elif offset < 4 or length < 8 or offset + length != file.size:
-            self._file("file-entry", file, f"a footer of {length:,} bytes at {offset:,} in {file.size:,}")
+            self._add("file-entry", file, f"a footer of {length:,} bytes at {offset:,} in {file.size:,}")
         vector = file.vector
         if vector and not 1 <= vector.cardinality <= file.rows:
-            self._file("vector-entry", file, f"a vector of {vector.cardinality:,} positions for {file.rows:,} rows")
+            self._add("vector-entry", file, f"a vector of {vector.cardinality:,} positions for {file.rows:,} rows")
         try:
             for id_ in file.stats:
                 self._check_stats(file, id_)
         except SchemaError as error:
-            self._file("stats-entry", file, str(error))
+            self._add("stats-entry", file, str(error))
 
     def _check_stats(self, file: DataFile, id_: int) -> None:
         arrow_type, raw = self.types.get(id_), file.stats[id_]
         if arrow_type is None:
-            self._file("stats-entry", file, f"of column {id_}, which there is not")
+            self._add("stats-entry", file, f"of column {id_}, which there is not")
             return
         name = self.entry.schema.by_id[id_].name
         if is_nested(arrow_type):
-            known = Bounds(nulls=raw.nulls, nans=raw.nans)
+            own = Bounds(nulls=raw.nulls, nans=raw.nans)
             if raw.min is not None or raw.max is not None:
-                self._file("stats-entry", file, f"bounds of the nested column {name!r}")
+                self._add("stats-entry", file, f"bounds of the nested column {name!r}")
         else:
-            known = bounds(raw, arrow_type)
-        counts = (known.nulls or 0, known.nans or 0)
+            own = bounds(raw, arrow_type)
+        counts = (own.nulls or 0, own.nans or 0)
         if min(counts) < 0 or sum(counts) > file.rows:
-            self._file("stats-entry", file, f"column {name!r}: {counts[0]:,} NULL, {counts[1]:,} NaN of {file.rows:,}")
-        if known.min is not None and known.max is not None and not known.min <= known.max:  # type: ignore[operator]
-            self._file("stats-entry", file, f"column {name!r}: least {known.min!r}, greatest {known.max!r}")
+            self._add("stats-entry", file, f"column {name!r}: {counts[0]:,} NULL, {counts[1]:,} NaN of {file.rows:,}")
+        if own.min is not None and own.max is not None and not own.min <= own.max:  # type: ignore[operator]
+            self._add("stats-entry", file, f"column {name!r}: least {own.min!r}, greatest {own.max!r}")
 
-    def _file(self, kind: str, file: DataFile, reason: str) -> None:
+    def _add(self, kind: str, file: DataFile, reason: str) -> None:
         self._log.add(kind, file.path, reason, table=self.name, rows=file.rows)
 
     def _add_finding(self, kind: str, reason: str) -> None:

@@ -315,13 +315,13 @@ class VerifyReport:
         return sum(self.orphans.values(), Unreferenced())
 
     def facts(self) -> list[tuple[str, str]]:
-        looked_at = ", ".join(f"{count:,} {name}" for name, count in self.checked.items() if count)
-        lost = self.orphaned
+        checked = ", ".join(f"{count:,} {name}" for name, count in self.checked.items() if count)
+        total = self.orphaned
         counts = [f"{count:,} x {name} ({KINDS[name].severity})" for name, count in self.counts.items()]
         facts = [
             ("verified", f"{self.url}, version {self.version}{', data read' if self.deep else ''}"),
-            ("looked at", looked_at or "nothing"),
-            ("orphans", f"{count_text(lost.objects, 'object')}, {lost.bytes:,} bytes" if lost.objects else ""),
+            ("looked at", checked or "nothing"),
+            ("orphans", f"{count_text(total.objects, 'object')}, {total.bytes:,} bytes" if total.objects else ""),
             ("found", ", ".join(counts) or "nothing wrong"),
         ]
         return [(name, value) for name, value in facts if value]
@@ -348,14 +348,14 @@ class VerifyReport:
     def _repr_html_(self) -> str:
         facts = "".join(f"<tr><th>{escape(n)}</th><td>{escape(v)}</td></tr>" for n, v in self.facts())
         cells = [
-            (found.what.severity, found.kind, found.object, found.reason, found.cost, found.repair)
-            for found in self.findings
+            (finding.what.severity, finding.kind, finding.object, finding.reason, finding.cost, finding.repair)
+            for finding in self.findings
         ]
         rows = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in cells)
         names = ("severity", "kind", "object", "what is wrong", "what it costs", "what to do")
         head = "".join(f"<th>{name}</th>" for name in names)
-        listed = f"<table><tr>{head}</tr>{rows}</table>" if cells else ""
-        return f"<div><table>{facts}</table>{listed}</div>"
+        table = f"<table><tr>{head}</tr>{rows}</table>" if cells else ""
+        return f"<div><table>{facts}</table>{table}</div>"
 
 
 @dataclass

@@ -23,12 +23,11 @@ PREFIXES = ("data/", "index/", "manifest/", "segment/", "tombstone/")
 
 _CHUNK = 1 << 16
 
-Need: TypeAlias = Literal["known", "released", "kept", "needed"]
-"""known: was in use until recently, or is in use by another version, and may be gone; released: kept versions before
-the newest need it, by the newest version's list; kept: a kept version that was read needs it; needed: the checked
-version needs it."""
+Need: TypeAlias = Literal["optional", "released", "kept", "needed"]
+"""optional: used until recently, or by another version, and may be gone; released: kept versions before the newest need
+it, by the newest version's list; kept: a kept version that was read needs it; needed: the checked version needs it."""
 
-_NEEDS: tuple[Need, ...] = ("known", "released", "kept", "needed")
+_NEEDS: tuple[Need, ...] = ("optional", "released", "kept", "needed")
 
 _NEEDED = len(_NEEDS) - 1
 
@@ -77,11 +76,11 @@ class Reference(NamedTuple):
 
 
 class References:
-    """All references of kept versions, in about 150 bytes each, which can be read in the order of keys."""
+    """Collects the references of kept versions, in about 150 bytes each, and yields them in the order of keys."""
 
     def __init__(self) -> None:
         self.tables: list[str] = []
-        self._places: dict[str, int] = {}
+        self._table_indexes: dict[str, int] = {}
         self._rows: list[Reference] = []
         self._chunks: list[pa.Table] = []
 
@@ -96,16 +95,16 @@ class References:
         end: int = 0,
         rows: int = 0,
     ) -> None:
-        index = self._places.get(table)
+        index = self._table_indexes.get(table)
         if index is None:
-            index = self._places[table] = len(self.tables)
+            index = self._table_indexes[table] = len(self.tables)
             self.tables.append(table)
         self._rows.append(Reference(key, _NEEDS.index(need), size, end, rows, index, *versions))
         if len(self._rows) >= _CHUNK:
             self._pack()
 
     def _pack(self) -> None:
-        """Turns references into columns. Of equal references of other versions, one is kept."""
+        """Turns references into columns, and folds equal references of other versions into one."""
         if self._rows:
             columns = [
                 pa.array(values, field.type)
@@ -113,29 +112,29 @@ class References:
             ]
             self._rows = []
             chunk = pa.table(columns, schema=_SCHEMA)
-            own = pc.equal(chunk["need"], _NEEDED)
-            others = chunk.filter(pc.invert(own)).group_by(_SCHEMA.names[:-2], use_threads=False)
+            is_needed = pc.equal(chunk["need"], _NEEDED)
+            others = chunk.filter(pc.invert(is_needed)).group_by(_SCHEMA.names[:-2], use_threads=False)
             folded = others.aggregate([("oldest", "min"), ("newest", "max")]).rename_columns(_SCHEMA.names)
-            self._chunks += [chunk.filter(own), folded]
+            self._chunks += [chunk.filter(is_needed), folded]
 
     def _table(self) -> pa.Table:
         self._pack()
         return pa.concat_tables(self._chunks) if self._chunks else _SCHEMA.empty_table()
 
     def repeated_files(self) -> Iterator[Reference]:
-        """Data files that one table of the checked version references twice, under one key or in two directories."""
+        """Data files that a table of the checked version references again, under one key or in two directories."""
         table = self._table()
-        own = pc.and_(pc.equal(table["need"], _NEEDED), pc.starts_with(table["key"], "data/"))
-        table = table.filter(own)
+        is_needed = pc.and_(pc.equal(table["need"], _NEEDED), pc.starts_with(table["key"], "data/"))
+        table = table.filter(is_needed)
         names = pc.replace_substring_regex(table["key"], "^.*/", "")
         names = pc.binary_join_element_wise(names, pc.cast(table["table"], pa.string()), "/")
-        seen = pc.value_counts(names)
-        twice = seen.filter(pc.greater(seen.field("counts"), 1)).field("values")
-        if len(twice):
-            some = table.filter(pc.is_in(names, twice)).to_pylist()
-            some.sort(key=_file_of_table)
-            for _, same in groupby(some, key=_file_of_table):
-                yield from (Reference(**row) for row in list(same)[1:])
+        counts = pc.value_counts(names)
+        repeated = counts.filter(pc.greater(counts.field("counts"), 1)).field("values")
+        if len(repeated):
+            rows = table.filter(pc.is_in(names, repeated)).to_pylist()
+            rows.sort(key=_file_of_table)
+            for _, group in groupby(rows, key=_file_of_table):
+                yield from (Reference(**row) for row in list(group)[1:])
 
     def __iter__(self) -> Iterator[list[Reference]]:
         """All references to one object together, in the order of keys."""
@@ -145,14 +144,14 @@ class References:
             map(Reference._make, zip(*table.take(part).to_pydict().values(), strict=True))
             for part in (order.slice(start, _CHUNK) for start in range(0, len(order), _CHUNK))
         )
-        return (list(some) for _, some in groupby(rows, key=itemgetter(0)))
+        return (list(group) for _, group in groupby(rows, key=itemgetter(0)))
 
 
 def _file_of_table(row: dict[str, Any]) -> tuple[int, str]:
     return row["table"], row["key"].rpartition("/")[2]
 
 
-class Missing(NamedTuple):
+class MissingObject(NamedTuple):
     """A reference to an object that is not listed."""
 
     kind: str
@@ -164,94 +163,94 @@ class Missing(NamedTuple):
 
 def check_objects(
     store: ObjectStore, runtime: Runtime, references: References, log: FindingLog, newest: Manifest
-) -> tuple[list[Missing], dict[str, Unreferenced]]:
+) -> tuple[list[MissingObject], dict[str, Unreferenced]]:
     """Lists the database once, and compares the listing with the references.
 
     Returns missing objects, each confirmed by a request of its own, and the orphans by prefix.
     """
-    missing: list[Missing] = []
+    missing: list[MissingObject] = []
     orphans: dict[str, Unreferenced] = {}
-    listed = _listing(store, log)
-    there = next(listed, None)
+    objects = _list_objects(store, log)
+    listed = next(objects, None)
 
-    def orphan(info: ObjectInfo) -> None:
+    def add_orphan(info: ObjectInfo) -> None:
         parsed = parse_manifest_key(info.key)
         if parsed and newest.freed <= parsed[0] < newest.horizon:
-            return  # its version has expired, and its deletion waits for that of released objects
+            return  # the manifest of an expired version, which is deleted after the released objects
         prefix = _prefix(info.key)
         orphans[prefix] = orphans.get(prefix, Unreferenced()) + Unreferenced(1, info.size)
         if info.last_modified_us < newest.swept:
             log.add("orphan-left", info.key, f"{info.size:,} bytes that nothing references")
 
-    for some in references:
-        key = some[0].key
-        while there is not None and there.key < key:
-            orphan(there)
-            there = next(listed, None)
-        if there is not None and there.key == key:
-            _check_size(there, some, references, log)
-            there = next(listed, None)
+    for group in references:
+        key = group[0].key
+        while listed is not None and listed.key < key:
+            add_orphan(listed)
+            listed = next(objects, None)
+        if listed is not None and listed.key == key:
+            _check_size(listed, group, references, log)
+            listed = next(objects, None)
         else:
-            need = max(some, key=lambda each: each.need)
+            need = max(group, key=lambda each: each.need)
             if need.need:
-                missing.append(_missing(some, need, references))
-    while there is not None:
-        orphan(there)
-        there = next(listed, None)
+                missing.append(_missing_object(group, need, references))
+    while listed is not None:
+        add_orphan(listed)
+        listed = next(objects, None)
     return list(_confirm_missing(store, runtime, missing)), orphans
 
 
-def _listing(store: ObjectStore, log: FindingLog) -> Iterator[ObjectInfo]:
+def _list_objects(store: ObjectStore, log: FindingLog) -> Iterator[ObjectInfo]:
     for prefix in PREFIXES:
         for info in store.list(prefix):
             log.count("objects listed")
             yield info
 
 
-def check_repeated(references: References, log: FindingLog) -> None:
-    for one in references.repeated_files():
-        table, versions = references.tables[one.table], (one.oldest, one.newest)
-        log.add("file-twice", one.key, "it is referenced twice", table=table, rows=one.rows, versions=versions)
+def check_repeated_files(references: References, log: FindingLog) -> None:
+    for file in references.repeated_files():
+        table, versions = references.tables[file.table], (file.oldest, file.newest)
+        log.add("file-twice", file.key, "it is referenced twice", table=table, rows=file.rows, versions=versions)
 
 
-def _check_size(there: ObjectInfo, some: list[Reference], references: References, log: FindingLog) -> None:
+def _check_size(info: ObjectInfo, group: list[Reference], references: References, log: FindingLog) -> None:
     log.count("objects referenced")
-    for one in some:
-        if one.need and (one.size not in (-1, there.size) or one.end > there.size):
-            expected = f"the {one.size:,}" if one.size != -1 else f"at least {one.end:,}"
+    for reference in group:
+        if reference.need and (reference.size not in (-1, info.size) or reference.end > info.size):
+            expected = f"the {reference.size:,}" if reference.size != -1 else f"at least {reference.end:,}"
             log.add(
-                _SIZE.get(_prefix(there.key), "file-size"),
-                there.key,
-                f"{there.size:,} bytes, not {expected} that its entry has",
-                table=references.tables[one.table],
-                rows=one.rows,
-                versions=(one.oldest, one.newest),
+                _SIZE.get(_prefix(info.key), "file-size"),
+                info.key,
+                f"{info.size:,} bytes, not {expected} that its entry has",
+                table=references.tables[reference.table],
+                rows=reference.rows,
+                versions=(reference.oldest, reference.newest),
             )
             return
 
 
-def _missing(some: list[Reference], need: Reference, references: References) -> Missing:
-    kind = _MISSING.get(_prefix(need.key), "file-missing")
-    needed = [each for each in some if each.need]
+def _missing_object(group: list[Reference], strongest: Reference, references: References) -> MissingObject:
+    kind = _MISSING.get(_prefix(strongest.key), "file-missing")
+    needed = [each for each in group if each.need]
     versions = (min(each.oldest for each in needed), max(each.newest for each in needed))
     rows = max(each.rows for each in needed)
-    if _NEEDS[need.need] == "released":
+    if _NEEDS[strongest.need] == "released":
         kind = "released-missing"
-    return Missing(kind, need.key, references.tables[need.table], rows, versions)
+    return MissingObject(kind, strongest.key, references.tables[strongest.table], rows, versions)
 
 
-def _confirm_missing(store: ObjectStore, runtime: Runtime, missing: Iterable[Missing]) -> Iterator[Missing]:
-    """Missing objects that a request does not find either, so that no inconsistent listing looks like damage."""
+def _confirm_missing(store: ObjectStore, runtime: Runtime, missing: Iterable[MissingObject]) -> Iterator[MissingObject]:
+    """Missing objects that a request does not find either: an inconsistent listing must not look like damage."""
 
-    def look(one: Missing) -> Missing | None:
+    def check(item: MissingObject) -> MissingObject | None:
         try:
-            there = data_object(store, one.key)
-            there.store.head(there.key)
+            location = data_object(store, item.key)
+            location.store.head(location.key)
         except (ObjectNotFoundError, CorruptionError):  # also an adopted file in a store of another kind
-            return one
+            return item
         return None
 
-    return (found for found in runtime.map(look, missing) if found is not None)
+    return (confirmed for confirmed in runtime.map(check, missing) if confirmed is not None)
 
 
 def _prefix(key: str) -> str:

@@ -1,4 +1,4 @@
-"""``verify``: a complete check of a database, from the pointer to the last byte of data, while others go on using it.
+"""``verify``: a complete check of a database, from the pointer to the last byte of data, while others use it.
 
 It checks, in this order:
 
@@ -30,17 +30,16 @@ from dolmen.errors import (
     VersionExpiredError,
     VersionNotFoundError,
 )
-from dolmen.format.entries import DataFile, Overlay, Tombstone, Vector
+from dolmen.format.entries import DataFile, Vector
 from dolmen.format.layout import POINTER, file_label
-from dolmen.format.manifest import HistoryEntry, Manifest, Segment, SegmentKind, TableEntry
-from dolmen.format.references import references
+from dolmen.format.manifest import HistoryEntry, Manifest, Segment, SegmentKind, TableEntry, references
 from dolmen.maintenance.erasures.receipts import check_erasures
 from dolmen.maintenance.gc.mark import manifest_keys
 from dolmen.maintenance.verify.chain import (
     KeptContents,
     check_chain,
     check_intents,
-    last_listed,
+    last_manifest,
     newest_manifest,
     read_manifest,
 )
@@ -49,12 +48,12 @@ from dolmen.maintenance.verify.entries import (
     TableCheck,
     TableContents,
     check_applied,
-    check_dated,
     check_manifest,
+    check_segment_bounds,
     read_segment,
 )
 from dolmen.maintenance.verify.findings import FindingLog, Progress, Unreferenced, VerifyReport
-from dolmen.maintenance.verify.objects import Missing, Need, References, check_objects, check_repeated
+from dolmen.maintenance.verify.objects import MissingObject, Need, References, check_objects, check_repeated_files
 from dolmen.store.cache import ObjectCache
 from dolmen.transactions.publisher import publisher
 
@@ -85,19 +84,19 @@ def verify(
         version: the version whose contents are checked; the newest by default.
         deep: read every data file as a whole: checksums, row counts, statistics and values, order of rows.
         all_versions: read the manifests of all kept versions, and check that every object they need exists; with
-            ``deep`` read these objects too. Otherwise the newest version's list of released objects stands for the
-            older ones.
+            ``deep`` read these objects too. Otherwise only objects in the newest version's list of released objects
+            are checked for older versions.
         progress: called with a kind of thing, the number checked so far, and the total.
 
     Returns:
         a report; ``report.ok`` says whether there is no error.
 
     Raises:
-        DatabaseNotFoundError: there is no pointer, and there never was one.
+        DatabaseNotFoundError: there is no pointer, and there was never a commit.
         VersionNotFoundError, VersionExpiredError: the version does not exist, or expired before or during the check.
         StoreUnavailableError, AccessDeniedError: the store failed.
     """
-    # It has a memory cache of its own, because only what the store holds now counts.
+    # A memory cache of its own, because only the present objects of the store count.
     head = Head(context.store, context.runtime, cache=ObjectCache(CACHE_BYTES))
     fresh = Context(context.store, context.runtime, head)
     return _Verification(fresh, FindingLog(progress), deep, all_versions).run(version)
@@ -105,7 +104,7 @@ def verify(
 
 class _Verification:
     def __init__(self, context: Context, log: FindingLog, deep: bool, all_versions: bool) -> None:
-        self._context, self._log, self._deep, self._all = context, log, deep, all_versions
+        self._context, self._log, self._deep, self._all_versions = context, log, deep, all_versions
         self._references, self._deletes = References(), DeleteObjects()
         self._kept = KeptContents()
         self._seen: set[str | bytes] = set()
@@ -117,15 +116,15 @@ class _Verification:
         except ObjectNotFoundError:
             if not context.head.has_been_committed_to():
                 raise DatabaseNotFoundError(f"there is no database at {context.store.url}") from None
-            log.add("pointer-damaged", POINTER, f"it is gone; {last_listed(context)}")
+            log.add("pointer-damaged", POINTER, f"it is gone; {last_manifest(context)}")
             return self._report(version or 0, [], {})
         newest = newest_manifest(context, log)
         if newest is None:
             return self._report(version or 0, [], {})
-        if self._deep and self._all and version in (None, newest.version):
+        if self._deep and self._all_versions and version in (None, newest.version):
             for name, root in newest.tables.items():
-                self._kept.leave(TableContents(context, name, root, newest, FindingLog()))
-        kept = check_chain(context, newest, log, self._references, self._add_kept if self._all else None)
+                self._kept.exclude(TableContents(context, name, root, newest, FindingLog()))
+        kept = check_chain(context, newest, log, self._references, self._reference_kept if self._all_versions else None)
         self._check_tagged(newest)
         manifest = newest if version in (None, newest.version) else self._read_version(newest, kept, version or 0)
         if manifest is None:
@@ -134,14 +133,14 @@ class _Verification:
         log.oldest = log.newest = manifest.version
         tables = self._check_entries(manifest)
         if manifest is not newest:
-            self._reference_segments(newest, "known")
+            self._reference_segments(newest, "optional")
             for name, root in newest.tables.items():
-                self._reference_table(TableContents(context, name, root, newest, FindingLog()), "known")
+                self._reference_table(TableContents(context, name, root, newest, FindingLog()), "optional")
         self._check_released(newest)
-        check_repeated(self._references, log)
+        check_repeated_files(self._references, log)
         missing, orphans = check_objects(context.store, context.runtime, self._references, log, newest)
         skip = {one.key for one in missing}
-        skip |= {found.object for found in log.findings if found.kind in _UNREADABLE_KINDS}
+        skip |= {finding.object for finding in log.findings if finding.kind in _UNREADABLE_KINDS}
         self._check_contents(tables, skip)
         if self._deep:
             self._kept.check(context, log, skip)
@@ -151,8 +150,8 @@ class _Verification:
             log.count("publications")
             for problem in problems:
                 log.add(problem.kind, problem.key, problem.reason, table=problem.table)
-        now = self._check_kept(manifest.version, newest)
-        return self._report(manifest.version, [one for one in missing if now.is_kept(one.versions[1])], orphans)
+        newest_now = self._check_kept(manifest.version, newest)
+        return self._report(manifest.version, [one for one in missing if newest_now.is_kept(one.versions[1])], orphans)
 
     def _check_kept(self, version: int, newest: Manifest) -> Manifest:
         """The newest version now. Raises VersionExpiredError if ``version`` has expired by then."""
@@ -162,7 +161,7 @@ class _Verification:
             raise VersionExpiredError(f"version {version} expired while it was checked: verify a newer one")
         return newest
 
-    def _report(self, version: int, missing: Iterable[Missing], orphans: dict[str, Unreferenced]) -> VerifyReport:
+    def _report(self, version: int, missing: Iterable[MissingObject], orphans: dict[str, Unreferenced]) -> VerifyReport:
         log = self._log
         for one in missing:
             log.add(
@@ -174,21 +173,20 @@ class _Verification:
     def _read_version(self, newest: Manifest, kept: dict[int, HistoryEntry], version: int) -> Manifest | None:
         if not 1 <= version <= newest.version:
             raise VersionNotFoundError(f"no version {version}: the newest is {newest.version}")
-        if key := newest.tagged(version):
+        newest.check_kept(version)
+        if key := newest.tagged_manifest(version):
             return read_manifest(self._context, key, version, self._log)
-        if version < newest.horizon:
-            raise VersionExpiredError(f"version {version} has expired: the oldest kept is {newest.horizon}")
         entry = kept.get(version)
         return read_manifest(self._context, entry.manifest, version, self._log) if entry else None
 
     # ---- entries
 
     def _check_entries(self, manifest: Manifest) -> list[_CheckedTable]:
-        """Checks the version's entries, and collects references to all that it needs. Each entry is looked at once."""
+        """Checks the version's entries, and adds references to all objects that it needs. Reads each entry once."""
         log = self._log
         check_manifest(manifest, log)
-        check_applied(self._own(manifest, "applied", log), manifest, log)
-        for _ in self._own(manifest, "history", log):
+        check_applied(self._own_entries(manifest, "applied", log), manifest, log)
+        for _ in self._own_entries(manifest, "history", log):
             pass
         self._reference_segments(manifest, "needed")
         tables = []
@@ -208,7 +206,7 @@ class _Verification:
         total = view.count()
         step = 1 if self._deep else max(1, -(-total // SAMPLED_FOOTERS))
         sample = []
-        for index, file in enumerate(view.checked_files()):
+        for index, file in enumerate(view.check_files()):
             self._log.count("data files", total=total)
             check.check_file(file)
             self._reference_file(file, view, "needed")
@@ -218,13 +216,13 @@ class _Verification:
         view.check_index(deep=self._deep)
         return view, entry, sample
 
-    def _own(self, manifest: Manifest, kind: SegmentKind, log: FindingLog) -> Iterator[Any]:
+    def _own_entries(self, manifest: Manifest, kind: SegmentKind, log: FindingLog) -> Iterator[Any]:
         """The database's own entries of a kind, oldest first. Checks the segments that hold them."""
         for segment in manifest.segments_of(kind):
             entries = read_segment(self._context, segment, log)
             if entries is not None:
                 log.count("segments")
-                check_dated(segment, [entry.version for entry in entries], log)
+                check_segment_bounds(segment, [entry.version for entry in entries], log)
                 yield from entries
         yield from getattr(manifest, kind)
 
@@ -238,7 +236,7 @@ class _Verification:
     def _reference_table(
         self, view: TableContents, need: Need, *, files: bool = True, new: Collection[str] | None = None
     ) -> None:
-        """Adds references to what a table needs. If ``new`` is given, only those segments are read for their files."""
+        """Adds references to objects that a table needs. With ``new``, reads files only of these segments."""
         for segment in view.segments:
             if new is None or segment.object in new:
                 self._references.add(
@@ -249,7 +247,7 @@ class _Verification:
             self._references.add(tombstone.blob.object, view.versions, need=need, table=view.name, end=end)
         for file in view.files(new) if files else ():
             self._reference_file(file, view, need)
-        for _, vector in view.overlaid() if new is not None else ():
+        for _, vector in view.overlay_vectors() if new is not None else ():
             self._reference_vector(vector, view, need)
 
     def _reference_file(self, file: DataFile, view: TableContents, need: Need) -> None:
@@ -263,53 +261,53 @@ class _Verification:
         self._references.add(vector.object, view.versions, need=need, table=view.name, end=end, rows=rows)
 
     def _check_tagged(self, newest: Manifest) -> None:
-        """Adds references to expired versions that tags keep, since nothing else tells what they need."""
+        """Adds references to expired versions that tags keep. Nothing else tells which objects they need."""
         for version, key in sorted({(tag.version, tag.manifest) for tag in newest.tags.values()}):
             if version < newest.horizon:
                 self._references.add(key, (version, version), need="kept")
                 if (manifest := read_manifest(self._context, key, version, self._log)) is not None:
                     self._log.count("manifests")
-                    self._add_kept(manifest)
+                    self._reference_kept(manifest)
 
-    def _add_kept(self, manifest: Manifest) -> None:
-        """Adds references to what a kept version needs, unless an earlier version had the same entries."""
+    def _reference_kept(self, manifest: Manifest) -> None:
+        """Adds references to objects that a kept version needs, unless an earlier version had the same entries."""
         self._reference_segments(manifest, "kept")
         if self._deep:
-            self._kept.take_segments(self._context, manifest, self._log)
+            self._kept.read_segments(self._context, manifest, self._log)
         for name, root in manifest.tables.items():
             # A digest instead of the entry, because a table is the same in most versions.
-            if self._unseen(hashlib.blake2b(msgspec.msgpack.encode(root), digest_size=16).digest()):
+            if self._is_new(hashlib.blake2b(msgspec.msgpack.encode(root), digest_size=16).digest()):
                 view = TableContents(self._context, name, root, manifest, self._log)
-                # A segment only ever loses files, so the first version that has it needs the most of them.
-                new = {segment.object for segment in view.segments if self._unseen(segment.object)}
+                # Segments only lose files, so the first version that has one needs the most of them.
+                new = {segment.object for segment in view.segments if self._is_new(segment.object)}
                 self._reference_table(view, "kept", new=new)
                 if self._deep:
-                    self._kept.take(view, new)
+                    self._kept.add(view, new)
 
-    def _unseen(self, what: str | bytes) -> bool:
-        """Whether this is seen for the first time; versions come oldest first."""
-        if what in self._seen:
+    def _is_new(self, key: str | bytes) -> bool:
+        """Whether a key, or a digest, is seen for the first time; versions come oldest first."""
+        if key in self._seen:
             return False
-        self._seen.add(what)
+        self._seen.add(key)
         return True
 
     def _check_released(self, newest: Manifest) -> None:
-        """Adds references to objects that older versions need, from the newest version's list of released objects."""
+        """Adds references to the newest version's released objects, which older versions need."""
         log = self._log
-        for released in self._own(newest, "released", log):
+        for released in self._own_entries(newest, "released", log):
             log.count("released objects", len(released.objects))
             kept = released.version > max(newest.horizon, 1)
             versions = (max(newest.horizon, 1), released.version - 1)
-            need: Need = "released" if kept else "known"
+            need: Need = "released" if kept else "optional"
             for key in released.objects:
                 self._references.add(key, versions, need=need)
             for tree in released.trees:
                 self._references.add(tree.object, versions, need=need, size=tree.size)
                 self._reference_tree(tree, versions)
-            for key in released.manifests:  # of expired versions that have lost their tags
+            for key in released.manifests:  # of expired versions whose tags were dropped
                 try:
                     for needed in manifest_keys(key, self._context.segments):
-                        self._references.add(needed, versions, need="known")
+                        self._references.add(needed, versions, need="optional")
                 except CorruptionError as error:
                     log.add("manifest-damaged", key, f"{error.reason}, and collection must read it", versions=versions)
         if any(released.version <= newest.freed for released in newest.released):
@@ -317,13 +315,13 @@ class _Verification:
             log.add("released-untrimmed", newest.key, reason)
 
     def _reference_tree(self, tree: Segment, versions: tuple[int, int]) -> None:
-        """Adds references to objects that a released segment names; some may have been deleted before."""
+        """Adds references to objects that a released segment names; some may be deleted already."""
         for entry in _entries(self._context, tree, self._log):
             if isinstance(entry, TableEntry):
                 for segment in entry.segments:
                     self._reference_tree(segment, versions)
-            for key in references(entry) if isinstance(entry, TableEntry | DataFile | Overlay | Tombstone) else ():
-                self._references.add(key, versions, need="known")
+            for key in references(entry):
+                self._references.add(key, versions, need="optional")
 
     # ---- contents
 
@@ -340,11 +338,11 @@ class _Verification:
 
 def _entries(context: Context, segment: Segment, log: FindingLog) -> Iterator[Any]:
     """The entries of a segment of any kind; a part of an index names no object."""
-    found = read_segment(context, segment, log)
-    if isinstance(found, OpenPart):
+    contents = read_segment(context, segment, log)
+    if isinstance(contents, OpenPart):
         return
-    if isinstance(found, FileTable):
-        for some in found.entries():
-            yield from some
+    if isinstance(contents, FileTable):
+        for files in contents.entries():
+            yield from files
     else:
-        yield from found or ()
+        yield from contents or ()

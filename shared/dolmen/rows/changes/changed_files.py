@@ -25,10 +25,10 @@ from dolmen.rows.changes.table_state import (
     FeedColumns,
     FilePlanner,
     TableState,
-    affected_between,
-    affected_by_commit,
-    affected_by_deletes,
     differing_files,
+    files_affected_between,
+    files_affected_by_commit,
+    files_affected_by_deletes,
     younger_files,
 )
 from dolmen.rows.scan.data_objects import cut_by_size
@@ -44,7 +44,7 @@ ReadNew: TypeAlias = Callable[[FeedColumns, Sequence[FilePlan]], Iterator[pa.Rec
 
 @dataclass(frozen=True)
 class ChangedFiles:
-    """Files that may have lost or new rows. With ``is_difference``, a row on both sides is not a change."""
+    """Files whose rows a change took away or added. If ``is_difference``, rows on both sides did not change."""
 
     columns: FeedColumns
     lost: tuple[LosingFile, ...]
@@ -55,38 +55,39 @@ class ChangedFiles:
 
     @property
     def is_paired(self) -> bool:
-        """True if rows of one file may have to be paired with rows of another, so that all files are read together."""
+        """True if all files are read together, because rows of one file may pair with rows of another."""
         return bool(self.lost and self.new and (self.columns.key or self.is_difference))
 
     @property
     def sizes(self) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
         """Paths and sizes, in bytes, of the files that may have lost rows, and of those that may have new ones."""
-        before = [_file_before(plan) for plan in self.lost]
-        return [(file.path, file.size) for file in before], [(plan.file.path, plan.file.size) for plan in self.new]
+        lost_files = [_earlier_file(plan) for plan in self.lost]
+        return [(file.path, file.size) for file in lost_files], [(plan.file.path, plan.file.size) for plan in self.new]
 
     def only(self, lost: AbstractSet[str], new: AbstractSet[str]) -> ChangedFiles:
         """The same change with only some of its files, by their paths, when ``is_paired`` is False."""
         return replace(
             self,
             columns=replace(self.columns, key=()),
-            lost=tuple(plan for plan in self.lost if _file_before(plan).path in lost),
+            lost=tuple(plan for plan in self.lost if _earlier_file(plan).path in lost),
             new=tuple(plan for plan in self.new if plan.file.path in new),
             is_difference=False,
         )
 
-    def deleted(self) -> Iterator[pa.RecordBatch]:
+    def read_deleted(self) -> Iterator[pa.RecordBatch]:
         return self.read_lost(self.columns, self.lost)
 
-    def inserted(self) -> Iterator[pa.RecordBatch]:
+    def read_inserted(self) -> Iterator[pa.RecordBatch]:
         return self.read_new(self.columns, self.new)
 
     def match(self) -> Iterator[Changed]:
         """Streams the changes, and distinguishes rows that replace others from new ones."""
         if not self.is_paired:
-            yield from (("delete", batch) for batch in self.deleted())
-            yield from (("insert", batch) for batch in self.inserted())
+            yield from (("delete", batch) for batch in self.read_deleted())
+            yield from (("insert", batch) for batch in self.read_inserted())
             return
-        yield from matcher(self.columns, is_difference=self.is_difference).match(self.deleted(), self.inserted())
+        rows = self.read_deleted(), self.read_inserted()
+        yield from matcher(self.columns, is_difference=self.is_difference).match(*rows)
 
 
 def matcher(columns: FeedColumns, *, is_difference: bool) -> RowMatcher:
@@ -109,7 +110,7 @@ class ChangePlanner:
 
     @property
     def key_columns(self) -> FeedColumns:
-        return self._keyed_by(self._entry.primary_key)
+        return self._with_key(self._entry.primary_key)
 
     def of_commit(self, first: Manifest, last: Manifest, columns: FeedColumns | None = None) -> ChangedFiles:
         """The rows that one commit deleted and added, by default with the columns of the result and of the key."""
@@ -118,50 +119,50 @@ class ChangePlanner:
             return self._difference(before, after)
         deletes = after.tombstones_since(before.commit_ts)
         new = list(younger_files(after, self._columns, before.commit_ts))
-        affected = tuple(affected_by_commit(before, after, self._columns))
+        affected = tuple(files_affected_by_commit(before, after, self._columns))
         if columns is None:
-            ids = self._entry.primary_key or _upserted_by(deletes, new) if new and affected else ()
-            columns = self._keyed_by(ids)
+            ids = self._entry.primary_key or _upsert_key(deletes, new) if new and affected else ()
+            columns = self._with_key(ids)
         planner = FilePlanner(after, columns, deletes)
         return _in_epoch(columns, before, after, affected, tuple(planner.plans(new)), deletes)
 
     def net(self, first: Manifest, last: Manifest) -> ChangedFiles | None:
-        """The difference of two versions; None if only the commits tell it, because compaction replaced files."""
+        """The difference of two versions; None if compaction replaced files, so that only single commits show it."""
         before, after = self._state(first), self._state(last)
         if before is None or after is None or not self._is_in_epoch(before, after):
             return self._difference(before, after)
         columns = self.key_columns
         planner = FilePlanner(after, columns)
         has_deletes = after.entry.last_delete_ts > before.commit_ts
-        affected = affected_between(before, after, columns, planner) if has_deletes else iter(())
+        affected = files_affected_between(before, after, columns, planner) if has_deletes else iter(())
         if affected is None:
             return None
         new = tuple(planner.plans(younger_files(after, columns, before.commit_ts)))
         return _in_epoch(columns, before, after, tuple(affected), new, planner.tombstones, is_net=True)
 
-    def erased(self, first: Manifest, last: Manifest, *, net: bool = False) -> ChangedFiles | None:
-        """The rows that a commit deleted and that were erased later, as deletes for consumers that have them.
+    def of_erased_rows(self, first: Manifest, last: Manifest, *, net: bool = False) -> ChangedFiles | None:
+        """The rows that a commit deleted and a later commit erased, as deletes for consumers that have them.
 
-        They have values only in the columns of the primary key; without one, in those that the erasures name. Rows that
-        a later commit erased may be among them. With ``net``, other commits may be between the two versions.
+        They have values only in the columns of the primary key, or without one in the columns that the erasures name.
+        Some may be rows that only the later commit deleted. With ``net``, commits may lie between the two versions.
         """
         erasures = [erasure for erasure in self._erasures if erasure.ts > first.commit_ts]
-        state = self._stored(first) if erasures else None
+        state = self._stored_state(first) if erasures else None
         if state is None:
             return None
         with_deletes = with_erasures(state.entry, erasures, self._context.segments)
         deletes = with_deletes.tombstones[len(state.entry.tombstones) :]
-        named = self._entry.primary_key or {id_ for delete in deletes for id_ in delete.columns}
-        key = tuple(field for field in self._entry.schema.fields if field.id in named)
+        key_ids = self._entry.primary_key or {id_ for delete in deletes for id_ in delete.columns}
+        key = tuple(field for field in self._entry.schema.fields if field.id in key_ids)
         if not deletes or not key:
             return None
-        output = tuple(field for field in self._columns.output if field.id in named)
+        output = tuple(field for field in self._columns.output if field.id in key_ids)
         columns = FeedColumns(self._entry.schema, output, key, self._columns.where)
-        affected = affected_by_deletes(state, deletes, with_deletes.schema, columns)
-        now = None if net else self._stored(last)
-        if now is not None and now.entry.epoch == state.entry.epoch:
-            touched = {each.after.path for each in affected_by_commit(state, now, columns)}
-            affected = (each for each in affected if each.after.path in touched)
+        affected = files_affected_by_deletes(state, deletes, with_deletes.schema, columns)
+        next_state = None if net else self._stored_state(last)
+        if next_state is not None and next_state.entry.epoch == state.entry.epoch:
+            paths = {each.after.path for each in files_affected_by_commit(state, next_state, columns)}
+            affected = (each for each in affected if each.after.path in paths)
 
         def read_lost(_: FeedColumns, files: Sequence[LosingFile]) -> Iterator[pa.RecordBatch]:
             for batch in lost_rows(state, state.with_entry(with_deletes), columns, files, deletes):
@@ -198,14 +199,14 @@ class ChangePlanner:
         """The table in a version, without the rows that were erased since."""
         return TableState.of(self._context, manifest, self._entry.uuid, self._entry.schema, self._erasures)
 
-    def _stored(self, manifest: Manifest) -> TableState | None:
+    def _stored_state(self, manifest: Manifest) -> TableState | None:
         """The table in a version, with the rows that were erased since."""
         return TableState.of(self._context, manifest, self._entry.uuid, self._entry.schema, hide=False)
 
-    def _keyed_by(self, ids: Sequence[int]) -> FeedColumns:
-        """The columns with those of a key; without, if the table no longer has one of them."""
-        there = {field.id: field for field in self._entry.schema.fields}
-        key = tuple(there[id_] for id_ in ids) if there.keys() >= set(ids) else ()
+    def _with_key(self, ids: Sequence[int]) -> FeedColumns:
+        """The columns, with key columns if the table still has all of them."""
+        fields_by_id = {field.id: field for field in self._entry.schema.fields}
+        key = tuple(fields_by_id[id_] for id_ in ids) if fields_by_id.keys() >= set(ids) else ()
         return replace(self._columns, key=key)
 
 
@@ -228,12 +229,12 @@ def _in_epoch(
     return ChangedFiles(columns, affected, new, read_lost, read_new, is_difference=is_net)
 
 
-def _file_before(plan: LosingFile) -> DataFile:
+def _earlier_file(plan: LosingFile) -> DataFile:
     return plan.before.file if isinstance(plan, AffectedFile) else plan.file
 
 
-def _upserted_by(deletes: Iterable[Tombstone], files: Iterable[DataFile]) -> tuple[int, ...]:
-    """The columns by which a commit replaced rows; none if it replaced none, or by different columns."""
+def _upsert_key(deletes: Iterable[Tombstone], files: Iterable[DataFile]) -> tuple[int, ...]:
+    """The columns by which a commit replaced rows; empty if it replaced no rows, or used several sets of columns."""
     added = {file.row_ts for file in files}
     found = {each.columns for each in deletes if isinstance(each, KeysTombstone) and each.ts in added}
     return found.pop() if len(found) == 1 else ()
@@ -241,7 +242,7 @@ def _upserted_by(deletes: Iterable[Tombstone], files: Iterable[DataFile]) -> tup
 
 @dataclass(frozen=True)
 class AffectedRowGroup(RowGroup):
-    """A row group that may have lost rows, and the same with the later deletes; None if these hide all rows."""
+    """A row group that may have lost rows; ``after`` has the later deletes, and is None if these hide all rows."""
 
     after: RowGroup | None
 
@@ -258,7 +259,7 @@ def visible_rows(
     plans = tuple(files)
     reader = _reader(state, columns, plans, unresolved)
     is_mixed = any(plan.file.least_row_ts <= since for plan in plans)
-    ids = columns.ids | _tested_late(state, columns) | ({COMMIT_TS_ID} if is_mixed else frozenset())
+    ids = columns.ids | _late_filter_ids(state, columns) | ({COMMIT_TS_ID} if is_mixed else frozenset())
 
     def decode(group: RowGroup, read: RowGroupColumns) -> pa.RecordBatch | None:
         keep = row_mask(group, read.read(group.tests))
@@ -286,19 +287,19 @@ def lost_rows(
     older = _reader(before, columns, tuple(each.before for each in by_path.values()), before.tombstones)
     plans = (FilePlan(each.after, False, each.tombstones) for each in by_path.values() if each.tombstones)
     newer = _reader(after, columns, tuple(plans), deletes)
-    tested = frozenset(id_ for tombstone in newer.plan.tombstones for id_ in tombstone.columns)
+    tested_ids = frozenset(id_ for tombstone in newer.plan.tombstones for id_ in tombstone.columns)
 
     def decode(group: RowGroup, read: RowGroupColumns) -> pa.RecordBatch | None:
         assert isinstance(group, AffectedRowGroup)
         keep = row_mask(group, read.read(group.tests))
         if group.after is not None:
-            there = live_mask(group.after, read.read(group.after.tests))
-            if there is None:
+            live = live_mask(group.after, read.read(group.after.tests))
+            if live is None:
                 return None
-            keep = ~there if keep is None else keep & ~there
+            keep = ~live if keep is None else keep & ~live
         return _take(before, group, read, keep, columns)
 
-    ids = columns.ids | tested | _tested_late(before, columns)
+    ids = columns.ids | tested_ids | _late_filter_ids(before, columns)
     for batch in older.read(decode, _affected_groups(older, newer, by_path), ids):
         if batch is not None:
             yield batch
@@ -312,21 +313,21 @@ def _affected_groups(
     schema = older.plan.entry.schema
     for some in cut_by_size(older.plan.files, vector_bytes, VECTOR_BYTES):
         affected = [by_path[plan.file.path] for plan in some]
-        changed = [each.after for each in affected if each.after.vector != each.before.file.vector]
-        bitmaps = newer.vectors([FilePlan(file, False, ()) for file in changed])
+        with_new_vectors = [each.after for each in affected if each.after.vector != each.before.file.vector]
+        bitmaps = newer.vectors([FilePlan(file, False, ()) for file in with_new_vectors])
         for file in older.open_files(some):
             each = by_path[file.file.path]
-            there: dict[int, RowGroup] = {}
+            later_groups: dict[int, RowGroup] = {}
             if each.tombstones is not None:
-                now = OpenFile(
+                later_file = OpenFile(
                     FilePlan(each.after, False, each.tombstones), file.footer, bitmaps.get(each.after.path), file.source
                 )
-                there = {group.index: group for group in row_groups(now, None, newer_deletes, schema)}
+                later_groups = {group.index: group for group in row_groups(later_file, None, newer_deletes, schema)}
             for group in row_groups(file, older.plan.where, older_deletes, schema):
-                after = there.get(group.index)
+                after = later_groups.get(group.index)
                 if after is None or after.tests or after.deleted:
-                    own = {each.name: getattr(group, each.name) for each in fields(group)}
-                    yield AffectedRowGroup(**own, after=after)
+                    attributes = {each.name: getattr(group, each.name) for each in fields(group)}
+                    yield AffectedRowGroup(**attributes, after=after)
 
 
 def _reader(
@@ -336,7 +337,7 @@ def _reader(
         table=state.name,
         version=state.manifest.version,
         entry=state.entry,
-        output=columns.read,
+        output=columns.fields,
         where=state.where(columns),
         limit=None,
         files=files,
@@ -346,9 +347,9 @@ def _reader(
     return PlanReader(state.context, plan)
 
 
-def _tested_late(state: TableState, columns: FeedColumns) -> frozenset[int]:
-    """Ids of the columns of a predicate by which files can't be judged: see ``TableState.where``."""
-    return frozenset() if state.where(columns) is columns.where else columns.filtered
+def _late_filter_ids(state: TableState, columns: FeedColumns) -> frozenset[int]:
+    """Ids of the predicate's columns if files can't be judged by it: see ``TableState.where``."""
+    return frozenset() if state.where(columns) is columns.where else columns.filter_ids
 
 
 def _take(
@@ -356,15 +357,15 @@ def _take(
 ) -> pa.RecordBatch | None:
     if keep is not None and not keep.any():
         return None
-    tested = _tested_late(state, columns)
-    arrays = read.read(columns.ids | tested)
-    if tested and columns.where is not None:
-        shown = {field.id: _column(state, group, field, arrays) for field in columns.needed if field.id in tested}
-        requested = to_mask(matches(columns.where, shown, group.rows))
-        keep = requested if keep is None else keep & requested
+    tested_ids = _late_filter_ids(state, columns)
+    arrays = read.read(columns.ids | tested_ids)
+    if tested_ids and columns.where is not None:
+        shown = {field.id: _column(state, group, field, arrays) for field in columns.inputs if field.id in tested_ids}
+        is_match = to_mask(matches(columns.where, shown, group.rows))
+        keep = is_match if keep is None else keep & is_match
         if not keep.any():
             return None
-    output = [_column(state, group, field, arrays) for field in columns.read]
+    output = [_column(state, group, field, arrays) for field in columns.fields]
     if keep is not None and np.count_nonzero(keep) < len(keep):
         mask = to_boolean_array(keep)
         output = [array.filter(mask) for array in output]
@@ -379,5 +380,5 @@ def _column(state: TableState, group: RowGroup, field: Field, arrays: Mapping[in
     if field.id in absent:
         is_older = field.added_ts <= state.commit_ts
         return pa.nulls(group.rows, field.arrow_type) if is_older else field.initial_values(group.rows)
-    own = state.own.by_id[field.id]
-    return nested_values(column_of(group, own, arrays), own.arrow_type, field.arrow_type)
+    own_field = state.own.by_id[field.id]
+    return nested_values(column_of(group, own_field, arrays), own_field.arrow_type, field.arrow_type)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from dolmen.commit.head import Context
 from dolmen.entries.segments.erasures_in_force import reaches, with_erasures
 from dolmen.entries.segments.segment_reader import erasures_of
-from dolmen.errors import CorruptionError, ObjectNotFoundError, SchemaError
+from dolmen.errors import SchemaError
 from dolmen.format.manifest import EMPTY, Erasure, Manifest, TableEntry
 from dolmen.format.schema import COMMIT_TS, Field
 from dolmen.predicate.ast import Predicate
@@ -82,20 +82,19 @@ class ChangeFeed:
         """Yields each change of the feed with its files. Reads manifests and segments, but no data.
 
         Yields:
-            The change, its files (None if only the commits tell the change), and whether they are read for rows that
-            were erased since. Deletes of these precede the other changes of a commit: a row of the same key that is
-            added later is another one.
+            The change, its files (None if only the single commits have the change), and whether they are read for rows
+            that were erased since. Deletes of such rows come first: a row added later with the same key is another one.
         """
         steps = [CommitStep(self._since, self._until)] if self._net else self._steps()
         for step in steps:
-            if erased := self._planner.erased(step.before, step.after, net=self._net):
-                yield step, erased, True
+            if files := self._planner.of_erased_rows(step.before, step.after, net=self._net):
+                yield step, files, True
             changes = self._planner.net if self._net else self._planner.of_commit
             yield step, changes(step.before, step.after), False
 
     def _steps(self) -> Iterator[CommitStep]:
         steps = changing_commits(
-            self._context, self._newest, self._since, self._until, self._entry.uuid, self._planner.key_columns.needed
+            self._context, self._newest, self._since, self._until, self._entry.uuid, self._planner.key_columns.inputs
         )
         return (step for step in steps if step.after.data_change)
 
@@ -106,8 +105,8 @@ class ChangeFeed:
         def all_changes() -> Iterator[Changed]:
             for step in self._steps():
                 files = self._planner.of_commit(step.before, step.after, columns)
-                yield from (("delete", batch) for batch in files.deleted())
-                yield from (("insert", batch) for batch in files.inserted())
+                yield from (("delete", batch) for batch in files.read_deleted())
+                yield from (("insert", batch) for batch in files.read_inserted())
 
         return matcher(columns, is_difference=True).match_mixed(all_changes())
 
@@ -124,8 +123,7 @@ def erasures_reaching(context: Context, newest: Manifest, entry: TableEntry, *, 
 def feed_schema(output: Iterable[Field], shown: Collection[int]) -> pa.Schema:
     """The Arrow schema of a feed with these columns of the table.
 
-    Columns that are not ``shown`` are NULL also in erased rows, of which the feed has only the key, and in versions
-    without the column.
+    Columns that are not ``shown`` are nullable: erased rows have only the key, and older versions may lack the column.
     """
     own = [pa.field(field.name, field.arrow_type, field.nullable or field.id not in shown) for field in output]
     return pa.schema([*own, *FEED_FIELDS])
@@ -133,9 +131,9 @@ def feed_schema(output: Iterable[Field], shown: Collection[int]) -> pa.Schema:
 
 def tag(change: Changed, manifest: Manifest, output: Iterable[Field], schema: pa.Schema) -> pa.RecordBatch:
     """Changed rows with the columns that the feed adds."""
-    what, rows = change
+    kind, rows = change
     arrays = [rows.column(field.name) for field in output]
-    for value, field in zip((what, manifest.version, manifest.commit_ts), FEED_FIELDS, strict=True):
+    for value, field in zip((kind, manifest.version, manifest.commit_ts), FEED_FIELDS, strict=True):
         arrays.append(pa.repeat(pa.scalar(value, field.type), rows.num_rows))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -163,13 +161,7 @@ class VersionKey:
 
     def read(self, context: Context) -> Manifest:
         """Reads the manifest. Raises VersionExpiredError if the version has expired."""
-        if not self.version:
-            return EMPTY
-        try:
-            return context.head.read_manifest(self.manifest)
-        except ObjectNotFoundError:
-            context.head.check_kept(self.version)
-            raise CorruptionError(self.manifest, "the manifest is missing") from None
+        return context.head.read_kept(self.manifest, self.version) if self.version else EMPTY
 
 
 @dataclass(frozen=True)
@@ -177,8 +169,8 @@ class FeedPart:
     """Changes of one commit, or between the versions ``before`` and ``after``.
 
     Args:
-        lost, new: paths of the files from which lost or new rows are read. None if rows of one file may have to be
-            paired with rows of another: then all files of the change are read together.
+        lost, new: paths of the files from which lost or new rows are read. None if all files of the change have to be
+            read together, because rows of one file may pair with rows of another.
         erased: whether the files are read for rows that were erased since.
     """
 
@@ -251,7 +243,7 @@ class PartReader:
 
     def _changes(self, part: FeedPart, before: Manifest, after: Manifest) -> Iterable[Changed]:
         if part.erased:
-            files = self._planner.erased(before, after, net=self._net)
+            files = self._planner.of_erased_rows(before, after, net=self._net)
         else:
             files = self._planner.net(before, after) if self._net else self._planner.of_commit(before, after)
         if files is None:
@@ -262,5 +254,5 @@ class PartReader:
         return files.match()
 
     def _manifest(self, key: VersionKey) -> Manifest:
-        """A version's manifest; those of the last part are kept, because the next one often begins where it ended."""
+        """A version's manifest. Keeps the last part's manifests: the next part often begins where that one ended."""
         return self._manifests[key] if key in self._manifests else key.read(self._context)

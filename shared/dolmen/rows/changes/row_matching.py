@@ -185,7 +185,7 @@ class RowMatcher:
                 rows, indexes = equals.take(row_hashes(batch))
                 same = equal_rows(_columns(batch, rows), _columns(deleted, indexes))
                 is_unmatched[indexes[same]] = False
-                batch = _without(batch, rows[same])
+                batch = _drop_rows(batch, rows[same])
             if key_hashes is not None:
                 hashes = row_hashes(batch.select(self._key))
                 at = np.minimum(np.searchsorted(key_hashes, hashes), len(key_hashes) - 1)
@@ -195,11 +195,11 @@ class RowMatcher:
                     batch = batch.filter(pa.array(~may_pair))
             if batch.num_rows:
                 yield "insert", batch
-        rest = deleted.filter(pa.array(is_unmatched))
+        unmatched = deleted.filter(pa.array(is_unmatched))
         if later:
-            yield from self._pair(rest, _concatenate(later, self._schema))
-        elif rest.num_rows:
-            yield "delete", rest
+            yield from self._pair(unmatched, _concatenate(later, self._schema))
+        elif unmatched.num_rows:
+            yield "delete", unmatched
 
     def _pair(self, deleted: pa.RecordBatch, inserted: pa.RecordBatch) -> Iterator[Changed]:
         """Pairs rows of the same key; several of one key in their order."""
@@ -208,10 +208,10 @@ class RowMatcher:
         same = equal_rows(_columns(new, rows), _columns(keys, indexes))
         rows, indexes = rows[same], indexes[same]
         changes: list[Changed] = [
-            ("delete", _without(deleted, indexes)),
+            ("delete", _drop_rows(deleted, indexes)),
             ("update_before", deleted.take(pa.array(indexes))),
             ("update_after", inserted.take(pa.array(rows))),
-            ("insert", _without(inserted, rows)),
+            ("insert", _drop_rows(inserted, rows)),
         ]
         yield from (change for change in changes if change[1].num_rows)
 
@@ -224,7 +224,7 @@ class _Groups:
         self._numbers, self._starts, self._counts = np.unique(
             hashes[self._order], return_index=True, return_counts=True
         )
-        self._used = np.zeros(len(self._numbers), np.int64)
+        self._used_counts = np.zeros(len(self._numbers), np.int64)
 
     def take(self, hashes: Hashes) -> tuple[Indexes, Indexes]:
         """Takes indexes for rows with these hashes, while there are any. Returns the rows and their indexes."""
@@ -233,11 +233,11 @@ class _Groups:
         order = np.argsort(hashes, kind="stable")
         ascending = hashes[order]
         group = np.minimum(np.searchsorted(self._numbers, ascending), len(self._numbers) - 1)
-        rank = np.arange(len(ascending)) - np.searchsorted(ascending, ascending, "left") + self._used[group]
-        matched = (self._numbers[group] == ascending) & (rank < self._counts[group])
-        group, rank = group[matched], rank[matched]
-        np.add.at(self._used, group, 1)
-        return order[matched], self._order[self._starts[group] + rank]
+        rank = np.arange(len(ascending)) - np.searchsorted(ascending, ascending, "left") + self._used_counts[group]
+        is_match = (self._numbers[group] == ascending) & (rank < self._counts[group])
+        group, rank = group[is_match], rank[is_match]
+        np.add.at(self._used_counts, group, 1)
+        return order[is_match], self._order[self._starts[group] + rank]
 
 
 def _each(change: Change, batches: Iterable[pa.RecordBatch]) -> Iterator[Changed]:
@@ -248,7 +248,7 @@ def _columns(batch: pa.RecordBatch, indexes: Indexes) -> list[pa.Array]:
     return list(batch.take(pa.array(indexes)).columns)
 
 
-def _without(batch: pa.RecordBatch, indexes: Indexes) -> pa.RecordBatch:
+def _drop_rows(batch: pa.RecordBatch, indexes: Indexes) -> pa.RecordBatch:
     if not len(indexes):
         return batch
     keep = np.ones(batch.num_rows, np.bool_)
@@ -258,9 +258,9 @@ def _without(batch: pa.RecordBatch, indexes: Indexes) -> pa.RecordBatch:
 
 def _concatenate(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
     """The rows of some batches as one. Empties the list, so that memory is freed."""
-    whole = pa.concat_batches(batches) if len(batches) > 1 else batches[0]
+    batch = pa.concat_batches(batches) if len(batches) > 1 else batches[0]
     batches.clear()
-    return whole.cast(schema) if whole.schema != schema else whole
+    return batch.cast(schema) if batch.schema != schema else batch
 
 
 PARTS_BITS = 5

@@ -4,9 +4,9 @@ A version may lack columns of the feed that a later restore brought back. In suc
 all rows, whatever its files still hold. A column that was added later is not absent: older rows have its default.
 
 ``changing_commits`` reads few of the versions in a long chain. The effects in the history only choose the manifests
-that are read first. Entries decide whether a table differs between two versions: a commit that added rows left a
-greater timestamp, one that deleted rows moved ``last_delete_ts``, one that replaced all rows made a new epoch, and one
-that dropped a column of the feed does not show it. If they disagree with the history, every version in between is read.
+that are read first. A table's entries decide whether it differs between two versions: added rows have a greater
+timestamp, a delete moves ``last_delete_ts``, an overwrite starts a new epoch, and a dropped column of the feed is
+missing. If the entries disagree with the history, every version in between is read.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from dolmen.predicate.prune import StatsVerdict
 from dolmen.rows.scan.row_groups import FilePlan
 
 AbsentColumns: TypeAlias = Mapping[int, frozenset[int]]
-"""By id of a column, the ids of it or of the fields inside it that a version does not show."""
+"""The ids that a version does not show, by column id: of the column, or of fields inside it."""
 
 _AHEAD = 8
 """Manifests that are fetched at once, each of which takes some megabytes when it is decoded."""
@@ -48,7 +48,7 @@ _SAME_ROWS = frozenset(("resolve", "compact", "index", "merge", "set", "alter", 
 """Effects after which a scan returns the same rows, in the columns that it still has."""
 
 _ON_OTHER_TABLES = frozenset(("erase", "forget"))
-"""Effects on more tables than the one that they name, if they name any."""
+"""Effects that may change tables besides the one that they name."""
 
 
 def absent_columns(own: Schema, commit_ts: int, fields: Iterable[Field]) -> AbsentColumns:
@@ -56,10 +56,10 @@ def absent_columns(own: Schema, commit_ts: int, fields: Iterable[Field]) -> Abse
 
     A table that was dropped and restored may give an id a second time, so the time of a column's addition counts too.
     """
-    there = {field.id: field for field in own.fields}
+    fields_by_id = {field.id: field for field in own.fields}
     absent: dict[int, frozenset[int]] = {}
     for field in fields:
-        shown = there.get(field.id)
+        shown = fields_by_id.get(field.id)
         if shown == field:
             continue
         if shown is None or shown.added_ts != field.added_ts:
@@ -103,14 +103,14 @@ def may_differ(before: Manifest, after: Manifest, uuid: str, segments: SegmentRe
         return True
     if last.section is not None and last.section == first.section:
         return False
-    whole = segments.whole(last)
+    whole_entry = segments.whole(last)
     since = before.commit_ts
-    if any(file.greatest_row_ts > since for file in whole.files) or any(
-        segment.greatest > since for segment in whole.segments_of("files")
+    if any(file.greatest_row_ts > since for file in whole_entry.files) or any(
+        segment.greatest > since for segment in whole_entry.segments_of("files")
     ):
         return True
-    was = segments.whole(first).schema
-    return absent_columns(was, since, fields) != absent_columns(whole.schema, after.commit_ts, fields)
+    earlier_schema = segments.whole(first).schema
+    return absent_columns(earlier_schema, since, fields) != absent_columns(whole_entry.schema, after.commit_ts, fields)
 
 
 def changing_commits(
@@ -131,21 +131,21 @@ def changing_commits(
         if after.version == before.version + 1:
             yield CommitStep(before, after)
             continue
-        between = history_between(context.head, newest, before.version + 1, after.version - 1)
-        for step in pairwise(_manifests(context, before, after, between)):
+        entries = history_between(context.head, newest, before.version + 1, after.version - 1)
+        for step in pairwise(_manifests(context, before, after, entries)):
             if may_differ(*step, uuid, context.segments, fields):
                 yield CommitStep(*step)
 
 
 def _manifests(
-    context: Context, first: Manifest, last: Manifest, between: Iterable[HistoryEntry]
+    context: Context, first: Manifest, last: Manifest, entries: Iterable[HistoryEntry]
 ) -> Iterator[Manifest]:
-    read = context.runtime.map(lambda entry: manifest_of(context.head, entry), between, ahead=_AHEAD)
-    return chain([first], read, [last])
+    manifests = context.runtime.map(lambda entry: manifest_of(context.head, entry), entries, ahead=_AHEAD)
+    return chain([first], manifests, [last])
 
 
 def _relevant_commits(history: Iterable[HistoryEntry], names: set[str]) -> Iterator[HistoryEntry]:
-    """The commits that may have changed rows of the table, and those before them; the last one is left out."""
+    """The commits that may have changed the table's rows, and the commit before each; without the last commit."""
     before: HistoryEntry | None = None
     is_before_relevant = False
     for entry in history:
@@ -176,27 +176,27 @@ class FeedColumns:
     where: Predicate | None
 
     @cached_property
-    def read(self) -> tuple[Field, ...]:
-        """The columns of the result, and then those of the key that are not among them."""
-        there = {field.id for field in self.output}
-        return (*self.output, *(field for field in self.key if field.id not in there))
+    def fields(self) -> tuple[Field, ...]:
+        """The columns of the result, followed by the other columns of the key."""
+        output_ids = {field.id for field in self.output}
+        return (*self.output, *(field for field in self.key if field.id not in output_ids))
 
     @cached_property
     def ids(self) -> frozenset[int]:
-        return frozenset(field.id for field in self.read)
+        return frozenset(field.id for field in self.fields)
 
     @property
     def arrow(self) -> pa.Schema:
         """The Arrow schema of the rows that are read. A column is NULL in versions that do not show it."""
-        return pa.schema([pa.field(field.name, field.arrow_type) for field in self.read])
+        return pa.schema([pa.field(field.name, field.arrow_type) for field in self.fields])
 
     @cached_property
-    def filtered(self) -> frozenset[int]:
+    def filter_ids(self) -> frozenset[int]:
         return frozenset() if self.where is None else columns(self.where)
 
     @cached_property
-    def needed(self) -> tuple[Field, ...]:
-        return tuple(field for field in self.schema.fields if field.id in self.ids | self.filtered)
+    def inputs(self) -> tuple[Field, ...]:
+        return tuple(field for field in self.schema.fields if field.id in self.ids | self.filter_ids)
 
 
 class TableState:
@@ -223,35 +223,35 @@ class TableState:
         """The table with this uuid; None if the version has no such table. Fetches the entry of an idle one.
 
         Args:
-            erasures: oldest first: the table is seen without rows that erasures after this version erased.
-            hide: whether columns that the version does not show are NULL, and not what its files hold.
+            erasures: oldest first; rows that they erased after this version are hidden.
+            hide: whether columns that the version does not show are NULL; otherwise they have the files' values.
 
         Raises:
             SchemaError: a column has a wider type than in the feed's last version, so its values may not fit.
         """
-        found = entry_of(manifest, uuid)
-        if found is None:
+        stored_entry = entry_of(manifest, uuid)
+        if stored_entry is None:
             return None
         younger = [erasure for erasure in erasures if erasure.ts > manifest.commit_ts]
-        found = context.segments.whole(found)
-        absent = absent_columns(found.schema, manifest.commit_ts, schema.fields) if hide else {}
-        entry = with_erasures(found, younger, context.segments)
+        stored_entry = context.segments.whole(stored_entry)
+        absent = absent_columns(stored_entry.schema, manifest.commit_ts, schema.fields) if hide else {}
+        entry = with_erasures(stored_entry, younger, context.segments)
         own = entry.schema
         _check_types(own, schema, manifest.version)
         entry = widen_entry(entry, changed_forms(own, schema))
-        entry = msgspec.structs.replace(entry, schema=_with_dropped(schema, own))
+        entry = msgspec.structs.replace(entry, schema=_add_dropped(schema, own))
         return cls(context, manifest, manifest.name_of(uuid) or "", entry, own, absent)
 
     def with_entry(self, entry: TableEntry) -> TableState:
         return TableState(self.context, self.manifest, self.name, entry, self.own, self.absent)
 
     def shows_same(self, other: TableState, columns: FeedColumns) -> bool:
-        """True if two versions show the same of the columns that are needed."""
-        return all(self.absent.get(field.id) == other.absent.get(field.id) for field in columns.needed)
+        """True if both versions show the same parts of the feed's columns."""
+        return all(self.absent.get(field.id) == other.absent.get(field.id) for field in columns.inputs)
 
     def where(self, columns: FeedColumns) -> Predicate | None:
         """The predicate, if files can be judged by it; None if it names a column that the version lacks."""
-        return None if self.absent.keys() & columns.filtered else columns.where
+        return None if self.absent.keys() & columns.filter_ids else columns.where
 
     @property
     def commit_ts(self) -> int:
@@ -269,23 +269,23 @@ class TableState:
 
 
 def _check_types(own: Schema, last: Schema, version: int) -> None:
-    there = {field.id: field for field in last.fields}
+    last_fields = {field.id: field for field in last.fields}
     for field in own.fields:
-        now = there.get(field.id)
-        if now is None or now.added_ts != field.added_ts:  # another column, which got the id of a dropped one
+        latest = last_fields.get(field.id)
+        if latest is None or latest.added_ts != field.added_ts:  # another column, which got the id of a dropped one
             continue
-        if now.type != field.type and wider_ids(field.type, now.type, field.id):
+        if latest.type != field.type and wider_ids(field.type, latest.type, field.id):
             raise SchemaError(
                 f"column {field.name!r} is {short_type(field.arrow_type)} in version {version}, "
-                f"but {short_type(now.arrow_type)} in the last one, to which the table was restored: take the changes "
-                "up to the restore apart, or widen the column again"
+                f"but {short_type(latest.arrow_type)} in the last one, to which the table was restored: take the "
+                "changes up to the restore apart, or widen the column again"
             )
 
 
-def _with_dropped(schema: Schema, own: Schema) -> Schema:
-    """The feed's columns, and the dropped columns that the version's deletes may name."""
-    there = {field.id for field in schema.fields}
-    dropped = {id_: field for id_, field in (own.by_id | schema.by_id).items() if id_ not in there}
+def _add_dropped(schema: Schema, own: Schema) -> Schema:
+    """The feed's schema with the dropped columns that the version's deletes may name."""
+    ids = {field.id for field in schema.fields}
+    dropped = {id_: field for id_, field in (own.by_id | schema.by_id).items() if id_ not in ids}
     dropped.pop(COMMIT_TS_ID, None)
     return Schema(
         schema.fields, schema.next_id, tuple(dropped.values()), schema.altered_ts, schema.mapping or own.mapping
@@ -335,7 +335,7 @@ class FilePlanner:
             return None
         verdict = StatsVerdict.ALWAYS
         if self._where is not None:
-            verdict = RowBounds.of(file, self._state.entry.schema, self._columns.filtered).judge(self._where)
+            verdict = RowBounds.of(file, self._state.entry.schema, self._columns.filter_ids).judge(self._where)
         tombstones = None if verdict is StatsVerdict.NEVER else self.judge.of_file(file)
         return None if tombstones is None else FilePlan(file, verdict is StatsVerdict.MAYBE, tombstones)
 
@@ -350,28 +350,28 @@ def younger_files(state: TableState, columns: FeedColumns, commit_ts: int) -> It
     yield from (file for file in state.entry.files if file.greatest_row_ts > commit_ts)
 
 
-def affected_by_commit(before: TableState, after: TableState, columns: FeedColumns) -> Iterator[AffectedFile]:
+def files_affected_by_commit(before: TableState, after: TableState, columns: FeedColumns) -> Iterator[AffectedFile]:
     """Yields the files of ``before`` that may have lost rows by the commit that made ``after``, from few segments."""
     older = FilePlanner(before, columns)
-    own = [each for each in after.tombstones_since(before.commit_ts) if each.ts <= after.commit_ts]
-    judge = TombstoneJudge(own, after.entry.schema)
+    deletes = [each for each in after.tombstones_since(before.commit_ts) if each.ts <= after.commit_ts]
+    judge = TombstoneJudge(deletes, after.entry.schema)
     replaced = _replaced_vectors(before, after)
     for file in _judged_files(before, judge):
-        now = replaced.pop(file.uuid, None)
+        later_file = replaced.pop(file.uuid, None)
         tombstones = judge.of_file(file)
-        if now is None and tombstones is not None and not tombstones:
+        if later_file is None and tombstones is not None and not tombstones:
             continue
         if (plan := older.plan(file)) is not None:
-            yield AffectedFile(plan, now or file, tombstones)
+            yield AffectedFile(plan, later_file or file, tombstones)
     for file in before.live.find(list(replaced)).values():
         if (plan := older.plan(file)) is not None:
             yield AffectedFile(plan, replaced[file.uuid], FileTombstones())
 
 
-def affected_by_deletes(
+def files_affected_by_deletes(
     before: TableState, deletes: tuple[Tombstone, ...], schema: Schema, columns: FeedColumns
 ) -> Iterator[AffectedFile]:
-    """Yields the files of which some deletes may hide rows; ``schema`` has all columns that the deletes name."""
+    """Yields the files whose rows some deletes may hide; ``schema`` has all columns that the deletes name."""
     older, judge = FilePlanner(before, columns), TombstoneJudge(deletes, schema)
     for file in _judged_files(before, judge):
         tombstones = judge.of_file(file)
@@ -379,25 +379,25 @@ def affected_by_deletes(
             yield AffectedFile(plan, file, tombstones)
 
 
-def affected_between(
+def files_affected_between(
     before: TableState, after: TableState, columns: FeedColumns, planner: FilePlanner
 ) -> Iterator[AffectedFile] | None:
     """Files of ``before`` that may have lost rows up to a later version of its epoch; None if some were replaced."""
     affected: list[AffectedFile] = []
     older = FilePlanner(before, columns)
     for some in _batches(before.live):
-        found = after.live.find([file.uuid for file in some])
+        later_files = after.live.find([file.uuid for file in some])
         for file in some:
-            now = found.get(file.uuid)
-            if now is None:
+            later_file = later_files.get(file.uuid)
+            if later_file is None:
                 if file.live_rows:
                     return None
                 continue
-            tombstones = planner.judge.of_file(now)
-            if now.vector == file.vector and tombstones is not None and not tombstones:
+            tombstones = planner.judge.of_file(later_file)
+            if later_file.vector == file.vector and tombstones is not None and not tombstones:
                 continue
             if (plan := older.plan(file)) is not None:
-                affected.append(AffectedFile(plan, now, tombstones))
+                affected.append(AffectedFile(plan, later_file, tombstones))
     return iter(affected)
 
 
@@ -406,18 +406,18 @@ def differing_files(state: TableState, other: TableState | None, columns: FeedCo
     planner = FilePlanner(state, columns)
     others = None if other is None else FilePlanner(other, columns)
     for some in _batches(state.live):
-        found = {} if other is None else other.live.find([file.uuid for file in some])
+        other_files = {} if other is None else other.live.find([file.uuid for file in some])
         for plan in planner.plans(some):
-            there = found.get(plan.file.uuid)
-            if others and there and plan.file.vector == there.vector:
-                alike = others.plan(there)
-                if alike is not None and tuple(alike.tombstones) == tuple(plan.tombstones):
+            other_file = other_files.get(plan.file.uuid)
+            if others and other_file and plan.file.vector == other_file.vector:
+                other_plan = others.plan(other_file)
+                if other_plan is not None and tuple(other_plan.tombstones) == tuple(plan.tombstones):
                     continue
             yield plan
 
 
 def _judged_files(state: TableState, judge: TombstoneJudge) -> Iterator[DataFile]:
-    """The files of which some delete may hide rows, by the bounds of segments, and all inline files."""
+    """The files whose rows some delete may hide, by the bounds of segments, and all inline files."""
     if not judge:
         return
     verdicts = {segment.object: judge.of_segment(segment) for segment in state.live.segments}
@@ -428,18 +428,18 @@ def _judged_files(state: TableState, judge: TombstoneJudge) -> Iterator[DataFile
 
 
 def _replaced_vectors(before: TableState, after: TableState) -> dict[str, DataFile]:
-    """Files of ``before`` to which the next commit gave other vectors, as they are after it, by uuid.
+    """Files of ``before`` whose vectors the next commit changed, by uuid: their entries after that commit.
 
     Changed vectors are inline: in an overlay, or in the file's own inline entry.
     """
     inline = {file.uuid: file.vector for file in before.entry.files}
-    found = {file.uuid: file for file in after.entry.files if inline.get(file.uuid, file.vector) != file.vector}
+    replaced = {file.uuid: file for file in after.entry.files if inline.get(file.uuid, file.vector) != file.vector}
     older = set(before.entry.overlays)
     if changed := [overlay.file for overlay in after.entry.overlays if overlay not in older]:
-        was = before.live.find(changed)
-        now = after.live.find(was)
-        found |= {uuid: file for uuid, file in now.items() if was[uuid].vector != file.vector}
-    return found
+        earlier_files = before.live.find(changed)
+        later_files = after.live.find(earlier_files)
+        replaced |= {uuid: file for uuid, file in later_files.items() if earlier_files[uuid].vector != file.vector}
+    return replaced
 
 
 def _batches(files: Iterable[DataFile]) -> Iterator[list[DataFile]]:

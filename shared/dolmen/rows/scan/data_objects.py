@@ -2,7 +2,7 @@
 
 The bytes of a data file are under its path in the database's store or, if it was adopted, where it was. The store of an
 adopted file is of the same kind as the database's: a manifest cannot make a reader of a bucket open files of the
-reader's machine. Columns of adopted files are cast to the types that tables have (``dolmen.format.schema.storable``).
+reader's machine. Columns of adopted files are cast to the types that tables have (``dolmen.format.schema``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dolmen.format.column_history import widen
 from dolmen.format.entries import UNKNOWN, Bounds, DataFile, constant_bounds
 from dolmen.format.layout import OWN_SCHEME, AdoptedPath, ColumnsBy, is_adopted
 from dolmen.format.page_locations import ChunkSums, PageLocations, chunk_range
-from dolmen.format.schema import Field, MappedColumn, field_id, is_nested, storable
+from dolmen.format.schema import Field, MappedColumn, field_id, is_nested, leaf_count, stored_type
 from dolmen.format.types import Plain
 from dolmen.store.base import ObjectStore, scheme_of
 from dolmen.store.cache import ObjectCache
@@ -39,7 +39,7 @@ GAP_BYTES = MIB
 """Ranges at most this far apart are fetched together: on S3 a request costs more than these bytes."""
 
 REQUEST_BYTES = 128 * KIB
-"""The bytes that one request less is worth, when 32 requests wait at once for their first byte."""
+"""The cost of a request in bytes, when 32 requests wait at once for their first byte."""
 
 PAGE_GAP_BYTES = 64 * KIB
 """Pages at most this far apart are fetched together: a look-up makes few requests, and waits for all at once."""
@@ -78,12 +78,12 @@ def cut_by_size(
     run: list[T] = []
     total = 0
     for item in items:
-        own = size(item)
-        if run and (total + own > most or len(run) == count):
+        item_bytes = size(item)
+        if run and (total + item_bytes > most or len(run) == count):
             yield run
             run, total = [], 0
         run.append(item)
-        total += own
+        total += item_bytes
     if run:
         yield run
 
@@ -126,19 +126,19 @@ def is_local(store: ObjectStore) -> bool:
 
 
 def missing_file_error(store: ObjectStore, file: DataFile, table: str) -> CorruptionError:
-    found = data_object(store, file.path)
-    if found.adopted:
+    location = data_object(store, file.path)
+    if location.adopted:
         return CorruptionError(
-            found.label, f"it is missing, and table {table!r} has adopted it: put it back, or delete its rows"
+            location.label, f"it is missing, and table {table!r} has adopted it: put it back, or delete its rows"
         )
     return CorruptionError(file.path, f"it is missing, and is a data file of table {table!r}")
 
 
 def changed_file_error(store: ObjectStore, file: DataFile, table: str, reason: str) -> Error:
-    found = data_object(store, file.path)
-    if found.adopted:
+    location = data_object(store, file.path)
+    if location.adopted:
         return CorruptionError(
-            found.label,
+            location.label,
             f"it was changed since table {table!r} adopted it ({reason}): put the adopted file back, or drop the table "
             "and adopt the files again",
         )
@@ -154,7 +154,7 @@ def check_same_kind(store: ObjectStore, scheme: str, url: str) -> None:
 
 _FIELD_ID = b"PARQUET:field_id"
 _NO_ID = -1
-"""The id of fields inside columns that the table never had. No column has it."""
+"""The id of fields that the table never had, inside columns. No column has it."""
 _US = {"milliseconds": 1_000, "microseconds": 1}
 
 _PARSED_FACTOR = 4
@@ -177,18 +177,12 @@ def adopted_column(
     """One column, with ids from ``mapping``, or from the file if that is None. Raises SchemaError."""
     if mapping is None:
         return AdoptedColumn(field.name, field_id(field), _with_ids(field.type, None), field.nullable, leaves)
-    mapped = column_named(mapping, field.name)
+    mapped = find_mapped_column(mapping, field.name)
     kind = _with_ids(field.type, mapped.fields if mapped else ())
     return AdoptedColumn(field.name, mapped.id if mapped else None, kind, field.nullable, leaves)
 
 
-def leaf_count(arrow_type: pa.DataType) -> int:
-    if not is_nested(arrow_type):
-        return 1
-    return sum(leaf_count(arrow_type.field(i).type) for i in range(arrow_type.num_fields))
-
-
-def column_named(mapping: Sequence[MappedColumn], name: str) -> MappedColumn | None:
+def find_mapped_column(mapping: Sequence[MappedColumn], name: str) -> MappedColumn | None:
     return next((each for each in mapping if name in each.names), None)
 
 
@@ -200,7 +194,7 @@ def microseconds_per_unit(metadata: pq.FileMetaData, leaf: int) -> int | None:
     return _US.get(logical.get("timeUnit", ""))
 
 
-def _with_ids(own: pa.DataType, mapping: Sequence[MappedColumn] | None) -> pa.DataType:
+def _with_ids(file_type: pa.DataType, mapping: Sequence[MappedColumn] | None) -> pa.DataType:
     """The type in which values are read, with the ids of its fields (``mapping``: see ``adopted_column``)."""
 
     def inner(field: pa.Field, mapped: MappedColumn | None) -> pa.Field:
@@ -208,18 +202,18 @@ def _with_ids(own: pa.DataType, mapping: Sequence[MappedColumn] | None) -> pa.Da
         kind = _with_ids(field.type, None if mapping is None else mapped.fields if mapped else ())
         return pa.field(field.name, kind, field.nullable, {_FIELD_ID: str(_NO_ID if id_ is None else id_).encode()})
 
-    target = storable(own)
+    target = stored_type(file_type)
     if not is_nested(target):
         return target
-    if isinstance(own, pa.BaseExtensionType):
-        return _with_ids(own.storage_type, mapping)
+    if isinstance(file_type, pa.BaseExtensionType):
+        return _with_ids(file_type.storage_type, mapping)
     if pa.types.is_struct(target):
-        fields = [own.field(index) for index in range(own.num_fields)]
-        return pa.struct([inner(field, column_named(mapping or (), field.name)) for field in fields])
+        fields = [file_type.field(index) for index in range(file_type.num_fields)]
+        return pa.struct([inner(field, find_mapped_column(mapping or (), field.name)) for field in fields])
     first, second = [*(mapping or ()), None, None][:2]
     if pa.types.is_map(target):
-        return pa.map_(inner(own.key_field, first), inner(own.item_field, second))
-    return pa.list_(inner(own.value_field, first))
+        return pa.map_(inner(file_type.key_field, first), inner(file_type.item_field, second))
+    return pa.list_(inner(file_type.value_field, first))
 
 
 @dataclass(frozen=True)
@@ -242,7 +236,7 @@ class DataFileFooter:
         columns: by field id, in the file's order.
         firsts: position of each row group's first row in the file.
         sums: checksums of the column chunks; None for files without.
-        etag: of an adopted file when the footer was read.
+        etag: an adopted file's ETag when the footer was read.
         columns_by: how the columns of an adopted file are found; None for the database's own files.
         page_block: encoded locations of pages.
     """
@@ -290,10 +284,10 @@ class DataFileFooter:
         return cls(metadata, columns, tuple(accumulate(rows, initial=0))[:-1], sums, etag, columns_by, block)
 
     @classmethod
-    def of_places(cls, places: ChunkLocations, groups: list[int]) -> DataFileFooter:
+    def of_locations(cls, locations: ChunkLocations, groups: list[int]) -> DataFileFooter:
         """A footer of some row groups (ascending), from the locations of their column chunks; it has no statistics."""
-        found = places.pick(groups)
-        return cls(found.metadata, _own_columns(found.metadata), found.firsts, ChunkSums(found.states, 0, 0))
+        picked = locations.pick(groups)
+        return cls(picked.metadata, _own_columns(picked.metadata), picked.firsts, ChunkSums(picked.states, 0, 0))
 
     @property
     def is_adopted(self) -> bool:
@@ -366,7 +360,7 @@ def _adopted_columns(metadata: pq.FileMetaData, mapping: Sequence[MappedColumn] 
 
 def _same_columns(one: pq.FileMetaData, other: pq.FileMetaData) -> bool:
     """True if the columns of two files surely have the same names, types and ids."""
-    if not one.schema.equals(other.schema):  # which compares no names and ids of nested columns
+    if not one.schema.equals(other.schema):  # it compares no names and ids of nested columns
         return False
     notes = [(metadata.metadata or {}).get(b"ARROW:schema") for metadata in (one, other)]
     if notes[0] is not None and notes[0] == notes[1]:
@@ -448,37 +442,37 @@ def open_file(
         CorruptionError: the file is missing, or not the one its entry describes.
     """
     key = ("footer", file.path, 0)
-    there = data_object(store, file.path)
+    location = data_object(store, file.path)
     footer: DataFileFooter | None = None if refetch else cache.get(key)
     if footer is not None:
         return FetchedFooter(footer)
-    cached = None if there.adopted else cache.peek(key, lambda body: check_footer(body, file))
+    cached = None if location.adopted else cache.peek(key, lambda body: check_footer(body, file))
     if cached is not None:
         footer = DataFileFooter.parse(cached, file)
         cache.put(key, footer, file.footer[1] * _PARSED_FACTOR)
         return FetchedFooter(footer)
     target = Range(file.filters, file.size + 1) if with_filters else first_request(file)
     try:
-        found = there.store.get(there.key, target)
+        response = location.store.get(location.key, target)
     except ObjectNotFoundError as error:
         raise missing_file_error(store, file, table) from error
-    body = found.body
+    body = response.body
     if len(body) != file.size - target.start:
         missing = f"{len(body) + target.start}{' or more' if len(body) == target.length else ''} bytes"
         reason = f"it has {missing}, not the {file.size} of its entry in table {table!r}"
         raise changed_file_error(store, file, table, reason)
     end = body[file.footer[0] - target.start :]
-    if there.adopted and crc32(end) != file.footer[2]:
+    if location.adopted and crc32(end) != file.footer[2]:
         raise changed_file_error(store, file, table, "its footer is another one")
     is_whole = target.start == 0
     check_footer(end, file)
-    parquet = open_parquet(body if is_whole else end, file, verify_pages=there.adopted is not None)
-    footer = DataFileFooter.of(parquet.metadata, end, file, mapping, found.etag if there.adopted else None, like)
+    parquet = open_parquet(body if is_whole else end, file, verify_pages=location.adopted is not None)
+    footer = DataFileFooter.of(parquet.metadata, end, file, mapping, response.etag if location.adopted else None, like)
     cache.put(key, footer, file.footer[1] * _PARSED_FACTOR)
-    if not there.adopted:  # others may replace an adopted file, so its footer is not kept on disk
+    if not location.adopted:  # others may replace an adopted file, so its footer is not kept on disk
         cache.keep(key, end)
     if is_whole:
-        verifies = bool(footer.sums or there.adopted)
+        verifies = bool(footer.sums or location.adopted)
         return FetchedFooter(footer, body, parquet if verifies else None, requested=len(body))
     filters = body[: file.footer[0] - target.start] if with_filters else None
     return FetchedFooter(footer, filters=filters, requested=len(body))

@@ -27,12 +27,12 @@ _MAGIC = b"PAR1"
 _NAME = "c"
 
 
-def fits(chunk: pq.ColumnChunkMetaData, column: pq.ColumnSchema, own: pa.DataType) -> bool:
+def fits(chunk: pq.ColumnChunkMetaData, column: pq.ColumnSchema, arrow_type: pa.DataType) -> bool:
     """True if pages of a chunk can be read as those of a file that pyarrow writes now."""
     if column.max_definition_level > 1 or column.max_repetition_level:
         return False
-    _, now = _template(own, bool(column.max_definition_level))
-    is_same = (now.physical_type, now.length) == (column.physical_type, column.length)
+    _, template_column = _template(arrow_type, bool(column.max_definition_level))
+    is_same = (template_column.physical_type, template_column.length) == (column.physical_type, column.length)
     return is_same and chunk.compression in CODECS
 
 
@@ -41,12 +41,12 @@ def read_pages(
     rows: int,
     chunk: pq.ColumnChunkMetaData,
     column: pq.ColumnSchema,
-    own: pa.DataType,
+    arrow_type: pa.DataType,
     *,
     has_dictionary: bool,
 ) -> pa.ChunkedArray:
     """Decodes verified pages with their headers, in the order of the chunk; ``rows`` is the count of all together."""
-    template, _ = _template(own, bool(column.max_definition_level))
+    template, _ = _template(arrow_type, bool(column.max_definition_level))
     start = len(_MAGIC)
     first = start + (pages[0].size if has_dictionary else 0)
     length = sum(page.size for page in pages)
@@ -61,22 +61,22 @@ def read_pages(
         (9, I64, integer(first)),
         *([(11, I64, integer(start))] if has_dictionary else ()),
     ]
-    whole = struct([(2, I64, integer(start)), (3, STRUCT, struct(members))])
-    group = struct([(1, LIST, array(STRUCT, [whole])), (2, I64, integer(length)), (3, I64, integer(rows))])
-    footer = template.filled(rows, [group])
+    chunk_fields = struct([(2, I64, integer(start)), (3, STRUCT, struct(members))])
+    group = struct([(1, LIST, array(STRUCT, [chunk_fields])), (2, I64, integer(length)), (3, I64, integer(rows))])
+    footer = template.fill(rows, [group])
     parts = [_MAGIC, *pages, footer, len(footer).to_bytes(4, "little"), _MAGIC]
     file = pq.ParquetFile(pa.BufferReader(b"".join(parts)), pre_buffer=False)
-    found = file.reader.read_row_group(0, column_indices=[0], use_threads=False).column(0)
-    if len(found) != rows:
-        raise pa.ArrowInvalid(f"{len(found)} rows were decoded, not {rows}")
-    return found
+    values = file.reader.read_row_group(0, column_indices=[0], use_threads=False).column(0)
+    if len(values) != rows:
+        raise pa.ArrowInvalid(f"{len(values)} rows were decoded, not {rows}")
+    return values
 
 
 @lru_cache(maxsize=256)
-def _template(own: pa.DataType, nullable: bool) -> tuple[EmptyFooter, pq.ColumnSchema]:
+def _template(arrow_type: pa.DataType, nullable: bool) -> tuple[EmptyFooter, pq.ColumnSchema]:
     """The footer, without row groups, of files with one column of a type, and the schema of this column."""
     sink = pa.BufferOutputStream()
-    pq.ParquetWriter(sink, pa.schema([pa.field(_NAME, own, nullable)])).close()
+    pq.ParquetWriter(sink, pa.schema([pa.field(_NAME, arrow_type, nullable)])).close()
     body = sink.getvalue().to_pybytes()
     footer = body[-8 - int.from_bytes(body[-8:-4], "little") : -8]
     column = pq.read_metadata(pa.BufferReader(body)).schema.column(0)
@@ -88,7 +88,7 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class PickedPages:
-    """Some data pages of a column chunk, by their indexes, and the indexes of the requested rows among their rows."""
+    """Some data pages of a column chunk, by index, and the indexes (``at``) of the requested rows in these pages."""
 
     chunk: ChunkPages
     pages: Rows
@@ -118,11 +118,11 @@ def picked_pages(footer: DataFileFooter, group: int, column: FileColumn, rows: R
     chunk = footer.pages.of_chunk(metadata, footer.sums, group, leaf)
     if chunk is None or not fits(metadata.row_group(group).column(leaf), metadata.schema.column(leaf), column.type):
         return None
-    own = np.searchsorted(chunk.firsts, rows, "right") - 1
-    pages, page_of = np.unique(own, return_inverse=True)
+    page_of_row = np.searchsorted(chunk.firsts, rows, "right") - 1
+    pages, page_of = np.unique(page_of_row, return_inverse=True)
     lengths = chunk.firsts[pages + 1] - chunk.firsts[pages]
-    before = np.cumsum(lengths) - lengths
-    return PickedPages(chunk, pages, pa.array(before[page_of] + rows - chunk.firsts[own]))
+    first_rows = np.cumsum(lengths) - lengths
+    return PickedPages(chunk, pages, pa.array(first_rows[page_of] + rows - chunk.firsts[page_of_row]))
 
 
 def verify(expected: Mapping[ChunkRange, States], body: bytes) -> None:
@@ -218,7 +218,7 @@ class LocalFile(CheckedFile):
 
 @dataclass
 class _Reader:
-    """A Parquet reader, for one thread at a time, and the file that it reads if that verifies checksums."""
+    """A Parquet reader for one thread at a time, and its file if that file verifies checksums."""
 
     parquet: pq.ParquetFile
     file: CheckedFile | None = None
@@ -246,10 +246,10 @@ class FileBytes:
         return cls(lambda: FetchedFile(parts, size), footer)
 
     @classmethod
-    def from_body(cls, found: FetchedFooter) -> FileBytes:
-        body = found.body
+    def from_body(cls, fetched: FetchedFooter) -> FileBytes:
+        body = fetched.body
         assert body is not None
-        return cls(lambda: FetchedFile([(0, body)], len(body)), found.footer, body, found.parquet)
+        return cls(lambda: FetchedFile([(0, body)], len(body)), fetched.footer, body, fetched.parquet)
 
     def read(self, row_group: int, leaves: list[int]) -> pa.Table:
         """Decodes Parquet columns of one row group, after verifying their checksums.
@@ -275,9 +275,9 @@ class FileBytes:
             raise pa.ArrowInvalid(f"{table.num_rows} rows were decoded, not {rows}")
         self._idle.append(reader)
         if self._footer.columns_by:
-            requested = [column.type for column in self._footer.columns.values() if column.leaves[0] in leaves]
+            kinds = [each.type for each in self._footer.columns.values() if each.leaves[0] in leaves]
             columns = [
-                own if own.type == kind else own.cast(kind) for own, kind in zip(table.columns, requested, strict=True)
+                each if each.type == kind else each.cast(kind) for each, kind in zip(table.columns, kinds, strict=True)
             ]
             return pa.Table.from_arrays(columns, names=table.column_names)
         return table
@@ -295,24 +295,24 @@ class FileBytes:
     def pick(self, row_group: int, id_: int, rows: Rows) -> pa.Array:
         """Decodes some rows, in order, of a column. It reads only their pages if the locations are known."""
         column, metadata = self._footer.columns[id_], self._footer.metadata
-        picked = picked_pages(self._footer, row_group, column, rows)
-        if picked is None:
+        pages = picked_pages(self._footer, row_group, column, rows)
+        if pages is None:
             return one_array(self.read(row_group, list(column.leaves)).column(0).take(pa.array(rows)))
         file = self._open_bytes()
-        chunk, bodies = picked.chunk, []
-        for page, requested in zip(picked.indexes, picked.ranges(), strict=True):
-            file.seek(requested.start)
-            body = file.read_buffer(requested.length)
+        chunk, bodies = pages.chunk, []
+        for page, range_ in zip(pages.indexes, pages.ranges(), strict=True):
+            file.seek(range_.start)
+            body = file.read_buffer(range_.length)
             if not chunk.states[page].fit(body):
-                raise OSError(f"the checksum of the page at byte {requested.start} differs")
+                raise OSError(f"the checksum of the page at byte {range_.start} differs")
             bodies.append(body)
         leaf = column.leaves[0]
-        found = read_pages(
+        values = read_pages(
             bodies,
-            picked.rows,
+            pages.rows,
             metadata.row_group(row_group).column(leaf),
             metadata.schema.column(leaf),
             column.type,
             has_dictionary=chunk.has_dictionary,
         )
-        return one_array(found.take(picked.at))
+        return one_array(values.take(pages.at))

@@ -43,11 +43,11 @@ from dolmen.rows.scan.row_groups import (
     row_groups,
 )
 
-_LEAST_SPARED = 0.25
+_LEAST_EXCLUDED_SHARE = 0.25
 """Filters that are expected to exclude a smaller share of files are not fetched."""
 
 _MANY_FILES = 8
-"""With at least this many files, half are expected to have none of the keys, even if there are more keys than files."""
+"""With at least this many files, half of them are expected to lack all keys, even if there are more keys than files."""
 
 _PAGE_BYTES = 16 * KIB
 """The approximate size of a page."""
@@ -87,7 +87,7 @@ class FilterUse:
 
 @dataclass
 class FilterChoice:
-    """Chooses the files of a scan whose filters are asked; ``output`` are the columns that do not decide about rows."""
+    """Chooses the files of a scan whose filters are asked; ``output`` has the columns that are only returned."""
 
     context: Context
     entry: TableEntry
@@ -121,23 +121,23 @@ class FilterChoice:
         keys = self._keys(plan)
         if keys is None or keys > MOST_KEYS:
             return False
-        spared = self._spared(keys, file, behind)
-        if spared < _LEAST_SPARED:
+        excluded_share = self._excluded_share(keys, file, behind)
+        if excluded_share < _LEAST_EXCLUDED_SHARE:
             return False
         rows_bytes = int(file.filters * min(1.0, self._share(plan))) + REQUEST_BYTES
         if file.size <= GAP_BYTES:  # else it would be fetched whole
-            return file.filters > (1 - spared) * rows_bytes
-        return spared * rows_bytes > behind
+            return file.filters > (1 - excluded_share) * rows_bytes
+        return excluded_share * rows_bytes > behind
 
     def expected_cost(self, plan: FilePlan) -> int:
-        """Bytes that testing the rows of a file is expected to fetch, with those that the requests are worth."""
+        """The expected cost of testing a file's rows, in bytes: fetched bytes, and ``REQUEST_BYTES`` per request."""
         file, columns = plan.file, self._share(plan)
         behind = file.size - file.footer[0]
         if self.comes_with_footer(plan):
             keys = self._keys(plan)
             assert keys is not None
             behind = file.size - file.filters
-            remaining = 1 - self._spared(keys, file, file.footer[0] - file.filters)
+            remaining = 1 - self._excluded_share(keys, file, file.footer[0] - file.filters)
             return int(behind + REQUEST_BYTES + remaining * (file.filters * columns + REQUEST_BYTES))
         if file.size <= GAP_BYTES:
             return file.size + REQUEST_BYTES
@@ -172,15 +172,15 @@ class FilterChoice:
         return FileProbe(filters, self.probes, requested, found.filters is not None)
 
     def _is_worth(self, file: OpenFile, range_: Range, keys: int) -> bool:
-        spared = self._spared(keys, file.file, range_.length)
-        if spared < _LEAST_SPARED:
+        excluded_share = self._excluded_share(keys, file.file, range_.length)
+        if excluded_share < _LEAST_EXCLUDED_SHARE:
             return False
         lengths = [
-            found.length
+            chunk.length
             for group in row_groups(file, self.where, self.deletes, self.entry.schema)
-            for found in file.footer.ranges(group.index, self.output | group.tests)
+            for chunk in file.footer.ranges(group.index, self.output | group.tests)
         ]
-        return bool(lengths) and spared * (sum(lengths) + REQUEST_BYTES) > range_.length + REQUEST_BYTES
+        return bool(lengths) and excluded_share * (sum(lengths) + REQUEST_BYTES) > range_.length + REQUEST_BYTES
 
     def _keys(self, plan: FilePlan) -> int | None:
         """The number of values that the filters of a file are asked for; None if they can't exclude it."""
@@ -200,7 +200,7 @@ class FilterChoice:
         ids = self.output.union(filtered, self.deletes.tests_of(plan).ids)
         return len(ids & self.entry.schema.by_id.keys()) / len(self.entry.schema.fields)
 
-    def _spared(self, keys: int, file: DataFile, filter_bytes: int) -> float:
+    def _excluded_share(self, keys: int, file: DataFile, filter_bytes: int) -> float:
         """The share of files like this one that filters are expected to exclude."""
         bits = 8 * filter_bytes // max(1, file.rows) // len(self.entry.primary_key)
         hit = keys / self.files if keys < self.files else 0.5 if self.files >= _MANY_FILES else 1.0
@@ -209,7 +209,7 @@ class FilterChoice:
 
 @dataclass(frozen=True)
 class IndexedRows:
-    """The rows of some keys, hidden rows included, in the files (uuids) that the index has ``covered``.
+    """The rows of some keys, hidden rows included, in the files (uuids) that the index has ``covered_files``.
 
     ``footers`` are those of the row groups with these rows, by uuid, if the index has their locations.
     """
@@ -222,7 +222,7 @@ class IndexedRows:
     @classmethod
     def find(cls, index: TableIndex, keys: Keys, files: Sequence[FilePlan]) -> IndexedRows:
         """Looks distinct keys up, in ascending order. Does not read the index if it covers none of the files."""
-        is_covered = any(plan.file.uuid in index.covered for plan in files)
+        is_covered = any(plan.file.uuid in index.covered_files for plan in files)
         rows = index.find(keys) if is_covered else {}
         footers = {}
         for uuid, file in ((plan.file.uuid, plan.file) for plan in files if plan.file.uuid in rows):
@@ -230,8 +230,8 @@ class IndexedRows:
             if chunks is not None and int(chunks.rows.sum()) == file.rows:
                 groups = chunks.groups_at(rows[uuid].positions.astype(np.int64))
                 if groups:
-                    footers[uuid] = DataFileFooter.of_places(chunks, groups)
-        return cls(index.covered, rows, footers, index.reader.tally)
+                    footers[uuid] = DataFileFooter.of_locations(chunks, groups)
+        return cls(index.covered_files, rows, footers, index.reader.tally)
 
     def has_none_of(self, plan: FilePlan) -> bool:
         """True if a file certainly has no row of the keys."""
@@ -249,13 +249,13 @@ def indexed_rows(
         return None
     # Its parts tell which files the index covers.
     index = TableIndex.of(entry, IndexReader(context.store, context.runtime, context.cache))
-    if not _pays(entry, choice, len(keys), [plan for plan in files if plan.file.uuid in index.covered]):
+    if not _pays(entry, choice, len(keys), [plan for plan in files if plan.file.uuid in index.covered_files]):
         return None
     return IndexedRows.find(index, keys, files)
 
 
 def listed_keys(where: Predicate, entry: TableEntry) -> Keys | None:
-    """The encoded keys that a row must have one of for a condition to be TRUE, ascending; None if it lists none."""
+    """The encoded keys that a condition lists, ascending: it is TRUE only for their rows. None if it lists none."""
     lists: dict[int, pa.Array] = {}
     for term in where.args if isinstance(where, And) else (where,):
         match term:
@@ -315,7 +315,7 @@ class IndexedDeletes:
             return {}, 0
         reader = IndexReader(self.context.store, self.context.runtime, self.context.cache)
         index = TableIndex.of(self.entry, reader)
-        covered = {uuid: plan for uuid, plan in by_key.items() if uuid in index.covered}
+        covered = {uuid: plan for uuid, plan in by_key.items() if uuid in index.covered_files}
         if not self._pays(covered.values()):
             return {}, reader.tally.bytes
         found = {plan.file.path: BitMap() for plan in covered.values()}
@@ -344,12 +344,12 @@ class IndexedDeletes:
     def _pays(self, plans: Collection[FilePlan]) -> bool:
         """True if the index is expected to read less than reading the keys of these files."""
         parts = self.entry.segments_of("index")
-        own = sum(expected_cost(part, self.lookup.count, REQUEST_BYTES) for part in parts)
-        return own < sum(self.choice.expected_cost(plan) for plan in plans)
+        index_cost = sum(expected_cost(part, self.lookup.count, REQUEST_BYTES) for part in parts)
+        return index_cost < sum(self.choice.expected_cost(plan) for plan in plans)
 
 
 def _value_count(p: Predicate, ids: frozenset[int]) -> int | None:
-    """The number of values in columns with filters of which a row must have one for a predicate to be TRUE."""
+    """The number of values in columns with filters such that the predicate is TRUE only for rows with one of them."""
     match p:
         case And():
             return min((n for n in (_value_count(arg, ids) for arg in p.args) if n is not None), default=None)

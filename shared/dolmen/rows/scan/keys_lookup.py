@@ -49,7 +49,7 @@ _INTEGER_WIDTHS = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 _SIGNED_WIDTHS = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
 
 _FENCE = 1024
-"""The number of codes of a file for each one that is also in memory."""
+"""Of this many codes in a file, one is also in memory."""
 
 _SPAN = 128 * _FENCE
 """The most codes that are read from a file at once: 1 MB."""
@@ -86,9 +86,9 @@ def _mix(mixed: Words, word: Words) -> Words:
     return mixed
 
 
-def slots(found: npt.NDArray[np.int64], bits: int) -> npt.NDArray[np.int64]:
+def slots(key_codes: npt.NDArray[np.int64], bits: int) -> npt.NDArray[np.int64]:
     """The index of each code in a table of 2 to the ``bits`` slots."""
-    hashed = found.view(np.uint64) * _GOLDEN
+    hashed = key_codes.view(np.uint64) * _GOLDEN
     hashed >>= np.uint64(64 - bits)
     return hashed.view(np.int64)
 
@@ -112,8 +112,8 @@ def from_integers(values: npt.NDArray[np.int64], arrow_type: pa.DataType) -> pa.
 
 
 def _kind(arrow_type: pa.DataType) -> CodesKind | None:
-    found = type_of(arrow_type)
-    return None if found is None else found.codes
+    column_type = type_of(arrow_type)
+    return None if column_type is None else column_type.codes
 
 
 def _values(array: pa.Array, dtype: npt.DTypeLike, width: int = 1) -> npt.NDArray[np.generic]:
@@ -200,20 +200,20 @@ class KeysInMemory:
     @classmethod
     def merge(cls, parts: Sequence[KeysInMemory]) -> KeysInMemory:
         """The keys of one or more parts in the order of their codes, each of them once."""
-        found = np.concatenate([part.codes for part in parts])
+        key_codes = np.concatenate([part.codes for part in parts])
         # Lists are in order, and so are codes that are the values themselves: a stable sort merges them.
-        order = np.argsort(found, kind=None if parts[0].arrays else "stable")
-        found = found[order]
+        order = np.argsort(key_codes, kind=None if parts[0].arrays else "stable")
+        key_codes = key_codes[order]
         arrays = [pa.chunked_array(column).combine_chunks() for column in zip(*(p.arrays for p in parts), strict=True)]
-        new = np.append(found[:1] == found[:1], found[1:] != found[:-1])
-        if arrays and not new.all():
-            alike = np.flatnonzero(~new)  # keys after one of the same code, which may still differ
-            new[alike] = ~_equal(_take(arrays, order[alike]), _take(arrays, order[alike - 1]))
+        is_first = np.append(key_codes[:1] == key_codes[:1], key_codes[1:] != key_codes[:-1])
+        if arrays and not is_first.all():
+            alike = np.flatnonzero(~is_first)  # keys after one of the same code, which may still differ
+            is_first[alike] = ~_equal(_take(arrays, order[alike]), _take(arrays, order[alike - 1]))
         ts = np.concatenate([part.ts for part in parts])[order]
-        if not new.all():
-            firsts = np.flatnonzero(new)
-            ts, found, order = np.maximum.reduceat(ts, firsts), found[firsts], order[firsts]
-        return cls(found, ts, tuple(_take(arrays, order)))
+        if not is_first.all():
+            firsts = np.flatnonzero(is_first)
+            ts, key_codes, order = np.maximum.reduceat(ts, firsts), key_codes[firsts], order[firsts]
+        return cls(key_codes, ts, tuple(_take(arrays, order)))
 
     @property
     def count(self) -> int:
@@ -310,11 +310,11 @@ class KeysOnDisk:
             return []
         numbers = indexes // self._block_rows
         firsts = np.flatnonzero(np.append(True, numbers[1:] != numbers[:-1]))
-        found = [
-            self.block(int(own[0] // self._block_rows)).take(pa.array(own % self._block_rows))
-            for own in np.split(indexes, firsts[1:])
+        batches = [
+            self.block(int(part[0] // self._block_rows)).take(pa.array(part % self._block_rows))
+            for part in np.split(indexes, firsts[1:])
         ]
-        return [pa.concat_arrays(column) for column in zip(*(block.columns for block in found), strict=True)]
+        return [pa.concat_arrays(column) for column in zip(*(block.columns for block in batches), strict=True)]
 
     def block(self, number: int) -> pa.RecordBatch:
         return pa.ipc.read_record_batch(pa.py_buffer(self._read(*self._blocks[number])), self._schema)
@@ -346,8 +346,8 @@ Span: TypeAlias = KeysInMemory | _SpanOnDisk
 
 
 def _take(arrays: Sequence[pa.Array], indexes: Int64s) -> list[pa.Array]:
-    picked = pa.array(indexes)
-    return [array.take(picked) for array in arrays]
+    indices = pa.array(indexes)
+    return [array.take(indices) for array in arrays]
 
 
 def _equal(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> Mask:
@@ -435,17 +435,17 @@ class KeysLookup:
         if self._greatest_ts <= rows.applied_through:
             return StatsVerdict.NEVER
         if rows.rows and (values := rows.one_tuple(self.columns)):
-            arrays = [to_array([value], own) for value, own in zip(values, self.types, strict=True)]
+            arrays = [to_array([value], kind) for value, kind in zip(values, self.types, strict=True)]
             is_hidden = self.hidden_mask(Tuples(arrays, self.types), rows.applied_through)[0]
             return StatsVerdict.ALWAYS if is_hidden else StatsVerdict.NEVER
         return StatsVerdict.MAYBE if self._may_match(rows) else StatsVerdict.NEVER
 
     def _may_match(self, rows: RowBounds) -> bool:
-        own = rows.columns[self.columns[0]]
+        bounds = rows.columns[self.columns[0]]
         has_codes = self._exact and not pa.types.is_uint64(self.types[0])
-        if has_codes and isinstance(own.min, int) and isinstance(own.max, int):
-            has_values = rows.rows > 0 and own.nulls != rows.rows
-            return has_values and self._keys.may_hold(own.min, own.max, rows.applied_through)
+        if has_codes and isinstance(bounds.min, int) and isinstance(bounds.max, int):
+            has_values = rows.rows > 0 and bounds.nulls != rows.rows
+            return has_values and self._keys.may_hold(bounds.min, bounds.max, rows.applied_through)
         return any(ranges.tombstone_mask(rows).any() for ranges in self._ranges)
 
     def hidden_mask(self, rows: Tuples, applied_through: int) -> Mask:
@@ -461,7 +461,7 @@ class KeysLookup:
                 return to_mask(pc.is_in(rows.arrays[0], value_set=younger))
         if isinstance(keys, KeysOnDisk):
             for span, some in keys.spans(rows.ascending):
-                mask[self._matching(span, rows, rows.order[some], applied_through)] = True
+                mask[self._find_matching(span, rows, rows.order[some], applied_through)] = True
             return mask
         if self._exact and not rows.nullable and rows.are_ascending:
             return self._mask_in_order(keys, rows.codes, applied_through)
@@ -471,19 +471,19 @@ class KeysLookup:
             possible = self._table[np.minimum((rows.codes - keys.codes[0]).view(np.uint64), len(self._table) - 1)]
             if self._least_ts > applied_through:
                 return _not_null(possible, rows)
-        mask[self._matching(keys, rows, np.flatnonzero(possible), applied_through)] = True
+        mask[self._find_matching(keys, rows, np.flatnonzero(possible), applied_through)] = True
         return mask
 
     @cached_property
     def _table(self) -> Mask | None:
-        """A mask of the keys by distance from the least, with a last False; None if they are too far apart for it."""
+        """A mask of the keys by distance from the least, ending with False; None if the keys are too far apart."""
         assert isinstance(self._keys, KeysInMemory)
-        own = self._keys.codes
-        width = int(own[-1]) - int(own[0]) + 1
+        key_codes = self._keys.codes
+        width = int(key_codes[-1]) - int(key_codes[0]) + 1
         if not self._exact or width > 1 << self._bits:
             return None
         table = np.zeros(width + 1, np.bool_)
-        table[own - own[0]] = True
+        table[key_codes - key_codes[0]] = True
         return table
 
     @cached_property
@@ -497,26 +497,26 @@ class KeysLookup:
         prefilter[slots(self._keys.codes, self._bits)] = True
         return prefilter
 
-    def _mask_of_few(self, own: KeysInMemory, rows: Tuples, applied_through: int) -> Mask:
+    def _mask_of_few(self, keys: KeysInMemory, rows: Tuples, applied_through: int) -> Mask:
         """The mask for few keys: compares each key with all rows."""
         mask = np.zeros(len(rows.arrays[0]), np.bool_)
-        for index in np.flatnonzero(own.ts > applied_through).tolist():
+        for index in np.flatnonzero(keys.ts > applied_through).tolist():
             if self._exact:
-                mask |= rows.codes == own.codes[index]
+                mask |= rows.codes == keys.codes[index]
             else:
-                each = zip(rows.arrays, own.arrays, strict=True)
+                each = zip(rows.arrays, keys.arrays, strict=True)
                 same = reduce(pc.and_, [pc.equal(array, column[index]) for array, column in each])
                 mask |= to_mask(same.fill_null(False))
         return _not_null(mask, rows) if self._exact else mask
 
-    def _mask_in_order(self, own: KeysInMemory, ascending: Int64s, applied_through: int) -> Mask:
+    def _mask_in_order(self, lookup_keys: KeysInMemory, ascending: Int64s, applied_through: int) -> Mask:
         """The mask for ascending values of one column: looks each key up among the rows."""
         mask = np.zeros(len(ascending), np.bool_)
-        start, end = np.searchsorted(own.codes, ascending[[0, -1]])
-        keys = own.codes[start : end + 1][own.ts[start : end + 1] > applied_through]
+        start, end = np.searchsorted(lookup_keys.codes, ascending[[0, -1]])
+        keys = lookup_keys.codes[start : end + 1][lookup_keys.ts[start : end + 1] > applied_through]
         first, last = np.searchsorted(ascending, keys, "left"), np.searchsorted(ascending, keys, "right")
-        there = last > first
-        first, last = first[there], last[there]
+        is_present = last > first
+        first, last = first[is_present], last[is_present]
         if int((last - first).max(initial=0)) <= 1:
             mask[first] = True
             return mask
@@ -525,9 +525,9 @@ class KeysLookup:
         steps[last] -= 1  # keys differ, so no two end at the same row
         return np.cumsum(steps[:-1], dtype=np.int8).view(np.bool_)
 
-    def _matching(self, span: Span, rows: Tuples, at: Int64s, applied_through: int) -> Int64s:
-        """Finds those of the rows ``at``, in the order of codes for a span of a file, that are a younger key."""
-        found: list[Int64s] = []
+    def _find_matching(self, span: Span, rows: Tuples, at: Int64s, applied_through: int) -> Int64s:
+        """Finds the rows among ``at`` (in the order of codes) whose key is in the span, with a younger timestamp."""
+        parts: list[Int64s] = []
         indexes = np.searchsorted(span.codes, rows.codes[at])
         ts = span.ts if self._least_ts <= applied_through else None
         while len(at):  # once, and again for rows whose code is that of several keys
@@ -535,16 +535,16 @@ class KeysLookup:
             same = (inside == indexes) & (span.codes[inside] == rows.codes[at])
             at, indexes = at[same], indexes[same]
             is_key = self._equal(rows, at, span, indexes, ts, applied_through)
-            found.append(at[is_key])
+            parts.append(at[is_key])
             if self._exact:
                 break
             at, indexes = at[~is_key], indexes[~is_key] + 1
-        return np.concatenate(found) if found else at
+        return np.concatenate(parts) if parts else at
 
     def _equal(
         self, rows: Tuples, at: Int64s, span: Span, indexes: Int64s, ts: Int64s | None, applied_through: int
     ) -> Mask:
-        """A mask of the rows whose tuples are these keys, if these are younger. Codes may collide."""
+        """A mask of the rows that have these keys, if the keys are younger. Compares values: codes may collide."""
         same = np.ones(len(at), np.bool_) if ts is None else ts[indexes] > applied_through
         for array in rows.nullable:
             same &= to_mask(pc.is_valid(array.take(pa.array(at))))

@@ -17,7 +17,8 @@ from dolmen.entries.segments.segment_reader import FetchTally
 from dolmen.format.delete_object import Keys
 from dolmen.format.manifest import TableEntry
 from dolmen.format.types import Mask, one_array, to_boolean_array, to_json, to_plain
-from dolmen.predicate.ast import And, Column, Compare, In, Literal, Or, Predicate
+from dolmen.predicate.ast import And, Column, Compare, In, Literal, Predicate
+from dolmen.predicate.bind import conjunction, disjunction
 from dolmen.rows.scan.key_access import IndexedRows
 from dolmen.rows.scan.plan import ScanPlan, View, plan
 from dolmen.rows.scan.reading import PlanReader, RowGroupColumns
@@ -85,9 +86,9 @@ class KeySearch:
                 if rows is None:
                     yield group if self._filter_rows else replace(group, filter=None)
                     continue
-                picked = group.rows_at(rows.bitmap)
-                if len(picked):
-                    yield replace(group, filter=None).pick(picked, key_ids)  # the positions say which rows match
+                row_indexes = group.rows_at(rows.bitmap)
+                if len(row_indexes):
+                    yield replace(group, filter=None).pick(row_indexes, key_ids)  # the positions say which rows match
 
         def work(group: RowGroup, columns: RowGroupColumns) -> pa.RecordBatch | None:
             keep = row_mask(group, columns.read(group.tests))
@@ -110,8 +111,8 @@ class KeySearch:
         self, scan: ScanPlan, group: RowGroup, columns: RowGroupColumns, chosen: pa.Array, rows: FoundRows
     ) -> pa.RecordBatch:
         """The rows of a row group that the index found, without reading their keys."""
-        own = rows.keys[np.searchsorted(rows.positions, group.positions)]
-        keys = pa.array(own).take(chosen)
+        key_indexes = rows.keys[np.searchsorted(rows.positions, group.positions)]
+        keys = pa.array(key_indexes).take(chosen)
         arrays = columns.read(scan.output_ids - self._values.keys())
         output = [
             self._values[field.id].take(keys).cast(field.arrow_type)
@@ -123,11 +124,11 @@ class KeySearch:
 
     def _has_key(self, arrays: list[pa.Array]) -> Mask:
         """A mask of the rows that have one of the keys. Long keys are compared by their digests."""
-        found = np.zeros(len(arrays[0]), np.bool_)
+        has_key = np.zeros(len(arrays[0]), np.bool_)
         for start, keys in self.encoding.encode_blocks(arrays):
             at = np.minimum(np.searchsorted(self._encoded, keys), len(self._encoded) - 1)
-            found[start : start + len(keys)] = self._encoded[at] == keys
-        return found
+            has_key[start : start + len(keys)] = self._encoded[at] == keys
+        return has_key
 
 
 class Lookup:
@@ -151,70 +152,76 @@ class Lookup:
         """All rows with these keys, in any order. Raises CorruptionError."""
         with self._view.reading():
             if self._search is None:
-                nothing = plan(self._view, columns=self._columns, limit=0, with_commit_ts=self._with_commit_ts)
-                return nothing.schema.empty_table()
+                empty_plan = plan(self._view, columns=self._columns, limit=0, with_commit_ts=self._with_commit_ts)
+                return empty_plan.schema.empty_table()
             scan, found = self._search.plan()
             return pa.Table.from_batches(self._search.batches(scan, found), scan.schema)
 
 
 def existing_keys(view: View, keys: KeyRuns, newer_than: int, most: int) -> tuple[int, pa.Table | None]:
-    """The number of distinct keys that visible rows of a table have, and the values of at most ``most`` of them.
+    """The number of these keys that visible rows of a table have, and the values of at most ``most`` of them.
 
-    Rows of commits up to the timestamp ``newer_than`` have none of the keys.
+    Rows of commits up to the timestamp ``newer_than`` are known to have none of the keys.
     """
     entry = view.entry()
     names = [entry.schema.by_id[id_].name for id_ in entry.primary_key]
     count, found = 0, list[pa.RecordBatch]()
     for run in keys.runs():
-        there = _find(view, entry, names, run, newer_than)
-        new = int(np.count_nonzero(there))
-        if new and count < most:
-            found.append(run.values.take(pa.array(np.flatnonzero(there)[: most - count])))
-        count += new
+        is_found = _find_keys(view, entry, names, run, newer_than)
+        new_count = int(np.count_nonzero(is_found))
+        if new_count and count < most:
+            found.append(run.values.take(pa.array(np.flatnonzero(is_found)[: most - count])))
+        count += new_count
     return count, pa.Table.from_batches(found) if found else None
 
 
-def _find(view: View, entry: TableEntry, names: list[str], run: KeyRun, newer_than: int) -> Mask:
-    there = np.zeros(len(run.encoded), np.bool_)
-    listed = len(there) <= LISTED
+def _find_keys(view: View, entry: TableEntry, names: list[str], run: KeyRun, newer_than: int) -> Mask:
+    is_found = np.zeros(len(run.encoded), np.bool_)
+    listed = len(is_found) <= LISTED
     values = dict(zip(entry.primary_key, run.values.columns, strict=True))
-    where = where_key_in(values, listed=listed)
+    where = where_key_in(values, LISTED, ranges=_RANGES)
     search = KeySearch(view, run.encoded, values, where, names, filter_rows=listed, newer_than=newer_than)
     scan, found = search.plan()
     if scan.files:
         for batch in search.batches(scan, found):
             for _, keys in search.encoding.encode_blocks(batch.columns):
-                there[np.searchsorted(run.encoded, keys)] = True
-    return there
+                is_found[np.searchsorted(run.encoded, keys)] = True
+    return is_found
 
 
-def where_key_in(values: Mapping[int, pa.Array | pa.ChunkedArray], *, listed: bool = True) -> Predicate:
+def where_key_in(
+    values: Mapping[int, pa.Array | pa.ChunkedArray], most: int | None = None, *, ranges: int = 1
+) -> Predicate:
     """A predicate that is TRUE for all rows with some keys; for keys of several columns also for others.
 
-    It lists the values of the columns of the key, which are given by id, or has ranges of them.
+    It lists the values of each column of the key, which are given by id. Of a column with more than ``most`` it has up
+    to this number of ``ranges``: a filter of rows takes time for each, so several are for finding files only.
     """
     terms: list[Predicate] = []
     for id_, array in values.items():
-        distinct = pc.unique(array)
-        distinct = distinct.take(pc.array_sort_indices(distinct))
-        column = Column(id_, str(array.type))
-        if listed:
+        column, distinct = Column(id_, str(array.type)), pc.unique(array)
+        if most is None or len(distinct) <= most:
+            distinct = distinct.take(pc.array_sort_indices(distinct))
             terms.append(In(column, column.type, tuple(to_json(value) for value in to_plain(distinct))))
         else:
-            terms.append(_ranges(column, distinct))
-    return terms[0] if len(terms) == 1 else And(tuple(terms))
+            terms.append(_ranges(column, distinct, ranges))
+    return conjunction(terms)
 
 
-def _ranges(column: Column, values: pa.Array) -> Predicate:
-    """A predicate that is TRUE for these values, which are in order, and for others in between."""
-    step = -(-len(values) // _RANGES)
+def _ranges(column: Column, values: pa.Array, most: int) -> Predicate:
+    """A predicate that is TRUE for these values, and for others in between."""
+    if most > 1:
+        values = values.take(pc.array_sort_indices(values))
+    else:
+        ends = pc.min_max(values)
+        values = pa.array([ends["min"], ends["max"]], values.type)
+    step = -(-len(values) // most)
     first = np.arange(0, len(values), step)
     last = np.minimum(first + step, len(values)) - 1
     bounds = (
         [Literal(column.type, to_json(end)) for end in to_plain(values.take(pa.array(at)))] for at in (first, last)
     )
-    between = [
+    return disjunction(
         And((Compare(">=", column, least), Compare("<=", column, greatest)))
         for least, greatest in zip(*bounds, strict=True)
-    ]
-    return between[0] if len(between) == 1 else Or(tuple(between))
+    )

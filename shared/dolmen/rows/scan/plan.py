@@ -155,11 +155,11 @@ class ScanPlan(FactSheet):
     @cached_property
     def tombstones(self) -> tuple[Tombstone, ...]:
         """All tombstones that some file has to be checked against, oldest first."""
-        needed = np.zeros(len(self.unresolved), np.bool_)
+        is_needed = np.zeros(len(self.unresolved), np.bool_)
         for file in self.files:
             if isinstance(file.tombstones, FileTombstones):  # others are not from ``unresolved``
-                needed[file.tombstones.indexes()] = True
-        return tuple(self.unresolved[index] for index in np.flatnonzero(needed).tolist())
+                is_needed[file.tombstones.indexes()] = True
+        return tuple(self.unresolved[index] for index in np.flatnonzero(is_needed).tolist())
 
 
 def plan(
@@ -180,7 +180,7 @@ def plan(
 
     Raises TableNotFoundError, SchemaError, InputError (a negative limit), CorruptionError.
     """
-    reader = view.context.segments.tallied()
+    reader = view.context.segments.with_tally()
     entry = reader.whole(view.manifest.table(view.table))
     check_limit(limit)
     live, tombstones = LiveFiles.of(entry, reader), tombstones_of(entry, reader)
@@ -258,7 +258,7 @@ class _ScanPlanner:
                 requested.append(segment)
         remaining = len(requested)
         live_segments = self.live.live_segments(requested, ahead=1 if self._limit is not None else None)
-        while remaining and not self._has_enough():  # before the next one is fetched
+        while remaining and not self._has_enough():
             self.read += 1
             remaining -= 1
             self._add_segment(next(live_segments))
@@ -270,14 +270,14 @@ class _ScanPlanner:
                 break
             self._add(file, partial(self._deletes.of_file, file))
         # Counts of segments that were not read include files that were replaced.
-        there = len(self.files) + self.counted_files + sum(self.pruned.values())
+        file_count = len(self.files) + self.counted_files + sum(self.pruned.values())
         for reason in ("filter", "limit"):
-            over = min(self.pruned[reason], max(0, there - self.live.count))
+            over = min(self.pruned[reason], max(0, file_count - self.live.count))
             self.pruned[reason] -= over
-            there -= over
+            file_count -= over
 
     def _is_counted_in_root(self, segment: Segment) -> bool:
-        """True if the root has the number of rows of a segment whose rows all match."""
+        """True if the root has the exact number of rows of a segment whose rows all match."""
         return self._counting and not len(self.live.changes.uuids) and not self._deletes.of_segment(segment)
 
     def _has_enough(self) -> bool:

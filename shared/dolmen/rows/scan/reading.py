@@ -43,7 +43,7 @@ from dolmen.rows.scan.data_objects import (
 from dolmen.rows.scan.file_bytes import FileBytes
 from dolmen.rows.scan.key_access import FilterChoice, FilterUse, IndexedRows, indexed_rows
 from dolmen.rows.scan.plan import ScanPlan
-from dolmen.rows.scan.row_groups import Deletes, FilePlan, OpenFile, RowGroup, live_mask, row_groups, with_hidden
+from dolmen.rows.scan.row_groups import Deletes, FilePlan, OpenFile, RowGroup, add_hidden_masks, live_mask, row_groups
 from dolmen.rows.scan.scan_deletes import (
     VECTOR_BYTES,
     BlobReader,
@@ -102,12 +102,12 @@ class RowGroupColumns:
 
     def _decode(self, ids: frozenset[int]) -> None:
         index, columns = self._group.index, self._group.file.footer.columns
-        own = [id_ for id_ in columns if id_ in ids]
+        file_ids = [id_ for id_ in columns if id_ in ids]
         if self._group.picked is not None:
-            self._read |= {id_: self._source.pick(index, id_, self._group.picked) for id_ in own}
-        elif own:
+            self._read |= {id_: self._source.pick(index, id_, self._group.picked) for id_ in file_ids}
+        elif file_ids:
             table = self._source.read(index, self._group.file.footer.leaves(ids))
-            self._read |= {id_: one_array(column) for id_, column in zip(own, table.columns, strict=True)}
+            self._read |= {id_: one_array(column) for id_, column in zip(file_ids, table.columns, strict=True)}
 
 
 @dataclass
@@ -143,7 +143,7 @@ class PlanReader:
 
     def __post_init__(self) -> None:
         self._latest: DataFileFooter | None = None
-        self._blobs = BlobReader(self.context.store, self.context.runtime, self.pending, self.context.cache)
+        self._blobs = BlobReader(self.context, self.pending)
         self._vectors = VectorReader(self.context, self._blobs)
 
     def open_files(self, files: Sequence[FilePlan], choice: FilterChoice | None = None) -> Iterator[OpenFile]:
@@ -176,11 +176,11 @@ class PlanReader:
         here = runtime.near(work, items, count=count) if are_local else ()
         ahead = 1 if self.cautious else None
         others = runtime.map(work, items, ahead=ahead, size=size, most=AHEAD_BYTES)
-        for found in chain(here, others):
-            if isinstance(found, dict):
-                bitmaps |= found
+        for opened in chain(here, others):
+            if isinstance(opened, dict):
+                bitmaps |= opened
                 continue
-            for file in found:
+            for file in opened:
                 if file.file.vector:
                     if file.file.path not in bitmaps:
                         raise CorruptionError(file.file.path, "the table lists it twice")
@@ -193,29 +193,29 @@ class PlanReader:
         if footer is not None:
             return OpenFile(plan, footer, None, self._source(plan.file, FetchedFooter(footer)))
         with_filters = choice is not None and choice.comes_with_footer(plan)
-        found = self._open(plan.file, with_filters=with_filters)
-        file = OpenFile(plan, found.footer, None, self._source(plan.file, found))
-        probe = choice.probe(file, found) if choice else None
+        fetched = self._open_file(plan.file, with_filters=with_filters)
+        file = OpenFile(plan, fetched.footer, None, self._source(plan.file, fetched))
+        probe = choice.probe(file, fetched) if choice else None
         return replace(file, probe=probe) if probe else file
 
-    def _open(self, file: DataFile, *, refetch: bool = False, with_filters: bool = False) -> FetchedFooter:
+    def _open_file(self, file: DataFile, *, refetch: bool = False, with_filters: bool = False) -> FetchedFooter:
         mapping, store, cache = self.plan.entry.schema.mapping, self.context.store, self.context.cache
-        found = open_file(
+        fetched = open_file(
             store, cache, file, self.plan.table, mapping, refetch=refetch, with_filters=with_filters, like=self._latest
         )
-        self._latest = found.footer
-        return found
+        self._latest = fetched.footer
+        return fetched
 
     def deletes(self) -> Deletes:
         """Fetches the tombstones that some file has to be checked against."""
-        return load_deletes(self.plan.tombstones, self.plan.entry.schema, self._blobs, self.context.cache)
+        return load_deletes(self.plan.tombstones, self.plan.entry.schema, self._blobs)
 
     def groups(self) -> Iterator[RowGroup]:
         """Row groups that may have rows, in file order."""
         deletes, where = self.deletes(), self.plan.where
         output = frozenset[int]() if self.tests_only else self.plan.output_ids
-        tested = sum(where is None or file.filter for file in self.plan.files)
-        choice = FilterChoice.of(self.context, self.plan.entry, where, deletes, output, tested)
+        tested_files = sum(where is None or file.filter for file in self.plan.files)
+        choice = FilterChoice.of(self.context, self.plan.entry, where, deletes, output, tested_files)
         files: Sequence[FilePlan] = self.plan.files
         if self.by_index:
             self.indexed = indexed_rows(self.context, self.plan.entry, choice, files)
@@ -224,19 +224,19 @@ class PlanReader:
             self.footers = self.indexed.footers
         for file in self.open_files(files, choice):
             self.row_groups_seen += len(file.footer.firsts)
-            found = list(row_groups(file, where, deletes, self.plan.entry.schema))
-            self.filters.judge(file, found, tests_only=not output)
+            file_groups = list(row_groups(file, where, deletes, self.plan.entry.schema))
+            self.filters.judge(file, file_groups, tests_only=not output)
             rows = self.indexed.rows.get(file.file.uuid) if self.indexed else None
             if rows is None:
-                yield from found
+                yield from file_groups
                 continue
-            picks = ((group, group.rows_at(rows.bitmap)) for group in found)
-            yield from (group.pick(own) for group, own in picks if len(own))
+            picks = ((group, group.rows_at(rows.bitmap)) for group in file_groups)
+            yield from (group.pick(rows_of_group) for group, rows_of_group in picks if len(rows_of_group))
 
     def read(
         self, work: Callable[[RowGroup, RowGroupColumns], R], groups: Iterable[RowGroup], ids: frozenset[int]
     ) -> Iterator[R]:
-        """Yields in order what ``work``, which may read the columns ``ids``, makes of row groups, several at a time."""
+        """Yields the results of ``work`` in order. It may read the columns ``ids``, and runs for several row groups."""
 
         def run(some: Sequence[tuple[RowGroup, FileBytes]]) -> list[R]:
             table, schema = self.plan.table, self.plan.entry.schema
@@ -245,26 +245,26 @@ class PlanReader:
                 each.read(group.tests) if group.predicates else {}
                 for (group, _), each in zip(some, columns, strict=True)
             ]
-            groups = with_hidden([group for group, _ in some], read)
+            groups = add_hidden_masks([group for group, _ in some], read)
             return [work(group, each) for group, each in zip(groups, columns, strict=True)]
 
         def size(item: tuple[RowGroup, FileBytes]) -> int:
             group = item[0]
-            stored = group.file.file.size // len(group.file.footer.firsts)
-            read = max(stored, group.rows * len(ids | group.tests) * VALUE_BYTES)
+            stored_bytes = group.file.file.size // len(group.file.footer.firsts)
+            read = max(stored_bytes, group.rows * len(ids | group.tests) * VALUE_BYTES)
             return read // max(1, min(MOST_TOGETHER, len(group.predicates) // FEW_PREDICATES))
 
         together = cut_by_size(self._sources(groups, ids), size, TOGETHER_BYTES)
         ahead = self.context.runtime.cores + (AHEAD_OF_FEW if len(ids) <= FEW_COLUMNS else 1)
-        for found in self.context.runtime.compute(run, together, ahead=ahead, here=lambda some: len(some) > 1):
-            yield from found
+        for results in self.context.runtime.compute(run, together, ahead=ahead, here=lambda some: len(some) > 1):
+            yield from results
 
-    def _source(self, file: DataFile, found: FetchedFooter) -> FileBytes | None:
+    def _source(self, file: DataFile, fetched: FetchedFooter) -> FileBytes | None:
         """The file's bytes if no more have to be fetched."""
-        if found.body is not None:
-            return FileBytes.from_body(found)
+        if fetched.body is not None:
+            return FileBytes.from_body(fetched)
         path = local_path(self.context.store, file.path)
-        return None if path is None else FileBytes.from_path(path, found.footer)
+        return None if path is None else FileBytes.from_path(path, fetched.footer)
 
     def vectors(self, files: Sequence[FilePlan]) -> dict[str, BitMap]:
         return self._vectors.read([plan.file for plan in files])
@@ -272,7 +272,7 @@ class PlanReader:
     def _sources(self, groups: Iterable[RowGroup], ids: frozenset[int]) -> Iterator[tuple[RowGroup, FileBytes]]:
         """Yields each row group with the bytes it needs, or the file they are in."""
         cut = batches(groups, ids)
-        for batch in cut:  # those of files whose bytes are all here need no threads
+        for batch in cut:  # batches without requests need no threads
             if batch.requests:
                 cut = chain([batch], cut)
                 break
@@ -298,15 +298,15 @@ class PlanReader:
         batch, requested = item
         if requested is None:
             return batch, None
-        opened = batch.groups[0].file
-        file, etag = opened.file, opened.footer.etag
-        there = data_object(self.context.store, file.path)
+        open_ = batch.groups[0].file
+        file, etag = open_.file, open_.footer.etag
+        location = data_object(self.context.store, file.path)
         try:
             try:
-                body = there.store.get(there.key, requested, etag=etag).body
+                body = location.store.get(location.key, requested, etag=etag).body
             except ObjectChangedError:  # perhaps the same bytes were written again, as the footer tells
-                etag = self._open(file, refetch=True).footer.etag
-                body = there.store.get(there.key, requested, etag=etag).body
+                etag = self._open_file(file, refetch=True).footer.etag
+                body = location.store.get(location.key, requested, etag=etag).body
         except ObjectNotFoundError as error:
             raise missing_file_error(self.context.store, file, self.plan.table) from error
         if len(body) != requested.length:
@@ -346,14 +346,14 @@ def batches(groups: Iterable[RowGroup], ids: frozenset[int]) -> Iterator[Batch]:
                 together, ranges, size = [], [], 0
             yield Batch((group,), ())
             continue
-        own = group.ranges(ids | group.tests)
-        length = sum(found.length for found in own)
+        group_ranges = group.ranges(ids | group.tests)
+        length = sum(range_.length for range_ in group_ranges)
         fits = together and together[0].file is group.file and (together[0].picked is None) == (group.picked is None)
         if together and (not fits or size + length > MERGED_BYTES):
             yield batch()
             together, ranges, size = [], [], 0
         together.append(group)
-        ranges += own
+        ranges += group_ranges
         size += length
     if together:
         yield batch()
@@ -369,8 +369,8 @@ def hidden_rows(group: RowGroup, columns: RowGroupColumns) -> tuple[str, BitMap]
 
 
 def whole_groups(file: OpenFile, some: Sequence[RowGroup]) -> BitMap:
-    """Positions of the rows in other row groups than ``some``, which have to be read: all of them are hidden."""
-    there = {group.index for group in some}
+    """Positions of the rows outside of the row groups ``some``, all hidden; only ``some`` have to be read."""
+    read_indexes = {group.index for group in some}
     footer = file.footer
-    hidden = [(first, footer.rows(index)) for index, first in enumerate(footer.firsts) if index not in there]
+    hidden = [(first, footer.rows(index)) for index, first in enumerate(footer.firsts) if index not in read_indexes]
     return BitMap(chain.from_iterable(range(first, first + rows) for first, rows in hidden))

@@ -17,10 +17,10 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from dolmen.base.runtime import cached_property
-from dolmen.entries.segments.row_bounds import RowBounds, undecided
+from dolmen.entries.segments.row_bounds import RowBounds, undecided_deletes
 from dolmen.entries.segments.tombstone_judge import FileTombstones
 from dolmen.errors import CorruptionError
-from dolmen.format.bloom_filters import Blocks, Hashes, decode, has_hashes, hashes_in_file, maybe_mask
+from dolmen.format.bloom_filters import Blocks, Hashes, decode, has_hashes, hashes_in_file, may_contain_mask
 from dolmen.format.column_history import has_same_fields, nested_values
 from dolmen.format.delete_object import keep_mask
 from dolmen.format.entries import Blob, DataFile, KeysTombstone, Tombstone, WhereTombstone
@@ -52,7 +52,7 @@ def filters_range(footer: DataFileFooter) -> Range | None:
 
 @dataclass(frozen=True)
 class KeyFilters:
-    """The verified filters of one file; ``start`` is their offset in the file."""
+    """The verified filters of one file; ``start`` is their offset in it."""
 
     footer: DataFileFooter
     start: int
@@ -108,7 +108,7 @@ def _literals(p: Compare | In) -> pa.Array | None:
 class FileProbe:
     """The filters of one file, and the bytes that were fetched for them, if any.
 
-    ``excluded`` counts row groups that the filters excluded, or freed from all their tests.
+    ``excluded`` counts row groups that the filters excluded, or that need no test because of the filters.
     """
 
     filters: KeyFilters
@@ -135,8 +135,8 @@ class FileProbe:
         """True if a row of a row group may have one of a lookup's keys."""
         if not lookup.in_memory or lookup.count > MOST_KEYS:
             return True
-        found = [self._mask(group, id_, lookup, at) for at, id_ in enumerate(lookup.columns)]
-        masks = [mask for mask in found if mask is not None]
+        column_masks = [self._mask(group, id_, lookup, at) for at, id_ in enumerate(lookup.columns)]
+        masks = [mask for mask in column_masks if mask is not None]
         return not masks or bool(reduce(and_, masks).any())
 
     def _mask(self, group: int, id_: int, source: Compare | In | KeysLookup, at: int) -> Mask | None:
@@ -145,7 +145,7 @@ class FileProbe:
         if blocks is None:
             return None
         hashes = self.probes.hashes(source, at, self.filters.footer.columns[id_].type)
-        return None if hashes is None else maybe_mask(blocks, hashes[0]) & hashes[1]
+        return None if hashes is None else may_contain_mask(blocks, hashes[0]) & hashes[1]
 
 
 _FEW_ROWS = 10_000
@@ -198,12 +198,12 @@ class OpenFile:
     def bounds(self, index: int, ids: Collection[int], schema: Schema) -> RowBounds:
         """Bounds of these columns in a row group, by the footer's statistics, without columns that the schema lacks."""
         stats, fields = self.file.stats, schema.by_id
-        found = {
+        column_bounds = {
             id_: self.footer.bounds(index, fields[id_], stats[id_].nans if id_ in stats else None)
             for id_ in ids
             if id_ in fields
         }
-        return RowBounds(found, self.footer.rows(index), self.file.applied_through)
+        return RowBounds(column_bounds, self.footer.rows(index), self.file.applied_through)
 
 
 @dataclass(frozen=True)
@@ -212,8 +212,8 @@ class RowGroup:
 
     Args:
         first: position of its first row: rows of the file before it, deleted ones included.
-        rows: physical rows.
-        deleted: number of them that the file's vector deletes.
+        rows: number of physical rows.
+        deleted: number of rows that the file's vector deletes.
         filter: the scan's predicate; None if every row matches.
         predicates: of ``where`` tombstones; rows for which one is TRUE are hidden.
         lookups: of ``keys`` tombstones.
@@ -236,7 +236,7 @@ class RowGroup:
 
     @property
     def exact_rows(self) -> int | None:
-        """Number of rows that it has for the scan; None if only reading it tells."""
+        """Number of rows that the scan returns from it; None if it has to be read first."""
         return self.rows - self.deleted if not self.tests else None
 
     @cached_property
@@ -254,10 +254,10 @@ class RowGroup:
 
     def rows_at(self, positions: BitMap) -> Rows:
         """The rows at some positions of the file, as indexes in the row group, without those that a vector deletes."""
-        own = positions & BitMap(range(self.first, self.first + self.rows))
+        positions_here = positions & BitMap(range(self.first, self.first + self.rows))
         if self.deleted and self.file.vector:
-            own -= self.file.vector
-        return np.array(own, np.int64) - self.first
+            positions_here -= self.file.vector
+        return np.array(positions_here, np.int64) - self.first
 
     @property
     def positions(self) -> Rows:
@@ -268,11 +268,11 @@ class RowGroup:
         footer = self.file.footer
         if self.picked is None:
             return footer.ranges(self.index, ids)
-        found: list[Range] = []
+        ranges: list[Range] = []
         for id_ in (ids - (self.known_columns - self.tests)) & footer.columns.keys():
             pages = picked_pages(footer, self.index, footer.columns[id_], self.picked)
-            found += footer.ranges(self.index, frozenset([id_])) if pages is None else pages.ranges()
-        return found
+            ranges += footer.ranges(self.index, frozenset([id_])) if pages is None else pages.ranges()
+        return ranges
 
 
 @dataclass(frozen=True)
@@ -282,17 +282,17 @@ class DeleteTests:
 
     @cached_property
     def ids(self) -> frozenset[int]:
-        found = {id_ for lookup in self.lookups for id_ in lookup.columns}
-        return frozenset(found.union(*(predicate.ids for predicate in self.predicates)))
+        ids = {id_ for lookup in self.lookups for id_ in lookup.columns}
+        return frozenset(ids.union(*(predicate.ids for predicate in self.predicates)))
 
     def undecided(self, rows: RowBounds, *, judge_predicates: bool) -> DeleteTests | None:
         """The deletes that may hide some of the rows; None if one of them hides all."""
         predicates: Sequence[Conjunction] | None = self.predicates
         if judge_predicates:
-            predicates = undecided((each, rows.judge(each.predicate)) for each in self.predicates)
+            predicates = undecided_deletes((each, rows.judge(each.predicate)) for each in self.predicates)
         if predicates is None:
             return None
-        lookups = undecided((each, each.judge(rows)) for each in self.lookups)
+        lookups = undecided_deletes((each, each.judge(rows)) for each in self.lookups)
         return None if lookups is None else DeleteTests(tuple(predicates), tuple(lookups))
 
 
@@ -313,7 +313,7 @@ class Deletes:
 
     def judge_keys(self, columns: tuple[int, ...], rows: RowBounds) -> StatsVerdict:
         """Judges whether the deletes by keys over these columns hide all, some or none of the rows."""
-        maybe = undecided((lookup, lookup.judge(rows)) for lookup in self.lookups[columns])
+        maybe = undecided_deletes((lookup, lookup.judge(rows)) for lookup in self.lookups[columns])
         if maybe is None:
             return StatsVerdict.ALWAYS
         return StatsVerdict.MAYBE if maybe else StatsVerdict.NEVER
@@ -371,22 +371,22 @@ def live_mask(group: RowGroup, columns: Mapping[int, pa.Array]) -> Mask | None:
     for lookup in group.lookups:
         if lookup.columns not in rows:
             rows[lookup.columns] = Tuples([columns[id_] for id_ in lookup.columns], lookup.types)
-        keep = _without(keep, lookup.hidden_mask(rows[lookup.columns], group.file.file.applied_through))
-    # Predicates: ``PlanReader.read`` has evaluated them already, together with those of other row groups.
+        keep = _exclude(keep, lookup.hidden_mask(rows[lookup.columns], group.file.file.applied_through))
+    # Predicates that ``PlanReader.read`` has not evaluated together with those of other row groups.
     if group.predicates:
-        (group,) = with_hidden([group], [columns])
+        (group,) = add_hidden_masks([group], [columns])
         assert group.hidden is not None
-        keep = _without(keep, group.hidden)
+        keep = _exclude(keep, group.hidden)
     return keep
 
 
-def with_hidden(groups: Sequence[RowGroup], columns: Sequence[Mapping[int, pa.Array]]) -> list[RowGroup]:
+def add_hidden_masks(groups: Sequence[RowGroup], columns: Sequence[Mapping[int, pa.Array]]) -> list[RowGroup]:
     """Adds to row groups a mask of the rows that their predicates hide; ``columns`` has those of ``group.tests``.
 
     Evaluates a predicate once for all row groups whose columns have the same types: many small row groups take as long
     as one.
     """
-    found = list(groups)
+    masked = list(groups)
     # Row groups go together if their columns have the same types, and their files lack the same columns.
     alike: dict[tuple[tuple[tuple[int, pa.DataType], ...], tuple[int, ...]], list[int]] = defaultdict(list)
     for at, group in enumerate(groups):
@@ -397,11 +397,11 @@ def with_hidden(groups: Sequence[RowGroup], columns: Sequence[Mapping[int, pa.Ar
     # Their columns are joined, and the mask of all their rows is cut into one for each row group.
     for (types, _), members in alike.items():
         some = [groups[at] for at in members]
-        whole = {id_: _concat([columns[at][id_] for at in members]) for id_, _ in types}
-        hidden = _hidden_mask(some, whole)
+        concatenated = {id_: _concat([columns[at][id_] for at in members]) for id_, _ in types}
+        hidden = _hidden_mask(some, concatenated)
         for at, mask in zip(members, np.split(hidden, np.cumsum([group.rows for group in some])[:-1]), strict=True):
-            found[at] = replace(groups[at], hidden=mask)
-    return found
+            masked[at] = replace(groups[at], hidden=mask)
+    return masked
 
 
 def _hidden_mask(groups: Sequence[RowGroup], columns: Mapping[int, pa.Array]) -> Mask:
@@ -411,12 +411,12 @@ def _hidden_mask(groups: Sequence[RowGroup], columns: Mapping[int, pa.Array]) ->
     predicates: list[Conjunction] = []
     limits: list[Mask | None] = []
     for predicate, limit in _limits(groups, rows):
-        own = as_bound(predicate.predicate, groups[0], columns)
-        if own is columns:
+        bound_columns = narrow_absent(predicate.predicate, groups[0], columns)
+        if bound_columns is columns:
             predicates.append(predicate)
             limits.append(limit)
         else:  # it needs narrower constants than the others
-            mask = to_mask(matches(predicate.predicate, own, len(hidden)))
+            mask = to_mask(matches(predicate.predicate, bound_columns, len(hidden)))
             hidden |= mask if limit is None else mask & limit
     # All others at once: conjuncts that several of them have are evaluated once.
     return hidden | any_of(predicates, columns, len(hidden), limits)
@@ -435,10 +435,10 @@ def _limits(groups: Sequence[RowGroup], rows: list[int]) -> Iterator[tuple[Conju
     for at, group in enumerate(groups):
         for predicate in group.predicates:
             members[predicate].append(at)
-    for predicate, own in members.items():
+    for predicate, indexes in members.items():
         applies = np.zeros(len(groups), np.bool_)
-        applies[own] = True
-        yield predicate, None if len(own) == len(groups) else np.repeat(applies, rows)
+        applies[indexes] = True
+        yield predicate, None if len(indexes) == len(groups) else np.repeat(applies, rows)
 
 
 def _concat(arrays: Sequence[pa.Array]) -> pa.Array:
@@ -465,10 +465,10 @@ def column_of(group: RowGroup, field: Field, arrays: Mapping[int, pa.Array]) -> 
     if field.id == COMMIT_TS_ID and row_ts is not None:
         return pa.repeat(pa.scalar(row_ts, pa.int64()), group.rows)
     array, target = arrays[field.id], field.arrow_type
-    own = group.file.footer.columns.get(field.id)
+    file_column = group.file.footer.columns.get(field.id)
     try:
-        if own is not None and is_nested(target) and not has_same_fields(own.type, target):
-            return nested_values(array, own.type, target)  # fields inside go by ids, whatever their names
+        if file_column is not None and is_nested(target) and not has_same_fields(file_column.type, target):
+            return nested_values(array, file_column.type, target)  # fields inside go by ids, whatever their names
         if array.type == target:
             return array
         return pa.nulls(group.rows, target) if pa.types.is_null(array.type) else array.cast(target)
@@ -477,10 +477,10 @@ def column_of(group: RowGroup, field: Field, arrays: Mapping[int, pa.Array]) -> 
         raise CorruptionError(group.file.file.path, reason) from None
 
 
-def as_bound(predicate: Predicate, group: RowGroup, columns: Mapping[int, pa.Array]) -> Mapping[int, pa.Array]:
-    """The columns; those that the file lacks have the type that the predicate was bound to, if it is narrower.
+def narrow_absent(predicate: Predicate, group: RowGroup, columns: Mapping[int, pa.Array]) -> Mapping[int, pa.Array]:
+    """Casts columns that the file lacks to the type to which the predicate was bound, if that is narrower.
 
-    A comparison of floats depends on their width: a constant that is a double now must hide what the float did.
+    A comparison of floats depends on their width, so a default that was widened to double is compared as a float.
     """
     if group.file.footer.columns.keys() >= columns.keys():
         return columns
@@ -493,5 +493,5 @@ def as_bound(predicate: Predicate, group: RowGroup, columns: Mapping[int, pa.Arr
     return {**columns, **narrow} if narrow else columns
 
 
-def _without(keep: Mask | None, hidden: Mask) -> Mask:
+def _exclude(keep: Mask | None, hidden: Mask) -> Mask:
     return ~hidden if keep is None else keep & ~hidden

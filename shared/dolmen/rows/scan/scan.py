@@ -40,8 +40,8 @@ def count_rows(reader: PlanReader) -> int:
     uncounted = tuple(file for file in plan.files if file.exact_rows is None)
     if not uncounted or (plan.limit is not None and counted >= plan.limit):
         return counted
-    rest = replace(reader, plan=replace(plan, files=uncounted), cautious=False, tests_only=True)
-    return counted + sum(rest.read(_count, rest.groups(), frozenset()))
+    uncounted_reader = replace(reader, plan=replace(plan, files=uncounted), cautious=False, tests_only=True)
+    return counted + sum(uncounted_reader.read(_count, uncounted_reader.groups(), frozenset()))
 
 
 def _count(group: RowGroup, columns: RowGroupColumns) -> int:
@@ -131,7 +131,7 @@ class Scan:
             3
         """
         if self._order:
-            return iter(self._sorted().to_batches())
+            return iter(self._sort().to_batches())
         return self._batches()
 
     def to_reader(self) -> pa.RecordBatchReader:
@@ -150,7 +150,7 @@ class Scan:
             >>> people.scan(where="age > 40").to_arrow().num_rows
             1
         """
-        return self._sorted() if self._order else pa.Table.from_batches(self._batches(), self.schema)
+        return self._sort() if self._order else pa.Table.from_batches(self._batches(), self.schema)
 
     def to_pandas(self, **options: Any) -> pd.DataFrame:
         """All rows as a pandas frame; ``options`` go to ``pyarrow.Table.to_pandas``.
@@ -263,8 +263,8 @@ class Scan:
         return Scan(self._view, **{**arguments, **changes})
 
     def _reader(self, plan: ScanPlan) -> PlanReader:
-        limited = plan.limit is not None
-        return PlanReader(self._view.context, plan, self._view.pending, cautious=limited, by_index=not limited)
+        is_limited = plan.limit is not None
+        return PlanReader(self._view.context, plan, self._view.pending, cautious=is_limited, by_index=not is_limited)
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         with self._view.reading():
@@ -299,7 +299,7 @@ class Scan:
             output = [array.filter(mask) for array in output]
         return pa.record_batch(output, self._files.schema)
 
-    def _sorted(self) -> pa.Table:
+    def _sort(self) -> pa.Table:
         table = pa.Table.from_batches(self._batches(), self._files.schema).sort_by(self._order)
         return table.select(self.schema.names).slice(0, self._limit)
 
@@ -383,9 +383,9 @@ def rows_with_positions(scan: Scan) -> Iterator[PositionedRows]:
         return pa.record_batch(output, scan_plan.schema), group.file.file.path, positions
 
     with scan._view.reading():
-        for found in reader.read(work, reader.groups(), scan_plan.output_ids):
-            if found is not None:
-                yield found
+        for rows in reader.read(work, reader.groups(), scan_plan.output_ids):
+            if rows is not None:
+                yield rows
 
 
 @dataclass(frozen=True)
@@ -408,12 +408,12 @@ class Explanation(FactSheet):
 
     Args:
         row_groups: in all files that are read.
-        row_groups_read: those that may have rows for the scan, by the footers' statistics and vectors.
-        row_groups_tested: those of them whose rows have to be tested against a predicate or tombstone.
+        row_groups_read: the number that may have rows for the scan, by the footers' statistics and vectors.
+        row_groups_tested: the number whose rows have to be tested against a predicate or tombstone.
         vectors, vector_positions: deletion vectors applied, and the rows they remove.
         where_tombstones, keys_tombstones: deletes that are checked, in at least one file.
         filtered_files, excluded_files: files whose Bloom filters were asked, and those that they excluded.
-        indexed_files, absent_files: files that the index covers, if it was asked, and those without any of the keys.
+        indexed_files, absent_files: files that the index covers, if it was asked, and covered files without the keys.
         tombstone_fetch, vector_fetch, footer_fetch, filter_fetch, data_fetch: requests. A small file comes whole with
             its footer, and filters mostly with the footer. With a limit, ``data_fetch`` is the most that is read.
             Files of this machine are read without requests, in ``row_groups_read`` pieces.

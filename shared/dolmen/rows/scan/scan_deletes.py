@@ -17,26 +17,23 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap
 
-from dolmen.base.runtime import Runtime
 from dolmen.base.units import MIB
 from dolmen.commit.head import Context
 from dolmen.entries.segments.erasures_in_force import with_erasures
-from dolmen.entries.segments.row_bounds import inline_predicate
+from dolmen.entries.segments.row_bounds import inline_predicate, recorded_predicate
 from dolmen.entries.segments.segment_reader import fetch_deletes
-from dolmen.errors import CorruptionError, PredicateError
 from dolmen.format.column_history import widen_keys
 from dolmen.format.delete_object import all_inline_keys, check_blob, decode_keys, decode_keys_in_parts, decode_vector
 from dolmen.format.entries import Blob, DataFile, KeysTombstone, Tombstone, Vector, WhereTombstone
 from dolmen.format.manifest import Erasure, TableEntry
 from dolmen.format.schema import Schema, constant
 from dolmen.format.types import Mask, to_boolean_array, to_mask
-from dolmen.predicate.ast import Predicate, from_json
+from dolmen.predicate.ast import Predicate
 from dolmen.predicate.bind import days_to_timestamps
 from dolmen.predicate.evaluate import matches
 from dolmen.rows.scan.data_objects import Pending, Range, coalesce
 from dolmen.rows.scan.keys_lookup import Int64s, KeysInMemory, KeysLookup, KeysOnDisk, Tuples
 from dolmen.rows.scan.row_groups import Deletes, FilePlan
-from dolmen.store.base import ObjectStore
 from dolmen.store.cache import CacheKey, ObjectCache
 
 _CACHED_KEYS, _CACHED_BYTES = 1_000_000, 8 * MIB
@@ -79,7 +76,7 @@ def cache_key(blob: Blob | Vector) -> CacheKey:
 
 
 def blob_requests(blobs: Iterable[Blob | Vector]) -> list[BlobRequest]:
-    """The GETs that fetch these blobs; neighbours in one object come with one."""
+    """The GETs that fetch these blobs; one GET fetches neighbours in one object."""
     by_object: dict[str, set[Range]] = defaultdict(set)
     for blob in blobs:
         by_object[blob.object].add(Range(blob.offset, blob.offset + blob.length))
@@ -90,18 +87,16 @@ def blob_requests(blobs: Iterable[Blob | Vector]) -> list[BlobRequest]:
 class BlobReader:
     """Fetches blobs, also those of a transaction's own objects before their upload."""
 
-    store: ObjectStore
-    runtime: Runtime
+    context: Context
     pending: Pending | None = None
-    cache: ObjectCache | None = None
 
     def stream(self, blobs: Iterable[Blob | Vector]) -> Iterator[tuple[BlobKey, bytes]]:
         """Yields the unverified bytes of each blob, in any order, and buffers ``AHEAD_BYTES`` or the largest blob."""
         cached, fetched = self.split(blobs)
         yield from cached.items()
         largest = max((request.range.length for request in fetched), default=1)
-        ahead = max(1, min(self.runtime.threads, AHEAD_BYTES // largest))
-        for (request, some), body in self.runtime.map(
+        ahead = max(1, min(self.context.runtime.threads, AHEAD_BYTES // largest))
+        for (request, some), body in self.context.runtime.map(
             lambda item: (item, self.get(item[0])), fetched.items(), ahead=ahead
         ):
             yield from self.cut(request, some, body)
@@ -109,15 +104,15 @@ class BlobReader:
     def split(
         self, blobs: Iterable[Blob | Vector]
     ) -> tuple[dict[BlobKey, bytes], dict[BlobRequest, list[Blob | Vector]]]:
-        """The blobs that need no request, and the requests that fetch the others, each with its blobs."""
+        """Splits blobs into those that need no request, and the requests for the others, each with its blobs."""
         cached: dict[BlobKey, bytes] = {}
         by_object: dict[str, list[Blob | Vector]] = defaultdict(list)
         for key, blob in {blob_key(blob): blob for blob in blobs}.items():
-            own = self.pending and self.pending(blob.object, blob.offset, blob.length)
-            if not own and self.cache:
-                own = self.cache.peek(cache_key(blob), partial(_check, blob))
-            if own:
-                cached[key] = own
+            body = self.pending and self.pending(blob.object, blob.offset, blob.length)
+            if not body:
+                body = self.context.cache.peek(cache_key(blob), partial(_check, blob))
+            if body:
+                cached[key] = body
             else:
                 by_object[blob.object].append(blob)
         return cached, {
@@ -131,15 +126,15 @@ class BlobReader:
 
     def get(self, request: BlobRequest) -> bytes:
         """Sends one of the requests of ``split``. Raises CorruptionError if the object is missing."""
-        return fetch_deletes(self.store, request.key, *request.range)
+        return fetch_deletes(self.context.store, request.key, *request.range)
 
     def cut(self, request: BlobRequest, blobs: Iterable[Blob | Vector], body: bytes) -> Iterator[tuple[BlobKey, bytes]]:
         """Yields the bytes of each blob of a request. Keeps intact ones on the disk; others fail later."""
         for blob in blobs:
             start = blob.offset - request.range.start
             own = body[start : start + blob.length]
-            if self.cache and self.cache.disk and crc32(own) == blob.crc32:
-                self.cache.keep(cache_key(blob), own)
+            if self.context.cache.disk and crc32(own) == blob.crc32:
+                self.context.cache.keep(cache_key(blob), own)
             yield blob_key(blob), own
 
 
@@ -161,8 +156,8 @@ class _KeysOfColumns:
 class KeysGathering:
     """Makes lookups of the keys of any number of tombstones of a table in bounded memory.
 
-    It collects keys up to a limit. Then it sorts the largest collection and drops duplicates; if much is left, that
-    becomes a lookup in a temporary file.
+    It collects keys up to a limit. Then it sorts the largest collection and drops duplicates. If the result is still
+    large, it becomes a lookup in a temporary file.
     """
 
     def __init__(self, schema: Schema) -> None:
@@ -230,12 +225,12 @@ def tombstones_to_fetch(tombstones: Iterable[Tombstone], cache: ObjectCache) -> 
     ]
 
 
-def load_deletes(tombstones: Sequence[Tombstone], schema: Schema, reader: BlobReader, cache: ObjectCache) -> Deletes:
+def load_deletes(tombstones: Sequence[Tombstone], schema: Schema, reader: BlobReader) -> Deletes:
     """Fetches the deletes that are not in the manifest, and prepares all of them, in bounded memory.
 
     Raises CorruptionError; LimitError if there is no room on the disk for keys that don't fit into memory.
     """
-    predicates: dict[Blob, Predicate] = {}
+    cache, predicates = reader.context.cache, dict[Blob, Predicate]()
     keys = KeysGathering(schema)
     # Inline keys need no request. They are decoded together: there may be thousands of short lists.
     for alike in group_by_types([t for t in tombstones if isinstance(t, KeysTombstone) and t.values is not None]):
@@ -243,7 +238,7 @@ def load_deletes(tombstones: Sequence[Tombstone], schema: Schema, reader: BlobRe
             some = alike[start : start + _INLINE_TOGETHER]
             counts = [len(each.values[0]) if each.values else 0 for each in some]
             keys.add(some, all_inline_keys(some), np.repeat(np.array([each.ts for each in some], np.int64), counts))
-    # What the cache has is taken before anything is fetched.
+    # Take cached content before the first fetch.
     missing: dict[BlobKey, list[Tombstone]] = defaultdict(list)
     lists: list[KeysTombstone] = []
     for tombstone in tombstones:
@@ -263,7 +258,7 @@ def load_deletes(tombstones: Sequence[Tombstone], schema: Schema, reader: BlobRe
     for key, body in reader.stream(each[0].blob for each in missing.values()):
         for tombstone in missing[key]:
             if isinstance(tombstone, WhereTombstone):
-                predicate = _decode(tombstone, body)
+                predicate = recorded_predicate(body, tombstone.blob)
                 cache.put(cache_key(tombstone.blob), predicate, 4 * len(body))
                 predicates[tombstone.blob] = days_to_timestamps(predicate, schema.widened_types)
             elif few:
@@ -274,14 +269,6 @@ def load_deletes(tombstones: Sequence[Tombstone], schema: Schema, reader: BlobRe
                 for part in decode_keys_in_parts(body, tombstone):
                     keys.add([tombstone], part)
     return Deletes(predicates, keys.finish())
-
-
-def _decode(tombstone: WhereTombstone, body: bytes) -> Predicate:
-    check_blob(body, tombstone.blob)
-    try:
-        return from_json(body)
-    except PredicateError as error:
-        raise CorruptionError(tombstone.blob.object, f"predicate at byte {tombstone.blob.offset}: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -301,14 +288,14 @@ class VectorReader:
 
     def read(self, files: Sequence[DataFile]) -> dict[str, BitMap]:
         """The vectors of the files that have one, by the path of the file. Raises CorruptionError."""
-        found, requests = self.split(files)
+        bitmaps, requests = self.split(files)
         for some in self.context.runtime.map(self.fetch, requests):
-            found |= some
-        return found
+            bitmaps |= some
+        return bitmaps
 
     def split(self, files: Sequence[DataFile]) -> tuple[dict[str, BitMap], list[VectorRequest]]:
-        """The vectors that need no request, by the path of their file, and the requests that fetch the others."""
-        found: dict[str, BitMap] = {}
+        """Splits vectors into those that need no request, by path of the file, and the requests for the others."""
+        bitmaps: dict[str, BitMap] = {}
         missing: dict[BlobKey, list[tuple[DataFile, Vector]]] = defaultdict(list)
         for file in files:
             if file.vector is not None:
@@ -316,32 +303,32 @@ class VectorReader:
                 if bitmap is None:
                     missing[blob_key(file.vector)].append((file, file.vector))
                 else:
-                    found[file.path] = bitmap
+                    bitmaps[file.path] = bitmap
         cached, fetched = self.blobs.split(vector for some in missing.values() for _, vector in some)
         for key, body in cached.items():
-            found |= self._decode(missing[key], body)
+            bitmaps |= self._decode(missing[key], body)
         requests = [
             VectorRequest(request, {blob_key(blob): missing[blob_key(blob)] for blob in some})
             for request, some in fetched.items()
         ]
-        return found, requests
+        return bitmaps, requests
 
     def fetch(self, request: VectorRequest) -> dict[str, BitMap]:
         """Sends a request. Returns its vectors, by the path of their file. Raises CorruptionError."""
         body = self.blobs.get(request.request)
-        found: dict[str, BitMap] = {}
+        bitmaps: dict[str, BitMap] = {}
         blobs = [files[0][1] for files in request.files.values()]
-        for key, own in self.blobs.cut(request.request, blobs, body):
-            found |= self._decode(request.files[key], own)
-        return found
+        for key, blob_body in self.blobs.cut(request.request, blobs, body):
+            bitmaps |= self._decode(request.files[key], blob_body)
+        return bitmaps
 
     def _decode(self, files: list[tuple[DataFile, Vector]], body: bytes) -> dict[str, BitMap]:
-        found: dict[str, BitMap] = {}
+        bitmaps: dict[str, BitMap] = {}
         for file, vector in files:
             bitmap = decode_vector(body, vector, file.rows)
             self.context.cache.put(cache_key(vector), bitmap, vector.length)
-            found[file.path] = bitmap
-        return found
+            bitmaps[file.path] = bitmap
+        return bitmaps
 
 
 def vector_bytes(plan: FilePlan) -> int:
@@ -359,11 +346,10 @@ class ErasureMatcher:
     def of(cls, context: Context, entry: TableEntry, erasures: Iterable[Erasure]) -> ErasureMatcher | None:
         """The matcher of a table with this whole entry; None if no erasure reaches it."""
         bare = msgspec.structs.replace(entry, tombstones=(), segments=(), files=())
-        erased = with_erasures(bare, erasures, context.segments)
-        if not erased.tombstones:
+        entry = with_erasures(bare, erasures, context.segments)
+        if not entry.tombstones:
             return None
-        blobs = BlobReader(context.store, context.runtime, cache=context.cache)
-        return cls(erased, load_deletes(erased.tombstones, erased.schema, blobs, context.cache))
+        return cls(entry, load_deletes(entry.tombstones, entry.schema, BlobReader(context)))
 
     @property
     def columns(self) -> frozenset[int]:
@@ -398,6 +384,6 @@ class ErasedRowsFilter:
         for batch in batches:
             columns = {ids[name]: column for name, column in zip(batch.schema.names, batch.columns, strict=True)}
             mask = self.matcher.mask(columns, batch.num_rows)
-            found = int(np.count_nonzero(mask))
-            self.count += found
-            yield batch.filter(to_boolean_array(~mask)) if found and self.leave_out else batch
+            matched_rows = int(np.count_nonzero(mask))
+            self.count += matched_rows
+            yield batch.filter(to_boolean_array(~mask)) if matched_rows and self.leave_out else batch

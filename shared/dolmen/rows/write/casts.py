@@ -52,7 +52,7 @@ FindCast: TypeAlias = Callable[[pa.DataType, pa.DataType], Cast | None]
 _SHOWN_CHARACTERS = 60
 
 
-class Misfit(Exception):  # noqa: N818 - never leaves this package's callers: they know the row and raise RowError
+class Misfit(Exception):  # noqa: N818 - callers catch it: they have the row's number and raise RowError
     """A value does not fit its column's type: the reason, without row and column."""
 
 
@@ -62,7 +62,7 @@ def short_value(value: object) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
 
 
-def first_refused(
+def find_refused(
     count: int, check: Callable[[int], object], refusal: type[Exception] | tuple[type[Exception], ...]
 ) -> int:
     """The index of the first of ``count`` values that is refused: ``check(n)`` tests the first n values."""
@@ -79,7 +79,7 @@ def first_refused(
 
 def first_misfit(array: pa.Array, cast: Cast) -> tuple[int, str]:
     """The index and the reason of the first value that ``cast`` refuses; at least one must be refused."""
-    index = first_refused(len(array), lambda count: cast(array[:count]), Misfit)
+    index = find_refused(len(array), lambda count: cast(array[:count]), Misfit)
     try:
         cast(array[index : index + 1])
     except Misfit as misfit:
@@ -93,16 +93,16 @@ def lossless_cast(source: pa.DataType, target: pa.DataType) -> Cast | None:
         return None
     if t.is_integer(source) and t.is_decimal(target):
         # an integer type may hold more digits than the column: go through a type that holds all of them
-        return _checked(pa.decimal256(76, target.scale), target)
+        return _checked_cast(pa.decimal256(76, target.scale), target)
     if t.is_decimal(source) and t.is_decimal(target) and target.scale > source.scale:
         # Arrow does not notice when 128 bits overflow on rescaling, nor 256: use types that cannot
         more = target.scale - source.scale
         wide = pa.decimal256(76 - more, source.scale) if t.is_decimal256(source) else pa.decimal256(76, target.scale)
-        return _checked(wide, target)
+        return _checked_cast(wide, target)
     if t.is_floating(source) and t.is_floating(target):
-        return _checked(target) if source.bit_width <= target.bit_width else partial(_narrow_float, target=target)
+        return _checked_cast(target) if source.bit_width <= target.bit_width else partial(_narrow_float, target=target)
     if _same_kind(source, target):
-        return _checked(target)
+        return _checked_cast(target)
     hint = ""
     if t.is_timestamp(source) and t.is_timestamp(target):
         hint = (
@@ -162,14 +162,14 @@ def match_fields(
 
 def _cast(source: pa.DataType, target: pa.DataType, find: FindCast) -> Cast | None:
     if isinstance(source, pa.BaseExtensionType):
-        return _after(lambda array: array.storage, _cast(source.storage_type, target, find))
+        return _chain(lambda array: array.storage, _cast(source.storage_type, target, find))
     if t.is_dictionary(source):
         if not (t.is_string_view(source.value_type) or t.is_binary_view(source.value_type)):
-            return _after(lambda array: array.dictionary_decode(), _cast(source.value_type, target, find))
+            return _chain(lambda array: array.dictionary_decode(), _cast(source.value_type, target, find))
         plain = pa.large_string() if t.is_string_view(source.value_type) else pa.large_binary()  # views can't be taken
-        return _after(lambda array: array.dictionary.cast(plain).take(array.indices), _cast(plain, target, find))
+        return _chain(lambda array: array.dictionary.cast(plain).take(array.indices), _cast(plain, target, find))
     if t.is_run_end_encoded(source):
-        return _after(pc.run_end_decode, _cast(source.value_type, target, find))
+        return _chain(pc.run_end_decode, _cast(source.value_type, target, find))
     if t.is_null(source):
         return lambda array: pa.nulls(len(array), target)
     if t.is_struct(source) and t.is_struct(target):
@@ -186,13 +186,13 @@ def _item_cast(source: pa.DataType, target: pa.Field, find: FindCast) -> Cast | 
     if target.nullable:
         return cast
 
-    def without_null(array: pa.Array) -> pa.Array:
+    def reject_null(array: pa.Array) -> pa.Array:
         values = cast(array) if cast else array
         if values.null_count:
             raise Misfit("NULL inside a value where none is allowed")
         return values
 
-    return without_null
+    return reject_null
 
 
 def _same_kind(source: pa.DataType, target: pa.DataType) -> bool:
@@ -213,11 +213,11 @@ def _same_kind(source: pa.DataType, target: pa.DataType) -> bool:
     return False
 
 
-def _after(first: Cast, then: Cast | None) -> Cast:
-    return first if then is None else lambda array: then(first(array))
+def _chain(first: Cast, second: Cast | None) -> Cast:
+    return first if second is None else lambda array: second(first(array))
 
 
-def _checked(*targets: pa.DataType) -> Cast:
+def _checked_cast(*targets: pa.DataType) -> Cast:
     def cast(array: pa.Array) -> pa.Array:
         try:
             result = array
@@ -239,7 +239,7 @@ def _narrow_float(array: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def misfit_error(array: pa.Array, target: pa.DataType) -> Misfit:
-    """The error of a cast that refuses some value of an array; it names the value if it is the only one."""
+    """The error of a cast that refuses a value of an array; it names the value if the array has only one."""
     if len(array) > 1:
         return Misfit("")  # ``first_misfit`` finds the value
     try:
@@ -299,7 +299,7 @@ def _struct_cast(source: pa.DataType, target: pa.DataType, find: FindCast) -> Ca
 
 
 def flattened_offsets(array: pa.Array) -> pa.Array:
-    """Offsets of ``array.flatten()``: as if the array were neither sliced nor held values under its NULLs."""
+    """Offsets of ``array.flatten()``, which has no values outside the slice and none under NULLs."""
     lengths = pc.fill_null(pc.list_value_length(array), 0)
     return pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths).cast(pa.int32())])
 

@@ -20,7 +20,7 @@ from dolmen.base.units import MIB
 from dolmen.errors import RowError, SchemaError
 from dolmen.format.schema import Schema, constant, readable_names
 from dolmen.format.types import Json
-from dolmen.rows.write.casts import Cast, FindCast, Misfit, first_misfit, first_refused, lossless_cast, match_fields
+from dolmen.rows.write.casts import Cast, FindCast, Misfit, find_refused, first_misfit, lossless_cast, match_fields
 
 _REASONS = (
     (re.compile("UTF8"), "the text is not UTF-8: decode it by its true encoding, or store it as binary"),
@@ -62,14 +62,14 @@ def first_invalid(array: pa.Array) -> tuple[int, str] | None:
         return _first_invalid_list(array)
     if t.is_run_end_encoded(kind):
         return _first_invalid_run(array)
-    return _first_invalid_leaf(array)  # views of lists, unions: as a whole, for they are never stored
+    return _first_invalid_leaf(array)  # views of lists, unions: never stored, so checked as a whole
 
 
 def _first_invalid_leaf(array: pa.Array) -> tuple[int, str] | None:
     try:
         array.validate(full=True)
     except pa.ArrowInvalid as error:
-        index = first_refused(len(array), lambda n: array.slice(0, n).validate(full=True), pa.ArrowInvalid)
+        index = find_refused(len(array), lambda n: array.slice(0, n).validate(full=True), pa.ArrowInvalid)
         return index, _reason(error, array.type)
     return None
 
@@ -124,7 +124,7 @@ MAX_BATCH_BYTES = 64 * MIB
 
 @dataclass(frozen=True)
 class CastColumn:
-    """How one column is made: from the input's column ``index``, by the cast if there is one, or of the ``default``."""
+    """The source of one column: the input's column ``index``, with the cast if there is one, or the ``default``."""
 
     field: pa.Field
     index: int | None
@@ -149,8 +149,8 @@ def plan_conform(
 ) -> CastPlan:
     """Plans how batches of ``source`` are made to fit ``target`` (a table's schema, or one of stored types).
 
-    For ``find`` and ``finds`` see ``match_fields``. ``defaults`` are JSON forms of the values of missing columns, by
-    name; by default those of a table's schema. Raises SchemaError as ``match_fields`` does.
+    For ``find`` and ``finds`` see ``match_fields``. ``defaults`` are the values of missing columns in JSON form, by
+    name; if None, the defaults of a table's schema. Raises SchemaError as ``match_fields`` does.
     """
     schema = target.arrow if isinstance(target, Schema) else target
     if defaults is None:
@@ -223,7 +223,7 @@ def _fit(array: pa.Array, column: CastColumn) -> pa.Array:
 def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """The batch in parts within the limits: decoding and 32-bit offsets then never overflow."""
     for start in range(0, batch.num_rows, MAX_BATCH_ROWS):
-        yield from _halves(_without_views(batch.slice(start, MAX_BATCH_ROWS)))
+        yield from _halves(_copy_views(batch.slice(start, MAX_BATCH_ROWS)))
 
 
 def _halves(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -235,8 +235,8 @@ def _halves(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     yield from _halves(batch.slice(middle))
 
 
-def _without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch with views copied out: a slice of them would count the bytes of all the values they share."""
+def _copy_views(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Copies views out of the batch: a slice of views counts the bytes of all the values they share."""
     types = [_without_view(field.type) for field in batch.schema]
     if types == batch.schema.types:
         return batch

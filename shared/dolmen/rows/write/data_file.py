@@ -17,7 +17,7 @@ from pyarrow import types as t
 
 from dolmen.base.runtime import Runtime
 from dolmen.errors import SchemaError
-from dolmen.format.chunk_locations import PARQUET_MAGIC, GroupSums, SpliceSource, moved_sums
+from dolmen.format.chunk_locations import PARQUET_MAGIC, GroupSums, SpliceSource, move_sums
 from dolmen.format.entries import DataFile
 from dolmen.format.layout import data_key
 from dolmen.format.manifest import TableEntry
@@ -45,7 +45,7 @@ Output = TypeVar("Output", bound=StreamedOutput)
 
 @dataclass(frozen=True)
 class CopiedGroup:
-    """A row group that becomes part of another file, with the size of its column chunks and extents of columns."""
+    """A row group to copy into another file, with the size of its column chunks and extents of columns."""
 
     index: int
     rows: int
@@ -55,7 +55,7 @@ class CopiedGroup:
 
 @dataclass(frozen=True)
 class CopiedGroups:
-    """Consecutive row groups of one file, whose frame is ``written_frame``, that become part of others."""
+    """Consecutive row groups of one file, whose frame is ``written_frame``, to copy into other files."""
 
     source: SpliceSource
     groups: tuple[CopiedGroup, ...]
@@ -154,7 +154,7 @@ class SplicedObject(Generic[Output]):
         """Finishes the file and makes the object visible; returns its entry, not yet stamped."""
         start = self._position
         behind, encoded = move_groups(self._groups, start)
-        states, pages = moved_sums(self._sums, self._differences)
+        states, pages = move_sums(self._sums, self._differences)
         footer = pages.encode() if len(pages.lengths) else b""
         footer += ChunkSums(tuple(states), crc32(behind, self._state), start + len(behind)).encode()
         metadata = FooterParts(written_frame(self._entry.schema.arrow), ()).encode(encoded, self._rows)
@@ -163,8 +163,8 @@ class SplicedObject(Generic[Output]):
         size = commit_output(self._output, self._path, start + len(behind) + len(footer))
         filters = start if self._has_filters else 0
         extents = {
-            id_: found._replace(least=None, greatest=None) if id_ in self._unbounded else found
-            for id_, found in self._extents.items()
+            id_: extent._replace(least=None, greatest=None) if id_ in self._unbounded else extent
+            for id_, extent in self._extents.items()
         }
         return file_entry(self._path, size, self._rows, footer, extents, filters, self._entry)
 
@@ -182,10 +182,10 @@ class SplicedObject(Generic[Output]):
 
     def _add_rows(self, rows: int, extents: Mapping[int, Extent]) -> None:
         self._rows += rows
-        for id_, found in extents.items():
-            self._extents[id_] = self._extents[id_].merged(found) if id_ in self._extents else found
+        for id_, extent in extents.items():
+            self._extents[id_] = self._extents[id_].merge(extent) if id_ in self._extents else extent
         self._unbounded |= {
-            id_ for id_, found in extents.items() if found.least is None and found.nulls + found.nans < rows
+            id_ for id_, extent in extents.items() if extent.least is None and extent.nulls + extent.nans < rows
         }
 
     def _add(self, source: SpliceSource, groups: range) -> None:
@@ -313,7 +313,7 @@ class _Files(Generic[Output]):
 
     def write(self, pieces: Iterator[list[pa.ChunkedArray]]) -> None:
         """Appends rows: each piece is sorted and encoded by itself."""
-        with closing(self._encoded(pieces)) as runs:
+        with closing(self._encode_pieces(pieces)) as runs:
             for run in runs:
                 self._file().write(run)
                 del run  # before the next one is waited for
@@ -323,8 +323,8 @@ class _Files(Generic[Output]):
                     pa.default_memory_pool().release_unused()
                 self._beat()
 
-    def _encoded(self, pieces: Iterator[list[pa.ChunkedArray]]) -> Generator[EncodedGroups, None, None]:
-        """Yields the rows of each piece, encoded; the next ones are encoded in the meantime."""
+    def _encode_pieces(self, pieces: Iterator[list[pa.ChunkedArray]]) -> Generator[EncodedGroups, None, None]:
+        """Encodes the rows of each piece, the next pieces ahead of their turn."""
         piece = next(pieces, None)
         if piece is None:
             return
@@ -335,7 +335,7 @@ class _Files(Generic[Output]):
             return EncodedGroups.of(run if isinstance(run, Run) else prepare(run, table), table, plan)
 
         runs: Iterator[Run | list[pa.ChunkedArray]] = chain([first], pieces)
-        del first  # it is not needed for long
+        del first  # frees its memory early
         yield from self._runtime.compute(encode, runs, ahead=self._encoders + 1)
 
     def copy(self: _Files[ObjectOutput], copied: CopiedGroups) -> None:
@@ -403,8 +403,8 @@ def _check_storable(encoded: bytes) -> None:
         run = prepare(list(rows.columns), entry)
         output = _Memory()
         write_object(output, "probe", entry, WritePlan.of(run, DEFAULT), run)
-        found = pq.ParquetFile(pa.BufferReader(bytes(output.body))).read(use_threads=False)
-        if not found.cast(schema).equals(run.table):
+        table = pq.ParquetFile(pa.BufferReader(bytes(output.body))).read(use_threads=False)
+        if not table.cast(schema).equals(run.table):
             raise pa.ArrowInvalid("the rows that were read are not those that were written")
     except (pa.ArrowException, OSError, OverflowError, ValueError, RecursionError) as error:
         raise SchemaError(f"a table of these columns cannot be stored: {error}") from error

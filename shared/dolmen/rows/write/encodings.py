@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from dolmen.base.units import MIB
 from dolmen.format.properties import ROW_GROUP_BYTES, WRITTEN_FILE_BYTES
-from dolmen.format.schema import is_nested
+from dolmen.format.schema import is_nested, leaf_count
 
 SAMPLE_ROWS = 8192
 _SAMPLE_SLICES = 4
@@ -55,7 +55,7 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Encodings:
-    """Encodings by path of the leaf; PLAIN for those in neither ``dictionary`` nor ``delta``.
+    """Encodings by path of the leaf; PLAIN for leaves in neither ``dictionary`` nor ``delta``.
 
     ``row_bytes`` (compressed) is None without a trial. ZSTD would not make the ``uncompressed`` columns smaller.
     """
@@ -81,57 +81,51 @@ def leaves(schema: pa.Schema) -> tuple[Leaf, ...]:
     writer = pq.ParquetWriter(pa.BufferOutputStream(), schema)
     writer.close()
     columns = writer.writer.metadata.schema
-    fields = [field for field in schema for _ in range(_leaf_count(field.type))]
+    fields = [field for field in schema for _ in range(leaf_count(field.type))]
     return tuple(
         Leaf(column.path, column.physical_type, field.name, is_nested(field.type))
         for column, field in zip(map(columns.column, range(len(columns))), fields, strict=True)
     )
 
 
-def _leaf_count(arrow_type: pa.DataType) -> int:
-    if not is_nested(arrow_type):
-        return 1
-    return sum(_leaf_count(arrow_type.field(index).type) for index in range(arrow_type.num_fields))
-
-
 def choose(rows: pa.Table, compression_level: int) -> Encodings:
     """The encodings that suit these rows, the first of a file."""
-    there = leaves(rows.schema)
-    paths = Counter(leaf.path for leaf in there)
+    all_leaves = leaves(rows.schema)
+    paths = Counter(leaf.path for leaf in all_leaves)
     delta = {
         leaf.path: _DELTA[leaf.physical_type]
-        for leaf in there
+        for leaf in all_leaves
         if leaf.physical_type in _DELTA and paths[leaf.path] == 1  # else it would be another column's too
     }
     if rows.num_rows < _TRIAL_ROWS:
-        texts = tuple(leaf.path for leaf in there if leaf.physical_type == "BYTE_ARRAY")
+        texts = tuple(leaf.path for leaf in all_leaves if leaf.physical_type == "BYTE_ARRAY")
         return Encodings(texts, {path: encoding for path, encoding in delta.items() if path not in texts})
     sample = _sample(rows)
-    plain = _sizes(sample, compression_level, use_dictionary=False)
-    tried = _chunks(sample, compression_level, use_dictionary=False, column_encoding=delta or None)
-    as_delta = {path: chunk.total_compressed_size for path, chunk in tried.items()}
+    plain_sizes = _sizes(sample, compression_level, use_dictionary=False)
+    delta_chunks = _chunks(sample, compression_level, use_dictionary=False, column_encoding=delta or None)
+    delta_sizes = {path: chunk.total_compressed_size for path, chunk in delta_chunks.items()}
     chosen = {
         leaf.path: delta[leaf.path]
-        for leaf in there
-        if leaf.path in delta and as_delta[leaf.path] <= plain[leaf.path] * _DELTA_MAY_TAKE[leaf.physical_type]
+        for leaf in all_leaves
+        if leaf.path in delta and delta_sizes[leaf.path] <= plain_sizes[leaf.path] * _DELTA_MAY_TAKE[leaf.physical_type]
     }
-    best = plain | {path: as_delta[path] for path in chosen}
-    as_dictionary = _sizes(sample, compression_level, use_dictionary=True)
-    near = [
+    best = plain_sizes | {path: delta_sizes[path] for path in chosen}
+    dictionary_sizes = _sizes(sample, compression_level, use_dictionary=True)
+    near_misses = [
         leaf.column
-        for leaf in there
-        if not leaf.nested and best[leaf.path] <= as_dictionary[leaf.path] < best[leaf.path] * _NEAR_MISS
+        for leaf in all_leaves
+        if not leaf.nested and best[leaf.path] <= dictionary_sizes[leaf.path] < best[leaf.path] * _NEAR_MISS
     ]
-    as_dictionary |= _dictionary_sizes_of_more_rows(rows.select(near), compression_level)
-    dictionary = tuple(path for path in best if as_dictionary[path] < best[path])
+    dictionary_sizes |= _dictionary_sizes_of_more_rows(rows.select(near_misses), compression_level)
+    dictionary = tuple(path for path in best if dictionary_sizes[path] < best[path])
     for path in dictionary:
-        best[path] = as_dictionary[path]
+        best[path] = dictionary_sizes[path]
         chosen.pop(path, None)
     uncompressed = frozenset(
         path
         for path in chosen
-        if "DELTA_BINARY_PACKED" in tried[path].encodings
-        and as_delta[path] > tried[path].total_uncompressed_size * _WORTH_COMPRESSING
+        if "DELTA_BINARY_PACKED" in delta_chunks[path].encodings
+        and delta_sizes[path] > delta_chunks[path].total_uncompressed_size * _WORTH_COMPRESSING
     )
     return Encodings(dictionary, chosen, sum(best.values()) / sample.num_rows, uncompressed)
 
@@ -147,7 +141,7 @@ def _sample(rows: pa.Table) -> pa.Table:
 
 
 def _dictionary_sizes_of_more_rows(rows: pa.Table, compression_level: int) -> dict[str, float]:
-    """Sizes for as many rows as the sample has, by path, of dictionaries that are shared by more rows."""
+    """Sizes of dictionaries that more rows share, by path, scaled to the rows of the sample."""
     group = rows.slice(0, _GROUP_ROWS)
     if group.num_rows <= SAMPLE_ROWS or group.num_columns == 0:
         return {}
@@ -180,7 +174,7 @@ class WriteOptions:
     """Sizes of data files and their parts.
 
     Args:
-        target_file_bytes: the first run that brings a file to this size (compressed) is its last.
+        target_file_bytes: a file ends with the run that brings it to this size (compressed).
         run_bytes: the most Arrow memory of a run of rows that is sorted and encoded. One run for each processor (eight
             at most) and one more are in memory, each of them twice while it is sorted.
         run_rows: the most rows of a run.

@@ -39,7 +39,7 @@ _PIECES = 8
 class Extent(NamedTuple):
     """Exact least and greatest value (None: no value but NULL and NaN, or a nested column), and counts.
 
-    With ``in_footer`` Parquet's writer finds these bounds: comparing texts twice would take a tenth of the writing.
+    With ``in_footer`` Parquet's writer finds the bounds: comparing texts a second time would take a tenth of the write.
     """
 
     least: Plain
@@ -48,7 +48,7 @@ class Extent(NamedTuple):
     nans: int = 0
     in_footer: bool = False
 
-    def merged(self, other: Extent) -> Extent:
+    def merge(self, other: Extent) -> Extent:
         least: list[Any] = [value for value in (self.least, other.least) if value is not None]
         greatest: list[Any] = [value for value in (self.greatest, other.greatest) if value is not None]
         nulls, nans = self.nulls + other.nulls, self.nans + other.nans
@@ -128,7 +128,7 @@ def prepare(columns: list[pa.ChunkedArray], entry: TableEntry) -> Run:
 
 
 def sort_columns(columns: list[pa.ChunkedArray], schema: pa.Schema, names: Sequence[str]) -> None:
-    """Sorts rows by the named columns in place: replaces each column in the list, so that only one is there twice."""
+    """Sorts rows by the named columns in place: replaces one column of the list after the other, to save memory."""
     keys = [columns[schema.get_field_index(name)] for name in names]
     if not keys or _is_sorted(keys):
         return
@@ -141,7 +141,7 @@ def sort_columns(columns: list[pa.ChunkedArray], schema: pa.Schema, names: Seque
 
 def _is_sorted(keys: list[pa.ChunkedArray]) -> bool:
     """True if the rows are certainly in order, which NULL and NaN make uncertain: sorting then only costs time."""
-    ordered = None  # whether each row and the next are in order by the key columns from here on
+    ordered = None  # whether each row and the next are in order by the remaining key columns
     for column in reversed(keys):
         if column.null_count:
             return False
@@ -163,7 +163,7 @@ def _needs_values(kind: pa.DataType) -> bool:
 
 
 def fill_hidden_of_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([_with_values(column) for column in batch.columns], schema=batch.schema)
+    return pa.RecordBatch.from_arrays([_fill_hidden(column) for column in batch.columns], schema=batch.schema)
 
 
 def fill_hidden(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -173,34 +173,34 @@ def fill_hidden(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """
     if not _needs_values(column.type):
         return column
-    return pa.chunked_array([_with_values(chunk) for chunk in column.chunks], column.type)
+    return pa.chunked_array([_fill_hidden(chunk) for chunk in column.chunks], column.type)
 
 
-def _with_values(array: pa.Array) -> pa.Array:
+def _fill_hidden(array: pa.Array) -> pa.Array:
     kind = array.type
     if not _needs_values(kind):
         return array
     if t.is_struct(kind):
-        children = [_with_values(array.field(index)) for index in range(kind.num_fields)]
+        children = [_fill_hidden(array.field(index)) for index in range(kind.num_fields)]
         filled = [
-            child if field.nullable or not child.null_count else _without_nulls(child)
+            child if field.nullable or not child.null_count else _drop_validity(child)
             for child, field in zip(children, kind, strict=True)
         ]
         return pa.StructArray.from_arrays(filled, fields=list(kind), mask=array.is_null() if array.null_count else None)
     validity, offsets = array.buffers()[:2]
     if t.is_map(kind):
         entries = pa.StructArray.from_arrays(
-            [_with_values(array.keys), _with_values(array.items)], fields=[kind.key_field, kind.item_field]
+            [_fill_hidden(array.keys), _fill_hidden(array.items)], fields=[kind.key_field, kind.item_field]
         )
     else:
-        entries = _with_values(array.values)
+        entries = _fill_hidden(array.values)
     return pa.Array.from_buffers(kind, len(array), [validity, offsets], array.null_count, array.offset, [entries])
 
 
-def _without_nulls(array: pa.Array) -> pa.Array:
-    """The array with the values under its NULLs in their place."""
+def _drop_validity(array: pa.Array) -> pa.Array:
+    """The array without its validity bitmap: in place of each NULL, the value under it."""
     kind = array.type
-    if t.is_struct(kind):  # whose children know nothing of the array's own offset
+    if t.is_struct(kind):  # its children do not have the array's offset
         return pa.StructArray.from_arrays([array.field(index) for index in range(kind.num_fields)], fields=list(kind))
     children = []
     if t.is_map(kind):
@@ -212,10 +212,10 @@ def _without_nulls(array: pa.Array) -> pa.Array:
 
 
 STATISTICS_COLUMNS = 64
-"""The number of columns with statistics in the entry: the key columns, then others in the schema's order."""
+"""The most columns with statistics in the entry: key columns first, then others in the schema's order."""
 
 BLOOM_FALSE_POSITIVES = {8: 0.03, 16: 7e-4, 32: 7e-6, 64: 4.6e-8}
-"""By bits of filter for a row: a little above the rate of a filter of this size, since sizes are powers of two."""
+"""By filter bits per row: a little above the rate of a filter of this size, because sizes are powers of two."""
 _BLOOM_HEADROOM = 2
 """A column with few values in the first row group may have more in others; all their filters have one size."""
 MIN_GROUP_ROWS, MAX_GROUP_ROWS = 1 << 14, 1 << 18
@@ -224,12 +224,12 @@ MIN_GROUP_ROWS, MAX_GROUP_ROWS = 1 << 14, 1 << 18
 LOOKED_UP_GROUP_BYTES = 128 * KIB
 """The size of a row group of a table with an index: a look-up reads one with one request."""
 LOOKED_UP_CHUNK_BYTES = 8 * KIB
-"""At least this much for each column, because a footer has about 120 bytes for each column chunk."""
+"""The least bytes of each column in a row group: a footer has about 120 bytes for each column chunk."""
 MIN_LOOKED_UP_ROWS, MAX_LOOKED_UP_ROWS = 1 << 8, 1 << 13
 
 PAGE_BYTES, PAGE_ROWS = 16 * KIB, 4096
-"""A page of a table with an index ends at either: a look-up reads one page of each column. The writer does not know
-how many bytes packed integers have."""
+"""Pages of a table with an index end at either limit: a look-up reads one page of each column. Rows count too, because
+the writer does not know how many bytes packed integers take."""
 _LEAST_BATCH_ROWS, _MOST_BATCH_ROWS = 16, 1024
 """The writer asks after this many rows whether a page is full."""
 _UNKNOWN_ROW_BYTES = 64
@@ -296,7 +296,7 @@ def encode(write: Callable[[bytes], object], entry: TableEntry, plan: WritePlan,
     NaN as a value, as Spark and DuckDB do, would prune rows away by them. Float leaves of nested columns never do.
     """
     sink, schema = _Sink(write), entry.schema.arrow
-    with_nan = {entry.schema.by_id[id_].name for id_, found in run.extents.items() if found.nans}
+    with_nan = {entry.schema.by_id[id_].name for id_, extent in run.extents.items() if extent.nans}
     unmeasured = {
         leaf.path
         for leaf in leaves(schema)
@@ -337,10 +337,10 @@ def _complete_extents(extents: Mapping[int, Extent], entry: TableEntry, metadata
             continue
         leaf = columns.index(entry.schema.by_id[id_].name)
         for group in range(metadata.num_row_groups):
-            found = metadata.row_group(group).column(leaf).statistics
-            if found is not None and found.has_min_max:
-                total = total.merged(Extent(found.min, found.max))
-            elif found is None or found.num_values:  # values, but unknown ones
+            statistics = metadata.row_group(group).column(leaf).statistics
+            if statistics is not None and statistics.has_min_max:
+                total = total.merge(Extent(statistics.min, statistics.max))
+            elif statistics is None or statistics.num_values:  # values, but unknown ones
                 total = Extent(None, None, total.nulls, total.nans)
                 break
         complete[id_] = total
@@ -370,7 +370,7 @@ def write_object(output: StreamedOutput, path: str, entry: TableEntry, plan: Wri
 
 
 def commit_output(output: StreamedOutput, path: str, size: int) -> int:
-    """Makes an object visible and returns its size, which has to be this."""
+    """Makes an object visible and returns its size, which must be ``size``."""
     stored = output.commit()
     if stored != size:
         raise AssertionError(f"{path}: {size} bytes were written, {stored} were stored")
@@ -455,7 +455,7 @@ class _Sink:
         self._most = sys.maxsize
 
     def finish(self, metadata: pq.FileMetaData, flat: Sequence[bool]) -> tuple[bytes, bytes]:
-        """Splits the tail before the footer, and puts locations of pages and checksums of chunks before the footer."""
+        """Splits the tail before the footer, and prepends locations of pages and checksums of chunks to the footer."""
         tail = b"".join(self._buffered)
         length = int.from_bytes(tail[-8:-4], "little") + 8
         if tail[-4:] != b"PAR1" or length > len(tail):

@@ -28,7 +28,7 @@ from dolmen.format.types import short_type, to_mask, type_of
 DIGEST_BYTES = 16
 
 SCHEME = "c1-"
-"""The prefix of every digest of content made here, which distinguishes it from those made in another way."""
+"""The prefix of content digests made here, which distinguishes them from older forms."""
 
 _GOLDEN, _SECOND = 0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93
 
@@ -88,7 +88,7 @@ class _DigestNode:
 
     def __init__(self, kind: pa.DataType) -> None:
         self.rows, self.has_values = 0, False
-        self.stored = _widest(kind)
+        self.stored = _widest_type(kind)
         self.type = str(self.stored)
         self.nulls, self.values, self.lengths = _hash(), _hash(), _hash()
         self.children: dict[str, _DigestNode] = {}
@@ -134,10 +134,10 @@ class _DigestNode:
             self.values.update(memoryview(values.buffers()[1])[values.offset * width :][: len(values) * width])
 
 
-def _widest(kind: pa.DataType) -> pa.DataType:
-    """The type in which values are hashed: 7 is 7 and 1.5 is 1.5, however many bits a table has for it."""
-    found = type_of(kind)
-    return (found and found.widest) or kind
+def _widest_type(kind: pa.DataType) -> pa.DataType:
+    """The type in which values are hashed: 7 and 1.5 have the same hash in columns of any width."""
+    column_type = type_of(kind)
+    return (column_type and column_type.widest) or kind
 
 
 def _hash(body: bytes = b"") -> Any:
@@ -152,7 +152,7 @@ def row_hashes(batch: pa.RecordBatch) -> Hashes:
     total = np.zeros(batch.num_rows, np.uint64)
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         if column.null_count < len(column):
-            total += _unless_null(column, mix(_hashes(column) ^ _seed(name)))
+            total += _zero_nulls(column, mix(_hashes(column) ^ _seed(name)))
     return mix(total + np.uint64(_GOLDEN))
 
 
@@ -168,7 +168,7 @@ def _seed(name: str) -> np.uint64:
     return np.uint64(int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little"))
 
 
-def _unless_null(array: pa.Array, hashes: Hashes) -> Hashes:
+def _zero_nulls(array: pa.Array, hashes: Hashes) -> Hashes:
     if array.null_count:
         hashes[to_mask(array.is_null())] = 0
     return hashes
@@ -178,16 +178,16 @@ def _hashes(array: pa.Array) -> Hashes:
     """A number for each value, 0 for NULL."""
     if not len(array):
         return np.zeros(0, np.uint64)
-    return _unless_null(array, mix(_plain(array) + np.uint64(_GOLDEN)))
+    return _zero_nulls(array, mix(_value_hashes(array) + np.uint64(_GOLDEN)))
 
 
-def _plain(array: pa.Array) -> Hashes:
+def _value_hashes(array: pa.Array) -> Hashes:
     """A number for each value, and any number for NULL."""
     kind = array.type
     if t.is_struct(kind):
         total = np.zeros(len(array), np.uint64)
         for field, child in zip(kind, array.flatten(), strict=True):
-            total += _unless_null(child, mix(_hashes(child) ^ _seed(field.name)))
+            total += _zero_nulls(child, mix(_hashes(child) ^ _seed(field.name)))
         return total
     if t.is_list(kind) or t.is_large_list(kind) or t.is_map(kind):
         ends = array.offsets.to_numpy().astype(np.int64)
@@ -195,7 +195,7 @@ def _plain(array: pa.Array) -> Hashes:
             elements = mix(_hashes(array.keys) ^ _seed("key")) + mix(_hashes(array.items) ^ _seed("value"))
         else:
             elements = _hashes(array.values)
-        return _folded(elements, ends)
+        return _list_hashes(elements, ends)
     if t.is_fixed_size_binary(kind):
         array = array.cast(pa.binary())
     elif t.is_large_string(kind) or t.is_large_binary(kind):
@@ -234,14 +234,14 @@ def _of_texts(array: pa.Array) -> Hashes:
     long = np.flatnonzero(np.diff(ends) > _LONG)
     hashes = np.zeros(len(array), np.uint64)
     for start, end in zip([0, *(long + 1)], [*long, len(array)], strict=True):
-        hashes[start:end] = _folded(raw, ends[start : end + 1])
+        hashes[start:end] = _list_hashes(raw, ends[start : end + 1])
     for index in long:
         digest = blake2b(raw[ends[index] : ends[index + 1]].tobytes(), digest_size=8).digest()
         hashes[index] = int.from_bytes(digest, "little")
     return hashes
 
 
-def _folded(elements: npt.NDArray[Any], ends: npt.NDArray[np.int64]) -> Hashes:
+def _list_hashes(elements: npt.NDArray[Any], ends: npt.NDArray[np.int64]) -> Hashes:
     """A number for each list of elements (bytes, or numbers): sum of element x base^index, and their count."""
     lengths = np.diff(ends)
     hashes = np.zeros(len(lengths), np.uint64)

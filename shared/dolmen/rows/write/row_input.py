@@ -25,10 +25,10 @@ from pyarrow import types as t
 
 from dolmen.base.units import MIB
 from dolmen.errors import Error, InputError, LimitError, RowError, SchemaError, short_repr
-from dolmen.format.delete_object import Keys, distinct_keys, key_tuples, keys_from_arrow
+from dolmen.format.delete_object import Keys, check_not_null, distinct_keys, key_tuples, keys_from_arrow
 from dolmen.format.schema import Field, check_nesting, readable_names
 from dolmen.format.types import short_type, type_of
-from dolmen.rows.write.casts import Cast, FindCast, Misfit, first_refused, lossless_cast, short_value
+from dolmen.rows.write.casts import Cast, FindCast, Misfit, find_refused, lossless_cast, short_value
 
 BATCH_ROWS = 65_536
 _ACCEPTED = (
@@ -52,8 +52,8 @@ def as_batches(data: Any, schema: pa.Schema | None = None) -> pa.RecordBatchRead
     An index of pandas with a name is a column, one without is dropped. A key that a dict lacks is NULL.
 
     Args:
-        schema: of the table that the rows are for, if it is known: gives types where Python objects leave them open,
-            and the columns when ``data`` has neither rows nor columns, as ``[]``.
+        schema: the target table's, if known: gives types where Python objects leave them open, and the columns when
+            ``data`` has neither rows nor columns, such as ``[]``.
 
     Raises:
         InputError: it holds no rows, or Arrow can't find their types.
@@ -127,11 +127,11 @@ def _from_items(items: Iterable[Any], schema: pa.Schema | None) -> pa.RecordBatc
     if isinstance(first, dict):
         return _from_table(_from_dicts([first, *iterator], schema))
     if isinstance(first, (pa.RecordBatch, pa.Table)):
-        return pa.RecordBatchReader.from_batches(first.schema, _flat(chain([first], iterator)))
+        return pa.RecordBatchReader.from_batches(first.schema, _flatten(chain([first], iterator)))
     raise InputError(f"{type(items).__name__} of {type(first).__name__} holds no rows; give {_ACCEPTED}")
 
 
-def _flat(items: Iterator[Any]) -> Iterator[pa.RecordBatch]:
+def _flatten(items: Iterator[Any]) -> Iterator[pa.RecordBatch]:
     schema = None
     for index, item in enumerate(items):
         if not isinstance(item, (pa.RecordBatch, pa.Table)):
@@ -188,15 +188,6 @@ def dedupe_last(batches: Iterable[pa.RecordBatch], columns: tuple[Field, ...]) -
     return iter(latest.to_batches()), keys
 
 
-def check_not_null(batch: pa.RecordBatch, columns: tuple[Field, ...], rows_before: int) -> None:
-    """Raises RowError for a NULL in a key with these columns; ``rows_before`` counts the rows before the batch."""
-    for field in columns:
-        values = batch[field.name]
-        if values.null_count:
-            row = rows_before + pc.index(pc.is_null(values), True).as_py() + 1
-            raise RowError("NULL in a key: it equals nothing", row=row, column=field.name)
-
-
 def _fold(latest: pa.Table, added: list[pa.RecordBatch], columns: tuple[Field, ...]) -> tuple[pa.Table, Keys]:
     """The last row of each key among both, in the order of the rows, and the keys."""
     rows = pa.Table.from_batches([*(latest.to_batches() if latest.num_rows else ()), *added])
@@ -246,12 +237,12 @@ def array_of(values: Any, name: str, target: pa.DataType | None, *, nan_is_null:
     try:
         array = pa.array(values, from_pandas=nan_is_null)
     except NOT_ARROW as error:
-        array = _as_target(values, name, target, error, nan_is_null=nan_is_null)
+        array = _convert(values, name, target, error, nan_is_null=nan_is_null)
     _check_whole(values, array.type, name)
     return array
 
 
-def _as_target(values: Any, name: str, target: pa.DataType | None, why: Exception, *, nan_is_null: bool) -> Any:
+def _convert(values: Any, name: str, target: pa.DataType | None, why: Exception, *, nan_is_null: bool) -> Any:
     if target is not None and not has_endless_decimal(values):
         try:
             array = pa.array(values, type=target, from_pandas=nan_is_null)
@@ -262,17 +253,17 @@ def _as_target(values: Any, name: str, target: pa.DataType | None, why: Exceptio
                 if (loss := _loss(value, target)) is not None:
                     raise RowError(loss, row=row, column=name)
             return array
-    index = first_refused(len(values), lambda n: pa.array(values[:n], from_pandas=nan_is_null), NOT_ARROW)
+    index = find_refused(len(values), lambda n: pa.array(values[:n], from_pandas=nan_is_null), NOT_ARROW)
     kinds = {type(value).__name__ for value in values[:index] if value is not None and value == value}  # NaN is not
     [refused] = values[index : index + 1]
-    own = type(refused).__name__
-    if kinds and own not in kinds:
+    kind = type(refused).__name__
+    if kinds and kind not in kinds:
         text = target is not None and t.is_string(target)
         helps = "; .astype('string') helps" if text and nan_is_null else ""
-        reason = f"a value of type {own} is below values of type {' and '.join(sorted(kinds))}{helps}"
-    elif own == "Decimal" and not refused.is_finite():
+        reason = f"a value of type {kind} is below values of type {' and '.join(sorted(kinds))}{helps}"
+    elif kind == "Decimal" and not refused.is_finite():
         reason = "a decimal that is no number (NaN, Infinity) cannot be stored; NULL can"
-    elif own == "Decimal" or isinstance(why, ArithmeticError):
+    elif kind == "Decimal" or isinstance(why, ArithmeticError):
         reason = "a number has too many digits"
     else:
         reason = f"pyarrow has no type for this and the values above it: {why}"
@@ -304,7 +295,7 @@ def _loss(value: Any, kind: pa.DataType) -> str | None:
 
 
 def has_endless_decimal(values: Any) -> bool:
-    """True if among values is a decimal that takes pyarrow minutes, or crashes the process."""
+    """True if a value is a decimal on which pyarrow takes minutes, or crashes the process."""
     if isinstance(values, Decimal):
         return values.is_finite() and abs(values.adjusted()) > MOST_DIGITS
     if isinstance(values, Mapping):
@@ -315,7 +306,7 @@ def has_endless_decimal(values: Any) -> bool:
 
 
 def _check_whole(values: Sequence[Any], kind: pa.DataType, name: str) -> None:
-    """Raises RowError for the first value of which an array of this type holds only a part."""
+    """Raises RowError for the first value that an array of this type would truncate."""
     if (hasattr(values, "dtype") and values.dtype != object) or not (t.is_temporal(kind) or t.is_binary(kind)):
         return
     for row, value in enumerate(values, 1):

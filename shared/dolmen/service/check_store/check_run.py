@@ -22,8 +22,8 @@ from dolmen.service.check_store.contract import (
     THRESHOLD_BYTES,
     BrokenError,
     Check,
+    Grant,
     Load,
-    Need,
     Sandbox,
     keys,
     put,
@@ -61,7 +61,7 @@ class CheckResult:
     holds: str
     outcome: CheckOutcome
     seconds: float
-    found: str = ""
+    problem: str = ""
     means: str = ""
 
     @property
@@ -76,7 +76,7 @@ class StoreReport:
 
     url: str
     results: tuple[CheckResult, ...]
-    left: tuple[str, ...]
+    remaining: tuple[str, ...]
 
     @property
     def ok(self) -> bool:
@@ -95,7 +95,7 @@ class Site:
         self.runtime = runtime
         self._new_folders = _absent_folders(open_store(url, runtime))
         self.url = f"{url.rstrip('/')}/check-store-{runtime.attempt()}"
-        self._others = Others()
+        self._other_process = OtherProcess()
 
     def open(self, name: str = "", runtime: Runtime | None = None) -> ObjectStore:
         """A client of the sandbox of this name, or of the whole site."""
@@ -107,33 +107,32 @@ class Site:
         return Sandbox(
             self.open(folder),
             lambda runtime: self.open(folder, runtime),
-            lambda function, *arguments: self._others.call(self.open(folder).url, function, *arguments),
+            lambda function, *arguments: self._other_process.call(self.open(folder).url, function, *arguments),
             load,
         )
 
-    def verbs(self) -> Iterator[tuple[Need, str, Callable[[], object]]]:
+    def verbs(self) -> Iterator[tuple[Grant, str, Callable[[], object]]]:
         """Each action that may be forbidden: the permission, its promise, and how to try it."""
         store = self.open("permissions")
-        yield Need.PUT, "Objects may be created (s3:PutObject).", lambda: put(store, "key")
-        yield Need.GET, "Objects may be read (s3:GetObject).", lambda: _read(store)
-        yield Need.LIST, "Objects may be listed (s3:ListBucket).", lambda: keys(store)
-        yield Need.DELETE, "Objects may be deleted (s3:DeleteObject).", lambda: _delete(store)
+        yield Grant.PUT, "Objects may be created (s3:PutObject).", lambda: put(store, "key")
+        yield Grant.GET, "Objects may be read (s3:GetObject).", lambda: _read(store)
+        yield Grant.LIST, "Objects may be listed (s3:ListBucket).", lambda: keys(store)
+        yield Grant.DELETE, "Objects may be deleted (s3:DeleteObject).", lambda: _delete(store)
         if isinstance(store, MultipartStore):
             begin = store.begin_and_abort
-            yield Need.ABORT, "Uploads may be aborted (s3:AbortMultipartUpload).", lambda: begin("upload")
+            yield Grant.ABORT, "Uploads may be aborted (s3:AbortMultipartUpload).", lambda: begin("upload")
 
     @contextmanager
     def clearing(self) -> Iterator[list[str]]:
         """Removes everything at the end, also after an error. Adds what could not be removed to the list."""
-        left: list[str] = []
+        remaining: list[str] = []
         try:
-            yield left
+            yield remaining
         finally:
-            left += self._clear()
+            remaining += self._clear()
 
     def close(self) -> None:
-        """Ends the other process."""
-        self._others.close()
+        self._other_process.close()
 
     def _clear(self) -> list[str]:
         store = self.open()
@@ -151,10 +150,10 @@ class Site:
         except AccessDeniedError:
             return [store.url]
         batches = (found[start : start + _BATCH] for start in range(0, len(found), _BATCH))
-        return [f"{store.url}/{key}" for batch in batches for key in _remaining(store, batch)]
+        return [f"{store.url}/{key}" for batch in batches for key in _delete_all(store, batch)]
 
 
-class Others:
+class OtherProcess:
     """Another process with its own clients. A memory store exists only in this process, so it is called here."""
 
     def __init__(self) -> None:
@@ -171,7 +170,6 @@ class Others:
         return self._pool.submit(_call_with_client, url, function, arguments).result()
 
     def close(self) -> None:
-        """Ends the process."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
@@ -207,7 +205,7 @@ def _delete(store: ObjectStore) -> None:
             raise AccessDeniedError(f"{store.url}: {outcome.error}")
 
 
-def _remaining(store: ObjectStore, names: list[str]) -> list[str]:
+def _delete_all(store: ObjectStore, names: list[str]) -> list[str]:
     """Deletes objects. Returns those that could not be deleted."""
     try:
         return [each.key for each in store.delete(names) if each.error is not None]
@@ -241,53 +239,53 @@ def check_store(
     """
     runtime = runtime or shared_runtime()
     with ExitStack() as stack:
-        ground = site(url, runtime)
-        left = stack.enter_context(ground.clearing())
-        stack.callback(ground.close)  # before it is cleared: the other process may be writing
-        results = list(_permissions(ground, runtime))
-        missing = {need for need in Need if any(r.name == _name(need) and r.found for r in results)}
+        test_site = site(url, runtime)
+        remaining = stack.enter_context(test_site.clearing())
+        stack.callback(test_site.close)  # before it is cleared: the other process may be writing
+        results = list(_permissions(test_site, runtime))
+        missing = {each for each in Grant if any(r.name == _name(each) and r.problem for r in results)}
         for number, check in enumerate(checks, 1):
             progress(check.name, number, len(checks))
-            results.append(_result(check, ground, runtime, load or Load(), missing, results))
-    return StoreReport(ground.url, tuple(results), tuple(left))
+            results.append(_result(check, test_site, runtime, load or Load(), missing, results))
+    return StoreReport(test_site.url, tuple(results), tuple(remaining))
 
 
 def _result(
-    check: Check, ground: Site, runtime: Runtime, load: Load, missing: set[Need], before: Sequence[CheckResult]
+    check: Check, test_site: Site, runtime: Runtime, load: Load, missing: set[Grant], before: Sequence[CheckResult]
 ) -> CheckResult:
     reason = ""
-    if lacking := missing & (check.needs | {Need.PUT, Need.GET}):
-        reason = f"needs {', '.join(sorted(need.permission for need in lacking))}"
+    if lacking := missing & (check.needs | {Grant.PUT, Grant.GET}):
+        reason = f"needs {', '.join(sorted(grant.action for grant in lacking))}"
     elif check is concurrent_clients.a_database_keeps_what_many_writers_commit and not all(r.good for r in before):
         reason = "the store does not do what a database needs"
     if reason:
         return CheckResult(check.name, check.holds, CheckOutcome.LEFT_OUT, 0.0, reason)
     began = runtime.monotonic()
-    found, outcome = "", CheckOutcome.OK
+    problem, outcome = "", CheckOutcome.OK
     try:
-        check.run(ground.sandbox(check.name, load))
+        check.run(test_site.sandbox(check.name, load))
     except AccessDeniedError as error:
-        found, outcome = str(error), CheckOutcome.DENIED
+        problem, outcome = str(error), CheckOutcome.DENIED
     except (BrokenError, Error) as error:
-        found = str(error) if isinstance(error, BrokenError) else f"{type(error).__name__}: {error}"
+        problem = str(error) if isinstance(error, BrokenError) else f"{type(error).__name__}: {error}"
         outcome = CheckOutcome.DIFFERS if check.harmless else CheckOutcome.FAILED
     seconds = runtime.monotonic() - began
-    return CheckResult(check.name, check.holds, outcome, seconds, found, check.means if found else "")
+    return CheckResult(check.name, check.holds, outcome, seconds, problem, check.means if problem else "")
 
 
-def _permissions(ground: Site, runtime: Runtime) -> Iterator[CheckResult]:
+def _permissions(test_site: Site, runtime: Runtime) -> Iterator[CheckResult]:
     """Tries each verb once. Errors other than denials are raised, because no check could say more."""
-    for need, what, call in ground.verbs():
+    for grant, promise, call in test_site.verbs():
         began = runtime.monotonic()
-        found = ""
+        problem = ""
         try:
             call()
         except AccessDeniedError as error:
-            found = str(error)
-        outcome = CheckOutcome.OK if not found else CheckOutcome.LACKS if need.harmless else CheckOutcome.DENIED
-        means = f"without {need.permission} {need.without}" if found else ""
-        yield CheckResult(_name(need), what, outcome, runtime.monotonic() - began, found, means)
+            problem = str(error)
+        outcome = CheckOutcome.OK if not problem else CheckOutcome.LACKS if grant.harmless else CheckOutcome.DENIED
+        means = f"without {grant.action} {grant.without}" if problem else ""
+        yield CheckResult(_name(grant), promise, outcome, runtime.monotonic() - began, problem, means)
 
 
-def _name(need: Need) -> str:
-    return f"may {need.name.lower()}"
+def _name(grant: Grant) -> str:
+    return f"may {grant.name.lower()}"

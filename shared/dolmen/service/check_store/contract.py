@@ -26,7 +26,7 @@ THRESHOLD_BYTES = 6 * MIB
 """Size above which an upload has parts in checks."""
 
 
-class Need(Enum):
+class Grant(Enum):
     """A permission: its name on S3, what fails without it, and whether dolmen can still be used."""
 
     PUT = ("s3:PutObject", "writing is impossible", False)
@@ -35,8 +35,8 @@ class Need(Enum):
     DELETE = ("s3:DeleteObject", "gc cannot remove garbage; all other callers are safer without it", True)
     ABORT = ("s3:AbortMultipartUpload", "uploads that fail leave parts behind, which cost money", True)
 
-    def __init__(self, permission: str, without: str, harmless: bool) -> None:
-        self.permission, self.without, self.harmless = permission, without, harmless
+    def __init__(self, action: str, without: str, harmless: bool) -> None:
+        self.action, self.without, self.harmless = action, without, harmless
 
 
 class BrokenError(AssertionError):
@@ -66,12 +66,12 @@ class Sandbox:
     """
 
     store: ObjectStore
-    again: Callable[[Runtime | None], ObjectStore]
-    elsewhere: Callable[..., Any]
+    reopen: Callable[[Runtime | None], ObjectStore]
+    call_elsewhere: Callable[..., Any]
     load: Load = field(default_factory=Load)
     stopped: Event = field(default_factory=Event)
 
-    def at_once(self, function: Callable[[int], R], count: int) -> list[R]:
+    def run_threads(self, function: Callable[[int], R], count: int) -> list[R]:
         """Calls ``function(0)`` to ``function(count - 1)`` in threads of their own; returns their results or raises.
 
         No thread goes on when the caller is interrupted: it would write to a store that is being cleared.
@@ -83,7 +83,7 @@ class Sandbox:
                 self.stopped.set()
                 raise
 
-    def go_on(self) -> None:
+    def raise_if_stopped(self) -> None:
         """Ends a long-running thread that the check no longer waits for."""
         if self.stopped.is_set():
             raise BrokenError("it was stopped")
@@ -104,12 +104,12 @@ class Check:
     holds: str
     means: str
     harmless: bool
-    needs: frozenset[Need]
+    needs: frozenset[Grant]
     run: Callable[[Sandbox], None]
 
 
 def check(
-    means: str, *, harmless: bool = False, needs: Collection[Need] = ()
+    means: str, *, harmless: bool = False, needs: Collection[Grant] = ()
 ) -> Callable[[Callable[[Sandbox], None]], Check]:
     """A decorator that makes a check of a function, whose name and docstring are the check's."""
 
@@ -126,19 +126,19 @@ def expect(holds: object, problem: str) -> None:
         raise BrokenError(problem)
 
 
-def equal(found: object, expected: object, what: str) -> None:
+def equal(actual: object, expected: object, what: str) -> None:
     """Raises BrokenError unless both are equal."""
-    if found != expected:
-        raise BrokenError(f"{what}: {_short(found)} instead of {_short(expected)}")
+    if actual != expected:
+        raise BrokenError(f"{what}: {_short(actual)} instead of {_short(expected)}")
 
 
 def raises(kind: type[Error], what: str, call: Callable[[], object]) -> Error:
     """Returns the error that ``call`` must raise."""
     try:
-        found = call()
+        result = call()
     except kind as error:
         return error
-    raise BrokenError(f"{what}: no {kind.__name__}, but {_short(found)}")
+    raise BrokenError(f"{what}: no {kind.__name__}, but {_short(result)}")
 
 
 def put(store: ObjectStore, key: str, body: bytes = b"x", if_match: str | None = None) -> str:
@@ -151,7 +151,7 @@ def put(store: ObjectStore, key: str, body: bytes = b"x", if_match: str | None =
 
 def keys(store: ObjectStore, prefix: str = "", start_after: str = "") -> list[str]:
     """The keys in a listing."""
-    return [found.key for found in store.list(prefix, start_after)]
+    return [info.key for info in store.list(prefix, start_after)]
 
 
 def delete(store: ObjectStore, *names: str) -> None:

@@ -13,7 +13,7 @@ from dolmen.service.check_store.contract import (
     PART_BYTES,
     THRESHOLD_BYTES,
     BrokenError,
-    Need,
+    Grant,
     Sandbox,
     check,
     equal,
@@ -26,11 +26,11 @@ from dolmen.service.check_store.contract import (
 _LARGE = 20_000_000
 
 
-@check("data files would be damaged. Do not use this store", needs=[Need.LIST])
+@check("data files would be damaged. Do not use this store", needs=[Grant.LIST])
 def a_streamed_object_is_whole_whatever_its_size(sandbox: Sandbox) -> None:
     """It appears when it is committed, not before, and has all its bytes: in one put or in parts."""
     for size in (0, 1, 100_000, THRESHOLD_BYTES, THRESHOLD_BYTES + 1, 3 * PART_BYTES, 4 * PART_BYTES + 7):
-        sandbox.go_on()
+        sandbox.raise_if_stopped()
         _stream(sandbox, f"data/streamed-{size}", size)
 
 
@@ -53,7 +53,7 @@ def _stream(sandbox: Sandbox, key: str, size: int) -> None:
     equal(keys(sandbox.store, key), [key], "then there are")
 
 
-@check("half a file could be taken for a whole one", needs=[Need.LIST])
+@check("half a file could be taken for a whole one", needs=[Grant.LIST])
 def what_is_not_committed_is_never_seen(sandbox: Sandbox) -> None:
     """An upload that is abandoned, aborted or interrupted leaves no object."""
     for size in (10, 2 * THRESHOLD_BYTES):
@@ -111,7 +111,7 @@ def ranges_of_other_objects_become_parts_of_a_new_one(sandbox: Sandbox) -> None:
     parts += [(9 * MIB, _LARGE), (3, 10), b"end"]
     with store.open_output("copy") as output:
         for part in parts:
-            sandbox.go_on()
+            sandbox.raise_if_stopped()
             if isinstance(part, bytes):
                 output.write(part)
             else:
@@ -144,7 +144,7 @@ def an_input_is_a_seekable_file(sandbox: Sandbox) -> None:
     with sandbox.store.open_input("big") as file, io.BytesIO(body) as expected:
         expect(file.readable() and file.seekable(), "it is not a seekable file")
         for _ in range(60):
-            sandbox.go_on()
+            sandbox.raise_if_stopped()
             if dice.random() < 0.5:
                 whence = dice.choice([io.SEEK_SET, io.SEEK_CUR, io.SEEK_END])
                 origin = {io.SEEK_SET: 0, io.SEEK_END: len(body)}.get(whence, file.tell())

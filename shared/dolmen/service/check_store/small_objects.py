@@ -9,7 +9,7 @@ from functools import partial
 from dolmen.base.runtime import Runtime
 from dolmen.base.units import MINUTE_US
 from dolmen.errors import CorruptionError, InputError, ObjectChangedError, ObjectNotFoundError
-from dolmen.service.check_store.contract import Need, Sandbox, check, delete, equal, expect, keys, put, raises
+from dolmen.service.check_store.contract import Grant, Sandbox, check, delete, equal, expect, keys, put, raises
 from dolmen.store.base import Buffer, ObjectStore, PreconditionFailed, Stored, create
 
 ODD_KEYS = (
@@ -76,7 +76,7 @@ def if_match_on_an_absent_key_is_refused(sandbox: Sandbox) -> None:
     raises(ObjectNotFoundError, "reading it", lambda: sandbox.store.get("absent"))
 
 
-@check(_NO_REPLACE, needs=[Need.DELETE])
+@check(_NO_REPLACE, needs=[Grant.DELETE])
 def a_deleted_key_can_be_created_but_not_replaced(sandbox: Sandbox) -> None:
     """Conditions take account of deletes."""
     store = sandbox.store
@@ -190,7 +190,7 @@ def create_makes_an_object_once_and_knows_its_own(sandbox: Sandbox) -> None:
 def every_answer_shows_the_servers_clock(sandbox: Sandbox) -> None:
     """Each response has a Date header, errors included, and it is close to this machine's time."""
     runtime = Runtime()
-    store = sandbox.again(runtime)
+    store = sandbox.reopen(runtime)
     equal(store.clock.reading(), (0, float("inf")), "before any answer the clock shows")
     verbs: dict[str, Callable[[], object]] = {
         "a get of what is not there": lambda: raises(ObjectNotFoundError, "get", lambda: store.get("absent")),
@@ -204,11 +204,11 @@ def every_answer_shows_the_servers_clock(sandbox: Sandbox) -> None:
         _expect_date(store, runtime, verb, call)
 
 
-@check("commit times and the age of garbage come from the store's clock", needs=[Need.LIST, Need.DELETE])
+@check("commit times and the age of garbage come from the store's clock", needs=[Grant.LIST, Grant.DELETE])
 def listings_and_deletes_show_it_too(sandbox: Sandbox) -> None:
     """Responses to a listing and to a delete have a Date header."""
     runtime = Runtime()
-    store = sandbox.again(runtime)
+    store = sandbox.reopen(runtime)
     put(store, "key")
     _expect_date(store, runtime, "a listing", lambda: keys(store))
     _expect_date(store, runtime, "a delete", lambda: store.delete(["key"]))
@@ -223,10 +223,10 @@ def _expect_date(store: ObjectStore, runtime: Runtime, verb: str, call: Callable
     expect(abs(off) < _SIGNED_MINUTES, f"the clock of the store is {off:.0f} minutes off this machine's")
 
 
-@check(_LISTS, needs=[Need.LIST])
+@check(_LISTS, needs=[Grant.LIST])
 def a_listing_is_in_key_order_with_sizes_and_times(sandbox: Sandbox) -> None:
     """Objects are listed in the order of their keys' bytes, as a get and a HEAD show them."""
-    before = sandbox.again(None)
+    before = sandbox.reopen(None)
     put(before, "b")
     began_us = before.clock.now_us
     names = ["b", "a/b/c", "a-b/x", "a/b-c", "a.x", "a/z", "a0", "B", "é", "z/1", "z/10", "z/2", "a/b/d/e", "aa/x"]
@@ -244,7 +244,7 @@ def a_listing_is_in_key_order_with_sizes_and_times(sandbox: Sandbox) -> None:
         )
 
 
-@check(_LISTS, needs=[Need.LIST])
+@check(_LISTS, needs=[Grant.LIST])
 def a_prefix_is_of_the_key_and_not_of_a_directory(sandbox: Sandbox) -> None:
     """A prefix may end in the middle of a name."""
     for name in ("data/t1/a", "data/t1/b", "data/t10/c", "data/t", "database/x", "dat"):
@@ -258,7 +258,7 @@ def a_prefix_is_of_the_key_and_not_of_a_directory(sandbox: Sandbox) -> None:
     equal(listed("data/t1/a/"), [], "data/t1/a/*")
 
 
-@check(_LISTS, needs=[Need.LIST])
+@check(_LISTS, needs=[Grant.LIST])
 def a_listing_begins_after_any_text(sandbox: Sandbox) -> None:
     """A listing begins after the given text, whether that is a key or not."""
     names = sorted(["a/1", "a/2", "a/22/3", "a-1", "b/1/2/3", "b/1/2/4", "b/2", "c"])
@@ -271,7 +271,7 @@ def a_listing_begins_after_any_text(sandbox: Sandbox) -> None:
         equal(keys(sandbox.store, "b/", start), under, f"b/* after {start!r}")
 
 
-@check(_LISTS, needs=[Need.LIST])
+@check(_LISTS, needs=[Grant.LIST])
 def a_listing_of_random_keys_equals_a_sorted_set(sandbox: Sandbox) -> None:
     """A listing is complete and in order for any keys, prefixes and starts."""
     dice = random.Random(7)
@@ -287,23 +287,23 @@ def a_listing_of_random_keys_equals_a_sorted_set(sandbox: Sandbox) -> None:
         equal(keys(sandbox.store, prefix, start), expected, f"{prefix!r}* after {start!r}")
 
 
-@check(_LISTS, needs=[Need.LIST, Need.DELETE])
+@check(_LISTS, needs=[Grant.LIST, Grant.DELETE])
 def a_listing_of_several_pages_is_whole_and_so_is_a_delete(sandbox: Sandbox) -> None:
     """A listing and a delete cover all objects, even if these do not fit into one response."""
     names = [f"page/{number:05}" for number in range(sandbox.load.listed)]
 
     def create(number: int) -> None:
         for name in names[number :: sandbox.load.writers]:
-            sandbox.go_on()
+            sandbox.raise_if_stopped()
             put(sandbox.store, name)
 
-    sandbox.at_once(create, sandbox.load.writers)
+    sandbox.run_threads(create, sandbox.load.writers)
     equal(keys(sandbox.store, "page/"), names, "the listing")
     delete(sandbox.store, *names)
     equal(keys(sandbox.store), [], "afterwards there are")
 
 
-@check("a bug in dolmen: please report it", needs=[Need.LIST, Need.DELETE])
+@check("a bug in dolmen: please report it", needs=[Grant.LIST, Grant.DELETE])
 def an_empty_store_lists_nothing_and_is_not_made_by_reading(sandbox: Sandbox) -> None:
     """A listing of an unused prefix is empty, and reading creates nothing."""
     equal(keys(sandbox.store), [], "a listing of nothing")
@@ -315,7 +315,7 @@ def an_empty_store_lists_nothing_and_is_not_made_by_reading(sandbox: Sandbox) ->
 @check(
     "files with such names could not be ingested; dolmen's own names are plain",
     harmless=True,
-    needs=[Need.LIST, Need.DELETE],
+    needs=[Grant.LIST, Grant.DELETE],
 )
 def odd_keys_survive_every_verb(sandbox: Sandbox) -> None:
     """Keys with spaces, signs, control characters and any script stay the same."""
@@ -338,7 +338,7 @@ def _survives(store: ObjectStore, key: str, body: bytes) -> None:
         equal(file.read(), body, f"{key!r} as a file holds")
 
 
-@check("gc would take objects for deleted that are still there, and paid for", needs=[Need.DELETE, Need.LIST])
+@check("gc would take objects for deleted that are still there, and paid for", needs=[Grant.DELETE, Grant.LIST])
 def each_key_of_a_delete_has_its_outcome_in_order(sandbox: Sandbox) -> None:
     """A delete of many keys reports on each; absent keys count as deleted."""
     store = sandbox.store

@@ -6,9 +6,8 @@ as Iceberg in which rows were erased.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dolmen.commit.head import context_of
 from dolmen.format.receipts import erasure_id
@@ -25,9 +24,6 @@ from dolmen.ingest.redaction import RequestContent, error_fields
 from dolmen.service.functions.deliveries import BatchResponse, Deliveries, HalfTimeDeadline
 from dolmen.service.functions.function_settings import FunctionResources, Invocation
 from dolmen.transactions.transaction import Transaction
-
-if TYPE_CHECKING:  # it imports all of maintenance
-    from dolmen.maintenance.round import Measures
 
 _LOOKUP_BYTES_PER_SECOND = 32 << 20
 """The most bytes of data files to search for erased rows, for each second of half of the time left."""
@@ -46,48 +42,43 @@ class _DeleteEvent:
 
     def __init__(self, resources: FunctionResources, batch: Sequence[Message], invocation: Invocation) -> None:
         self._database, self._invocation, self._logger = resources.database, invocation, invocation.logger
-        self._counts = Counter({"Messages": len(batch), "DeletesFailed": 0})
         self._erasures: list[str] = []
-        now_us = context_of(self._database).runtime.clock_us()
-        self._deliveries = Deliveries(batch, resources.delete_queues, now_us, invocation.remaining_seconds)
+        self._deliveries = Deliveries(batch, resources.delete_queues, self._database, invocation)
+        self._counts = self._deliveries.counts
+        self._counts["DeletesFailed"] = 0
 
     def run(self) -> BatchResponse:
-        """Handles the event."""
         deadline = HalfTimeDeadline(self._invocation.remaining_ms)
         for group in self._deliveries.groups():
-            requests, sent_by = self._read_group(group)
-            deleted = apply_deletes(self._database, requests, deadline=deadline)
-            for message, request, outcome in zip(sent_by, requests, deleted.outcomes, strict=True):
-                self._report(message, request, outcome, deleted.transaction)
-            if commit := deleted.commit:
+            requests, messages = self._read_group(group)
+            result = apply_deletes(self._database, requests, deadline=deadline)
+            for message, request, outcome in zip(messages, requests, result.outcomes, strict=True):
+                self._report(message, request, outcome, result.transaction)
+            if commit := result.commit:
                 added = commit.counts.tombstones_added
                 self._logger.info("committed", version=commit.version, tombstones=added, attempts=commit.attempts)
                 self._counts["CommitAttempts"] += commit.attempts
-        response = self._deliveries.finish(self._logger)
-        self._counts.update(self._deliveries.counts)
+        response = self._deliveries.finish()
         if self._erasures:
             self._publish(deadline.seconds)
-        measures: Measures = {name: ("Count", count) for name, count in self._counts.items()}
-        self._invocation.report(measures | self._deliveries.measures(self._database))
-        if reason := self._deliveries.unanswerable:
-            raise RuntimeError(f"not deleted: {reason}")
+        self._deliveries.report("deleted")
         return response
 
     def _read_group(self, group: list[Message]) -> tuple[list[DeleteRequest], list[Message]]:
         """Reads the requests of a group, each with its message. Refuses malformed messages."""
         requests: list[DeleteRequest] = []
-        sent_by: list[Message] = []
+        messages: list[Message] = []
         for message in group:
             try:
                 # Lambda repeats an asynchronous invocation under the same id.
                 requests.append(parse_request(message.body, message.id or self._invocation.id))
-                sent_by.append(message)
+                messages.append(message)
             except Exception as error:  # noqa: BLE001 - a bad message must never block its batch
                 fields = error_fields(error)
                 self._deliveries.refuse(message, fields)
                 self._counts["DeletesFailed"] += 1
                 self._logger.error("delete failed", message_id=message.id, final=True, **fields)
-        return requests, sent_by
+        return requests, messages
 
     def _report(
         self, message: Message, request: DeleteRequest, outcome: RequestOutcome, transaction: Transaction | None

@@ -19,10 +19,9 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from dolmen.api.database import Database
-from dolmen.base.runtime import Runtime
 from dolmen.commit.head import context_of
 from dolmen.errors import Error
 from dolmen.ingest.batch import (
@@ -34,8 +33,9 @@ from dolmen.ingest.batch import (
     Message,
     isolate,
 )
-from dolmen.ingest.queues import EXPEDITED_SECONDS, MAX_SQS_BATCH, MAX_SQS_BYTES, OutgoingMessage, SqsQueue, open_queue
+from dolmen.ingest.queues import EXPEDITED_SECONDS, MAX_SQS_BATCH, MAX_SQS_BYTES, OutgoingMessage
 from dolmen.ingest.redaction import error_fields
+from dolmen.service.functions.function_settings import DeliveryQueues, Invocation
 
 if TYPE_CHECKING:  # it imports all of maintenance
     from dolmen.maintenance.round import Measures
@@ -55,39 +55,15 @@ _MARGIN_SECONDS = 30
 _MAX_REASON = 1000
 
 
-class FunctionLogger(Protocol):
-    """A log whose methods take a text and named fields, as Powertools' do."""
-
-    @property
-    def debug(self) -> Callable[..., None]: ...
-
-    @property
-    def info(self) -> Callable[..., None]: ...
-
-    @property
-    def error(self) -> Callable[..., None]: ...
-
-
 Fields = Mapping[str, Any]
 """The fields of an error in a log: see ``error_fields``."""
 
 BatchResponse = dict[str, list[dict[str, str]]]
 """The response that names to Lambda the messages to deliver again."""
 
-DeliveryQueues = tuple[SqsQueue, SqsQueue]
-"""The function's own queue, and its dead-letter queue."""
-
-
-def open_queues(queue: str | None, dead_letters: str | None, runtime: Runtime) -> DeliveryQueues | None:
-    """Both queues of a function; None unless both are given, and of SQS. Raises InputError for other URLs."""
-    if queue is None or dead_letters is None:
-        return None
-    own, dead = (open_queue(url, runtime, expedited=True) for url in (queue, dead_letters))
-    return (own, dead) if isinstance(own, SqsQueue) and isinstance(dead, SqsQueue) else None
-
 
 class HalfTimeDeadline:
-    """A deadline at half of the time that is left when it is made; the rest is to finish the work, and commit.
+    """A deadline after half of the remaining time; the other half is for finishing the work and for the commit.
 
     The first call returns False, whatever the time: each invocation begins at least one piece of work.
     """
@@ -112,30 +88,21 @@ class Deliveries:
     """
 
     def __init__(
-        self,
-        batch: Sequence[Message],
-        queues: DeliveryQueues | None,
-        now_us: int,
-        remaining_seconds: Callable[[], float],
+        self, batch: Sequence[Message], queues: DeliveryQueues | None, database: Database, invocation: Invocation
     ) -> None:
         self._batch, self._queues = list(batch), queues
-        self._now_us, self._remaining_seconds = now_us, remaining_seconds
+        self._invocation, self._remaining_seconds = invocation, invocation.remaining_seconds
+        self._context = context_of(database)
+        self._now_us = self._context.runtime.clock_us()
         self._indexes = {id(message): index for index, message in enumerate(self._batch)}
         self._postponed: set[int] = set()
         self._waits: dict[int, Fields] = {}
         self._errors: dict[int, Fields] = {}
         self._refusals: dict[int, Fields] = {}
         self._sent: set[int] = set()
-        self.counts = Counter({"QueueErrors": 0, "MessagesPostponed": 0, "MessagesGivenUp": 0})
+        self.counts = Counter({"Messages": len(batch), "QueueErrors": 0, "MessagesPostponed": 0, "MessagesGivenUp": 0})
         self.queue_error: Error | None = None
         self.given_up: list[tuple[Message, Fields]] = []
-
-    def measures(self, database: Database) -> Measures:
-        """The last metrics: the age of the oldest unfinished message, if it is known, and the manifest's size."""
-        sent_us = [self._batch[index].sent_us for index in self._unfinished()]
-        ages = [max(0, self._now_us - time_us) / 1e6 for time_us in sent_us if time_us is not None]
-        oldest: Measures = {"OldestUndoneSeconds": ("Seconds", max(ages))} if ages else {}
-        return oldest | {"ManifestBytes": ("Bytes", context_of(database).head.manifest_bytes)}
 
     def groups(self) -> Iterator[list[Message]]:
         """Yields the groups in which to handle the batch; messages in no group go back to the queue."""
@@ -152,43 +119,43 @@ class Deliveries:
         least = min((message.crashes for message in isolated), default=0)
         together = ISOLATED_TOGETHER if least <= 1 else 1
         group = [message for message in isolated if message.crashes == least][:together]
-        chosen = set(map(id, group))
+        group_ids = set(map(id, group))
         refused = self._refusals.keys()
-        rest = [each for each in self._batch if id(each) not in chosen and self._index(each) not in refused]
+        others = [each for each in self._batch if id(each) not in group_ids and self._index(each) not in refused]
         if not group:
-            yield from isolate(rest)
+            yield from isolate(others)
             return
         # The others go back to the queue first: the group may kill the function.
-        for message in rest:
+        for message in others:
             self.postpone(message)
         self._send()
-        # Those that cannot be sent are handled here too, before the group if they have not crashed.
-        stuck = [message for message in rest if self._index(message) not in self._sent]
+        # Messages that cannot be sent are handled here: before the group if they never crashed, otherwise after it.
+        stuck = [message for message in others if self._index(message) not in self._sent]
         for message in stuck:
             self._postponed.discard(self._index(message))
         yield from isolate([message for message in stuck if not message.crashes])
-        self._guard_others(group, [message for message in rest if self._index(message) in self._sent])
+        self._guard_others(group, [message for message in others if self._index(message) in self._sent])
         yield group
         yield from isolate([message for message in stuck if message.crashes])
 
     def postpone(self, message: Message) -> None:
-        """Notes that a message, or a part of it, was not begun."""
+        """Records that a message, or a part of it, was not begun."""
         self._postponed.add(self._index(message))
 
     def wait(self, message: Message, fields: Fields) -> None:
-        """Notes that a message, or a part of it, waits for a table."""
+        """Records that a message, or a part of it, waits for a table."""
         self._waits.setdefault(self._index(message), fields)
 
     def fail(self, message: Message, fields: Fields) -> None:
-        """Notes that a message, or a part of it, failed temporarily."""
+        """Records that a message, or a part of it, failed temporarily."""
         self._errors.setdefault(self._index(message), fields)
 
     def refuse(self, message: Message, fields: Fields) -> None:
-        """Notes that a message, or a part of it, can never be applied."""
+        """Records that a message, or a part of it, can never be applied."""
         self._refusals.setdefault(self._index(message), fields)
 
     def send_back_excess(self, sizes: Sequence[tuple[Message, int]], seconds: float) -> list[Message]:
-        """Sends messages again at once that could hardly be begun in time, so that other functions can take them.
+        """Sends messages again that could hardly be begun in time, so that other functions can take them.
 
         The first message always stays, whatever its size.
 
@@ -204,48 +171,61 @@ class Deliveries:
         bytes_of = Counter[int]()
         for message, size in sizes:
             bytes_of[self._index(message)] += size
-        room, before = seconds * READ_A_SECOND, 0
-        offered: set[int] = set()
+        room, bytes_before = seconds * READ_A_SECOND, 0
+        excess: set[int] = set()
         for index, size in bytes_of.items():
-            if before and before >= room:
-                offered.add(index)
-            before += size
-        if not offered:
+            if bytes_before and bytes_before >= room:
+                excess.add(index)
+            bytes_before += size
+        if not excess:
             return []
-        self._postponed |= offered
+        self._postponed |= excess
         self._send()
-        self._postponed -= offered - self._sent
-        sent = [self._batch[index] for index in sorted(offered & self._sent)]
+        self._postponed -= excess - self._sent
+        sent = [self._batch[index] for index in sorted(excess & self._sent)]
         self._remove(sent)
         return sent
 
-    def finish(self, logger: FunctionLogger) -> BatchResponse:
+    def finish(self) -> BatchResponse:
         """Sends messages again and gives others up, logs that, and names the rest to Lambda, which redelivers them."""
         self._send()
+        logger = self._invocation.logger
         for message, fields in self.given_up:
             logger.error("message given up", message_id=message.id, **fields)
         if self.queue_error is not None:
             then = "unfinished messages wait for their time-out"
             logger.error("queue not reached", **error_fields(self.queue_error), then=then)
-        left = [self._batch[index] for index in self._unfinished() if index not in self._sent]
-        return {"batchItemFailures": [{"itemIdentifier": message.answer_id} for message in left if message.answer_id]}
+        unsent = [self._batch[index] for index in self._unfinished_indexes() if index not in self._sent]
+        return {"batchItemFailures": [{"itemIdentifier": message.answer_id} for message in unsent if message.answer_id]}
 
-    @property
-    def unanswerable(self) -> str | None:
-        """Why an event that came without a queue is not done: Lambda tries it again when its function raises."""
-        for index in self._unfinished():
+    def report(self, done: str, *, lags: Sequence[float] = ()) -> None:
+        """Reports the counts, the longest lag, the age of the oldest unfinished message, and the manifest's size.
+
+        Raises RuntimeError if an event that came without a queue is not ``done``, so that Lambda tries it again.
+        """
+        unfinished = self._unfinished_indexes()
+        sent_us = [self._batch[index].sent_us for index in unfinished]
+        ages = [max(0, self._now_us - time_us) / 1e6 for time_us in sent_us if time_us is not None]
+        measures: Measures = {
+            name: ("Bytes" if name.startswith("Bytes") else "Count", count) for name, count in self.counts.items()
+        }
+        for name, seconds in ("IngestLagSeconds", lags), ("OldestUndoneSeconds", ages):
+            if seconds:
+                measures[name] = ("Seconds", max(seconds))
+        self._invocation.report(measures | {"ManifestBytes": ("Bytes", self._context.head.manifest_bytes)})
+        for index in unfinished:
             if self._batch[index].answer_id is None:
                 fields = self._errors.get(index) or self._waits.get(index) or self._refusals.get(index)
-                return str(fields["reason"]) if fields else "there was too little time to begin it"
-        return None
+                reason = fields["reason"] if fields else "there was too little time to begin it"
+                raise RuntimeError(f"not {done}: {reason}")
 
     def _send(self) -> None:
-        """Sends the messages that are decided on, as long as there is time and SQS answers."""
+        """Sends unfinished messages back, or to the dead letters, as long as there is time and SQS answers."""
         if self._queues is None:
             return
         back: list[tuple[int, OutgoingMessage]] = []
         dead: list[tuple[int, OutgoingMessage]] = []
-        for index in self._unfinished():
+        for index in self._unfinished_indexes():
             message = self._batch[index]
             if index in self._sent or message.answer_id is None or message.body is None:
                 continue
@@ -300,7 +280,7 @@ class Deliveries:
             return False
         return True
 
-    def _unfinished(self) -> list[int]:
+    def _unfinished_indexes(self) -> list[int]:
         return sorted(self._postponed | self._waits.keys() | self._errors.keys() | self._refusals.keys())
 
     def _index(self, message: Message) -> int:
@@ -309,8 +289,8 @@ class Deliveries:
 
 def _copy(message: Message, *, failures: int, waits: int) -> OutgoingMessage:
     """A copy of a message with new counts. If one has risen, the copy is delayed, longer for higher counts."""
-    risen = failures if failures > message.failures else waits if waits > message.waits else 0
-    delay = min(MAX_WAIT_SECONDS, FIRST_WAIT_SECONDS << min(risen - 1, 10)) if risen else 0
+    risen_count = failures if failures > message.failures else waits if waits > message.waits else 0
+    delay = min(MAX_WAIT_SECONDS, FIRST_WAIT_SECONDS << min(risen_count - 1, 10)) if risen_count else 0
     counts = {
         SENT_ATTRIBUTE: message.sent_us or 0,
         FAILURES_ATTRIBUTE: failures,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from dolmen.api.database import Database
 from dolmen.api.database import open as open_database
@@ -16,14 +16,25 @@ from dolmen.base.runtime import Runtime, cached_property
 from dolmen.commit.head import context_of
 from dolmen.errors import InputError
 from dolmen.ingest.landing import PREFIX, Landing
-from dolmen.ingest.queues import Queue, open_queue
-from dolmen.service.functions.deliveries import DeliveryQueues, FunctionLogger, open_queues
+from dolmen.ingest.queues import Queue, SqsQueue, open_queue
 from dolmen.service.handover.emr_serverless import EmrServerless, JobSettings, whole_number
 from dolmen.store import open_store
 
 if TYPE_CHECKING:  # they import all of maintenance, and the readers of files
     from dolmen.maintenance.round import Measures
     from dolmen.service.handover.handover_records import HandoverRecords
+
+
+DeliveryQueues = tuple[SqsQueue, SqsQueue]
+"""The function's own queue, and its dead-letter queue."""
+
+
+def open_queues(queue: str | None, dead_letters: str | None, runtime: Runtime) -> DeliveryQueues | None:
+    """Both queues of a function; None unless both are given, and of SQS. Raises InputError for other URLs."""
+    if queue is None or dead_letters is None:
+        return None
+    own, dead = (open_queue(url, runtime, expedited=True) for url in (queue, dead_letters))
+    return (own, dead) if isinstance(own, SqsQueue) and isinstance(dead, SqsQueue) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +124,19 @@ class FunctionResources:
 
         assert self.settings.jobs is not None
         return HandoverRecords(open_store(self.settings.jobs.handover_url, context_of(self.database).runtime))
+
+
+class FunctionLogger(Protocol):
+    """A log whose methods take a text and named fields, as Powertools' do."""
+
+    @property
+    def debug(self) -> Callable[..., None]: ...
+
+    @property
+    def info(self) -> Callable[..., None]: ...
+
+    @property
+    def error(self) -> Callable[..., None]: ...
 
 
 @dataclass(frozen=True, slots=True)

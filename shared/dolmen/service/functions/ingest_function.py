@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dolmen.commit.head import context_of
 from dolmen.errors import Error
@@ -22,9 +22,6 @@ from dolmen.service.functions.deliveries import BatchResponse, Deliveries, HalfT
 from dolmen.service.functions.function_settings import FunctionResources, Invocation
 from dolmen.service.handover.emr_serverless import load_job, log_record, metric_name, request_job
 from dolmen.service.handover.handover_records import hand_over
-
-if TYPE_CHECKING:  # it imports all of maintenance
-    from dolmen.maintenance.round import Measures
 
 START_SECONDS = 45
 """The time that starting a job may take: three requests of 15 seconds each."""
@@ -58,34 +55,24 @@ class _IngestEvent:
     def __init__(self, resources: FunctionResources, batch: Sequence[Message], invocation: Invocation) -> None:
         self._resources, self._invocation, self._logger = resources, invocation, invocation.logger
         self._settings, self._database = resources.settings, resources.database
-        self._counts = Counter({"Messages": len(batch), "QueueErrors": 0})
         self._lags: list[float] = []
-        now_us = context_of(self._database).runtime.clock_us()
-        self._deliveries = Deliveries(batch, resources.queues, now_us, invocation.remaining_seconds)
+        self._deliveries = Deliveries(batch, resources.queues, self._database, invocation)
+        self._counts = self._deliveries.counts
 
     def run(self) -> BatchResponse:
-        """Handles the event."""
         has_backlog = self._has_backlog()
         deadline = HalfTimeDeadline(self._invocation.remaining_ms)  # after the requests that may be slow
         for group in self._deliveries.groups():
             self._ingest_group(group, deadline, has_backlog=has_backlog)
-        response = self._deliveries.finish(self._logger)
-        self._counts.update(self._deliveries.counts)
+        response = self._deliveries.finish()
         if self._counts["FilesHanded"]:
             self._start_job()
-        measures: Measures = {
-            name: ("Bytes" if name.startswith("Bytes") else "Count", count) for name, count in self._counts.items()
-        }
-        if self._lags:
-            measures["IngestLagSeconds"] = ("Seconds", max(self._lags))
-        self._invocation.report(measures | self._deliveries.measures(self._database))
-        if reason := self._deliveries.unanswerable:
-            raise RuntimeError(f"not ingested: {reason}")
+        self._deliveries.report("ingested", lags=self._lags)
         return response
 
     def _ingest_group(self, group: list[Message], deadline: HalfTimeDeadline, *, has_backlog: bool) -> None:
         """Ingests the drops of a group in one commit, except for those that are handed over or sent back."""
-        drops, announced_by = self._read_group(group)
+        drops, messages = self._read_group(group)
         outcomes: dict[int, DropOutcome] = {}
         if (jobs := self._settings.jobs) is not None:
             outcomes = hand_over(
@@ -99,24 +86,24 @@ class _IngestEvent:
             )
         indexes = [index for index in range(len(drops)) if index not in outcomes]
         # Handed-over drops take no time here, so only the others can be too much.
-        sizes = [(announced_by[index], drops[index].size) for index in indexes]
+        sizes = [(messages[index], drops[index].size) for index in indexes]
         sent = set(map(id, self._deliveries.send_back_excess(sizes, deadline.seconds)))
-        outcomes |= {i: DropOutcome(drops[i], "postponed") for i in indexes if id(announced_by[i]) in sent}
+        outcomes |= {i: DropOutcome(drops[i], "postponed") for i in indexes if id(messages[i]) in sent}
         indexes = [index for index in indexes if index not in outcomes]
-        ingested = ingest_drops(
+        result = ingest_drops(
             self._database,
             self._resources.landing,
             [drops[index] for index in indexes],
             auto_create=self._settings.auto_create,
-            may_wait={drops[index] for index in indexes if announced_by[index].may_wait},
+            may_wait={drops[index] for index in indexes if messages[index].may_wait},
             max_bytes=self._settings.max_file_bytes,
             deadline=deadline,
             time_left=self._invocation.remaining_seconds,
         )
-        outcomes |= zip(indexes, ingested.outcomes, strict=True)
-        for index, message in enumerate(announced_by):
+        outcomes |= zip(indexes, result.outcomes, strict=True)
+        for index, message in enumerate(messages):
             self._report(message, outcomes[index])
-        if commit := ingested.commit:
+        if commit := result.commit:
             rows = commit.counts.rows_added
             self._logger.info("committed", version=commit.version, rows=rows, attempts=commit.attempts)
             self._counts["CommitAttempts"] += commit.attempts
@@ -124,17 +111,17 @@ class _IngestEvent:
     def _read_group(self, group: list[Message]) -> tuple[list[Drop], list[Message]]:
         """Reads the drops of a group, each with its message. Refuses malformed messages."""
         drops: list[Drop] = []
-        announced_by: list[Message] = []
+        messages: list[Message] = []
         for message in group:
-            found, error = read_drops(message.body)
-            drops += found
-            announced_by += [message] * len(found)
+            announced, error = read_drops(message.body)
+            drops += announced
+            messages += [message] * len(announced)
             if error is not None:
                 fields = error_fields(error)
                 self._deliveries.refuse(message, fields)
                 self._counts["MessagesMalformed"] += 1
                 self._logger.error("message malformed", message_id=message.id, final=True, **fields)
-        return drops, announced_by
+        return drops, messages
 
     def _has_backlog(self) -> bool:
         """Whether so many messages wait that all drops go to a job; False if their number is not known."""

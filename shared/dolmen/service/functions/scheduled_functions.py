@@ -29,8 +29,8 @@ from dolmen.maintenance.round import (
     Done,
     GcRequest,
     StepFailure,
-    changed_anything,
     facts_of,
+    has_changed_anything,
     measures_of_collection,
     measures_of_debt,
     measures_of_round,
@@ -62,14 +62,14 @@ def compact_event(resources: FunctionResources, event: Any, invocation: Invocati
     deadline = Deadline(context_of(database).runtime, invocation.remaining_seconds)
     elsewhere = _start_jobs(resources, request, invocation)
 
-    def log_step(ended: Done | StepFailure) -> None:
+    def log_step(step: Done | StepFailure) -> None:
         """Logs a step: names and numbers, never values of the data."""
-        if isinstance(ended, StepFailure):
-            logger.error(f"{ended.step} failed", table=ended.table, **error_fields(ended.error))
+        if isinstance(step, StepFailure):
+            logger.error(f"{step.step} failed", table=step.table, **error_fields(step.error))
             return
-        about = {"table": ended.table} if ended.table else {}
-        log = logger.info if changed_anything(ended.result) else logger.debug
-        log(ended.step, **about, seconds=round(ended.seconds, 3), **facts_of(ended.result))
+        about = {"table": step.table} if step.table else {}
+        log = logger.info if has_changed_anything(step.result) else logger.debug
+        log(step.step, **about, seconds=round(step.seconds, 3), **facts_of(step.result))
 
     done = database.maintain(
         request.tables, steps=request.steps, compacted_elsewhere=elsewhere, deadline=deadline, progress=log_step
@@ -121,18 +121,18 @@ def _start_jobs(resources: FunctionResources, request: CompactRequest, invocatio
         return any(isinstance(each.error, StoreUnavailableError) for each in attempts)
 
     try:
-        waiting = records.waiting()
+        pending = records.count()
         invocation.report(
-            {"HandedPending": ("Count", waiting.records), "HandedAgeSeconds": ("Seconds", waiting.age_seconds)}
+            {"HandedPending": ("Count", pending.records), "HandedAgeSeconds": ("Seconds", pending.age_seconds)}
         )
-        if waiting.records:
+        if pending.records:
             start(load_job(database.url, records.url))
     except Error as error:
         errors.append(error)
     try:
         if "compact" in request.steps and not is_unreachable():
             # A running job keeps its table also when little is left to do: both would rewrite the same files.
-            alive = {run.name for run in service.runs() if run.alive}
+            alive = {run.name for run in service.runs() if run.is_alive}
             elsewhere += (name for name in database.tables() if alive and compact_job(database.url, name).name in alive)
             for name in tables_larger_than(context, settings.compact_bytes, request.tables):
                 if is_unreachable():
@@ -155,7 +155,7 @@ def _start_jobs(resources: FunctionResources, request: CompactRequest, invocatio
 
 
 def tables_larger_than(context: Context, limit: int, tables: Collection[str] | None = None) -> list[str]:
-    """Those of the tables (None = all) with more than ``limit`` bytes: others have less to compact. One request."""
+    """The tables (of these, or None = all) with more than ``limit`` bytes: others have less to compact. One request."""
     return [
         debt.name
         for debt in debts(context).tables.values()

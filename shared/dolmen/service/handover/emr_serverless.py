@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from hashlib import sha256
 from itertools import takewhile
 from typing import Any, Literal, Protocol
@@ -28,7 +28,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from dolmen.base.runtime import Runtime, cached_property
-from dolmen.base.units import DAY_US, GIB, MINUTE_US, SECOND_US, utc
+from dolmen.base.units import DAY_US, GIB, MINUTE_US, SECOND_US, since_epoch, utc
 from dolmen.errors import Error, InputError, NotFoundError, StoreUnavailableError
 from dolmen.ingest.redaction import error_fields
 from dolmen.store.s3.aws_service import AwsService
@@ -64,12 +64,12 @@ class JobRun:
     updated_us: int
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether it has not ended."""
         return self.state in ALIVE
 
     @property
-    def failed(self) -> bool:
+    def has_failed(self) -> bool:
         """Whether it ended without success."""
         return self.state in FAILED
 
@@ -106,21 +106,21 @@ def ensure_running(service: JobService, job: SparkJob, now_us: int) -> EnsureRes
     """Starts a run of a job unless one is alive. After an Error, it may not have been started: try again later."""
     runs = sorted((run for run in service.runs() if run.name == job.name), key=lambda run: (run.created_us, run.id))
     for run in reversed(runs):
-        if run.alive:
+        if run.is_alive:
             return EnsureResult("alive", run.id)
     # Without a last run the day is used: a service need not remember tokens for longer.
-    before = runs[-1].id if runs else utc(now_us).date().isoformat()
+    last_id = runs[-1].id if runs else utc(now_us).date().isoformat()
     for _ in range(_MOST_LINKS):
         wait_us = _wait_us(runs, now_us)
         if wait_us > 0:
             return EnsureResult("held", runs[-1].id, wait_us / 1e6)
-        id_ = service.start(job, token_of(job, before))
-        found = service.run(id_)
-        if found is None or found.created_us >= now_us - _NEW_US:
+        id_ = service.start(job, token_of(job, last_id))
+        newest = service.run(id_)
+        if newest is None or newest.created_us >= now_us - _NEW_US:
             return EnsureResult("started", id_)
-        if found.alive:
+        if newest.is_alive:
             return EnsureResult("alive", id_)
-        runs, before = [*runs, found], id_
+        runs, last_id = [*runs, newest], id_
     raise StoreUnavailableError(f"{job.name}: the last {_MOST_LINKS} runs have ended, and the list of runs shows none")
 
 
@@ -166,9 +166,9 @@ def metric_name(attempt: JobAttempt) -> str | None:
     return {"started": "JobsStarted", "held": "JobsHeld", "alive": None}[attempt.result.outcome]
 
 
-def token_of(job: SparkJob, before: str) -> str:
-    """The token under which a job is started after the run ``before``: 64 characters."""
-    return sha256(msgspec.json.encode([job.name, job.script, job.arguments, before])).hexdigest()
+def token_of(job: SparkJob, last_id: str) -> str:
+    """The token under which a job is started after the run ``last_id``: 64 characters."""
+    return sha256(msgspec.json.encode([job.name, job.script, job.arguments, last_id])).hexdigest()
 
 
 def load_job(database_url: str, handover_url: str) -> SparkJob:
@@ -189,7 +189,7 @@ def _short_digest(*texts: str) -> str:
 
 def _wait_us(runs: Sequence[JobRun], now_us: int) -> int:
     """Microseconds until the next run may start; 0 or less = now. The pause grows while runs fail."""
-    failures = sum(1 for _ in takewhile(lambda run: run.failed, reversed(runs)))
+    failures = sum(1 for _ in takewhile(lambda run: run.has_failed, reversed(runs)))
     if not failures:
         return 0
     pause_us = min(_LONGEST_WAIT_US, _FIRST_WAIT_US << min(failures - 1, 10))
@@ -283,7 +283,6 @@ MAX_ATTEMPTS = 2
 _QUEUED_MINUTES = 720
 """How long a run may wait before it begins."""
 _CONFIG = {"retries": {"mode": "standard", "total_max_attempts": 2}, "connect_timeout": 2, "read_timeout": 5}
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class EmrServerless:
@@ -300,7 +299,7 @@ class EmrServerless:
     def runs(self) -> list[JobRun]:
         """All older runs have ended: no run lasts longer than the time that is listed."""
         longest = timedelta(minutes=self._settings.timeout_minutes + _QUEUED_MINUTES, days=1)
-        since = _EPOCH + timedelta(microseconds=self._runtime.clock_us()) - longest
+        since = utc(self._runtime.clock_us()) - longest
         found: list[JobRun] = []
         more: dict[str, str] = {}
         while True:
@@ -354,5 +353,5 @@ def spark_submit_parameters(settings: JobSettings) -> str:
 
 
 def _run_of(run: Any, id_member: str) -> JobRun:
-    created, updated = ((run[name] - _EPOCH) // timedelta(microseconds=1) for name in ("createdAt", "updatedAt"))
-    return JobRun(run[id_member], run.get("name") or "", run["state"], created, updated)
+    created_us, updated_us = since_epoch(run["createdAt"]), since_epoch(run["updatedAt"])
+    return JobRun(run[id_member], run.get("name") or "", run["state"], created_us, updated_us)

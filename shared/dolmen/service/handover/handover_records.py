@@ -41,7 +41,7 @@ _NAME = re.compile(r"([0-9a-f]{64})\.json")
 
 @dataclass(frozen=True)
 class HandoverRecord:
-    """The drops of one or more messages, each once, ordered by their ids. The key is that of the record."""
+    """The drops of one or more messages, each once, ordered by their ids. ``key`` is the record's."""
 
     key: str
     drops: tuple[Drop, ...]
@@ -81,7 +81,7 @@ class HandoverRecords:
         create(self._store, key, body, self._store.clock.runtime)
         return key
 
-    def pending(self) -> Iterator[HandoverRecord]:
+    def read_all(self) -> Iterator[HandoverRecord]:
         """Yields the records that exist when it is called, oldest first by the store's clock.
 
         It skips a record that another job has removed, and raises the error of an unreadable one after all the others.
@@ -101,7 +101,7 @@ class HandoverRecords:
         if unreadable is not None:
             raise unreadable
 
-    def waiting(self) -> PendingRecords:
+    def count(self) -> PendingRecords:
         """Counts the records: one request for each thousand."""
         records, oldest_us = 0, None
         for info in self._list():
@@ -160,7 +160,7 @@ def hand_over(
     backlog: bool = False,
     auto_create: bool = False,
 ) -> dict[int, DropOutcome]:
-    """Writes ONE record of the drops for a job. All others are left to the caller.
+    """Writes ONE record of the drops for a job, and leaves all others to the caller.
 
     The others are not files of a table, were ingested before, or have no table.
 

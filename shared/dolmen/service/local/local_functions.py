@@ -1,7 +1,7 @@
 """The Lambda functions on this machine: loaded by path, called with the events that Lambda would give them.
 
 The scheduled functions run in a process of their own, so that ingest need not wait for compaction. The process ends
-when its standard input is closed, also because the pipeline was killed.
+when its standard input is closed, as it is when the pipeline is killed.
 """
 
 from __future__ import annotations
@@ -92,7 +92,6 @@ class LocalFunction:
         self._module.logger.addHandler(self._listener)
 
     def close(self) -> None:
-        """Closes its log."""
         self._module.logger.removeHandler(self._listener)
         for handler, stream in self._streams:
             _set_stream(handler, stream)
@@ -144,12 +143,12 @@ class _Listener(logging.Handler):
 
 def _set_stream(handler: logging.StreamHandler[Any], stream: Any) -> Any:
     """Gives a handler another stream; returns its old one, which may be closed."""
-    before = handler.stream
-    if getattr(before, "closed", False):
+    old_stream = handler.stream
+    if getattr(old_stream, "closed", False):
         handler.stream = stream
     else:
         handler.setStream(stream)
-    return before
+    return old_stream
 
 
 def _load(path: Path) -> Any:

@@ -29,7 +29,7 @@ _NAMES = (HOST, "localhost")
 _HTTP_PORT = 80
 _WAIT_SECONDS = 10
 _MOST_CONNECTIONS = 8
-"""Beyond it, the connection that has waited longest for its request is closed: browsers open some in vain."""
+"""The most connections without a request. Beyond it the oldest is closed: browsers open some in vain."""
 
 
 class PageServer(ThreadingMixIn, HTTPServer):
@@ -93,7 +93,7 @@ class PageServer(ThreadingMixIn, HTTPServer):
             self.shutdown_request(request)
 
     def begin_request(self, connection: socket.socket) -> None:
-        """Notes that a connection has sent its request, which is answered in any case."""
+        """Records that a connection has sent its request, so that it stays open for the answer."""
         with self._connections:
             self._idle.pop(connection, None)
 

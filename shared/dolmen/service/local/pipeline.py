@@ -19,7 +19,7 @@ from dolmen.ingest.announcements import DIRECTORY_BUCKET, Drop, write_notificati
 from dolmen.ingest.landing import is_temporary
 from dolmen.ingest.pipeline_health import look_at_queue, look_at_rejects
 from dolmen.ingest.queues import DirectoryQueue, FileWatch, Letter, Stamp, letter_id, list_files, write_atomically
-from dolmen.maintenance.health.health import Pipeline, QueuePlace
+from dolmen.maintenance.health.health import Pipeline, QueueHealth
 from dolmen.maintenance.health.page import draw_page
 from dolmen.service.local.local_functions import LocalFunction, Schedule, functions_directory
 from dolmen.service.local.page_server import PageServer
@@ -82,25 +82,25 @@ class LandingDirectory:
 
     def receive(self) -> Iterator[Letter]:
         """Delivers the files that are complete, each once until it changes."""
-        now = {
+        stamps = {
             name: stamp
             for name, stamp in list_files(self._root)
             if not is_temporary(name) and self._announced.get(name) != stamp
         }
-        complete = self._watch.find_unchanged(now)
-        self.has_incomplete = len(complete) < len(now)
+        complete = self._watch.find_unchanged(stamps)
+        self.has_incomplete = len(complete) < len(stamps)
         for name in complete:
-            self._announced[name] = now[name]
+            self._announced[name] = stamps[name]
             try:
                 etag = self._store.head(name).etag
             except ObjectNotFoundError:
                 continue  # removed in the meantime
             except Error:
                 etag = "unreadable"  # the function will report why
-            _, changed_ns, size = now[name]
+            _, changed_ns, size = stamps[name]
             created_us = changed_ns // 1_000
             drop = Drop(DIRECTORY_BUCKET, name, size, etag, sequencer=f"{changed_ns:016X}", created_us=created_us)
-            yield Letter(letter_id(name, etag), name, write_notification([write_record(drop)]), now[name])
+            yield Letter(letter_id(name, etag), name, write_notification([write_record(drop)]), stamps[name])
 
     def acknowledge(self, letter: Letter, *, given_up: bool = False) -> None:
         """Records that a file need not be announced again. A file given up is announced again after a restart."""
@@ -163,14 +163,14 @@ class LocalHealthPage:
         deletes = look_at_queue("delete requests", str(layout.queue), runtime)
         return Pipeline(look_at_rejects(str(layout.rejected), runtime), (self._drops(), deletes))
 
-    def _drops(self) -> QueuePlace:
+    def _drops(self) -> QueueHealth:
         """Files of the landing directory are not messages: only those that were given up count."""
         layout = self._layout
         try:
             dead = sum(1 for _ in layout.dead_letters.glob("ingest-*.json"))
         except OSError as error:
-            return QueuePlace("drops", str(layout.landing), problem=f"{type(error).__name__}: {error}")
-        return QueuePlace("drops", str(layout.landing), dead=dead, dead_letters=str(layout.dead_letters))
+            return QueueHealth("drops", str(layout.landing), problem=f"{type(error).__name__}: {error}")
+        return QueueHealth("drops", str(layout.landing), dead=dead, dead_letters=str(layout.dead_letters))
 
 
 def run_local(
@@ -235,7 +235,7 @@ def run_local(
             handled = [line.step() for line in lines]
             schedule.poll()
             idle = not any(handled)
-            if idle and once and not any(line.busy for line in lines):
+            if idle and once and not any(line.is_busy for line in lines):
                 return
             if idle:
                 runtime.sleep(poll_seconds)
@@ -252,18 +252,18 @@ class _Line:
     on_event: Callable[[LocalEvent], None]
     poll_seconds: float
     waiting: dict[str, Letter] = field(default_factory=dict)
-    looked: float = float("-inf")
+    looked_at: float = float("-inf")
 
     @property
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         return bool(self.waiting) or self.source.has_incomplete
 
     def step(self) -> bool:
         """Delivers one batch of letters that are due; returns whether there were any."""
         now = self.runtime.monotonic()
-        if now - self.looked >= self.poll_seconds:
+        if now - self.looked_at >= self.poll_seconds:
             self.waiting |= {letter.id: letter for letter in self.source.receive()}
-            self.looked = now
+            self.looked_at = now
         batch = [letter for letter in self.waiting.values() if letter.due <= now][: MAX_BATCH[self.function.name]]
         if not batch:
             return False
@@ -328,12 +328,12 @@ def _settings(layout: LocalLayout, auto_create: bool) -> dict[str, str]:
 @contextmanager
 def _environment(settings: Mapping[str, str]) -> Iterator[None]:
     """Sets the environment variables from which the functions read their settings, while they run."""
-    before = {name: os.environ.get(name) for name in settings}
+    old_values = {name: os.environ.get(name) for name in settings}
     os.environ.update(settings)
     try:
         yield
     finally:
-        for name, value in before.items():
+        for name, value in old_values.items():
             if value is None:
                 os.environ.pop(name, None)
             else:

@@ -59,10 +59,11 @@ from dolmen.spark.load.load_tasks import (
     write_read,
 )
 from dolmen.spark.sessions import check_database, check_session
-from dolmen.spark.tasks import collect_objects, collect_rows, map_in_tasks, worker_url
-from dolmen.spark.write.write_tasks import begin_uploads, collect_keeping_alive, encode_entry
+from dolmen.spark.tasks import collect_objects, collect_rows, map_in_tasks
+from dolmen.spark.write.write_tasks import begin_uploads, collect_with_heartbeats, encode_entry
+from dolmen.store import portable_url
 from dolmen.transactions.transaction import Transaction, unit_of
-from dolmen.transactions.unit_of_work import Commit, leaves_out_erased
+from dolmen.transactions.unit_of_work import Commit, must_leave_out_erased
 
 MAX_FILES, MAX_BYTES = 1000, 8 * GIB
 """The most files and bytes of one batch, which is one commit. A larger one is clustered better, and costs more when it
@@ -137,13 +138,13 @@ def load(
         on_progress(done, doing)
 
     loading = _Loading(spark, database, landing, auto_create, max_file_bytes, done, notify)
-    found: Iterable[Drop | None]
+    waiting_drops: Iterable[Drop | None]
     if isinstance(drops, HandoverRecords):
-        found = records = _Records(drops)
+        waiting_drops = records = _Records(drops)
     else:
-        found, records = drops.drops() if isinstance(drops, DropSource) else drops, None
+        waiting_drops, records = drops.drops() if isinstance(drops, DropSource) else drops, None
     while True:
-        for table, batch in _batches(landing, iter(found), done, max_files, max_bytes):
+        for table, batch in _batches(landing, iter(waiting_drops), done, max_files, max_bytes):
             if dry_run:
                 loading.count(table, batch)
                 continue
@@ -228,13 +229,13 @@ def _batches(
 class _Records:
     """The drops of records, one after the other. Records whose drops have outcomes are removed."""
 
-    def __init__(self, stored: HandoverRecords) -> None:
-        self._stored = stored
+    def __init__(self, store: HandoverRecords) -> None:
+        self._store = store
         self._open: dict[str, tuple[HandoverRecord, set[str]]] = {}
         self._of: dict[str, set[str]] = {}
 
     def __iter__(self) -> Iterator[Drop]:
-        for record in self._stored.pending():
+        for record in self._store.read_all():
             if record.key in self._open:
                 continue  # some of its drops failed in this job: it is left to the next one
             self._open[record.key] = record, {drop.id for drop in record.drops}
@@ -243,7 +244,7 @@ class _Records:
                 yield drop
 
     def has_more(self) -> bool:
-        return any(record.key not in self._open for record in self._stored.pending())
+        return any(record.key not in self._open for record in self._store.read_all())
 
     def remove(self, outcomes: Sequence[DropOutcome]) -> None:
         for outcome in outcomes:
@@ -253,7 +254,7 @@ class _Records:
                 record, remaining = self._open[key]
                 remaining.discard(outcome.drop.id)
                 if not remaining:
-                    self._stored.remove(record)
+                    self._store.remove(record)
                     del self._open[key]
 
 
@@ -299,14 +300,14 @@ class _Loading:
         duplicates = [drop for drop in drops if drop.id in applied]
         outcomes = [DropOutcome(drop, "duplicate", version=applied[drop.id].version) for drop in duplicates]
         self.done.add(table, outcomes, None)
-        others = [drop for drop in drops if drop.id not in applied]
-        self.done.outcomes["would be loaded"] += len(others)
-        self.done.files += len(others)
-        self.done.bytes += sum(drop.size for drop in others)
-        self.done.tables[table] += len(others)
+        new_drops = [drop for drop in drops if drop.id not in applied]
+        self.done.outcomes["would be loaded"] += len(new_drops)
+        self.done.files += len(new_drops)
+        self.done.bytes += sum(drop.size for drop in new_drops)
+        self.done.tables[table] += len(new_drops)
 
     def _settings(self, table: str) -> IngestSettings | None:
-        """How a table's files are ingested; None if that is not known, above all if there is no table."""
+        """The table's settings for ingest; None if they can't be read, mostly because there is no table."""
         try:
             return IngestSettings.of(unit_of(self.database.transaction()).entry(table))
         except Error:
@@ -326,13 +327,13 @@ class _Loading:
         return outcomes
 
     def _by_tasks(self, table: str, drops: Sequence[Drop]) -> list[DropOutcome]:
-        """Loads files in ONE commit. The core ingests those that tasks can't read, or says why not.
+        """Loads files in ONE commit. The core ingests the files that tasks can't read, or reports why it can't.
 
         ``ingest_drops`` decides which files are read, commits them, and disposes of them; here Spark reads them. A data
         file has rows of many files. So if another process has ingested one of them, or has replaced the table, the
         commit is refused, and the batch is made again without that file.
         """
-        worker_url(context_of(self.database).store)
+        portable_url(context_of(self.database).store)
         read = partial(self._read_all, table)
         ingested = ingest_drops(
             self.database, self.landing, drops, max_bytes=self.max_file_bytes, operation="load", read_all=read
@@ -356,7 +357,7 @@ class _Loading:
         """Adds the rows of all files that tasks can read; returns the ids of these."""
         work = _Work(self._session, transaction, table, ingestions[0])
         # The core takes files with rows that were erased since the files were dropped.
-        every = leaves_out_erased(unit_of(transaction).entry(table))
+        every = must_leave_out_erased(unit_of(transaction).entry(table))
         to_read = [
             each for each in ingestions if ErasedRows.of(transaction, table, each.drop.dropped_us, every=every) is None
         ]
@@ -389,16 +390,16 @@ class _TaskResults:
 
 
 class _Work:
-    def __init__(self, spark: SparkSession, transaction: Transaction, table: str, one: DropIngestion) -> None:
+    def __init__(self, spark: SparkSession, transaction: Transaction, table: str, ingestion: DropIngestion) -> None:
         self._spark, self._transaction, self._table = spark, transaction, table
-        self._landing = one.landing
+        self._landing = ingestion.landing
         entry = self._entry = unit_of(transaction).entry(table)
         self._settings = IngestSettings.of(entry)
         self._settings.check(entry.schema, entry.primary_key)
         if not is_loaded_by_tasks(self._settings):
             raise ConflictError(f"table {table!r}: how its files are ingested was changed meanwhile")
         self._file_bytes = TableSettings.of(entry).target_file_bytes
-        self._options = one.limit_options(ReadOptions.of(self._settings, entry.schema))
+        self._options = ingestion.limit_options(ReadOptions.of(self._settings, entry.schema))
 
     def write(self, drops: Sequence[Drop]) -> _TaskResults:
         """Reads files, and writes their rows into data files under the transaction's intent."""
@@ -425,7 +426,7 @@ class _Work:
         self, frame: DataFrame, file_bytes: int, work: Callable[[LoadTask], Callable[[Batches], Iterator[TaskFiles]]]
     ) -> list[TaskFiles]:
         task = LoadTask(*begin_uploads(self._transaction, self._table), file_bytes=file_bytes)
-        return collect_objects(frame, work(task), TaskFiles, partial(collect_keeping_alive, self._transaction))
+        return collect_objects(frame, work(task), TaskFiles, partial(collect_with_heartbeats, self._transaction))
 
     def _in_order(self, numbers: DataFrame, read: ReadDrops) -> _TaskResults:
         work = read_runs(read, min(SAMPLE_BYTES, self._file_bytes // 8))
@@ -442,22 +443,22 @@ class _Work:
             parts = ranges.parts[-1] + 1
             cut = map_in_tasks(good.select("run"), cut_runs(read.entry, ranges, self._lanes(parts)), PIECES)
             lanes = cut.repartition(parts, "lane").sortWithinPartitions("lane", "range")
-            # A range is a file, if it is somewhat larger too.
+            # A range becomes one file, even if it is somewhat too large.
             files = _files(self._run(lanes, 2 * self._file_bytes, write_ranges))
         finally:
             runs.unpersist()
-        found, expected = sum(file.rows for file in files), sum(each.rows for each in reports.values() if each.is_whole)
-        if found != expected:  # runs were lost with a machine, and a file has changed before it was read again
-            raise ConflictError(f"table {self._table!r}: {expected:,} rows were read first, and {found:,} later")
+        count, expected = sum(file.rows for file in files), sum(each.rows for each in reports.values() if each.is_whole)
+        if count != expected:  # runs were lost with a machine, and a file has changed before it was read again
+            raise ConflictError(f"table {self._table!r}: {expected:,} rows were read first, and {count:,} later")
         return _TaskResults(files, reports, True)
 
     def _ranges(self, samples: Sequence[Sample]) -> Ranges:
-        """Plans a part for each full data file, or for each processor if files are not too small then."""
-        stored = sum(sample.stored for sample in samples) * _STORED_AS
-        least = min(self._spark.sparkContext.defaultParallelism, int(stored // (self._file_bytes / 4)))
-        parts = max(1, least, round(stored / self._file_bytes))
+        """Plans a part for each full data file, or for each processor if the files stay large enough."""
+        stored_bytes = sum(sample.stored for sample in samples) * _STORED_AS
+        least = min(self._spark.sparkContext.defaultParallelism, int(stored_bytes // (self._file_bytes / 4)))
+        parts = max(1, least, round(stored_bytes / self._file_bytes))
         pieces = max(1, round(sum(sample.weight * len(sample.keys) for sample in samples) / parts / RANGE_BYTES))
-        return Ranges.of(((key, one.weight) for one in samples for key in one.keys), parts, pieces)
+        return Ranges.of(((key, sample.weight) for sample in samples for key in sample.keys), parts, pieces)
 
     def _lanes(self, parts: int) -> tuple[int, ...]:
         """Finds a number for each part that Spark's hash puts into a partition of its own."""
@@ -465,7 +466,7 @@ class _Work:
         numbers = self._spark.range(0, parts * (parts.bit_length() + 8)).select(F.col("id").cast("int").alias("lane"))
         for row in numbers.select("lane", F.pmod(F.hash("lane"), F.lit(parts)).alias("to")).collect():
             lanes.setdefault(row.to, row.lane)
-        return tuple(lanes.get(part, part) for part in range(parts))  # two of one partition: right as well, but slower
+        return tuple(lanes.get(part, part) for part in range(parts))  # two parts in one partition: correct, but slower
 
 
 def _groups(drops: Sequence[Drop], tasks: int) -> tuple[tuple[int, ...], ...]:

@@ -74,7 +74,7 @@ DropRows: TypeAlias = tuple[int | None, pa.RecordBatch]
 class ReadDrops:
     """The files that a job reads into the table ``entry``; ``groups`` has the numbers of each task's drops.
 
-    Up to ``buffered_bytes`` of a file's rows are kept until its end was seen.
+    Up to ``buffered_bytes`` of a file's rows are kept until its end is read.
     """
 
     landing: Landing
@@ -118,10 +118,10 @@ class ReadDrops:
 
     def _batches(self, schema: pa.Schema, drop: Drop) -> Iterator[pa.RecordBatch]:
         """Yields a file's batches. Opens the file for the first one, where all errors of a file are caught."""
-        found = self.landing.path_of(drop)
-        assert found is not None
-        format = detect(found.path, self.format)
-        source = SourceFile(lambda: self.landing.open(drop), format, found.path, self.options)
+        landing_path = self.landing.path_of(drop)
+        assert landing_path is not None
+        format = detect(landing_path.path, self.format)
+        source = SourceFile(lambda: self.landing.open(drop), format, landing_path.path, self.options)
         yield from self.landing.runtime.ahead(read(source, schema))
 
 
@@ -287,7 +287,7 @@ def write_ranges(task: LoadTask) -> Callable[[Batches], Iterator[TaskFiles]]:
 
     def run(batches: Batches) -> Iterator[TaskFiles]:
         for _, pieces in groupby(_pieces(batches), key=lambda piece: piece[0]):
-            yield TaskFiles(task.load(_merge_pieces(pieces, task.decoded)))
+            yield TaskFiles(task.load(_merge_pieces(pieces, task.table_entry)))
 
     return run
 

@@ -36,7 +36,8 @@ from dolmen.predicate.parse import Where
 from dolmen.predicate.text import to_sql
 from dolmen.rows.scan.row_groups import Deletes, FilePlan
 from dolmen.rows.scan.scan import Scan, plan_of, reader_of, rows_with_positions, scan_files
-from dolmen.spark.read.spark_parquet import (
+from dolmen.spark.frame_types import Origin, is_own, quote, spark_arrow_schema, spark_arrow_type, spark_schema, to_frame
+from dolmen.spark.read.native_parquet import (
     FIELD_ID,
     SOURCES,
     FileValues,
@@ -45,20 +46,20 @@ from dolmen.spark.read.spark_parquet import (
     check_sizes,
     is_deleted,
     read_parquet,
-    spark_paths,
+    spark_root,
     to_column,
 )
 from dolmen.spark.sessions import active_session, check_any_session, check_readable, check_session, is_remote
-from dolmen.spark.spark_types import Origin, is_own, quote, spark_arrow_schema, spark_arrow_type, spark_schema, to_frame
-from dolmen.spark.tasks import FILE, ROW, MapBatches, map_in_tasks, worker_url
+from dolmen.spark.tasks import FILE, ROW, MapBatches, map_in_tasks
+from dolmen.store import portable_url
 from dolmen.transactions.reading import ReadableTable
 
 FILES_TOGETHER = 48
 """Files with deletes in one scan: more make its filter slow, fewer make more scans."""
 MOST_STAGES = 8
-"""The most kinds of files, by the tombstones that count in them, that are read separately."""
+"""The most groups of files, by the tombstones that apply to them, that are read separately."""
 MOST_PREDICATES = 64
-"""Files that more unresolved predicates than this may match are read by dolmen: resolve them (``maintain``)."""
+"""dolmen itself reads files that more unresolved predicates than this may match: resolve them (``maintain``)."""
 MOST_KEYS = 1_000_000
 """More deleted keys than this are not sent to all executors."""
 MOST_BITS = 1 << 30
@@ -105,18 +106,18 @@ def to_spark(
     origin = Origin(plan.entry.uuid, plan.version)
     schema = origin.mark(spark_schema(plan.output))
     if with_positions:
-        if own := [name for name in schema.names if is_own(name)]:
-            raise SchemaError(f"column {own[0]!r} has a name that rows' positions need: leave it out")
+        if reserved := [name for name in schema.names if is_own(name)]:
+            raise SchemaError(f"column {reserved[0]!r} has a name that rows' positions need: leave it out")
         schema = schema.add(FILE, s.StringType()).add(ROW, s.LongType())
-    root = spark_paths(spark, context_of(table).store) if native else None
-    frames, rest = list[DataFrame](), list(plan.files)
+    root = spark_root(spark, context_of(table).store) if native else None
+    frames, worker_files = list[DataFrame](), list(plan.files)
     if root is not None:
-        frames, rest = native_frames(spark, scan, root, with_positions=with_positions)
-    if rest:
+        frames, worker_files = native_frames(spark, scan, root, with_positions=with_positions)
+    if worker_files:
         names = [field.name for field in plan.output if field.name != COMMIT_TS or not with_commit_ts]
         work = _read_files(context_of(table).store.url, scan, names, with_commit_ts, with_positions)
-        paths = to_frame(spark, pa.table({"path": [file.file.path for file in rest]}), origin.mark)
-        tasks = min(len(rest), 4 * max(1, spark.sparkContext.defaultParallelism))
+        paths = to_frame(spark, pa.table({"path": [file.file.path for file in worker_files]}), origin.mark)
+        tasks = min(len(worker_files), 4 * max(1, spark.sparkContext.defaultParallelism))
         frames.append(map_in_tasks(paths.repartition(tasks, "path"), work, schema))
     return reduce(DataFrame.unionAll, frames) if frames else spark.createDataFrame([], schema)
 
@@ -131,14 +132,14 @@ def _read_files(url: str, scan: Scan, columns: Sequence[str], with_commit_ts: bo
         if not paths:
             return
         table = open_database(url).at(version=version).table(table_name)
-        own = scan_files(table.scan(columns, where, with_commit_ts=with_commit_ts), paths)
-        schema = spark_arrow_schema(own.schema)
+        part = scan_files(table.scan(columns, where, with_commit_ts=with_commit_ts), paths)
+        schema = spark_arrow_schema(part.schema)
         if with_positions:
-            for batch, path, rows in rows_with_positions(own):
+            for batch, path, rows in rows_with_positions(part):
                 names = pa.repeat(pa.scalar(path.rpartition("/")[2], pa.string()), batch.num_rows)
                 yield batch.cast(schema).append_column(FILE, names).append_column(ROW, pa.array(rows))
         else:
-            yield from (batch.cast(schema) for batch in own.to_batches())
+            yield from (batch.cast(schema) for batch in part.to_batches())
 
     return read
 
@@ -152,12 +153,12 @@ def _read_remotely(
     options = {"table": plan.table, "version": str(plan.version)}
     if with_commit_ts:
         options["with_commit_ts"] = "true"
-    stored = [name for name in names if name != COMMIT_TS]
-    if all(name == name.strip() and "," not in name for name in stored):  # else all are read, and some dropped below
-        options["columns"] = ",".join(stored)
+    listed = [name for name in names if name != COMMIT_TS]
+    if all(name == name.strip() and "," not in name for name in listed):  # else all are read, and some dropped below
+        options["columns"] = ",".join(listed)
     if plan.where is not None:
         options["where"] = to_sql(plan.where, plan.entry.schema)
-    frame = spark.read.format("dolmen").options(**options).load(worker_url(context_of(table).store))
+    frame = spark.read.format("dolmen").options(**options).load(portable_url(context_of(table).store))
     return frame.select(*map(quote, names))
 
 
@@ -183,31 +184,31 @@ class _Native:
     def frames(self) -> tuple[list[DataFrame], list[FilePlan]]:
         plan, frames = self._plan, list[DataFrame]()
         # Others wrote adopted files: Spark may understand their types and names differently.
-        rest = [file for file in plan.files if is_adopted(file.file.path)]
-        own = [file for file in plan.files if not is_adopted(file.file.path)]
-        check_sizes(self._root, (file.file for file in own))
+        worker_files = [file for file in plan.files if is_adopted(file.file.path)]
+        own_files = [file for file in plan.files if not is_adopted(file.file.path)]
+        check_sizes(self._root, (file.file for file in own_files))
         plain, others = list[FilePlan](), list[FilePlan]()
-        for file in own:
+        for file in own_files:
             (others if file.tombstones or file.file.vector or self._with_ts else plain).append(file)
         # If Spark cannot evaluate the scan's predicate, none of the files becomes a frame.
         try:
             where = None if plan.where is None else to_column(plan.where, self._column)
-            for some in self._by_age(plain):
-                if self._is_older(some[0]) and not self._has_values(some, self._ids):
-                    rest += some
+            for group in self._by_age(plain):
+                if self._is_older(group[0]) and not self._has_values(group, self._ids):
+                    worker_files += group
                 else:
-                    frames.append(self._frame(some, [] if where is None else [where]))
+                    frames.append(self._frame(group, [] if where is None else [where]))
         except Unsupported:
             return [], list(plan.files)
-        # Without one for the deletes of some files, dolmen reads just these.
-        for some in (together for age in self._by_age(others) for together in _groups_read_together(age)):
+        # Where Spark cannot evaluate the deletes of some files, dolmen reads just these.
+        for group in (together for age in self._by_age(others) for together in _groups_read_together(age)):
             try:
-                frame = self._without_deleted(some, where)
+                frame = self._live_frame(group, where)
             except Unsupported:
-                rest += some
+                worker_files += group
             else:
                 frames.append(frame)
-        return frames, rest
+        return frames, worker_files
 
     @cached_property
     def _deletes(self) -> Deletes:
@@ -224,7 +225,7 @@ class _Native:
         return file.file.least_row_ts <= self._plan.entry.schema.altered_ts
 
     def _has_values(self, files: Sequence[FilePlan], ids: Iterable[int]) -> bool:
-        """Whether older files have these columns as Spark would read them by ids, or NULL in their place."""
+        """Whether Spark, reading by ids, gets the right values of these columns from older files, NULL included."""
         fields = [self._field(id_) for id_ in ids if id_ != COMMIT_TS_ID]
         return all(
             not field.widened_ts
@@ -232,7 +233,7 @@ class _Native:
             for field in fields
         )
 
-    def _without_deleted(self, files: Sequence[FilePlan], where: Column | None) -> DataFrame:
+    def _live_frame(self, files: Sequence[FilePlan], where: Column | None) -> DataFrame:
         deletes, values = self._deletes, FileValues(files)
         tombstones = {t.blob: t for file in files for t in file.where_tombstones}
         lookups = list(dict.fromkeys(lookup for file in files for lookup in deletes.tests_of(file).lookups))
@@ -246,21 +247,21 @@ class _Native:
                 # A caller that asked for positions may drop them again. Spark prunes ``_metadata`` only by the fields
                 # that are read, and refuses to read a row's index next to a ``_metadata`` of which nothing is read.
                 conditions.append(F.col(FILE) != "")
-        through = [file.file.applied_through for file in files]
+        applied_through = [file.file.applied_through for file in files]
         # A predicate is evaluated in all rows, unless it was already applied to some of the files.
         for blob, tombstone in tombstones.items():
-            hidden = F.coalesce(to_column(deletes.predicates[blob], self._column), F.lit(False))
-            if max(through) >= tombstone.ts:
-                hidden &= F.expr(values.sql([applied < tombstone.ts for applied in through], "boolean"))
-            conditions.append(~hidden)
+            is_match = F.coalesce(to_column(deletes.predicates[blob], self._column), F.lit(False))
+            if max(applied_through) >= tombstone.ts:
+                is_match &= F.expr(values.sql([ts < tombstone.ts for ts in applied_through], "boolean"))
+            conditions.append(~is_match)
         # Keys are anti joins with broadcast frames, one for each set of columns.
-        joins, most = [], MOST_KEYS
+        joins, free_keys = [], MOST_KEYS
         for lookup in lookups:
-            arrays, ts = lookup.keys(min(through))
-            most -= len(ts)
-            if most < 0:
+            arrays, ts = lookup.keys(min(applied_through))
+            free_keys -= len(ts)
+            if free_keys < 0:
                 raise Unsupported("too many unresolved keys")
-            joins.append(self._keys(lookup.columns, arrays, ts, values, through))
+            joins.append(self._keys(lookup.columns, arrays, ts, values, applied_through))
         # An erasure may name columns of later versions, which these files lack.
         ids = self._ids.union(*(t.columns for t in tombstones.values()), *(lookup.columns for lookup in lookups))
         may_lack = self._is_older(files[0]) or not ids <= self._by_id.keys()
@@ -274,15 +275,15 @@ class _Native:
         arrays: Sequence[pa.Array],
         ts: npt.NDArray[np.int64],
         values: FileValues,
-        through: Sequence[int],
+        applied_through: Sequence[int],
     ) -> tuple[DataFrame, Column]:
         """The deleted keys, with the condition of their join."""
         names = [f"__key_{index}" for index in range(len(arrays))]
         keys = dict(zip(names, (array.cast(spark_arrow_type(array.type)) for array in arrays), strict=True))
         same = reduce(Column.__and__, (self._column(id_) == F.col(name) for id_, name in zip(ids, names, strict=True)))
-        if len(ts) and ts.min() <= max(through):
+        if len(ts) and ts.min() <= max(applied_through):
             keys["__key_ts"] = pa.array(ts)
-            same &= F.expr(f"__key_ts > {values.sql(through, 'bigint')}")
+            same &= F.expr(f"__key_ts > {values.sql(applied_through, 'bigint')}")
         return F.broadcast(to_frame(self._spark, pa.table(keys))), same
 
     def _frame(
@@ -295,7 +296,7 @@ class _Native:
         *,
         with_row: bool = False,
     ) -> DataFrame:
-        """The output's rows that meet all conditions, which need ``ids`` and ``values``, and none of the joins."""
+        """The rows that meet all conditions and match none of the joins, which need ``ids`` and ``values``."""
         values = values or FileValues(files)
         selected = [
             F.expr(_commit_ts(values)).alias(COMMIT_TS) if field.name == COMMIT_TS else F.col(quote(field.name))
@@ -317,20 +318,20 @@ class _Native:
         self, files: Sequence[FilePlan], ids: Collection[int], metadata: list[str], *, with_row: bool
     ) -> DataFrame:
         fields = [field for id_, field in self._by_id.items() if id_ in ids and field.name != COMMIT_TS]
-        if own := [field.name for field in fields if is_own(field.name)]:
-            raise Unsupported(f"a column has the name {own[0]}")
+        if reserved := [field.name for field in fields if is_own(field.name)]:
+            raise Unsupported(f"a column has the name {reserved[0]}")
         # Dropped columns, which only deletes name, are found by their ids.
-        dropped = [self._field(id_) for id_ in ids if id_ not in self._by_id]
-        by_id = bool(dropped) or self._is_older(files[0])
-        fields += [msgspec.structs.replace(field, name=self._name(field.id)) for field in dropped]
+        dropped_fields = [self._field(id_) for id_ in ids if id_ not in self._by_id]
+        by_id = bool(dropped_fields) or self._is_older(files[0])
+        fields += [msgspec.structs.replace(field, name=self._name(field.id)) for field in dropped_fields]
         # Files of many commits have the timestamp of each row; those of one commit have it in their entry.
         if self._with_ts and any(file.file.row_ts is None for file in files):
             fields.append(Field(id=COMMIT_TS_ID, name=COMMIT_TS, type="int64"))
         try:
-            named = self._origin.mark(spark_schema(fields))
+            marked_schema = self._origin.mark(spark_schema(fields))
         except SchemaError as error:  # a column that only predicates name
             raise Unsupported(str(error)) from None
-        schema = _with_ids(named, fields) if by_id else s.StructType(list(named.fields))
+        schema = _with_ids(marked_schema, fields) if by_id else s.StructType(list(marked_schema.fields))
         # The position is a column of the file if Spark's reader can fill it, and else part of the metadata.
         if with_row and self._row.is_stored:
             schema.add(self._row.name, "long")
@@ -340,15 +341,15 @@ class _Native:
         if metadata:
             schema.add(_NOTHING, "long")
         frame = read_parquet(self._spark, schema, self._root, [file.file for file in files], by_id=by_id)
-        shown = [F.expr(each) for each in metadata]
+        metadata_columns = [F.expr(each) for each in metadata]
         if not by_id:
-            return frame.select("*", *shown) if shown else frame
+            return frame.select("*", *metadata_columns) if metadata_columns else frame
         # Columns that were found by id get their names and the marks of their origin.
-        renamed = [
+        columns = [
             F.col(stored.name).alias(field.name, metadata=field.metadata)
-            for stored, field in zip(schema.fields, named.fields, strict=False)
+            for stored, field in zip(schema.fields, marked_schema.fields, strict=False)
         ]
-        return frame.select(*renamed, *(F.col(name) for name in schema.names[len(renamed) :]), *shown)
+        return frame.select(*columns, *(F.col(name) for name in schema.names[len(columns) :]), *metadata_columns)
 
     def _field(self, id_: int) -> Field:
         """A column by its id, also a dropped one that only deletes name."""
@@ -362,10 +363,10 @@ class _Native:
 
 
 def _commit_ts(values: FileValues) -> str:
-    """SQL for a row's commit timestamp: its file's, or that in the file."""
+    """SQL for a row's commit timestamp: from its file's entry, or from the column in the file."""
     timestamps = [file.file.row_ts for file in values.files]
-    own = values.sql(timestamps, "bigint")
-    return f"coalesce({own}, {COMMIT_TS})" if None in timestamps else own
+    sql = values.sql(timestamps, "bigint")
+    return f"coalesce({sql}, {COMMIT_TS})" if None in timestamps else sql
 
 
 def _with_ids(schema: s.StructType, fields: Sequence[Field]) -> s.StructType:
@@ -375,8 +376,8 @@ def _with_ids(schema: s.StructType, fields: Sequence[Field]) -> s.StructType:
     """
     return s.StructType(
         [
-            s.StructField(f"__column_{field.id}", own.dataType, own.nullable, {**own.metadata, FIELD_ID: field.id})
-            for own, field in zip(schema.fields, fields, strict=True)
+            s.StructField(f"__column_{field.id}", col.dataType, col.nullable, {**col.metadata, FIELD_ID: field.id})
+            for col, field in zip(schema.fields, fields, strict=True)
         ]
     )
 

@@ -22,7 +22,7 @@ from dolmen.base.runtime import shared_runtime
 from dolmen.base.units import MIB
 from dolmen.commit.head import Context, Head, context_of
 from dolmen.entries.segments.erasures_in_force import with_erasures
-from dolmen.errors import CorruptionError, InputError, ObjectNotFoundError
+from dolmen.errors import InputError
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import COMMIT_TS, Field, Schema, is_nested
@@ -30,10 +30,11 @@ from dolmen.predicate import bind
 from dolmen.predicate.ast import Predicate
 from dolmen.predicate.bind import ConditionReader, Connective, UnsupportedConditionError
 from dolmen.predicate.constants import NULL, Value, from_python
-from dolmen.predicate.domains import Domain, Op, domain_of
+from dolmen.predicate.domains import Domain, domain_of
 from dolmen.predicate.parse import parse
 from dolmen.rows.changes.feed import FEED_FIELDS, ChangeFeed, FeedPart, PartReader, VersionKey, check_names, parts_of
 from dolmen.rows.scan.scan import Scan, plan_of, scan_files
+from dolmen.spark.frame_types import OPERATORS, Origin, spark_arrow_schema, spark_schema, worker_schema
 from dolmen.spark.source.source import (
     CHANGES_READ,
     CHANGES_STREAM_READ,
@@ -46,7 +47,6 @@ from dolmen.spark.source.source import (
     reads_changes,
     source_table,
 )
-from dolmen.spark.spark_types import Origin, spark_arrow_schema, spark_schema, worker_schema
 from dolmen.spark.tasks import mark_dolmen_errors
 from dolmen.spark.write.write_tasks import decode_entry, encode_entry
 from dolmen.store import open_store
@@ -66,9 +66,6 @@ _ADDED_TYPES = s.StructType(
         for name, kind in zip(ADDED, (s.StringType, s.LongType, s.LongType), strict=True)
     ]
 )
-_OPS: dict[str, Op] = {
-    "EqualTo": "=", "GreaterThan": ">", "GreaterThanOrEqual": ">=", "LessThan": "<", "LessThanOrEqual": "<=",
-}  # fmt: skip
 _PATTERNS = {"StringStartsWith": "{}%", "StringEndsWith": "%{}", "StringContains": "%{}%"}
 _ESCAPE = "\\"
 Part = TypeVar("Part", DataFile, FeedPart)
@@ -135,7 +132,7 @@ class PartitionReader(DataSourceReader):  # type: ignore[misc]
 
 @dataclass(frozen=True)
 class SharedScan:
-    """A scan that the planner and each worker make for themselves: one GET, and the segments, in each process."""
+    """A scan, planned once in each process, of the planner or a worker: one GET, and the segments."""
 
     table: SourceTable
     where: Predicate | None
@@ -155,13 +152,8 @@ class SharedScan:
 @lru_cache(maxsize=2)  # a worker gets the partitions of a query one after another
 def _scan(shared: SharedScan) -> Scan:
     table, context = shared.table, _context(shared.table.url)
-    head = context.head
-    try:
-        manifest = head.read_manifest(table.manifest)
-    except ObjectNotFoundError as error:
-        head.check_kept(table.version)
-        raise CorruptionError(table.manifest, "the manifest is missing") from error
-    entry = with_erasures(manifest.table(table.table), table.erasures, head.segments)
+    manifest = context.head.read_kept(table.manifest, table.version)
+    entry = with_erasures(manifest.table(table.table), table.erasures, context.segments)
     manifest = msgspec.structs.replace(manifest, tables={**manifest.tables, table.table: entry})
     # The scan can not read the hidden column alone: it reads another one, which is not returned.
     columns = [name for name in table.columns if name != COMMIT_TS] or [table.schema.fields[0].name]
@@ -203,14 +195,14 @@ class BatchReader(PartitionReader):
 
 
 class PushingReader(BatchReader):
-    """The same, with Spark's filters pushed: option ``push_filters``; docs/spark-sql.md says when that is wrong."""
+    """Takes filters from Spark (option ``push_filters``); docs/spark-sql.md says when that is wrong."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
         """Takes filters that dolmen evaluates exactly as Spark does, and leaves the others to Spark."""
-        found = [(each, to_predicate(each, self.table.schema)) for each in filters]
-        if exact := [each for each in (self.where, *(predicate for _, predicate in found)) if each is not None]:
+        predicates = [(each, to_predicate(each, self.table.schema)) for each in filters]
+        if exact := [each for each in (self.where, *(predicate for _, predicate in predicates)) if each is not None]:
             self.where = bind.conjunction(exact)
-        return [each for each, predicate in found if predicate is None]
+        return [each for each, predicate in predicates if predicate is None]
 
 
 class _PushedFilterReader(ConditionReader[Any]):
@@ -245,8 +237,8 @@ class _PushedFilterReader(ConditionReader[Any]):
                 return bind.one_of(field, [_value(each, field) for each in node.value])
             case "EqualNullSafe":
                 return bind.negation(bind.distinct_from(field, _value(node.value, field)))
-            case name if name in _OPS:
-                return bind.compare(_OPS[name], field, _value(node.value, field))
+            case name if name in OPERATORS:
+                return bind.compare(OPERATORS[name], field, _value(node.value, field))
         raise UnsupportedConditionError
 
 
@@ -258,10 +250,10 @@ def _value(value: Any, field: Field) -> Value:
         return Value(Domain.FLOAT64, value)
     if isinstance(value, float):
         raise UnsupportedConditionError
-    found = from_python(bytes(value) if isinstance(value, bytearray) else value)
-    if found.kind is not domain:
+    plain = from_python(bytes(value) if isinstance(value, bytearray) else value)
+    if plain.kind is not domain:
         raise UnsupportedConditionError
-    return found
+    return plain
 
 
 def to_predicate(pushed: Filter, schema: Schema) -> Predicate | None:
@@ -296,51 +288,51 @@ class SourceFeed:
         """The feed that the options name, in one version. Raises NotFoundError, SchemaError, InputError."""
         entry = context_of(database).segments.whole(manifest.table(options.table))
         schema = entry.schema
-        own = columns_of(options, schema)
-        check_names(options.table, [schema.field(name) for name in own])
-        where, columns = parse_where(options, schema), (*own, *ADDED)
+        names = columns_of(options, schema)
+        check_names(options.table, [schema.field(name) for name in names])
+        where, columns = parse_where(options, schema), (*names, *ADDED)
         return cls(
             database.url, options.table, encode_entry(entry), manifest.version, columns, where, options.flag("net")
         )
 
     @property
-    def decoded(self) -> TableEntry:
+    def table_entry(self) -> TableEntry:
         return decode_entry(self.entry)
 
     @property
-    def stored(self) -> tuple[str, ...]:
+    def table_names(self) -> tuple[str, ...]:
         """The names of the table's columns that are read: one at least."""
-        own = tuple(name for name in self.columns if name not in ADDED)
-        return own or (self.decoded.schema.fields[0].name,)
+        names = tuple(name for name in self.columns if name not in ADDED)
+        return names or (self.table_entry.schema.fields[0].name,)
 
     def spark_schema(self) -> s.StructType:
         """The columns as Spark's types, marked with their origin. Raises SchemaError: Spark lacks a column's type."""
-        entry = self.decoded
-        own = spark_schema(
+        entry = self.table_entry
+        table_schema = spark_schema(
             msgspec.structs.replace(entry.schema.field(name), nullable=True)  # an erased row has only its key
             for name in self.columns
             if name not in ADDED
         )
-        fields = {field.name: field for field in (*own.fields, *_ADDED_TYPES.fields)}
+        fields = {field.name: field for field in (*table_schema.fields, *_ADDED_TYPES.fields)}
         return Origin(entry.uuid, self.version).mark(s.StructType([fields[name] for name in self.columns]))
 
     def with_schema(self, schema: s.StructType) -> SourceFeed:
         """The same feed with the columns of a schema that the user, or Spark, gives. Raises SchemaError."""
-        entry = self.decoded
-        own = s.StructType(
+        entry = self.table_entry
+        feed_schema = s.StructType(
             [
                 _ADDED_TYPES[name] if name in ADDED else spark_schema([entry.schema.field(name)]).fields[0]
                 for name in schema.names
             ]
         )
-        check_types(self.table, schema, own)
+        check_types(self.table, schema, feed_schema)
         return replace(self, columns=tuple(schema.names))
 
     def partitions(self, context: Context, since: Manifest, until: Manifest) -> list[FeedPartition]:
         """Plans the feed between two versions from manifests and segments. Raises VersionExpiredError."""
         newest = context.head.refresh().manifest
-        columns = self.decoded, self.stored, self.where
-        feed = ChangeFeed(context, newest, since, until, self.table, *columns, net=self.net)
+        names, where = self.table_names, self.where
+        feed = ChangeFeed(context, newest, since, until, self.table, self.table_entry, names, where, net=self.net)
         with context.reading(max(since.version, 1), until.version):
             parts = list(parts_of(feed))
         return [FeedPartition(self, tuple(_merge_parts(some))) for some in groups_of(parts)]
@@ -349,7 +341,8 @@ class SourceFeed:
         with mark_dolmen_errors():
             context = _context(self.url)
             newest = context.head.refresh().manifest  # rows may have been erased since the feed was planned
-            reader = PartReader(context, newest, self.table, self.decoded, self.stored, self.where, net=self.net)
+            entry, names = self.table_entry, self.table_names
+            reader = PartReader(context, newest, self.table, entry, names, self.where, net=self.net)
             schema = spark_arrow_schema(reader.schema)
             for part in parts:
                 for batch in reader.read(part):

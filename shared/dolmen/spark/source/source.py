@@ -21,7 +21,7 @@ from dolmen.entries.segments.segment_reader import erasures_of
 from dolmen.errors import DatabaseNotFoundError, InputError, SchemaError
 from dolmen.format.manifest import Erasure, Manifest
 from dolmen.format.schema import COMMIT_TS, COMMIT_TS_FIELD, Field, Schema
-from dolmen.spark.spark_types import Origin, spark_schema
+from dolmen.spark.frame_types import Origin, spark_schema
 from dolmen.transactions.snapshot import microseconds
 
 VERSION_OPTIONS = ("version", "timestamp", "tag", "version_as_of", "timestamp_as_of")
@@ -64,8 +64,8 @@ class Options:
         names = {name.replace("_", "") for name in allowed} | {"path", "url"}
         unknown = sorted(name for name in options.values if name not in names | _SPARK_OPTIONS and "." not in name)
         if unknown:
-            listed = ", ".join(sorted({"path", *allowed}))
-            raise InputError(f'format("dolmen") has no option {unknown[0]!r} here; there are: {listed}')
+            options_text = ", ".join(sorted({"path", *allowed}))
+            raise InputError(f'format("dolmen") has no option {unknown[0]!r} here; there are: {options_text}')
         return options
 
     @property
@@ -79,9 +79,9 @@ class Options:
                 'format("dolmen") needs the database: .load("s3://bucket/database"), or option "path". Spark passes no '
                 "options of CREATE TABLE ... USING dolmen: use CREATE TEMPORARY VIEW ... USING dolmen"
             )
-        found = str(path or url)
+        name = str(path or url)
         # Spark's catalog writes paths as Hadoop does.
-        return f"file://{found[5:]}" if found.startswith("file:/") and not found.startswith("file://") else found
+        return f"file://{name[5:]}" if name.startswith("file:/") and not name.startswith("file://") else name
 
     @property
     def table(self) -> str:
@@ -128,12 +128,12 @@ class Options:
         if text is None:
             return None
         try:
-            found = datetime.fromisoformat(text.strip())
+            moment = datetime.fromisoformat(text.strip())
         except ValueError:
             raise InputError(f"option {name!r} is {text!r}: write it as in '2026-11-21T10:00:00Z'") from None
-        if found.tzinfo is None:
+        if moment.tzinfo is None:
             raise InputError(f"option {name!r} is {text!r}: say which zone is meant, as in '2026-11-21T10:00:00Z'")
-        return found
+        return moment
 
     def moment(self, name: str) -> str | int | None:
         """A time as ``Database.at`` takes it: ISO 8601 text, or microseconds since the epoch."""
@@ -176,10 +176,10 @@ class SourceTable:
         return replace(self, columns=tuple(schema.names))
 
 
-def check_types(table: str, requested: s.StructType, own: s.StructType) -> None:
+def check_types(table: str, requested: s.StructType, actual: s.StructType) -> None:
     """Raises SchemaError if columns are requested in other types than they have."""
-    for column, stored in zip(requested.fields, own.fields, strict=True):
-        kind, wrong = stored.dataType.simpleString(), column.dataType.simpleString()
+    for column, actual_column in zip(requested.fields, actual.fields, strict=True):
+        kind, wrong = actual_column.dataType.simpleString(), column.dataType.simpleString()
         if kind != wrong:
             raise SchemaError(
                 f"column {column.name!r} of table {table!r} is {kind}, and not {wrong}: read it so, and cast it"

@@ -33,9 +33,9 @@ from dolmen.format.manifest import EMPTY, Manifest, TableEntry
 from dolmen.format.schema import COMMIT_TS, Field
 from dolmen.predicate.ast import columns as columns_of
 from dolmen.rows.scan.scan import plan_of
+from dolmen.spark.frame_types import origins_of, worker_schema
 from dolmen.spark.source.readers import ADDED, FilesPartition, SharedScan, SourceFeed, groups_of, parse_where
 from dolmen.spark.source.source import CHANGES_STREAM_READ, STREAM_READ, Options, reads_changes, table_at
-from dolmen.spark.spark_types import origins_of, worker_schema
 from dolmen.spark.tasks import mark_dolmen_errors
 from dolmen.transactions.snapshot import microseconds
 
@@ -100,13 +100,13 @@ class Offset:
         if ignore_deletes:
             return
         if entry.epoch != self.epoch:
-            what = f"version {entry.epoch} has overwritten it"
+            reason = f"version {entry.epoch} has overwritten it"
         elif entry.last_delete_ts > self.commit_ts:
-            what = "rows were deleted, or replaced by an upsert"
+            reason = "rows were deleted, or replaced by an upsert"
         else:
             return
         raise ConflictError(
-            f"table {name!r}: {what} between versions {self.version} and {end.version}, which a stream of appended "
+            f"table {name!r}: {reason} between versions {self.version} and {end.version}, which a stream of appended "
             'rows can\'t tell. Set the option "ignoreDeletes" to true to read on with what was added'
         )
 
@@ -149,7 +149,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         self._ignore_deletes = options.flag("ignore_deletes")
         if options.text("starting_version") and options.text("starting_timestamp"):
             raise InputError("the options startingVersion and startingTimestamp say two things: give one")
-        self._reached: Offset | None = None
+        self._last_end: Offset | None = None
         self._target: Manifest | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -172,15 +172,15 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
 
         Spark 4.1 and older do not pass the start. ``limit`` is always "all", because the reader offers no other.
         """
-        begin = Offset.from_json(start) if start else self._reached or self._start
-        self._reached = self._end(begin, self._target or self._newest())
-        return self._reached.to_json()
+        begin = Offset.from_json(start) if start else self._last_end or self._start
+        self._last_end = self._end(begin, self._target or self._newest())
+        return self._last_end.to_json()
 
     @mark_dolmen_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Groups the files that contain rows of a batch. Raises ConflictError, VersionExpiredError."""
         first, last = Offset.from_json(start), Offset.from_json(end)
-        self._reached = last
+        self._last_end = last
         if first == last:
             return []
         manifest = self._manifest(last.version)
@@ -267,7 +267,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         Other tables' commits make versions too. They begin no batch, or a query that writes to another table of the
         same database would start itself again without end.
         """
-        if newest.version <= begin.version or not self._changed(newest, begin):
+        if newest.version <= begin.version or not self._has_changed(newest, begin):
             return begin
         if self._most is None:
             return Offset.of(newest, self._entry(newest))
@@ -275,11 +275,13 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         horizon = newest.horizon - 1  # older versions can't be read: the first batch takes them together
         while True:
             version = min(max(version, horizon) + self._most, newest.version)
-            manifest = newest if version == newest.version else self._manifest(version)
-            if version == newest.version or (self._options.table in manifest.tables and self._changed(manifest, begin)):
+            if version == newest.version:
+                return Offset.of(newest, self._entry(newest))
+            manifest = self._manifest(version)
+            if self._options.table in manifest.tables and self._has_changed(manifest, begin):
                 return Offset.of(manifest, self._entry(manifest))
 
-    def _changed(self, manifest: Manifest, since: Offset) -> bool:
+    def _has_changed(self, manifest: Manifest, since: Offset) -> bool:
         """Whether the table has new rows, or has had deletes, since."""
         entry = self._entry(manifest)
         if since.table != entry.uuid or since.epoch != entry.epoch:
@@ -307,13 +309,13 @@ class FeedStreamReader(TableStreamReader):
     @mark_dolmen_errors()
     def latestOffset(self, start: dict[str, Any] | None = None, limit: object = None) -> dict[str, Any]:  # noqa: N802
         """See ``TableStreamReader``. If nothing has changed for long, the cursor moves, too."""
-        begin = Offset.from_json(start) if start else self._reached or self._start
+        begin = Offset.from_json(start) if start else self._last_end or self._start
         cursor = self._cursor_at(begin)
         end: dict[str, Any] = super().latestOffset(begin.to_json(), limit)
         now = utc(context_of(self._database).store.clock.now_us)
         if cursor is not None and end == begin.to_json() and now - cursor.moved_at >= _IDLE:
             newest = self._newest()  # Spark begins a batch only when all batches before it are done
-            if not self._changed(newest, begin):
+            if not self._has_changed(newest, begin):
                 cursor.reset(newest.version)
         return end
 
@@ -321,7 +323,7 @@ class FeedStreamReader(TableStreamReader):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Plans the parts of the feed of one batch. Raises ConflictError, SchemaError, VersionExpiredError."""
         first, last = Offset.from_json(start), Offset.from_json(end)
-        self._reached = last
+        self._last_end = last
         if first == last:
             return []
         until = self._manifest(last.version)
@@ -353,15 +355,15 @@ class FeedStreamReader(TableStreamReader):
         return SourceFeed.of(self._database, manifest, self._options).with_schema(self._schema)
 
     def _check_columns(self, feed: SourceFeed, entry: TableEntry, version: int) -> None:
-        own, table = feed.decoded, self._options.table
-        if own.uuid != entry.uuid:
+        base, table = feed.table_entry, self._options.table
+        if base.uuid != entry.uuid:
             raise _replaced_error(table, min(version, feed.version))
         if version <= feed.version:  # an older version is shown in the later columns
             return
         are_chosen = self._options.columns is not None or not origins_of(self._schema)
         tested = frozenset() if feed.where is None else columns_of(feed.where)
         names = {name for name in feed.columns if name not in ADDED}
-        before = {f.id: _shape(f) for f in own.schema.fields if not are_chosen or f.name in names or f.id in tested}
+        before = {f.id: _shape(f) for f in base.schema.fields if not are_chosen or f.name in names or f.id in tested}
         after = {f.id: _shape(f) for f in entry.schema.fields if not are_chosen or f.id in before}
         if before != after:
             raise SchemaError(
@@ -382,7 +384,7 @@ class FeedStreamReader(TableStreamReader):
             if first.version >= newest.horizon:
                 return manifest_at_version(context.head, newest, first.version)
             oldest = manifest_at_version(context.head, newest, newest.horizon)
-        if self._options.table in oldest.tables and not self._changed(oldest, first):
+        if self._options.table in oldest.tables and not self._has_changed(oldest, first):
             return oldest
         raise VersionExpiredError(
             f"version {first.version}, to which this query has come, has expired, and table {self._options.table!r} "
@@ -409,7 +411,7 @@ class FeedStreamReader(TableStreamReader):
         """See ``TableStreamReader``. A query begins with the rows of one version: the newest."""
         if begin.table:
             return super()._end(begin, newest)
-        return Offset.of(newest, self._entry(newest)) if self._changed(newest, begin) else begin
+        return Offset.of(newest, self._entry(newest)) if self._has_changed(newest, begin) else begin
 
     def _cursor_at(self, offset: Offset) -> ChangeCursor | None:
         """The cursor that the options name. If it does not exist, it is made at an offset, or at the newest version."""
@@ -424,7 +426,7 @@ class FeedStreamReader(TableStreamReader):
         if not first.table or cursor.version <= first.version:
             return
         manifest = self._manifest(cursor.version)
-        if self._options.table not in manifest.tables or self._changed(manifest, first):
+        if self._options.table not in manifest.tables or self._has_changed(manifest, first):
             raise ConflictError(
                 f"cursor {cursor.name!r} is at version {cursor.version}, after version {first.version} to which this "
                 "query has come: another reader has moved it. Give each query a cursor of its own"

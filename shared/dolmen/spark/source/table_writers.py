@@ -33,14 +33,14 @@ from dolmen.errors import ConflictError, InputError
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import TableEntry
 from dolmen.rows.write.row_digest import content_digest
+from dolmen.spark.frame_types import origins_of
 from dolmen.spark.sessions import check_table
 from dolmen.spark.source.source import STREAM_WRITE, WRITE, Options
-from dolmen.spark.spark_types import origins_of
-from dolmen.spark.tasks import mark_dolmen_errors, worker_url
+from dolmen.spark.tasks import mark_dolmen_errors
 from dolmen.spark.write.frame_columns import add_new_columns, check_columns
 from dolmen.spark.write.from_frame import Mode, apply_batch, entry_in
 from dolmen.spark.write.write_tasks import DigestMode, RowsTask, RowSums, decode_entry, encode_entry
-from dolmen.store import open_store
+from dolmen.store import open_store, portable_url
 from dolmen.store.base import ObjectStore
 from dolmen.transactions.snapshot import pin
 
@@ -89,7 +89,7 @@ class TaskResult(WriterCommitMessage):  # type: ignore[misc]
 
 @dataclass(frozen=True)
 class WriteJob:
-    """All that is known when the job begins.
+    """The values that are known when the job begins.
 
     Args:
         version: the version that the rows were made from, or else the newest one when the job began.
@@ -116,7 +116,7 @@ class WriteJob:
         return "overwrite" if self.overwrite else "append"
 
     def write(self, batches: Iterator[pa.RecordBatch], query: str = "") -> TaskResult:
-        """Writes one task's rows. Keeps the intent alive: it may take hours until the rows come."""
+        """Writes one task's rows. Keeps the intent alive, because rows may take hours to come."""
         runtime = shared_runtime()
         intent = TaskIntent(open_store(self.url, runtime), runtime, self.txid, self.operation, self.table)
         task = RowsTask(self.url, self.table, self.entry, self.txid, digest=self.digest)
@@ -181,7 +181,7 @@ class WriteJob:
 class TableWriter(DataSourceArrowWriter):  # type: ignore[misc]
     """Writes a DataFrame into a table, in one commit.
 
-    If its request ``has_ended``, that was done before, and the rows can't be compared, because no digest was stored.
+    ``has_ended``: the request was applied before, without a digest, so the rows can't be compared.
     """
 
     def __init__(self, job: WriteJob, request: str | None, has_ended: bool) -> None:
@@ -209,7 +209,7 @@ def prepare(options: Options, schema: s.StructType, overwrite: bool, *, force: b
             "dolmen.spark has upsert, delete and merge, and batches_into for streams"
         )
     context = context_of(open_database(options.url))
-    url = worker_url(context.store)
+    url = portable_url(context.store)
     if options.flag("merge_schema"):
         add_new_columns(context, options.table, schema, options.text("request"))
     manifest = context.head.refresh().manifest
@@ -242,9 +242,9 @@ def writer(raw: Mapping[str, str], schema: s.StructType, overwrite: bool) -> Dat
     if request is None:
         return TableWriter(job, None, False)
     context = context_of(open_database(job.url))
-    found = find_applied(context.head.refresh().manifest, [request], context.segments).get(request)
-    job = replace(job, digest=DigestMode.WITH_FILES if found is None else DigestMode.ALONE)
-    return TableWriter(job, request, found is not None and not found.digest)
+    applied = find_applied(context.head.refresh().manifest, [request], context.segments).get(request)
+    job = replace(job, digest=DigestMode.WITH_FILES if applied is None else DigestMode.ALONE)
+    return TableWriter(job, request, applied is not None and not applied.digest)
 
 
 def request_id(query: str, batch: int) -> str:

@@ -18,8 +18,8 @@ from dolmen.base import arguments
 from dolmen.commit.head import context_of
 from dolmen.errors import InputError, SchemaError, TableNotFoundError, short_repr
 from dolmen.format.manifest import Manifest, TableEntry
+from dolmen.spark.frame_types import Origin, origins_of, quote
 from dolmen.spark.sessions import check_any_session, check_database, is_remote
-from dolmen.spark.spark_types import Origin, origins_of, quote
 from dolmen.spark.tasks import raising_dolmen_errors, reason_of
 from dolmen.transactions.snapshot import Snapshot
 
@@ -69,7 +69,7 @@ class Attachment:
     def __init__(self, spark: SparkSession, database: Database, prefix: str, tables: Sequence[str] | None) -> None:
         self.spark, self.database, self.prefix = spark, database, prefix
         self._selected = None if tables is None else frozenset(tables)
-        self._shown: dict[str, _ShownTable] = {}
+        self._shown_tables: dict[str, _ShownTable] = {}
         self._is_attached = True
 
     def tables(self) -> list[str]:
@@ -80,7 +80,7 @@ class Attachment:
 
     def origins(self) -> dict[Origin, str]:
         """The names of the tables, by the versions that their views show."""
-        return {shown.origin: table for table, shown in self._shown.items() if shown.origin is not None}
+        return {shown.origin: table for table, shown in self._shown_tables.items() if shown.origin is not None}
 
     def refresh(self) -> int:
         """Makes the views show the newest version, and returns it. Views of unchanged tables stay as they are.
@@ -100,44 +100,44 @@ class Attachment:
     def show(self, manifest: Manifest) -> None:
         """Makes the views show a version, under the session's lock."""
         snapshot = Snapshot(context_of(self.database), manifest)
-        selected = {n: manifest.tables[n] for n in snapshot.tables() if self._selected is None or n in self._selected}
-        for name in [name for name in self._shown if name not in selected]:
+        names = [name for name in snapshot.tables() if self._selected is None or name in self._selected]
+        for name in [name for name in self._shown_tables if name not in names]:
             self._drop(name)
-        for name, entry in selected.items():
-            shown = self._shown.get(name)
-            is_same = shown is not None and shown.entry == entry
+        for name in names:
+            shown = self._shown_tables.get(name)
+            is_same = shown is not None and shown.entry == manifest.tables[name]
             has_expired = shown is not None and shown.origin is not None and shown.origin.version < manifest.horizon
             if not is_same or has_expired:
-                self._make(name, entry, snapshot)
+                self._make(name, manifest.tables[name], snapshot)
 
     def detach(self) -> None:
         """Drops the views. Frames that were made of them stay. Calling this twice does no harm."""
-        attached = attachments_of(self.spark)
-        with attached.lock:
+        attachments = attachments_of(self.spark)
+        with attachments.lock:
             for name in self.tables():
                 self._drop(name)
-            attached.all = [each for each in attached.all if each is not self]
+            attachments.all = [each for each in attachments.all if each is not self]
             self._is_attached = False
 
     def _make(self, name: str, entry: TableEntry, snapshot: Snapshot) -> None:
         view = self.view(name)
-        if not self._is_own(name):
+        if not self._has_own_view(name):
             raise InputError(f"the view {view!r} is not the one of table {name!r} any more: drop it, and attach again")
-        if name not in self._shown and self.spark.catalog.tableExists(quote(view)):
+        if name not in self._shown_tables and self.spark.catalog.tableExists(quote(view)):
             raise InputError(f"Spark has a table or view {view!r} already: attach with another prefix=, or drop it")
         try:
             frame = snapshot.table(name).to_spark(spark=self.spark)
         except SchemaError as error:  # Spark lacks the type of a column
             self._drop(name)
-            self._shown[name] = _ShownTable(entry, None)
+            self._shown_tables[name] = _ShownTable(entry, None)
             _log.warning("table %s has no view: %s", name, error)
             return
         frame.createOrReplaceTempView(quote(view))
-        self._shown[name] = _ShownTable(entry, Origin(entry.uuid, snapshot.version))
+        self._shown_tables[name] = _ShownTable(entry, Origin(entry.uuid, snapshot.version))
 
-    def _is_own(self, name: str) -> bool:
-        """Whether no other view has replaced that of a table."""
-        shown = self._shown.get(name)
+    def _has_own_view(self, name: str) -> bool:
+        """Whether the table's view is still the one that was made here."""
+        shown = self._shown_tables.get(name)
         if shown is None or shown.origin is None:
             return True
         try:
@@ -146,13 +146,13 @@ class Attachment:
             return True
 
     def _drop(self, name: str) -> None:
-        if name in self.tables() and self._is_own(name):
+        if name in self.tables() and self._has_own_view(name):
             self.spark.catalog.dropTempView(self.view(name))
-        self._shown.pop(name, None)
+        self._shown_tables.pop(name, None)
 
     def __repr__(self) -> str:
-        shown = ", ".join(self.view(name) for name in self.tables()) or "no tables"
-        return f"<Attachment of {self.database.url}: {shown}>"
+        views = ", ".join(self.view(name) for name in self.tables()) or "no tables"
+        return f"<Attachment of {self.database.url}: {views}>"
 
 
 def attach(

@@ -20,13 +20,10 @@ from dolmen.predicate import bind
 from dolmen.predicate.ast import Constant, Predicate
 from dolmen.predicate.bind import ConditionReader, Connective, ForeignCondition, UnsupportedConditionError
 from dolmen.predicate.constants import NULL, Value
-from dolmen.predicate.domains import Domain, Op, domain_of
-from dolmen.spark.spark_types import items
+from dolmen.predicate.domains import Domain, domain_of
+from dolmen.spark.frame_types import OPERATORS, items
 from dolmen.spark.tasks import Py4JError
 
-_OPS: dict[str, Op] = {
-    "EqualTo": "=", "GreaterThan": ">", "GreaterThanOrEqual": ">=", "LessThan": "<", "LessThanOrEqual": "<=",
-}  # fmt: skip
 _DOMAINS = {
     "boolean": Domain.BOOLEAN, "tinyint": Domain.EXACT, "smallint": Domain.EXACT, "int": Domain.EXACT,
     "bigint": Domain.EXACT, "float": Domain.FLOAT32, "double": Domain.FLOAT64, "string": Domain.TEXT,
@@ -44,9 +41,9 @@ def kind_of_node(node: Any) -> str:
     return str(node.getClass().getSimpleName())
 
 
-def read_condition(filtered: DataFrame, fields: Mapping[int, Field]) -> ForeignCondition:
+def read_condition(query: DataFrame, fields: Mapping[int, Field]) -> ForeignCondition:
     """Reads the condition of an analysed ``SELECT ... FROM table WHERE condition``; ``fields`` are by their index."""
-    plan = filtered._jdf.queryExecution().analyzed()
+    plan = query._jdf.queryExecution().analyzed()
     if kind_of_node(plan) != "Project" or kind_of_node(plan.child()) != "Filter":
         return ForeignCondition(None, is_exact=False)
     output = plan.child().output()
@@ -78,23 +75,23 @@ class _CatalystReader(ConditionReader[Any]):
     def atom(self, node: Any) -> Predicate:
         match kind_of_node(node):
             case "IsNull":
-                return bind.is_null(self._bare(node.child()))
+                return bind.is_null(self._plain_column(node.child()))
             case "IsNotNull":
-                return bind.negation(bind.is_null(self._bare(node.child())))
+                return bind.negation(bind.is_null(self._plain_column(node.child())))
             case "Between":
                 return self.predicate(node.replacement())
             case "With":
-                for defined in items(node.defs()):
-                    self._common[defined.id().toString()] = defined.child()
+                for definition in items(node.defs()):
+                    self._common[definition.id().toString()] = definition.child()
                 return self.predicate(node.child())
             case "In":
                 return self._in(node)
             case "AttributeReference":
-                return bind.truth(self._bare(node))
+                return bind.truth(self._plain_column(node))
             case "EqualNullSafe":
                 return bind.negation(bind.distinct_from(*self._sides(node)))
-            case kind if kind in _OPS:
-                return bind.compare(_OPS[kind], *self._sides(node))
+            case kind if kind in OPERATORS:
+                return bind.compare(OPERATORS[kind], *self._sides(node))
         if node.foldable() and node.dataType().simpleString() in ("boolean", "void"):
             return Constant(node.eval(None))
         raise UnsupportedConditionError
@@ -120,7 +117,7 @@ class _CatalystReader(ConditionReader[Any]):
         self._spend(node.list().size())
         return bind.one_of(field, [self._value(value, field) for value in items(node.list())])
 
-    def _bare(self, node: Any) -> Field:
+    def _plain_column(self, node: Any) -> Field:
         if kind_of_node(node) == "CommonExpressionRef":
             node = self._common.get(node.id().toString(), node)
         if kind_of_node(node) != "AttributeReference":
@@ -133,7 +130,7 @@ class _CatalystReader(ConditionReader[Any]):
     def _column(self, node: Any) -> Field:
         """A column by itself, or in a cast to a wider exact type."""
         is_cast = kind_of_node(node) == "Cast"
-        field = self._bare(node.child() if is_cast else node)
+        field = self._plain_column(node.child() if is_cast else node)
         if is_cast and not _is_widening(node):
             raise UnsupportedConditionError
         return field
@@ -160,8 +157,8 @@ class _CatalystReader(ConditionReader[Any]):
 
 def _is_widening(cast: Any) -> bool:
     """Whether a cast takes an exact number to a type that has all values of its own."""
-    own, wide = (_digits(node.dataType().simpleString()) for node in (cast.child(), cast))
-    return own is not None and wide is not None and own[0] <= wide[0] and own[1] <= wide[1]
+    narrow, wide = (_digits(node.dataType().simpleString()) for node in (cast.child(), cast))
+    return narrow is not None and wide is not None and narrow[0] <= wide[0] and narrow[1] <= wide[1]
 
 
 def _digits(kind: str) -> tuple[int, int] | None:
@@ -175,24 +172,24 @@ def _digits(kind: str) -> tuple[int, int] | None:
 
 
 def find_equal_columns(
-    analysed: DataFrame, fields: Mapping[int, Field], source_columns: Sequence[str], *, may_cast: bool = False
+    query: DataFrame, fields: Mapping[int, Field], source_columns: Sequence[str], *, may_cast: bool = False
 ) -> list[tuple[Field, str]]:
     """Columns of the target, each with the column of the source that a join's condition wants to be equal.
 
     ``may_cast`` allows pairs of two types of whole numbers or decimals, and pairs that may both be NULL.
     """
-    join = _join_of(analysed)
+    join = _join_of(query)
     if join is None:
         return []
-    own, other = join.left().output(), join.right().output()
-    left = {own.apply(index).exprId().id(): field for index, field in fields.items()}
-    right = {other.apply(index).exprId().id(): name for index, name in enumerate(source_columns)}
+    target_output, source_output = join.left().output(), join.right().output()
+    left = {target_output.apply(index).exprId().id(): field for index, field in fields.items()}
+    right = {source_output.apply(index).exprId().id(): name for index, name in enumerate(source_columns)}
     kinds = {"EqualTo", "EqualNullSafe"} if may_cast else {"EqualTo"}
-    found: dict[int, tuple[Field, str]] = {}
+    pairs: dict[int, tuple[Field, str]] = {}
     for node in _conjuncts(join.condition().get()):
         if kind_of_node(node) not in kinds:
             continue
-        sides = [_without_widening(side) if may_cast else side for side in (node.left(), node.right())]
+        sides = [_strip_widening(side) if may_cast else side for side in (node.left(), node.right())]
         if any(kind_of_node(side) != "AttributeReference" for side in sides):
             continue
         if may_cast and any(side.dataType().simpleString() in ("float", "double") for side in sides):
@@ -203,18 +200,18 @@ def find_equal_columns(
         field, name = left.get(ids[0]), right.get(ids[1])
         if field is None or name is None or source_columns.count(name) > 1 or pa.types.is_floating(field.arrow_type):
             continue
-        found.setdefault(field.id, (field, name))
-    return list(found.values())
+        pairs.setdefault(field.id, (field, name))
+    return list(pairs.values())
 
 
-def count_join_conditions(analysed: DataFrame) -> int:
+def count_join_conditions(query: DataFrame) -> int:
     """The number of conditions of a join that must all be TRUE."""
-    return len(list(_conjuncts(_join_of(analysed).condition().get())))
+    return len(list(_conjuncts(_join_of(query).condition().get())))
 
 
-def _join_of(analysed: DataFrame) -> Any:
+def _join_of(query: DataFrame) -> Any:
     """The join of an analysed query; None if another node is above it."""
-    node = analysed._jdf.queryExecution().analyzed()
+    node = query._jdf.queryExecution().analyzed()
     while (kind := kind_of_node(node)) != "Join":
         if kind not in ("Project", "WithCTE"):
             return None
@@ -236,8 +233,8 @@ def _conjuncts(condition: Any) -> Iterator[Any]:
             yield node
 
 
-def _without_widening(value: Any) -> Any:
-    """The expression under casts of an exact number to types that have all its values."""
+def _strip_widening(value: Any) -> Any:
+    """Strips casts of an exact number to types that have all its values."""
     inner = value
     while kind_of_node(inner) == "Cast":
         if not _is_widening(inner):
@@ -246,9 +243,9 @@ def _without_widening(value: Any) -> Any:
     return inner
 
 
-def find_shown_columns(analysed: DataFrame, count: int) -> list[int | None]:
-    """For each of the first expressions of a SELECT, the index of the column that it is; None if it is computed."""
-    node = analysed._jdf.queryExecution().analyzed()
+def find_column_indexes(query: DataFrame, count: int) -> list[int | None]:
+    """The column index of each of a SELECT's first ``count`` expressions; None for a computed one."""
+    node = query._jdf.queryExecution().analyzed()
     while kind_of_node(node) == "WithCTE":
         node = node.plan()
     indexes = {column.exprId().id(): index for index, column in enumerate(items(node.child().output()))}
@@ -256,10 +253,10 @@ def find_shown_columns(analysed: DataFrame, count: int) -> list[int | None]:
     return [indexes.get(v.exprId().id()) if kind_of_node(v) == "AttributeReference" else None for v in values]
 
 
-def check_single_rows(analysed: DataFrame, what: str) -> None:
-    """Raises InputError if a query has an aggregate, a window or a generator, so rows of the target do not stay one."""
-    node = analysed._jdf.queryExecution().analyzed()
+def check_single_rows(query: DataFrame, piece: str) -> None:
+    """Raises InputError for a query with an aggregate, a window or a generator, which do not work row by row."""
+    node = query._jdf.queryExecution().analyzed()
     while kind_of_node(node) in ("WithCTE", "Project", "Filter"):
         node = _inner(node)
     if (kind := kind_of_node(node)) not in _ROW_BY_ROW:
-        raise InputError(f"{what}: {kind.lower()}s are not for single rows: put them into a subquery")
+        raise InputError(f"{piece}: {kind.lower()}s are not for single rows: put them into a subquery")

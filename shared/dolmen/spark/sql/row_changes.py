@@ -1,7 +1,7 @@
 """DELETE, UPDATE and MERGE of SQL: Spark evaluates conditions and values, and dolmen hides and writes rows.
 
 Values get the types of their columns as Spark casts them when it stores them. The commit depends on all tables that
-were read. A MERGE is planned apart from ``write.spark_merge``, whose source is a frame that is joined by keys and kept
+were read. A MERGE is planned apart from ``write.merge_frame``, whose source is a frame that is joined by keys and kept
 over repeated attempts: here conditions and values are pieces of the user's SQL, which only a whole query can resolve.
 All of them share the job and the changes (``write.row_actions``).
 """
@@ -22,14 +22,14 @@ from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
 from dolmen.predicate.ast import Constant, Predicate
 from dolmen.predicate.bind import ForeignCondition
+from dolmen.spark.frame_types import is_own, origins_in_plan, quote, spark_schema, spark_type
 from dolmen.spark.read.to_frame import to_spark
-from dolmen.spark.spark_types import is_own, origins_in_plan, quote, spark_schema, spark_type
 from dolmen.spark.sql.attachment import Attachment, Views, is_same_name
 from dolmen.spark.sql.catalyst import (
     check_single_rows,
     count_join_conditions,
+    find_column_indexes,
     find_equal_columns,
-    find_shown_columns,
     read_condition,
 )
 from dolmen.spark.sql.statement import DeleteStatement, MergeClause, MergeStatement, Target, UpdateStatement
@@ -98,9 +98,9 @@ class RowChange:
 
         ``where`` is TRUE for all rows that may change. ``whole`` reads all columns, because rows are written again.
         """
-        own = next((field.name for field in self.entry.schema.fields if is_own(field.name)), None)
-        if whole and own is not None:
-            raise SchemaError(f"column {own!r} has a name that rows' positions need: rename it")
+        reserved = next((field.name for field in self.entry.schema.fields if is_own(field.name)), None)
+        if whole and reserved is not None:
+            raise SchemaError(f"column {reserved!r} has a name that rows' positions need: rename it")
         fields = self.entry.schema.fields if whole else self.fields
         columns = [field.name for field in fields if not is_own(field.name)]
         table = self.transaction.table(self.table)
@@ -109,23 +109,23 @@ class RowChange:
     def _from(self, frame: DataFrame) -> str:
         return f"`{self.views.make(frame)}` AS {quote(self.target.alias)}"
 
-    def own(self, name: str) -> str:
+    def column(self, name: str) -> str:
         return f"{quote(self.target.alias)}.{quote(name)}"
 
-    def select(self, shown: str, source: str, what: str, where: str | None = None) -> DataFrame:
-        """Analyses a query with the statement's WITH before it. Raises InputError, which names the piece ``what``."""
-        lines = [self.ctes, "SELECT", shown, "FROM", source]
+    def select(self, columns: str, source: str, piece: str, where: str | None = None) -> DataFrame:
+        """Analyses a query with the statement's WITH before it. Raises InputError, which names the ``piece``."""
+        lines = [self.ctes, "SELECT", columns, "FROM", source]
         if where is not None:
             lines += ["WHERE (", where, ")"]
-        return self.views.run("\n".join(lines), what)
+        return self.views.run("\n".join(lines), piece)
 
-    def check(self, analysed: DataFrame, what: str) -> None:
+    def check(self, query: DataFrame, piece: str) -> None:
         """Checks that a query over ``empty`` gives each target row once, and depends on the tables that it reads.
 
         Raises InputError for an aggregate, a window or a generator.
         """
-        check_single_rows(analysed, what)
-        self.depend_on(analysed)
+        check_single_rows(query, piece)
+        self.depend_on(query)
 
     def depend_on(self, frame: DataFrame) -> None:
         """Makes the commit valid only if the tables that a frame reads in the newest version have not changed."""
@@ -140,16 +140,16 @@ class RowChange:
 
 
 def find_field(fields: Sequence[Field], name: str, table: str, *, case_sensitive: bool) -> Field:
-    found = [field for field in fields if is_same_name(field.name, name, case_sensitive=case_sensitive)]
-    if len(found) != 1:
+    matches = [field for field in fields if is_same_name(field.name, name, case_sensitive=case_sensitive)]
+    if len(matches) != 1:
         names = ", ".join(field.name for field in fields)
-        raise SchemaError(f"{'no' if not found else 'more than one'} column {name!r} in table {table!r}: {names}")
-    return found[0]
+        raise SchemaError(f"{'no' if not matches else 'more than one'} column {name!r} in table {table!r}: {names}")
+    return matches[0]
 
 
 def check_updates(
     change: RowChange,
-    analysed: DataFrame,
+    query: DataFrame,
     fields: Sequence[Field],
     source_columns: Sequence[str] = (),
     equal: Collection[tuple[Field, str]] = (),
@@ -157,39 +157,39 @@ def check_updates(
     """Raises SchemaError if an update may change the primary key, or the order of changes (CDC).
 
     A value stays the same if it is the column itself, or a column of the source that is ``equal`` to it by ``ON``.
-    ``analysed`` shows the values first, over the target's view and, in a MERGE, the source's after it.
+    ``query`` shows the values first, over the target's view and, in a MERGE, the source's after it.
     """
-    shown = find_shown_columns(analysed, len(fields))
+    indexes = find_column_indexes(query, len(fields))
     first = len(change.fields) + 2  # after these the target's view has a row's file and position: RowChange.empty
     columns: dict[int, Field | str] = {**dict(enumerate(change.fields)), **dict(enumerate(source_columns, first))}
-    for field, index in zip(fields, shown, strict=True):
+    for field, index in zip(fields, indexes, strict=True):
         column = None if index is None else columns.get(index)
         if column != field and (field, column) not in equal:
             check_updatable(change.entry, field)
 
 
 def cast_values(spark: SparkSession, frame: DataFrame, targets: Sequence[tuple[Field, str]]) -> list[Column]:
-    """A frame's columns ``__value_0`` and on, in the types of columns, which pieces of SQL gave values for.
+    """Casts a frame's columns ``__value_0``, ``__value_1``, ... to the types of the columns that get the values.
 
-    They are cast by Spark's ANSI policy, whether ``spark.sql.ansi.enabled`` is on or not: types that it does not store
-    are refused (InputError, SchemaError), and values that do not fit fail the job.
+    Spark's ANSI policy applies even if ``spark.sql.ansi.enabled`` is off: types that it does not store are refused
+    (InputError, SchemaError), and values that do not fit fail the job.
     """
     policy = (spark.conf.get(_POLICY, None) or "ANSI").upper()
     return [_cast_value(frame, f"__value_{index}", *target, policy) for index, target in enumerate(targets)]
 
 
-def _cast_value(frame: DataFrame, name: str, field: Field, what: str, policy: str) -> Column:
-    own, target = frame.schema[name].dataType, spark_type(field.arrow_type)
+def _cast_value(frame: DataFrame, name: str, field: Field, text: str, policy: str) -> Column:
+    source, target = frame.schema[name].dataType, spark_type(field.arrow_type)
     column = F.col(name)
-    if own.simpleString() == target.simpleString() or isinstance(own, s.NullType):
+    if source.simpleString() == target.simpleString() or isinstance(source, s.NullType):
         return column.cast(target).alias(name)
-    types = f"{what}: a value of type {own.simpleString()} for column {field.name!r} of {target.simpleString()}"
+    types = f"{text}: a value of type {source.simpleString()} for column {field.name!r} of {target.simpleString()}"
     if policy != "ANSI":
         raise InputError(f"{types}: with {_POLICY}={policy} write the cast yourself")
-    if _fits(own, target):
+    if _fits(source, target):
         return column.cast(target).alias(name)
     nested = s.ArrayType, s.MapType, s.StructType, s.VariantType
-    if isinstance(own, nested) or isinstance(target, nested) or not can_store(own, target):
+    if isinstance(source, nested) or isinstance(target, nested) or not can_store(source, target):
         raise SchemaError(f"{types}: cast it")
     fitting = column.try_cast(target)
     error = RowError(f"a value does not fit {target.simpleString()}", column=field.name)
@@ -197,73 +197,73 @@ def _cast_value(frame: DataFrame, name: str, field: Field, what: str, policy: st
     return F.when(column.isNotNull() & fitting.isNull(), misfit).otherwise(fitting).alias(name)
 
 
-def _fits(own: s.DataType, target: s.DataType) -> bool:
+def _fits(source: s.DataType, target: s.DataType) -> bool:
     """Whether all values in a list, map or struct fit, because only literals are cast."""
-    if isinstance(own, s.ArrayType) and isinstance(target, s.ArrayType):
-        pairs = [(own.elementType, target.elementType)]
-    elif isinstance(own, s.MapType) and isinstance(target, s.MapType):
-        pairs = [(own.keyType, target.keyType), (own.valueType, target.valueType)]
-    elif isinstance(own, s.StructType) and isinstance(target, s.StructType) and own.names == target.names:
-        pairs = [(field.dataType, other.dataType) for field, other in zip(own, target, strict=True)]
+    if isinstance(source, s.ArrayType) and isinstance(target, s.ArrayType):
+        pairs = [(source.elementType, target.elementType)]
+    elif isinstance(source, s.MapType) and isinstance(target, s.MapType):
+        pairs = [(source.keyType, target.keyType), (source.valueType, target.valueType)]
+    elif isinstance(source, s.StructType) and isinstance(target, s.StructType) and source.names == target.names:
+        pairs = [(field.dataType, wider.dataType) for field, wider in zip(source, target, strict=True)]
     else:
         return False
     return all(_fits(*pair) or _is_literal_of(*pair) for pair in pairs)
 
 
-def _is_literal_of(own: s.DataType, target: s.DataType) -> bool:
+def _is_literal_of(source: s.DataType, target: s.DataType) -> bool:
     """Whether all values of a flat type fit another one: NULL, integers in wider types, decimals as floats."""
-    if own == target or isinstance(own, s.NullType):
+    if source == target or isinstance(source, s.NullType):
         return True
     integers = [s.ByteType, s.ShortType, s.IntegerType, s.LongType]
-    if type(own) in integers and type(target) in integers:
-        return integers.index(type(own)) < integers.index(type(target))
-    return isinstance(own, (s.IntegralType, s.DecimalType)) and isinstance(target, (s.FloatType, s.DoubleType))
+    if type(source) in integers and type(target) in integers:
+        return integers.index(type(source)) < integers.index(type(target))
+    return isinstance(source, (s.IntegralType, s.DecimalType)) and isinstance(target, (s.FloatType, s.DoubleType))
 
 
-def can_store(own: s.DataType, target: s.DataType) -> bool:
-    """Whether Spark's ANSI policy stores flat values of another type in a column, as Spark's own
-    ``Cast.canANSIStoreAssign`` says, which a session of Spark Connect can't be asked for."""
+def can_store(source: s.DataType, target: s.DataType) -> bool:
+    """Whether Spark's ANSI policy stores flat values of one type in a column of another. Repeats Spark's
+    ``Cast.canANSIStoreAssign``, which Spark Connect does not offer."""
     if isinstance(target, s.StringType):
-        return isinstance(own, (s.AtomicType, s.CalendarIntervalType))
-    if isinstance(own, _DAYS) and isinstance(target, _DAYS):
+        return isinstance(source, (s.AtomicType, s.CalendarIntervalType))
+    if isinstance(source, _DAYS) and isinstance(target, _DAYS):
         return True
-    return isinstance(own, s.NumericType) and isinstance(target, s.NumericType)
+    return isinstance(source, s.NumericType) and isinstance(target, s.NumericType)
 
 
 def delete_rows(change: RowChange, statement: DeleteStatement) -> None:
     """Adds a delete to a transaction: by a predicate that means the same as the condition, or else by positions."""
     condition = ForeignCondition(Constant(True), is_exact=True)
     if statement.where is not None:
-        analysed = change.select("1", change.empty(), statement.where, statement.where)
-        change.check(analysed, statement.where)
-        condition = read_condition(analysed, dict(enumerate(change.fields)))
+        query = change.select("1", change.empty(), statement.where, statement.where)
+        change.check(query, statement.where)
+        condition = read_condition(query, dict(enumerate(change.fields)))
     if condition.predicate is not None and condition.is_exact:
         change.transaction.table(change.table).delete(condition.predicate, request=change.request)
         return
-    shown = f"CAST(0 AS INT) AS {ACTION}, `{FILE}`, `{ROW}`"
+    columns = f"CAST(0 AS INT) AS {ACTION}, `{FILE}`, `{ROW}`"
     source = change.rows(condition.predicate, whole=False)
-    rows = change.select(shown, source, statement.where or "", statement.where)
+    rows = change.select(columns, source, statement.where or "", statement.where)
     change.write(rows, [Action(True, None)], once=False)
 
 
 def update_rows(change: RowChange, statement: UpdateStatement) -> None:
     """Adds an update to a transaction. Raises InputError, SchemaError."""
-    updated = [(change.field(name), text) for name, text in statement.values]
-    names = [field.name for field, _ in updated]
+    assignments = [(change.field(name), text) for name, text in statement.values]
+    names = [field.name for field, _ in assignments]
     _check_each_once(names, "UPDATE")
     names += [field.name for field in change.entry.schema.fields if field.name not in names]
-    values = _select_list([text for _, text in updated])
-    others = [f"{change.own(name)} AS __value_{index}" for index, name in enumerate(names) if index >= len(updated)]
-    what = ", ".join(text for _, text in updated)
-    analysed = change.select(values, change.empty(), what, statement.where)
-    change.check(analysed, what)
-    check_updates(change, analysed, [field for field, _ in updated])
-    condition = read_condition(analysed, dict(enumerate(change.fields)))
+    values, texts = _select_list([text for _, text in assignments]), ", ".join(text for _, text in assignments)
+    numbers = range(len(assignments), len(names))
+    old_values = [f"{change.column(names[number])} AS __value_{number}" for number in numbers]
+    query = change.select(values, change.empty(), texts, statement.where)
+    change.check(query, texts)
+    check_updates(change, query, [field for field, _ in assignments])
+    condition = read_condition(query, dict(enumerate(change.fields)))
     source = change.rows(condition.predicate, whole=True)
-    frame = change.select(", ".join([values, *others, f"`{FILE}`", f"`{ROW}`"]), source, what, statement.where)
-    casts = cast_values(change.views.spark, frame, updated)
-    unchanged = [F.col(f"__value_{index}") for index in range(len(updated), len(names))]
-    rows = frame.select(F.lit(0).cast("int").alias(ACTION), FILE, ROW, *casts, *unchanged)
+    frame = change.select(", ".join([values, *old_values, f"`{FILE}`", f"`{ROW}`"]), source, texts, statement.where)
+    casts = cast_values(change.views.spark, frame, assignments)
+    kept = [F.col(f"__value_{number}") for number in numbers]
+    rows = frame.select(F.lit(0).cast("int").alias(ACTION), FILE, ROW, *casts, *kept)
     change.write(rows, [Action(True, tuple((name, index) for index, name in enumerate(names)))], once=False)
 
 
@@ -271,9 +271,9 @@ def _select_list(texts: Sequence[str]) -> str:
     return ", ".join(f"(\n{text}\n) AS __value_{index}" for index, text in enumerate(texts))
 
 
-def _check_each_once(names: Sequence[str], what: str) -> None:
+def _check_each_once(names: Sequence[str], action: str) -> None:
     if repeated := [name for name in names if names.count(name) > 1]:
-        raise InputError(f"{what} sets column {repeated[0]!r} twice")
+        raise InputError(f"{action} sets column {repeated[0]!r} twice")
 
 
 def merge_rows(change: RowChange, statement: MergeStatement) -> None:
@@ -286,8 +286,8 @@ def merge_rows(change: RowChange, statement: MergeStatement) -> None:
             raise InputError(f"WHEN {kind.upper()}: only the last clause may be without a condition")
     source = change.select("*", statement.source, statement.source)
     change.depend_on(source)
-    if own := [name for name in source.columns if is_own(name)]:
-        raise SchemaError(f"column {own[0]!r} of the source has a name that merges use themselves: rename it")
+    if reserved := [name for name in source.columns if is_own(name)]:
+        raise SchemaError(f"column {reserved[0]!r} of the source has a name that merges use themselves: rename it")
     source = source.persist()  # it is read for its keys, and again for the join
     try:
         _SqlMerge(change, statement, source).run()
@@ -307,12 +307,12 @@ class _SqlMerge:
         change, on = self.change, self.statement.on
         empty = change.empty()
         self._check_scopes(empty)
-        analysed = change.select("1", f"{empty} JOIN {self._source_view} ON (\n{on}\n)", on)
-        change.check(analysed, on)
+        query = change.select("1", f"{empty} JOIN {self._source_view} ON (\n{on}\n)", on)
+        change.check(query, on)
         matched, not_matched, by_source = self._kinds
-        keys = None if by_source else self._keys(analysed)
+        keys = None if by_source else self._keys(query)
         new = bool(not_matched and change.entry.primary_key) and not self._inserts_keys(keys)
-        equal = find_equal_columns(analysed, dict(enumerate(change.fields)), self.source.columns, may_cast=True)
+        equal = find_equal_columns(query, dict(enumerate(change.fields)), self.source.columns, may_cast=True)
         self._check_updates(empty, equal)
         change.check(self._rows(empty), on)
         where = None if keys is None else keys.predicate
@@ -346,7 +346,7 @@ class _SqlMerge:
 
     @cached_property
     def _source_view(self) -> str:
-        """A view of the source under the name by which expressions know it."""
+        """A view of the source, with the alias that expressions use."""
         return f"`{self.change.views.make(self.source.withColumn(Source.HERE, F.lit(True)))}` AS {self._alias}"
 
     def _check_scopes(self, empty: str) -> None:
@@ -354,17 +354,17 @@ class _SqlMerge:
         for clause in self.statement.clauses:
             texts = [text for _, text in clause.values or ()] + ([clause.when] if clause.when else [])
             if clause.kind != "matched" and texts:
-                side, what = self._source_view if clause.kind == "not matched" else empty, ", ".join(texts)
-                self.change.check(self.change.select(_select_list(texts), side, what), what)
+                side, piece = self._source_view if clause.kind == "not matched" else empty, ", ".join(texts)
+                self.change.check(self.change.select(_select_list(texts), side, piece), piece)
 
     @cached_property
     def _plan(self) -> list[tuple[MergeClause, Values | None]]:
         """Each clause, by its number, with the row that it writes, if it writes one."""
-        found: list[tuple[MergeClause, Values | None]] = []
+        plan: list[tuple[MergeClause, Values | None]] = []
         fields = self.change.entry.schema.fields
         for clause in (clause for kind in self._kinds for clause in kind):
             if clause.action == "delete":
-                found.append((clause, None))
+                plan.append((clause, None))
                 continue
             if clause.values is None:
                 values = [(field, f"{self._alias}.{quote(self._source_column(field))}") for field in fields]
@@ -373,9 +373,9 @@ class _SqlMerge:
             names = [field.name for field, _ in values]
             _check_each_once(names, clause.action.upper())
             if clause.action == "update":
-                values += [(field, self.change.own(field.name)) for field in fields if field.name not in names]
-            found.append((clause, values))
-        return found
+                values += [(field, self.change.column(field.name)) for field in fields if field.name not in names]
+            plan.append((clause, values))
+        return plan
 
     @cached_property
     def _values(self) -> list[tuple[Field, str, int]]:
@@ -395,67 +395,66 @@ class _SqlMerge:
     def _check_updates(self, empty: str, equal: Sequence[tuple[Field, str]]) -> None:
         """Checks that no clause changes the primary key of a row, or its position in the order of changes."""
         for clause, values in self._plan:
-            changed = [(field, text) for field, text in values or () if text != self.change.own(field.name)]
-            if clause.action != "update" or not changed:
+            assignments = [(field, text) for field, text in values or () if text != self.change.column(field.name)]
+            if clause.action != "update" or not assignments:
                 continue
-            what, matched = ", ".join(text for _, text in changed), clause.kind == "matched"
-            joined = f"{empty} CROSS JOIN {self._source_view}" if matched else empty
-            analysed = self.change.select(_select_list([text for _, text in changed]), joined, what)
-            self.change.check(analysed, what)
-            fields = [field for field, _ in changed]
-            check_updates(self.change, analysed, fields, *((self.source.columns, equal) if matched else ()))
+            piece, is_matched = ", ".join(text for _, text in assignments), clause.kind == "matched"
+            rows = f"{empty} CROSS JOIN {self._source_view}" if is_matched else empty
+            query = self.change.select(_select_list([text for _, text in assignments]), rows, piece)
+            self.change.check(query, piece)
+            fields = [field for field, _ in assignments]
+            check_updates(self.change, query, fields, *((self.source.columns, equal) if is_matched else ()))
 
     def _rows(self, target: str) -> DataFrame:
         """The rows that have an action, or two sides."""
-        own, on = self.change.own, f"ON (\n{self.statement.on}\n)"
-        in_source, in_target = f"{self._alias}.`{Source.HERE}` IS NOT NULL", f"{own(ROW)} IS NOT NULL"
+        column, on = self.change.column, f"ON (\n{self.statement.on}\n)"
+        in_source, in_target = f"{self._alias}.`{Source.HERE}` IS NOT NULL", f"{column(ROW)} IS NOT NULL"
         conditions = [[clause.when for clause in kind] for kind in self._kinds]
         matched, _, by_source = conditions
         if matched or by_source:
-            joined = f"{target} {join_kind(conditions).upper()} JOIN {self._source_view} {on}"
-            position = f"{own(FILE)} AS `{FILE}`, {own(ROW)} AS `{ROW}`"
+            rows = f"{target} {join_kind(conditions).upper()} JOIN {self._source_view} {on}"
+            position = f"{column(FILE)} AS `{FILE}`, {column(ROW)} AS `{ROW}`"
         else:
-            joined, in_target = f"{self._source_view} LEFT ANTI JOIN {target} {on}", "FALSE"
+            rows, in_target = f"{self._source_view} LEFT ANTI JOIN {target} {on}", "FALSE"
             position = f"CAST(NULL AS STRING) AS `{FILE}`, CAST(NULL AS BIGINT) AS `{ROW}`"
         action = action_sql(in_source, in_target, conditions)
         values = [
             f"CASE WHEN {ACTION} = {number} THEN (\n{text}\n) END AS __value_{index}"
             for index, (_, text, number) in enumerate(self._values)
         ]
-        shown = [f"{action} AS {ACTION}", f"{in_target} AND {in_source} AS {_BOTH}", position, *values]
-        return self.change.select(", ".join(shown), joined, self.statement.on)
+        columns = [f"{action} AS {ACTION}", f"{in_target} AND {in_source} AS {_BOTH}", position, *values]
+        return self.change.select(", ".join(columns), rows, self.statement.on)
 
-    def _keys(self, analysed: DataFrame) -> _Keys | None:
+    def _keys(self, query: DataFrame) -> _Keys | None:
         """The columns that must be equal for rows to match, with their values in the source; None without any."""
-        pairs = find_equal_columns(analysed, dict(enumerate(self.change.fields)), self.source.columns)
+        pairs = find_equal_columns(query, dict(enumerate(self.change.fields)), self.source.columns)
         if not pairs:
             return None
         fields = tuple(field for field, _ in pairs)
         keys = self.source.select(*(F.col(quote(name)).alias(field.name) for field, name in pairs))
         nullable = {field.nullable for field in fields}
         # A column that is not nullable refuses NULL when the row is written; others are counted here.
-        summarized = Source(keys if nullable == {True} else keys.na.drop(), fields)
+        source = Source(keys if nullable == {True} else keys.na.drop(), fields)
         try:
-            summary = summarized.summary
+            summary = source.summary
         finally:
-            summarized.close()
-        only = count_join_conditions(analysed) == len(pairs) and len(nullable) == 1
-        return _Keys(pairs, summary.predicate(fields), only and not (summary.repeated or summary.nulls))
+            source.close()
+        only = count_join_conditions(query) == len(pairs) and len(nullable) == 1
+        return _Keys(pairs, summary.predicate(fields), only and not (summary.has_repeats or summary.nulls))
 
     def _inserts_keys(self, keys: _Keys | None) -> bool:
-        """Whether each inserted row has the primary key by which it matches nothing, and which the source has once."""
+        """Whether inserted rows take their primary keys from the source's columns of the join, each key once."""
         names = {} if keys is None or not keys.once else {field.id: name for field, name in keys.pairs}
-        return names.keys() == set(self.change.entry.primary_key) and all(
-            self._is_source_column({field.id: text for field, text in values or ()}.get(id_, ""), name)
-            for clause, values in self._plan
-            if clause.kind == "not matched"
-            for id_, name in names.items()
-        )
-
-    def _is_source_column(self, text: str, name: str) -> bool:
-        plain = text.replace("`", "").strip().lower()
-        alias = self._alias.replace("`", "").lower()
-        return plain in (name.lower(), f"{alias}.{name.lower()}")
+        if names.keys() != set(self.change.entry.primary_key):
+            return False
+        for clause, values in self._plan:
+            if clause.kind == "not matched":
+                texts = {field.id: text for field, text in values or ()}
+                expressions = [texts.get(id_, "NULL") for id_ in names]
+                query = self.change.select(_select_list(expressions), self._source_view, ", ".join(expressions))
+                if find_column_indexes(query, len(expressions)) != list(map(self.source.columns.index, names.values())):
+                    return False
+        return True
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from dolmen.errors import InputError, SchemaError, short_repr
 from dolmen.format.schema import Field
 from dolmen.rows.scan.plan import stored_schema_of
 from dolmen.rows.write.row_digest import content_digest
+from dolmen.spark.frame_types import quote
 from dolmen.spark.sessions import active_session, check_any_session, is_remote
-from dolmen.spark.spark_types import quote
 from dolmen.spark.sql.attachment import VIEW, Args, Attachment, Attachments, Views, attachments_of
 from dolmen.spark.sql.row_changes import RowChange, cast_values, delete_rows, find_field, merge_rows, update_rows
 from dolmen.spark.sql.statement import (

@@ -126,7 +126,7 @@ class SqlReader:
         return "" if token is None else token.upper
 
     def take(self, *words: str) -> bool:
-        """Goes past these keywords if they come next, all of them."""
+        """Goes past these keywords if all of them come next."""
         if not all(self.word(ahead) == word for ahead, word in enumerate(words)):
             return False
         self._at += len(words)

@@ -12,22 +12,22 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 from pyspark.sql import types as s
 
-from dolmen.base.runtime import NEW_COLUMNS, attempts
+from dolmen.base.runtime import NEW_COLUMNS
 from dolmen.commit.head import Context
 from dolmen.commit.statements.catalog import AlterTable
-from dolmen.errors import ConflictError, SchemaError
+from dolmen.errors import SchemaError
 from dolmen.format.column_history import widening_problem
 from dolmen.format.evolution import AddColumn, SchemaChange, WidenColumn
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field, Schema, own_names, same_names
 from dolmen.rows.write.conform import plan_conform
-from dolmen.spark.spark_types import quote, spark_type, worker_schema
-from dolmen.transactions.transaction import Transaction, unit_of
+from dolmen.spark.frame_types import quote, spark_type, worker_schema
+from dolmen.transactions.transaction import Transaction, replay, unit_of
 
 
 def check_columns(schema: s.StructType, entry: TableEntry) -> None:
     """Raises SchemaError if no row of a DataFrame fits a table, or the table lacks a column of it."""
-    if unknown := _unknown(schema, entry.schema):
+    if unknown := _unknown_columns(schema, entry.schema):
         names = ", ".join(field.name for field in entry.schema.fields)
         raise SchemaError(
             f"no column {unknown[0]!r} in the table; there are: {names}. "
@@ -50,33 +50,24 @@ def add_new_columns(context: Context, table: str, schema: s.StructType, request:
         SchemaError: a column can't be added, or the DataFrame's other columns do not fit; nothing is added then.
         ConflictError: others change the columns again and again.
     """
-    conflict: ConflictError | None = None
-    for _ in attempts(context.runtime, NEW_COLUMNS):
-        transaction = Transaction(context, "alter")
+
+    def add(transaction: Transaction) -> None:
         unit = unit_of(transaction)
         if transaction.has_applied(request):
             return
         entry = unit.entry(table)
-        changes = _changes(schema, entry)
-        if not changes:
-            return
-        unit.add(AlterTable(table, entry.uuid, entry.schema, entry.sort_key, changes))
-        check_columns(schema, unit.entry(table))
-        try:
-            transaction.commit()
-        except ConflictError as error:  # another writer was first, perhaps with the same columns
-            conflict = error
-        else:
-            return
-    assert conflict is not None
-    raise conflict
+        if changes := _changes(schema, entry):
+            unit.add(AlterTable(table, entry.uuid, entry.schema, entry.sort_key, changes))
+            check_columns(schema, unit.entry(table))
+
+    replay(context, add, "alter", policy=NEW_COLUMNS)  # another writer may be first, perhaps with the same columns
 
 
 def _changes(schema: s.StructType, entry: TableEntry) -> tuple[SchemaChange, ...]:
     if alike := same_names(schema.names):
         raise SchemaError(f"columns {alike[0]!r} and {alike[1]!r} differ in case only: rename one, or drop it")
     types = dict(zip(own_names(schema.names, entry.schema), worker_schema(schema).types, strict=True))
-    added = [AddColumn(name, types[name], is_path=False) for name in _unknown(schema, entry.schema)]
+    added = [AddColumn(name, types[name], is_path=False) for name in _unknown_columns(schema, entry.schema)]
     if entry.sequences is not None:  # its deletes are remembered by values of the present types
         return tuple(added)
     widened = [
@@ -89,9 +80,9 @@ def _changes(schema: s.StructType, entry: TableEntry) -> tuple[SchemaChange, ...
     return (*added, *widened)
 
 
-def _unknown(schema: s.StructType, own: Schema) -> list[str]:
-    names = {field.name for field in own.fields}
-    return [name for name in own_names(schema.names, own) if name not in names]
+def _unknown_columns(schema: s.StructType, table_schema: Schema) -> list[str]:
+    names = {field.name for field in table_schema.fields}
+    return [name for name in own_names(schema.names, table_schema) if name not in names]
 
 
 def match_names(frame: DataFrame, schema: Schema) -> DataFrame:
@@ -115,14 +106,15 @@ def key_columns(frame: DataFrame, fields: Iterable[Field]) -> list[Column]:
     for field in fields:
         if field.name not in frame.columns:
             raise SchemaError(f"the DataFrame has no column {field.name!r}, which is part of the key")
-        own, target = frame.schema[field.name].dataType, spark_type(field.arrow_type)
+        kind, target = frame.schema[field.name].dataType, spark_type(field.arrow_type)
         numbers = s.IntegralType, s.DecimalType
-        if type(own) is not type(target) and not (isinstance(own, numbers) and isinstance(target, numbers)):
+        if type(kind) is not type(target) and not (isinstance(kind, numbers) and isinstance(target, numbers)):
             raise SchemaError(
-                f"column {field.name!r}: a key of type {own.simpleString()} for one of {target.simpleString()}: cast it"
+                f"column {field.name!r}: a key of type {kind.simpleString()} for one of {target.simpleString()}: "
+                "cast it"
             )
         column = F.col(quote(field.name))
-        columns.append(column if own == target else column.try_cast(target))  # the write finds values that do not fit
+        columns.append(column if kind == target else column.try_cast(target))  # the write finds misfits
     return columns
 
 

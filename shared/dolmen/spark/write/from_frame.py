@@ -21,26 +21,27 @@ from dolmen.commit.head import commit_of, context_of
 from dolmen.commit.statements.row_changes import Overwrite, Write
 from dolmen.commit.uploads import MAX_KEYS
 from dolmen.errors import ConflictError, InputError, SchemaError
+from dolmen.format.delete_object import check_not_null
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import Field
 from dolmen.predicate.parse import Where
 from dolmen.rows.write.conform import plan_conform
 from dolmen.rows.write.row_digest import content_digest
+from dolmen.spark.frame_types import origins_in_plan, worker_schema
 from dolmen.spark.sessions import check_table
-from dolmen.spark.spark_types import origins_in_plan, worker_schema
-from dolmen.spark.tasks import raising_dolmen_errors, worker_url
+from dolmen.spark.tasks import raising_dolmen_errors
 from dolmen.spark.write.frame_columns import add_new_columns, check_columns, key_columns, match_names, uncollated_column
 from dolmen.spark.write.write_tasks import (
     DigestMode,
     RowsTask,
     WriteReport,
     begin_uploads,
-    check_not_null,
     collect_report,
     encode_entry,
     schema_of,
     tombstones,
 )
+from dolmen.store import portable_url
 from dolmen.transactions.keys import key_fields, take_keys
 from dolmen.transactions.row_statements import TableChange, keys_content
 from dolmen.transactions.snapshot import pin
@@ -173,18 +174,18 @@ def _upsert(
     unchanged: UnchangedSince,
 ) -> Commit:
     def statement(transaction: Transaction, entry: TableEntry, digest: DigestMode) -> StatementAndContent:
-        fields, named = key_fields(entry, on), match_names(frame, entry.schema)
-        check_columns(named.schema, entry)
-        keys = key_columns(named, fields)
+        fields, rows = key_fields(entry, on), match_names(frame, entry.schema)
+        check_columns(rows.schema, entry)
+        keys = key_columns(rows, fields)
         if digest is not DigestMode.ALONE:
             unchanged.add_to(transaction, table.name, frame)
-            named = named.repartition(*keys).sortWithinPartitions(*keys)
-        reported = write_frame(transaction, table.name, named, digest, fields)
-        content = [sorted(field.name for field in fields), reported.sums.content()]
-        if not reported.files:
+            rows = rows.repartition(*keys).sortWithinPartitions(*keys)
+        report = write_frame(transaction, table.name, rows, digest, fields)
+        content = [sorted(field.name for field in fields), report.sums.content()]
+        if not report.files:
             return None, content
-        hidden = tombstones(transaction, table.name, entry.uuid, reported)
-        return Write(table.name, entry.uuid, tuple(reported.files), hidden, request, schema=entry.schema), content
+        key_tombstones = tombstones(transaction, table.name, entry.uuid, report)
+        return Write(table.name, entry.uuid, tuple(report.files), key_tombstones, request, schema=entry.schema), content
 
     return _commit(table, "upsert", request, statement, digest)
 
@@ -245,26 +246,26 @@ def delete(
     unchanged = UnchangedSince.of(since, force)
 
     def statement(transaction: Transaction, entry: TableEntry, digest: DigestMode) -> StatementAndContent:
-        fields, named = key_fields(entry, on), match_names(frame, entry.schema)
-        plan_conform(worker_schema(named.schema), schema_of(fields))
-        key_columns(named, fields)  # refuses columns of other kinds
+        fields, rows = key_fields(entry, on), match_names(frame, entry.schema)
+        plan_conform(worker_schema(rows.schema), schema_of(fields))
+        key_columns(rows, fields)  # refuses columns of other kinds
         if digest is not DigestMode.ALONE:
             unchanged.add_to(transaction, table.name, frame)
-        keyed = named.select(*(uncollated_column(named, field) for field in fields))
+        key_frame = rows.select(*(uncollated_column(rows, field) for field in fields))
         with raising_dolmen_errors():
-            few = keyed.limit(MAX_KEYS + 1).toArrow()
+            few = key_frame.limit(MAX_KEYS + 1).toArrow()
         if few.num_rows <= MAX_KEYS:  # a job that collects them costs less than one that writes
-            check_not_null(few, fields)
+            check_not_null(few, fields, None)
             keys = take_keys(entry, few, [field.name for field in fields])
             content = keys_content(entry, keys)
             if digest is DigestMode.ALONE:
                 return None, content
             write = TableChange(unit_of(transaction), table.name, request, entry).delete_keys(keys)
             return write if write.tombstones else None, content
-        reported = write_frame(transaction, table.name, keyed.distinct(), digest, fields, has_rows=False)
-        content = ["keys", sorted(field.name for field in fields), reported.sums.content()]
-        hidden = tombstones(transaction, table.name, entry.uuid, reported)
-        return Write(table.name, entry.uuid, (), hidden, request, schema=entry.schema), content
+        report = write_frame(transaction, table.name, key_frame.distinct(), digest, fields, has_rows=False)
+        content = ["keys", sorted(field.name for field in fields), report.sums.content()]
+        key_tombstones = tombstones(transaction, table.name, entry.uuid, report)
+        return Write(table.name, entry.uuid, (), key_tombstones, request, schema=entry.schema), content
 
     return _commit(table, "delete", request, statement, DigestMode.of(request))
 
@@ -290,7 +291,7 @@ def write_frame(
     if not key:
         check_columns(frame.schema, entry)
     uploads = begin_uploads(transaction, name) if digest is not DigestMode.ALONE else None
-    base = uploads or (worker_url(unit.context.store), name, encode_entry(entry), "")
+    base = uploads or (portable_url(unit.context.store), name, encode_entry(entry), "")
     task = RowsTask(*base, tuple(field.id for field in key), has_rows, digest)
     return collect_report(transaction if uploads else None, frame, task.run)
 
@@ -359,7 +360,7 @@ def _has_digest(transaction: Transaction, request: str | None) -> bool:
 def bind_request(transaction: Transaction, request: str | None, digest: Callable[[], str]) -> bool:
     """Makes the commit carry a request id. Returns whether a version contains it already, so nothing is left to do.
 
-    The digest of the request's content is not made where it would be compared with nothing.
+    Computes the digest of the request's content only where it is compared.
     """
     if request is None:
         return False
@@ -404,11 +405,11 @@ class UnchangedSince:
 
 def entry_in(manifest: Manifest, name: str, uuid: str) -> TableEntry:
     """A table's entry in an older version, where it may have another name. Raises ConflictError, TableNotFoundError."""
-    own = manifest.name_of(uuid)
-    if own is None:
+    old_name = manifest.name_of(uuid)
+    if old_name is None:
         manifest.table(name)
         raise ConflictError(f"table {name!r} was dropped and created again after version {manifest.version}")
-    return manifest.tables[own]
+    return manifest.tables[old_name]
 
 
 def write_remotely(
@@ -425,8 +426,8 @@ def write_remotely(
     are replaced.
     """
     context = context_of(table)
-    own = context.runtime.uuid() if request is None else request
-    options = {"table": table.name, "request": own}
+    request_id = context.runtime.uuid() if request is None else request
+    options = {"table": table.name, "request": request_id}
     if overwrites is not None and overwrites.since is not None:
         options["since"] = str(overwrites.since)
     if overwrites is not None and overwrites.force:
@@ -434,14 +435,14 @@ def write_remotely(
     if arguments.flag("merge_schema", merge_schema):
         options["merge_schema"] = "true"
     before = context.head.refresh().manifest
-    applied_before = {} if request is None else find_applied(before, [own], context.segments)
+    applied_before = {} if request is None else find_applied(before, [request_id], context.segments)
     mode = "append" if overwrites is None else "overwrite"
     with raising_dolmen_errors():
-        frame.write.format("dolmen").options(**options).mode(mode).save(worker_url(context.store))
+        frame.write.format("dolmen").options(**options).mode(mode).save(portable_url(context.store))
     newest = context.head.refresh().manifest
     if applied_before:
-        return Commit.nothing(newest.as_history(), {own: applied_before[own].version})
-    applied = find_applied(newest, [own], context.segments)
-    entry = commit_of(context.head, newest, applied[own].version) if applied else None
+        return Commit.nothing(newest.as_history(), {request_id: applied_before[request_id].version})
+    applied = find_applied(newest, [request_id], context.segments)
+    entry = commit_of(context.head, newest, applied[request_id].version) if applied else None
     assert entry is not None, "the history lacks the commit of this write"
-    return Commit.of(entry, [own])
+    return Commit.of(entry, [request_id])

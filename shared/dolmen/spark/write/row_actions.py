@@ -1,6 +1,6 @@
 """Rows with actions: tasks write new rows and hide the rows that these replace, and the driver makes the changes.
 
-MERGE by keys (``spark_merge``) and the UPDATE, DELETE and MERGE of SQL (``sql.row_changes``) each plan a job whose rows
+MERGE by keys (``merge_frame``) and the UPDATE, DELETE and MERGE of SQL (``sql.row_changes``) each plan a job whose rows
 have the number of an action, the position of a target row, and new values. From there they are the same. Both summarize
 the keys of a merge's ``Source``.
 """
@@ -30,8 +30,9 @@ from dolmen.format.entries import KeysTombstone
 from dolmen.format.layout import uuid_of
 from dolmen.format.schema import Field
 from dolmen.predicate.ast import Constant, Predicate
+from dolmen.rows.scan.lookup import where_key_in
 from dolmen.rows.write.casts import FindCast
-from dolmen.spark.spark_types import quote
+from dolmen.spark.frame_types import quote
 from dolmen.spark.tasks import FILE, ROW, collect_objects, conform_batches, open_to_write
 from dolmen.spark.write.frame_columns import key_columns
 from dolmen.spark.write.write_tasks import (
@@ -47,7 +48,6 @@ from dolmen.spark.write.write_tasks import (
     tombstones,
 )
 from dolmen.transactions.merge.clauses import NO_LITERALS, casts_of
-from dolmen.transactions.merge.merge_source import keys_predicate
 from dolmen.transactions.row_statements import add_inserts
 from dolmen.transactions.transaction import Transaction, unit_of
 
@@ -63,13 +63,13 @@ LISTED = 100
 class SourceSummary:
     """A summary of the keys of a source. Rows with ``nulls`` in their key match nothing.
 
-    ``keys`` are all of them, if they are ``listed``; else some of them, with the ends of each column.
+    ``keys`` has all of them if ``lists_all``; otherwise some values, with the least and the greatest of each column.
     """
 
     rows: int
     nulls: int
-    repeated: bool
-    listed: bool
+    has_repeats: bool
+    lists_all: bool
     keys: Keys | None
 
     @classmethod
@@ -79,14 +79,16 @@ class SourceSummary:
         return cls(
             sum(part.rows for part in parts),
             sum(part.nulls for part in parts),
-            any(part.repeated for part in parts),
-            all(part.listed for part in parts) and (keys is None or keys.num_rows <= LISTED),
+            any(part.has_repeats for part in parts),
+            all(part.lists_all for part in parts) and (keys is None or keys.num_rows <= LISTED),
             keys,
         )
 
     def predicate(self, fields: tuple[Field, ...]) -> Predicate:
         """A short predicate that is TRUE for every row with one of the keys, and for few others."""
-        return Constant(False) if self.keys is None else keys_predicate(self.keys, fields, listed=self.listed)
+        if self.keys is None:
+            return Constant(False)
+        return where_key_in({field.id: self.keys[str(field.id)] for field in fields}, None if self.lists_all else 0)
 
 
 class Source:
@@ -138,7 +140,7 @@ def sum_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[RowSums]:
 def summarize_keys(batches: Iterator[pa.RecordBatch], fields: tuple[Field, ...]) -> Iterator[SourceSummary]:
     """The summary of the keys of a partition, which are in order."""
     rows = nulls = 0
-    repeated, listed = False, True
+    has_repeats, lists_all = False, True
     keys = last = None
     for batch in conform_batches(batches, schema_of(fields)) or ():
         whole = pa.table(batch).drop_null()
@@ -146,16 +148,16 @@ def summarize_keys(batches: Iterator[pa.RecordBatch], fields: tuple[Field, ...])
         nulls += batch.num_rows - whole.num_rows
         if whole.num_rows == 0:
             continue
-        repeated = repeated or has_duplicates(whole if last is None else pa.concat_tables([last, whole]))
+        has_repeats = has_repeats or has_duplicates(whole if last is None else pa.concat_tables([last, whole]))
         last = whole.slice(whole.num_rows - 1)
         some = keys_from_arrow(whole, fields)
         keys = some if keys is None else combine_keys([keys, some])
         if keys.num_rows > LISTED:
-            listed = False
+            lists_all = False
             ends = [pc.min_max(column) for column in keys.columns]
-            arrays = [pa.array([end["min"], end["max"]], one.type) for end, one in zip(ends, keys.columns, strict=True)]
+            arrays = [pa.array([end["min"], end["max"]], key.type) for end, key in zip(ends, keys.columns, strict=True)]
             keys = pa.table(arrays, names=keys.column_names)
-    yield SourceSummary(rows, nulls, repeated, listed, keys)
+    yield SourceSummary(rows, nulls, has_repeats, lists_all, keys)
 
 
 def action_sql(in_source: str, in_target: str, kinds: Conditions) -> str:
@@ -224,38 +226,38 @@ class MergeTask(WriteTask):
         self, batches: Iterator[pa.RecordBatch], sink: KeySink, report: WriteReport
     ) -> Iterator[pa.RecordBatch]:
         """Yields the rows to write, and records which rows they replace."""
-        fields, schema = self.fields, self.decoded.schema
-        primary = [schema.by_id[id_].name for id_ in self.decoded.primary_key]
+        fields, schema = self.fields, self.table_entry.schema
+        primary = [schema.by_id[id_].name for id_ in self.table_entry.primary_key]
         hiding = pa.array([number for number, action in enumerate(self.actions) if action.hides], pa.int32())
         for batch in batches:
             actions = batch[ACTION].cast(pa.int32())
-            hidden = batch.filter(pc.is_in(actions, hiding))
-            if hidden.num_rows and (self.once or not self.key):
-                self._record(hidden, report)
-            if hidden.num_rows and self.key:
+            hidden_rows = batch.filter(pc.is_in(actions, hiding))
+            if hidden_rows.num_rows and (self.once or not self.key):
+                self._record(hidden_rows, report)
+            if hidden_rows.num_rows and self.key:
                 names = [field.name for field in fields]
-                keys = pa.record_batch([hidden[f"__key_{index}"] for index in range(len(fields))], names)
+                keys = pa.record_batch([hidden_rows[f"__key_{index}"] for index in range(len(fields))], names)
                 for part in conform_batches(iter([keys]), schema_of(fields)) or ():
                     sink.add(part)
             for number, action in enumerate(self.actions):
-                chosen = batch.filter(pc.equal(actions, number))
-                if chosen.num_rows and action.columns is not None:
+                written_rows = batch.filter(pc.equal(actions, number))
+                if written_rows.num_rows and action.columns is not None:
                     names = [name for name, _ in action.columns]
-                    rows = pa.record_batch([chosen[f"__value_{index}"] for _, index in action.columns], names)
+                    rows = pa.record_batch([written_rows[f"__value_{index}"] for _, index in action.columns], names)
                     finds = casts_of_computed(action.computed)
                     for part in conform_batches(iter([rows]), schema, finds) or ():
                         if self.new and not action.hides:
                             report.inserted.append(pa.table(part.select(primary)))
                         yield part
 
-    def _record(self, hidden: pa.RecordBatch, report: WriteReport) -> None:
-        files = hidden[FILE].dictionary_encode()
-        indexes, rows = files.indices.to_numpy(), hidden[ROW].to_numpy()
+    def _record(self, hidden_rows: pa.RecordBatch, report: WriteReport) -> None:
+        files = hidden_rows[FILE].dictionary_encode()
+        indexes, rows = files.indices.to_numpy(), hidden_rows[ROW].to_numpy()
         for index, name in enumerate(files.dictionary.to_pylist()):
-            own = rows[indexes == index].astype(np.uint32)
-            positions = BitMap(own)
+            file_rows = rows[indexes == index].astype(np.uint32)
+            positions = BitMap(file_rows)
             report.add_positions(name, positions)
-            if self.once and (report.has_repeats or len(positions) < len(own)):
+            if self.once and (report.has_repeats or len(positions) < len(file_rows)):
                 raise matched_twice_error()
 
 
@@ -282,28 +284,28 @@ def apply_actions(
     entry = unit.entry(table)
     ids = tuple(field.id for field in key)
     task = MergeTask(*begin_uploads(transaction, table), ids, tuple(actions), once, new)
-    reported = collect_report(transaction, rows, task.run)
-    if once and reported.has_repeats:
+    report = collect_report(transaction, rows, task.run)
+    if once and report.has_repeats:
         raise matched_twice_error()
-    hidden: tuple[KeysTombstone, ...] = ()
+    key_tombstones: tuple[KeysTombstone, ...] = ()
     if key:
-        hidden = tombstones(transaction, table, entry.uuid, reported)
-    elif reported.positions:
-        uuids = {name: uuid_of(name) for name in reported.positions}  # Spark knows only the end of a file's path
+        key_tombstones = tombstones(transaction, table, entry.uuid, report)
+    elif report.positions:
+        uuids = {name: uuid_of(name) for name in report.positions}  # Spark knows only the end of a file's path
         live = LiveFiles.of(entry, unit.context.segments).find(list(uuids.values()))
-        positions = {live[uuids[name]].path: bits for name, bits in reported.positions.items()}
+        positions = {live[uuids[name]].path: bits for name, bits in report.positions.items()}
         unit.add(DeletePositions(table, entry.uuid, positions, request))
-    if hidden and new:
-        # Apart from the rows: inserts are compared with the keys that are left when the replaced rows are hidden.
-        unit.add(Write(table, entry.uuid, (), hidden, request, schema=entry.schema))
-        hidden = ()
-    if not (reported.files or hidden):
+    if key_tombstones and new:
+        # In a statement of its own: inserts are compared with the keys that remain once replaced rows are hidden.
+        unit.add(Write(table, entry.uuid, (), key_tombstones, request, schema=entry.schema))
+        key_tombstones = ()
+    if not (report.files or key_tombstones):
         return
-    written = Write(table, entry.uuid, tuple(reported.files), hidden, request, schema=entry.schema)
+    write = Write(table, entry.uuid, tuple(report.files), key_tombstones, request, schema=entry.schema)
     if new:
-        add_inserts(unit, entry, written, (batch for keys in reported.inserted for batch in keys.to_batches()))
+        add_inserts(unit, entry, write, (batch for keys in report.inserted for batch in keys.to_batches()))
     else:
-        unit.add(written)
+        unit.add(write)
 
 
 def matched_twice_error() -> InputError:

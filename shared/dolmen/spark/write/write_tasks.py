@@ -21,12 +21,13 @@ from pyspark.sql import DataFrame, Row
 from dolmen.base.runtime import cached_property, shared_runtime
 from dolmen.base.units import MIB
 from dolmen.commit.uploads import BEAT_SECONDS, MAX_KEYS
-from dolmen.errors import InputError, RowError
-from dolmen.format.delete_object import Keys, TombstoneObject, add_keys, distinct_keys, key_tuples
+from dolmen.errors import InputError
+from dolmen.format.delete_object import Keys, TombstoneObject, add_keys, check_not_null, distinct_keys, key_tuples
 from dolmen.format.entries import DataFile, KeysTombstone
 from dolmen.format.layout import tombstone_key
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field, Schema
+from dolmen.format.types import to_mask
 from dolmen.rows.write.data_file import write_data_files
 from dolmen.rows.write.encodings import DEFAULT, WriteOptions
 from dolmen.rows.write.row_digest import mix, row_hashes
@@ -37,8 +38,8 @@ from dolmen.spark.tasks import (
     conform_batches,
     dolmen_error,
     open_to_write,
-    worker_url,
 )
+from dolmen.store import portable_url
 from dolmen.store.base import ObjectStore, create
 from dolmen.transactions.transaction import Transaction, unit_of
 
@@ -81,7 +82,7 @@ class RowSums:
         self.first = (self.first + other.first) & _MASK
         self.second = (self.second + other.second) & _MASK
 
-    def passing(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def add_each(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             self.add(batch)
             yield batch
@@ -111,16 +112,16 @@ class WriteReport:
 
     @classmethod
     def of(cls, reports: Iterable[WriteReport]) -> WriteReport:
-        found = cls()
+        total = cls()
         for report in reports:
-            found.files += report.files
-            found.tombstones += report.tombstones
-            found.keys += report.keys
-            found.inserted += report.inserted
-            found.sums.add_sums(report.sums)
+            total.files += report.files
+            total.tombstones += report.tombstones
+            total.keys += report.keys
+            total.inserted += report.inserted
+            total.sums.add_sums(report.sums)
             for name, positions in report.positions.items():
-                found.add_positions(name, positions)
-        return found
+                total.add_positions(name, positions)
+        return total
 
     def add_positions(self, name: str, positions: BitMap) -> None:
         """Adds deleted rows of a file, and records whether one of them is a duplicate."""
@@ -158,18 +159,18 @@ class WriteTask:
         return f"{self.txid}-{shared_runtime().uuid()}"
 
     @cached_property
-    def decoded(self) -> TableEntry:
+    def table_entry(self) -> TableEntry:
         return decode_entry(self.entry)
 
     @property
     def fields(self) -> tuple[Field, ...]:
-        return tuple(self.decoded.schema.by_id[id_] for id_ in self.key)
+        return tuple(self.table_entry.schema.by_id[id_] for id_ in self.key)
 
     def put(
         self, store: ObjectStore, rows: Iterable[pa.RecordBatch], options: WriteOptions = DEFAULT
     ) -> list[DataFile]:
         """Writes rows of the table's own types into as many data files as they need, in bounded memory."""
-        return write_data_files(store, self.table, self.decoded, rows, shared_runtime(), options, self.name)
+        return write_data_files(store, self.table, self.table_entry, rows, shared_runtime(), options, self.name)
 
 
 class KeySink:
@@ -183,7 +184,7 @@ class KeySink:
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Adds the keys of rows in the table's types. Raises RowError: a NULL in a key."""
-        check_not_null(rows, self._fields)
+        check_not_null(rows, self._fields, None)
         keys = key_tuples(pa.table(rows), self._fields)
         if self._rows + keys.num_rows > MAX_KEYS or self._bytes + keys.nbytes > FOLD_BYTES:
             self._fold()
@@ -191,7 +192,7 @@ class KeySink:
         self._rows += keys.num_rows
         self._bytes += keys.nbytes
 
-    def passing(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def add_each(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             self.add(batch)
             yield batch
@@ -217,14 +218,14 @@ class KeySink:
 
     def _upload(self, keys: Keys) -> None:
         key = tombstone_key(self._task.table, self._store.clock.now_us, self._task.name())
-        target = TombstoneObject(key, self._task.decoded.uuid)
+        target = TombstoneObject(key, self._task.table_entry.uuid)
         self._tombstones.append(add_keys(target, keys))
         create(self._store, target.key, target.encode(), shared_runtime())
 
 
 @dataclass(frozen=True)
 class RowsTask(WriteTask):
-    """A task that writes rows; or rows, in order, in place of those with their keys; or (no ``has_rows``) keys."""
+    """A task that appends rows, replaces rows by key (its rows are in key order), or (no ``has_rows``) deletes keys."""
 
     has_rows: bool = True
     digest: DigestMode = DigestMode.NONE
@@ -232,11 +233,11 @@ class RowsTask(WriteTask):
     def run(self, batches: Iterator[pa.RecordBatch]) -> WriteReport:
         """Writes one partition, in bounded memory. Raises InputError for a key that occurs twice, RowError."""
         report = WriteReport()
-        rows = conform_batches(batches, self.decoded.schema if self.has_rows else schema_of(self.fields))
+        rows = conform_batches(batches, self.table_entry.schema if self.has_rows else schema_of(self.fields))
         if rows is None:
             return report
         if self.digest is not DigestMode.NONE:
-            rows = report.sums.passing(rows)
+            rows = report.sums.add_each(rows)
         if self.digest is DigestMode.ALONE:
             deque(rows, maxlen=0)
             return report
@@ -244,7 +245,7 @@ class RowsTask(WriteTask):
         sink = KeySink(self, store)
         if self.key:
             names = [field.name for field in self.fields]
-            rows = sink.passing(check_each_once(rows, names) if self.has_rows else rows)
+            rows = sink.add_each(check_each_once(rows, names) if self.has_rows else rows)
         if self.has_rows:
             report.files += self.put(store, rows)
         else:
@@ -256,7 +257,7 @@ class RowsTask(WriteTask):
 def begin_uploads(transaction: Transaction, table: str) -> tuple[str, str, bytes, str]:
     """Begins the uploads of workers, and returns the arguments of a ``WriteTask``. Raises InputError."""
     unit = unit_of(transaction)
-    url = worker_url(unit.context.store)
+    url = portable_url(unit.context.store)
     unit.begin_upload()
     return url, table, encode_entry(unit.entry(table)), unit.intent().txid
 
@@ -265,11 +266,11 @@ def collect_report(
     transaction: Transaction | None, frame: DataFrame, run: Callable[[Iterator[pa.RecordBatch]], WriteReport]
 ) -> WriteReport:
     """Runs a task over each partition, and combines the reports. Without a transaction, tasks upload nothing."""
-    collect = collect_rows if transaction is None else partial(collect_keeping_alive, transaction)
+    collect = collect_rows if transaction is None else partial(collect_with_heartbeats, transaction)
     return WriteReport.of(collect_objects(frame, lambda batches: [run(batches)], WriteReport, collect))
 
 
-def collect_keeping_alive(transaction: Transaction, job: DataFrame) -> list[Row]:
+def collect_with_heartbeats(transaction: Transaction, job: DataFrame) -> list[Row]:
     """Runs a job of tasks that upload objects, while it keeps the intent alive. Otherwise as ``collect_rows``."""
     unit = unit_of(transaction)
     spark, intent = job.sparkSession.sparkContext, unit.intent()
@@ -295,14 +296,14 @@ def collect_keeping_alive(transaction: Transaction, job: DataFrame) -> list[Row]
     return rows
 
 
-def tombstones(transaction: Transaction, table: str, uuid: str, reported: WriteReport) -> tuple[KeysTombstone, ...]:
+def tombstones(transaction: Transaction, table: str, uuid: str, report: WriteReport) -> tuple[KeysTombstone, ...]:
     """The tombstones of all keys that tasks have reported; short lists are uploaded together, with the manifest."""
-    found = list(reported.tombstones)
-    if reported.keys:
+    key_tombstones = list(report.tombstones)
+    if report.keys:
         target = unit_of(transaction).uploads.tombstone_object(table, uuid)
-        keys = combine_keys(reported.keys)
-        found += (add_keys(target, keys.slice(start, MAX_KEYS)) for start in range(0, keys.num_rows, MAX_KEYS))
-    return tuple(found)
+        keys = combine_keys(report.keys)
+        key_tombstones += (add_keys(target, keys.slice(start, MAX_KEYS)) for start in range(0, keys.num_rows, MAX_KEYS))
+    return tuple(key_tombstones)
 
 
 def combine_keys(parts: Iterable[pa.Table]) -> Keys:
@@ -314,14 +315,8 @@ def schema_of(fields: Iterable[Field]) -> Schema:
     return Schema(fields=fields, next_id=max(field.id for field in fields) + 1)
 
 
-def check_not_null(keys: pa.Table | pa.RecordBatch, fields: Iterable[Field]) -> None:
-    for column in fields:
-        if keys[column.name].null_count:
-            raise RowError("NULL in a key: it equals nothing", column=column.name)
-
-
 def check_each_once(batches: Iterator[pa.RecordBatch], names: list[str]) -> Iterator[pa.RecordBatch]:
-    """The same batches, whose rows are in the order of their keys. Raises InputError: a key occurs twice."""
+    """Passes on batches whose rows are in key order. Raises InputError if a key occurs twice."""
     last: pa.Table | None = None
     for batch in batches:
         if batch.num_rows == 0:
@@ -338,7 +333,7 @@ def has_duplicates(keys: pa.Table) -> bool:
     same = np.ones(max(keys.num_rows - 1, 0), np.bool_)
     for column in keys.columns:
         whole = column.combine_chunks()
-        same &= pc.equal(whole[1:], whole[:-1]).fill_null(False).to_numpy(zero_copy_only=False)
+        same &= to_mask(pc.equal(whole[1:], whole[:-1]).fill_null(False))
     return bool(same.any())
 
 

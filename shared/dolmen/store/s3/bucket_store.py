@@ -47,8 +47,8 @@ from dolmen.store.s3.failures import (
     PutVerdict,
     RangeEndedError,
     describe,
+    has_upload_ended,
     is_transient_denial,
-    is_upload_gone,
     status_and_code,
     translate,
     verdict,
@@ -57,8 +57,8 @@ from dolmen.store.s3.failures import (
 DELETE_BATCH = LIST_PAGE = 1000
 """The most keys that DeleteObjects takes, and the most objects that one ListObjectsV2 returns."""
 RESEND_SECONDS = 30.0
-"""A put that replaces an object is sent again for at most this long when nothing has landed. Its body may have a time,
-as the pointer does: after a process was frozen between attempts, its caller must decide whether that still holds."""
+"""The longest time for which a put that replaces an object is sent again when nothing has landed. Its body may have a
+time, like the pointer: after a process was frozen, its caller must decide whether the time still holds."""
 _CONDITIONS = {"IfMatch", "CopySourceIfMatch"}
 
 _NO_VERSION = "null"
@@ -66,7 +66,7 @@ _NO_VERSION = "null"
 THRESHOLD_BYTES = 16 * MIB
 """An upload up to this size is one PutObject."""
 PART_BYTES = 16 * MIB
-"""Size of the parts of a larger upload. Each is paid for as a request, and is in memory meanwhile."""
+"""Size of the parts of a larger upload. Each part costs a request, and is in memory while it is sent."""
 FEW_THRESHOLD_BYTES, FEW_PART_BYTES = 64 * MIB, 32 * MIB
 """The same with ``Runtime.few_requests``."""
 AHEAD_BYTES = 64 * MIB
@@ -131,20 +131,20 @@ class S3Store:
         if byte_range is not None:
             first, end = check_range(key, byte_range)
             if first == end:
-                return self._nothing_of(key, etag, version)
+                return self._empty_range(key, etag, version)
             request["Range"] = f"bytes={first}-{end - 1}"
         try:
             response = self.ask("get_object", key, **request)
         except RangeEndedError:
-            return self._nothing_of(key, etag, version)
+            return self._empty_range(key, etag, version)
         return Object(response["Body"], response["ETag"])
 
-    def _nothing_of(self, key: str, etag: str | None, version: str | None) -> Object:
-        """An empty range, which HTTP has no form for, of an object that must exist all the same."""
-        found = self.head(key, version=version)
-        if etag is not None and found.etag != etag:
+    def _empty_range(self, key: str, etag: str | None, version: str | None) -> Object:
+        """An empty range of an object, which must exist. HTTP has no form for such a range."""
+        info = self.head(key, version=version)
+        if etag is not None and info.etag != etag:
             raise ObjectChangedError(key)
-        return Object(b"", found.etag)
+        return Object(b"", info.etag)
 
     def head(self, key: str, *, version: str | None = None) -> ObjectInfo:
         response = self.ask("head_object", key, **self.object_fields(key, version))
@@ -183,10 +183,10 @@ class S3Store:
             request["StartAfter"] = self._root + start_after
         while True:
             page = self.ask("list_objects_v2", prefix, **request)  # botocore decodes the keys
-            for found in page.get("Contents", ()):
-                key = found["Key"][len(self._root) :]
+            for entry in page.get("Contents", ()):
+                key = entry["Key"][len(self._root) :]
                 if key:  # a console's marker of the root as a "folder" has none
-                    yield ObjectInfo(key, found["Size"], found["ETag"], _microseconds(found["LastModified"]))
+                    yield ObjectInfo(key, entry["Size"], entry["ETag"], _microseconds(entry["LastModified"]))
             if not page.get("IsTruncated"):
                 return
             request["ContinuationToken"] = page["NextContinuationToken"]
@@ -198,12 +198,12 @@ class S3Store:
         return outcomes
 
     def _delete_batch(self, keys: Sequence[str]) -> Sequence[Deleted]:
-        named = [{"Key": self._root + key} for key in keys]
+        request = {"Objects": [{"Key": self._root + key} for key in keys], "Quiet": True}
         try:
-            response = self.ask("delete_objects", keys[0], Bucket=self.bucket, Delete={"Objects": named, "Quiet": True})
+            response = self.ask("delete_objects", keys[0], Bucket=self.bucket, Delete=request)
         except StoreUnavailableError as error:
             return [Deleted(key, str(error)) for key in keys]  # earlier batches have their outcomes
-        # The response is 200 even when no key could be deleted: what counts is the list of errors in it.
+        # The response is 200 even when no key could be deleted: only its list of errors counts.
         errors = {bad["Key"]: f"{bad.get('Code')}: {bad.get('Message', '')}" for bad in response.get("Errors", ())}
         return [Deleted(key, errors.get(self._root + key)) for key in keys]
 
@@ -234,16 +234,16 @@ class S3Store:
     def newest_versions(self, prefix: str, start_after: str = "") -> Iterator[tuple[ObjectInfo, str | None]]:
         """See ``VersionedStore``. Takes the right s3:ListBucketVersions, also for a bucket that keeps no versions.
 
-        A server that knows of no versions at all is listed as it is.
+        On a server without the operation it lists the objects.
         """
         try:
             for page in self._version_pages(prefix, start_after):
-                for found in page.get("Versions", ()):
-                    key = found["Key"][len(self._root) :]
-                    if found["IsLatest"] and key > start_after:
-                        version = found.get("VersionId") or _NO_VERSION
-                        changed_us = int(found["LastModified"].timestamp() * SECOND_US)
-                        info = ObjectInfo(key, found["Size"], found["ETag"], changed_us)
+                for entry in page.get("Versions", ()):
+                    key = entry["Key"][len(self._root) :]
+                    if entry["IsLatest"] and key > start_after:
+                        version = entry.get("VersionId") or _NO_VERSION
+                        changed_us = _microseconds(entry["LastModified"])
+                        info = ObjectInfo(key, entry["Size"], entry["ETag"], changed_us)
                         yield info, None if version == _NO_VERSION else version
         except InputError as error:
             cause = error.__cause__
@@ -254,12 +254,12 @@ class S3Store:
     def all_versions(self, prefix: str) -> Iterator[tuple[ObjectInfo, bool]]:
         """See ``VersionedStore``. Takes the right s3:ListBucketVersions."""
         for page in self._version_pages(prefix):
-            for found in page.get("Versions", ()):
-                if "IsLatest" not in found or "LastModified" not in found:
+            for entry in page.get("Versions", ()):
+                if "IsLatest" not in entry or "LastModified" not in entry:
                     raise InputError(f"{self.url}: the server does not say which versions are the newest")
-                changed_us = int(found["LastModified"].timestamp() * SECOND_US)
-                info = ObjectInfo(found["Key"], found.get("Size", 0), found.get("ETag", ""), changed_us)
-                yield info, found["IsLatest"]
+                changed_us = _microseconds(entry["LastModified"])
+                info = ObjectInfo(entry["Key"], entry.get("Size", 0), entry.get("ETag", ""), changed_us)
+                yield info, entry["IsLatest"]
 
     def _version_pages(self, prefix: str, start_after: str = "") -> Iterator[dict[str, Any]]:
         request: dict[str, Any] = {"Bucket": self.bucket, "Prefix": self._root + prefix, "MaxKeys": LIST_PAGE}
@@ -284,15 +284,15 @@ class S3Store:
         return other
 
     def begin_and_abort(self, key: str) -> None:
-        named = self.object_fields(key)
-        begun = self.ask("create_multipart_upload", key, **named)
-        self.ask("abort_multipart_upload", key, **named, UploadId=begun["UploadId"])
+        fields = self.object_fields(key)
+        upload = self.ask("create_multipart_upload", key, **fields)
+        self.ask("abort_multipart_upload", key, **fields, UploadId=upload["UploadId"])
 
     def abort_uploads(self) -> None:
-        found = self.ask("list_multipart_uploads", "", Bucket=self.bucket, Prefix=self._root)
-        for upload in found.get("Uploads", ()):
-            named = {"Bucket": self.bucket, "Key": upload["Key"], "UploadId": upload["UploadId"]}
-            self.ask("abort_multipart_upload", "", **named)
+        uploads = self.ask("list_multipart_uploads", "", Bucket=self.bucket, Prefix=self._root)
+        for upload in uploads.get("Uploads", ()):
+            fields = {"Bucket": self.bucket, "Key": upload["Key"], "UploadId": upload["UploadId"]}
+            self.ask("abort_multipart_upload", "", **fields)
 
     def ask(self, operation: str, key: str, **request: Any) -> dict[str, Any]:
         """Sends a request that may be repeated, until it has a response, its body included.
@@ -317,7 +317,7 @@ class S3Store:
     def uploads(self) -> Executor | None:
         """Threads that send parts; None sends them inline.
 
-        They are not the runtime's, which may all be busy writing what waits for these.
+        They are not the runtime's threads, which may all wait for uploads.
         """
         threads = self.runtime.threads
         return ThreadPoolExecutor(threads, thread_name_prefix="dolmen-upload") if threads > 1 else None
@@ -331,14 +331,14 @@ class S3Store:
 
 
 def _microseconds(moment: Any) -> int:
-    return int(moment.timestamp()) * SECOND_US  # S3 gives whole seconds
+    return int(moment.timestamp()) * SECOND_US  # S3 gives whole seconds; some servers list fractions, but HEAD has none
 
 
 class S3Output(ObjectOutput):
-    """One streamed upload: a PutObject if it turns out small, else a multipart upload whose parts go up meanwhile.
+    """A streamed upload: one PutObject if it is small, otherwise a multipart upload that sends parts during writes.
 
-    Holds up to ``AHEAD_BYTES`` in all, plus the part that is being filled and the one being cut off. The object appears
-    at ``commit`` and only there, created with ``If-None-Match: *``.
+    Holds up to ``AHEAD_BYTES``, plus the part that is being filled and the part being cut off. The object appears only
+    at ``commit``, created with ``If-None-Match: *``.
     """
 
     def __init__(self, store: S3Store, key: str) -> None:
@@ -366,13 +366,13 @@ class S3Output(ObjectOutput):
     def copy(self, key: str, byte_range: ByteRange, etag: str) -> int:
         """Appends a range of another object, by UploadPartCopy where the parts are long enough.
 
-        What was written before becomes long enough with the first bytes of the range.
+        Buffered bytes become a part of sufficient length with the first bytes of the range.
         """
         self._check_open()
         first, end = check_range(key, byte_range)
         least = self._store.least_part_bytes
-        lacking = max(0, least - len(self._buffer)) if self._buffer else 0
-        start = first + lacking
+        missing = max(0, least - len(self._buffer)) if self._buffer else 0
+        start = first + missing
         if self._store.copies is False or end - start < least:
             self._read_in(key, first, end, etag)
             return end - first
@@ -413,7 +413,7 @@ class S3Output(ObjectOutput):
         self._buffer = bytearray()
         for future in self._pending:
             future.cancel()
-        for future in self._pending:  # a part that arrives after the abort would stay, and be paid for
+        for future in self._pending:  # a part that arrives after the abort would stay, and cost money
             if not future.cancelled():
                 future.exception()
         if self._upload is not None:
@@ -429,7 +429,7 @@ class S3Output(ObjectOutput):
         self._upload = {**self._fields, "UploadId": response["UploadId"]}
 
     def _send(self, size: int) -> None:
-        """Cuts a part off the buffer and sends it, when few enough are being sent."""
+        """Cuts a part off the buffer and sends it, as soon as few enough parts are being sent."""
         number = self._next_number()
         while self._pending and (len(self._pending) + 1) * self._store.part_bytes > AHEAD_BYTES:
             self._collect_part()
@@ -495,11 +495,11 @@ class S3Output(ObjectOutput):
         return _completed_part(number, response.get("CopyPartResult", {}), key)
 
     def _complete(self) -> None:
-        """Makes the object of its parts. After an unclear response it looks: the name is this writer's own.
+        """Makes the object of its parts. After an unclear response it reads the object: the key is this writer's own.
 
-        From the first unclear response on nothing is cleaned up: the object may exist, or appear later.
+        From the first unclear response on it cleans nothing up: the object may exist, or appear later.
         """
-        unclear, reason = False, ""
+        is_unclear, reason = False, ""
         for attempt in attempts(self._store.runtime):
             try:
                 self._store.connection.client.complete_multipart_upload(
@@ -508,21 +508,21 @@ class S3Output(ObjectOutput):
                 return
             except (BotoCoreError, ClientError) as error:
                 reason = describe(error)
-                found = verdict(error)
-                if found is PutVerdict.UNKNOWN:
-                    unclear = True
+                outcome = verdict(error)
+                if outcome is PutVerdict.UNKNOWN:
+                    is_unclear = True
                     self._is_open = False
-                # Something between may have sent it twice: the second meets the object, or finds no upload.
-                doubtful = unclear or found is PutVerdict.PRECONDITION or is_upload_gone(error)
-                if found is not PutVerdict.NOTHING_LANDED and doubtful and self._landed():
+                # A proxy may have sent it twice: the second request meets the object, or finds no upload.
+                is_doubtful = is_unclear or outcome is PutVerdict.PRECONDITION or has_upload_ended(error)
+                if outcome is not PutVerdict.NOTHING_LANDED and is_doubtful and self._has_landed():
                     return
-                if found is PutVerdict.PRECONDITION:
+                if outcome is PutVerdict.PRECONDITION:
                     raise CorruptionError(self._key, "another object has this name") from error
-                if found is PutVerdict.REFUSED or (attempt.is_last and is_transient_denial(error)):
+                if outcome is PutVerdict.REFUSED or (attempt.is_last and is_transient_denial(error)):
                     raise translate(error, self._store.bucket, self._key) from error
         raise StoreUnavailableError(f"{self._store.url}: {self._key!r} was not uploaded: {reason}")
 
-    def _landed(self) -> bool:
+    def _has_landed(self) -> bool:
         try:
             size = self._store.head(self._key).size
         except ObjectNotFoundError:

@@ -55,13 +55,13 @@ class Signer:
 
     def __init__(self, region: str, service: str) -> None:
         self._region, self._service = region, service
-        self._derived: tuple[str, str, bytes] = ("", "", b"")
+        self._day_key: tuple[str, str, bytes] = ("", "", b"")
 
     def authorization(self, credentials: Credentials, path: str, headers: Mapping[str, str]) -> str:
         """The value of the header ``Authorization`` of a GET.
 
         Args:
-            headers: the signed ones by lower-case name, ``host``, ``x-amz-date`` and ``x-amz-content-sha256`` included.
+            headers: the signed headers by lower-case name, with ``host``, ``x-amz-date`` and ``x-amz-content-sha256``.
         """
         moment = headers["x-amz-date"]
         names = sorted(headers)
@@ -75,12 +75,12 @@ class Signer:
 
     def _key(self, secret: str, day: str) -> bytes:
         """The key of a day, which is derived once."""
-        last_secret, last_day, key = self._derived
+        last_secret, last_day, key = self._day_key
         if (last_secret, last_day) != (secret, day):
             key = f"AWS4{secret}".encode()
             for part in (day, self._region, self._service, "aws4_request"):
                 key = hmac.digest(key, part.encode(), "sha256")
-            self._derived = secret, day, key
+            self._day_key = secret, day, key
         return key
 
 
@@ -89,11 +89,11 @@ _AUTHORIZATION = re.compile(
     r"SignedHeaders=(?P<signed>[^,]+), Signature=[0-9a-f]{64}"
 )
 
-_OWN = {
+_PER_REQUEST = {
     "authorization", "x-amz-date", "x-amz-security-token", "range", "if-match", "amz-sdk-invocation-id",
     "amz-sdk-request", "x-amzn-trace-id",
 }  # fmt: skip
-"""Headers of one request: they are made again, or only name the request to AWS's support."""
+"""Headers of a single request: made for each request, or needed only by AWS's support."""
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -120,28 +120,28 @@ class RequestPattern:
 
     @classmethod
     def of(cls, request: Any, key: str, credentials: Credentials) -> RequestPattern | None:
-        """The pattern of a GET that botocore has sent; None if its signature is not ``Signer``'s.
+        """The pattern of a GET that botocore has sent; None if ``Signer`` makes another signature.
 
-        So botocore sends all requests with other kinds of signatures.
+        Then botocore sends all requests itself.
         """
         common = {name: _text(value) for name, value in request.headers.items()}
         headers = {name.lower(): value for name, value in common.items()}
-        found = _AUTHORIZATION.fullmatch(headers.get("authorization", ""))
+        match = _AUTHORIZATION.fullmatch(headers.get("authorization", ""))
         end = "/" + quote_key(key)
-        if request.method != "GET" or request.body or found is None or not request.url.endswith(end):
+        if request.method != "GET" or request.body or match is None or not request.url.endswith(end):
             return None
         url = request.url[: 1 - len(end)]
         path, host = urlsplit(url).path, _host(url)
-        names = found["signed"].split(";")
-        signer = Signer(found["region"], found["service"])
+        names = match["signed"].split(";")
+        signer = Signer(match["region"], match["service"])
         sent = {"host": host, **headers}
         if not {"host", "x-amz-date", "x-amz-content-sha256"} <= {*names} <= sent.keys():
             return None
         mine = signer.authorization(credentials, path + quote_key(key), {name: sent[name] for name in names})
         if mine != headers["authorization"]:
             return None
-        common = {name: value for name, value in common.items() if name.lower() not in _OWN}
-        signed = {name: sent[name] for name in names if name not in _OWN}
+        common = {name: value for name, value in common.items() if name.lower() not in _PER_REQUEST}
+        signed = {name: sent[name] for name in names if name not in _PER_REQUEST}
         return cls(url, path, common, signed, signer)
 
     def request(self, key: str, conditions: Mapping[str, str], credentials: Credentials, moment: str) -> Any:
@@ -151,13 +151,13 @@ class RequestPattern:
             conditions: the headers ``Range`` and ``If-Match``, if it has them.
             moment: the current time, in the form of ``X-Amz-Date``.
         """
-        own = {**conditions, "X-Amz-Date": moment}
+        request_headers = {**conditions, "X-Amz-Date": moment}
         if credentials.token:
-            own["X-Amz-Security-Token"] = credentials.token
+            request_headers["X-Amz-Security-Token"] = credentials.token
         end = quote_key(key)
-        signed = {**self.signed, **{name.lower(): value for name, value in own.items()}}
-        own["Authorization"] = self.signer.authorization(credentials, self.path + end, signed)
-        headers = HeadersDict({**self.headers, **own})
+        signed = {**self.signed, **{name.lower(): value for name, value in request_headers.items()}}
+        request_headers["Authorization"] = self.signer.authorization(credentials, self.path + end, signed)
+        headers = HeadersDict({**self.headers, **request_headers})
         return AWSPreparedRequest("GET", self.url + end, headers, None, True)
 
 
@@ -174,7 +174,7 @@ def _host(url: str) -> str:
 
 _OPERATION = "GetObject"
 _CONDITIONS = {"Range": "Range", "IfMatch": "If-Match"}
-_KNOWN = {"Bucket", "Key", *_CONDITIONS}
+_PLAIN_FIELDS = {"Bucket", "Key", *_CONDITIONS}
 
 _FINAL = {404, 412, 416, 429}
 """Responses about the object or the server's load. All others (redirections, refused signatures, missing rights) may
@@ -199,10 +199,10 @@ class ObjectReader:
     ) -> None:
         self._client, self._credentials, self._runtime, self._observe = client, credentials, runtime, observe
         self._patterns: dict[str, tuple[RequestPattern, dict[str, Any]]] = {}
-        self._seen = threading.local()
+        self._last_sent = threading.local()
         self._http: Any = getattr(getattr(client, "_endpoint", None), "http_session", None)
-        client.meta.events.register(f"before-call.s3.{_OPERATION}", self._see_context)
-        client.meta.events.register(f"before-send.s3.{_OPERATION}", self._see_request)
+        client.meta.events.register(f"before-call.s3.{_OPERATION}", self._keep_context)
+        client.meta.events.register(f"before-send.s3.{_OPERATION}", self._keep_request)
 
     def get_object(self, **request: Any) -> dict[str, Any]:
         """Sends a GET, once. The response's body is a stream.
@@ -211,19 +211,19 @@ class ObjectReader:
             ClientError, BotoCoreError: as the client does.
         """
         bucket = request["Bucket"]
-        plain = request.keys() <= _KNOWN and request.get("IfMatch", "").isascii()
-        if plain and (known := self._patterns.get(bucket)):
-            response = self._ask(request, *known)
+        has_pattern = request.keys() <= _PLAIN_FIELDS and request.get("IfMatch", "").isascii()
+        if has_pattern and (pattern_and_context := self._patterns.get(bucket)):
+            response = self._ask(request, *pattern_and_context)
             if response is not None:
                 return response
             self._patterns.pop(bucket, None)
-        self._seen.request = self._seen.context = None
+        self._last_sent.request = self._last_sent.context = None
         result: dict[str, Any] = self._client.get_object(**request)
-        if plain and self._http is not None and self._seen.request is not None:
+        if has_pattern and self._http is not None and self._last_sent.request is not None:
             credentials = self._credentials()
-            pattern = credentials and RequestPattern.of(self._seen.request, request["Key"], credentials)
+            pattern = credentials and RequestPattern.of(self._last_sent.request, request["Key"], credentials)
             if pattern:
-                self._patterns[bucket] = pattern, {"checksum": (self._seen.context or {}).get("checksum", {})}
+                self._patterns[bucket] = pattern, {"checksum": (self._last_sent.context or {}).get("checksum", {})}
         return result
 
     def _ask(self, request: dict[str, Any], pattern: RequestPattern, context: dict[str, Any]) -> dict[str, Any] | None:
@@ -246,21 +246,21 @@ class ObjectReader:
         if http.status_code in (200, 206):
             if any(name.lower().startswith("x-amz-checksum-") for name in http.headers):
                 handle_checksum_body(http, response, context, operation)
-            found = {"Body": response["body"], "ETag": http.headers["etag"]}
+            result = {"Body": response["body"], "ETag": http.headers["etag"]}
             if "content-range" in http.headers:
-                found["ContentRange"] = http.headers["content-range"]
-            return found
+                result["ContentRange"] = http.headers["content-range"]
+            return result
         response["body"] = response["body"].read()
         if http.status_code not in _FINAL and http.status_code < 500:
             return None
         parser = create_parser(operation.service_model.resolved_protocol)
         raise ClientError(parser.parse(response, operation.output_shape), _OPERATION)
 
-    def _see_context(self, context: dict[str, Any], **_event: Any) -> None:
-        self._seen.context = context
+    def _keep_context(self, context: dict[str, Any], **_event: Any) -> None:
+        self._last_sent.context = context
 
-    def _see_request(self, request: Any, **_event: Any) -> None:
-        self._seen.request = request
+    def _keep_request(self, request: Any, **_event: Any) -> None:
+        self._last_sent.request = request
 
 
 @lru_cache(maxsize=4)
@@ -284,27 +284,27 @@ def read_body(response: Mapping[str, Any], byte_range: str | None) -> bytes:
         body: bytes = response["Body"].read()
     except HTTPError as error:  # botocore translates only some of them
         raise ResponseStreamingError(error=error) from error
-    got = response.get("ContentRange")
-    if byte_range is None and got is None:
+    content_range = response.get("ContentRange")
+    if byte_range is None and content_range is None:
         return body
     first, last = (int(end) for end in (byte_range or "bytes=0-0").removeprefix("bytes=").split("-"))
-    if got is None:  # the server knows no ranges, which HTTP allows, and has sent the whole object
+    if content_range is None:  # the server knows no ranges, which HTTP allows, and has sent the whole object
         return body[first : last + 1]
-    found = _CONTENT_RANGE.fullmatch(got)
-    if byte_range is not None and found is not None:
-        start, end, size = int(found[1]), int(found[2]), found[3]
+    match = _CONTENT_RANGE.fullmatch(content_range)
+    if byte_range is not None and match is not None:
+        start, end, size = int(match[1]), int(match[2]), match[3]
         ends = end == last or (end < last and size in ("*", str(end + 1)))
         if start == first and ends and len(body) == end + 1 - start:
             return body
     raise ResponseStreamingError(
-        error=f"{len(body)} bytes came as {got!r}, and the request was for {byte_range or 'all'!r}"
+        error=f"{len(body)} bytes came as {content_range!r}, and the request was for {byte_range or 'all'!r}"
     )
 
 
 TIMEOUTS = {"connect": ("DOLMEN_S3_CONNECT_TIMEOUT", 5.0), "read": ("DOLMEN_S3_READ_TIMEOUT", 30.0)}
 """Seconds to wait for a connection, and for each response or part of one, with the variables that change them."""
 _SENT = "dolmen_sent"
-"""The member of a request's context with the time at which it was sent."""
+"""The member of a request's context with the time of sending."""
 _creating = threading.Lock()  # making clients from one boto3 session is not thread-safe
 
 
@@ -345,14 +345,14 @@ def connect(runtime: Runtime, session: Any = None) -> Connection:
     """
     if session is not None:
         return _make(runtime, session)
-    shown = ("AWS_", "DOLMEN_S3_", "DOLMEN_BUCKET_OWNERS", "HOME", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
-    environment = tuple(sorted(item for item in os.environ.items() if item[0].upper().startswith(shown)))
-    return _shared(runtime, environment, os.getpid())
+    prefixes = ("AWS_", "DOLMEN_S3_", "DOLMEN_BUCKET_OWNERS", "HOME", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
+    environment = tuple(sorted(item for item in os.environ.items() if item[0].upper().startswith(prefixes)))
+    return _shared_connection(runtime, environment, os.getpid())
 
 
 @lru_cache(maxsize=16)
-def _shared(runtime: Runtime, environment: tuple[tuple[str, str], ...], process: int) -> Connection:
-    """The arguments are the cache's key: sockets must not be shared with a forked process."""
+def _shared_connection(runtime: Runtime, environment: tuple[tuple[str, str], ...], process: int) -> Connection:
+    """A cached connection. ``process`` is part of the key, because a forked process must not share sockets."""
     try:
         return _make(runtime, boto3.Session())
     except BotoCoreError as error:  # a profile that does not exist, for one
@@ -383,8 +383,8 @@ def _make(runtime: Runtime, session: Any) -> Connection:
     client.meta.events.register("response-received.s3", lambda **event: _observe_response(clock, event))
 
     def credentials() -> Any:
-        found = session.get_credentials()
-        return found and found.get_frozen_credentials()
+        session_keys = session.get_credentials()
+        return session_keys and session_keys.get_frozen_credentials()
 
     return Connection(client, clock, ObjectReader(client, credentials, runtime, partial(_observe, clock)))
 
@@ -410,7 +410,7 @@ def _name_owner(owners: Mapping[str, str], params: dict[str, Any], model: Any, *
     account = owners.get(str(params.get("Bucket")))
     if not account:
         return params
-    # what is copied is in the same bucket
+    # copies stay within one bucket
     names = {"ExpectedBucketOwner", "ExpectedSourceBucketOwner"} & model.input_shape.members.keys()
     return {**dict.fromkeys(names, account), **params}
 
@@ -430,7 +430,7 @@ def _observe(clock: ServerClock, date: str, sent: Instant) -> None:
 
 @lru_cache(maxsize=64)
 def _seconds(date: str) -> int:
-    """Since the epoch; a busy process gets many responses in each second."""
+    """Seconds since the epoch. Cached, because a busy process gets many responses in each second."""
     return int(parsedate_to_datetime(date).timestamp())
 
 

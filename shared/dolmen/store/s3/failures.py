@@ -35,7 +35,7 @@ _NO_CREDENTIALS = (NoCredentialsError, PartialCredentialsError, CredentialRetrie
 _NOT_CONNECTED = (EndpointConnectionError, ConnectTimeoutError, ProxyConnectionError)
 
 _SEND_AGAIN = {"BadDigest", "IncompleteBody", "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch"}
-"""4xx codes of a request that was damaged on its way: refused as a whole, may be sent again.
+"""4xx codes of a request that was damaged in transit: refused as a whole, may be sent again.
 docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html"""
 _CREATES = {"PutObject", "CompleteMultipartUpload"}
 """Operations that create an object. MinIO denies them when a concurrent delete empties, and so removes, their folder. A
@@ -65,7 +65,7 @@ def status_and_code(error: ClientError) -> tuple[int, str]:
 def verdict(error: BotoCoreError | ClientError) -> PutVerdict:
     """Judges what ``error`` means for a conditional PutObject or CompleteMultipartUpload that was sent once.
 
-    In doubt it is UNKNOWN: that costs a read, anything else may cost a commit.
+    In doubt the verdict is UNKNOWN, which costs a read: a wrong verdict may cost a commit.
     """
     if not isinstance(error, ClientError):
         if isinstance(error, _NOT_CONNECTED):
@@ -91,13 +91,13 @@ def is_transient_denial(error: BotoCoreError | ClientError) -> bool:
     return status_and_code(error) == (403, "AccessDenied") and headers.get("server", "").startswith("MinIO")
 
 
-def is_upload_gone(error: BotoCoreError | ClientError) -> bool:
+def has_upload_ended(error: BotoCoreError | ClientError) -> bool:
     """Whether a multipart upload is completed or aborted."""
     return isinstance(error, ClientError) and status_and_code(error)[1] == "NoSuchUpload"
 
 
 def hide_credentials(error: BaseException | None) -> None:
-    """Removes user names and passwords from the URLs in an error of botocore and its causes, which tracebacks show."""
+    """Removes user names and passwords from URLs in a botocore error and its causes: tracebacks show them."""
     while error is not None:
         error.args = tuple(without_credentials(each) if isinstance(each, str) else each for each in error.args)
         kwargs = getattr(error, "kwargs", None)

@@ -2,5 +2,5 @@
 
 It imports ``dolmen.transactions.row_statements``, ``dolmen.rows.scan``, ``dolmen.rows.write`` and what lies below.
 Begin with ``dolmen.transactions.merge.merge``, then ``dolmen.transactions.merge.clauses``. Spark has the same clauses
-(``dolmen.spark.write.spark_merge``).
+(``dolmen.spark.write.merge_frame``).
 """

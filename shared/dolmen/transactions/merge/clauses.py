@@ -25,9 +25,11 @@ from dolmen.rows.scan.engines.expressions import Evaluator, Literals, Sides
 from dolmen.rows.write.casts import Cast, FindCast, Misfit, lossless_cast, misfit_error, short_value
 from dolmen.rows.write.conform import check_values, conform_batch, plan_conform
 
+TARGET, SOURCE = "target", "source"
+
 Values: TypeAlias = Mapping[str, str | None]
 """SQL expressions over ``target.<column>`` and ``source.<column>``, by column of the table: DuckDB's SQL in
-``Table.merge``, Spark's in ``dolmen.spark.write.spark_merge``. None is NULL."""
+``Table.merge``, Spark's in ``dolmen.spark.write.merge_frame``. None is NULL."""
 
 
 @dataclass(frozen=True)
@@ -106,24 +108,24 @@ class Clauses:
     @classmethod
     def of(cls, matched: WhenMatched, not_matched: WhenNotMatched, by_source: WhenNotMatchedBySource) -> Clauses:
         """Reads the arguments of ``merge``. Raises InputError if one is no clause, or a clause can never be reached."""
-        found = cls(
+        clauses = cls(
             tuple(_clauses("when_matched", matched, Update, (Update, Delete))),  # type: ignore[arg-type]
             tuple(_clauses("when_not_matched", not_matched, Insert, (Insert,))),  # type: ignore[arg-type]
             tuple(_clauses("when_not_matched_by_source", by_source, Update, (Update, Delete))),  # type: ignore[arg-type]
         )
-        if not found.all:
+        if not clauses.all:
             raise InputError("a merge that does nothing: say when_matched=... or when_not_matched=...")
-        for clause in found.by_source:
+        for clause in clauses.by_source:
             if isinstance(clause, Update) and clause.values is None:
                 raise InputError("when_not_matched_by_source: there is no source row: say which columns change")
-        return found
+        return clauses
 
-    def named_as(self, schema: Schema) -> Clauses:
-        """The clauses with a table's spelling of the columns that they set. Raises InputError if one sets one twice."""
+    def with_names_of(self, schema: Schema) -> Clauses:
+        """The clauses with columns spelled as in the table. Raises InputError if a clause sets a column twice."""
         return Clauses(
-            tuple(_named_as(clause, schema) for clause in self.matched),
-            tuple(_named_as(clause, schema) for clause in self.not_matched),
-            tuple(_named_as(clause, schema) for clause in self.by_source),
+            tuple(_rename_columns(clause, schema) for clause in self.matched),
+            tuple(_rename_columns(clause, schema) for clause in self.not_matched),
+            tuple(_rename_columns(clause, schema) for clause in self.by_source),
         )
 
     @property
@@ -131,10 +133,14 @@ class Clauses:
         """All clauses in order: a clause's index is the number of its action."""
         return (*self.matched, *self.not_matched, *self.by_source)
 
-    @property
-    def is_upsert(self) -> bool:
-        """True if each source row replaces all rows that match it."""
-        return (self.matched, self.not_matched, self.by_source) == ((Update(),), (Insert(),), ())
+    def is_upsert(self, entry: TableEntry, on: Collection[str], source_names: Collection[str]) -> bool:
+        """True if the merge only replaces whole rows by their primary key, which needs no reading."""
+        whole = set(source_names) == {field.name for field in entry.schema.fields}
+        return self == Clauses((Update(),), (Insert(),), ()) and whole and is_primary_key(on, entry)
+
+    def inserts_by_primary_key(self, entry: TableEntry, on: Collection[str]) -> bool:
+        """True if source rows that match no primary key are inserted, so each needs a key of its own."""
+        return bool(self.not_matched) and is_primary_key(on, entry)
 
     @property
     def is_delete(self) -> bool:
@@ -147,8 +153,8 @@ class Clauses:
         return bool(self.matched) and self.matched[-1].when is None and not self.by_source
 
     @property
-    def deletes_only(self) -> bool:
-        """True if several source rows may match one target row."""
+    def deletes_all_matched(self) -> bool:
+        """True if every matched target row is deleted: several source rows may then match the same one."""
         return self.matched == (Delete(),)
 
     @property
@@ -163,7 +169,7 @@ class Clauses:
         return any(word.search(text.replace("``", "`").replace('""', '"')) for text in self.texts)
 
     def check_columns(self, names: Collection[str], source_names: Collection[str]) -> None:
-        """Raises SchemaError if a clause names a column that the table lacks, or nothing names one of the source."""
+        """Raises SchemaError if the table lacks a column that a clause names, or a source column that nothing names."""
         for clause in self.all:
             if isinstance(clause, Delete):
                 continue
@@ -179,14 +185,14 @@ class Clauses:
 
     def check_updates(self, entry: TableEntry, on: Collection[str], source_names: Collection[str]) -> None:
         """Raises SchemaError if an update may change a primary key (not by ``on``), or the order of changes (CDC)."""
-        primary = [entry.schema.by_id[id_].name for id_ in entry.primary_key]
+        primary = _primary_key(entry)
         for clause in (*self.matched, *self.by_source):
             if isinstance(clause, Delete):
                 continue
             if clause.values is None:
                 if others := [name for name in source_names if name in primary and name not in on]:
                     raise SchemaError(
-                        f"column {others[0]!r} is part of the primary key, by which a row is known, and rows do not "
+                        f"column {others[0]!r} is part of the primary key, which identifies a row, and rows do not "
                         "match by it: say which columns an update sets, when_matched={...}, or leave it out of the "
                         "source"
                     )
@@ -197,9 +203,9 @@ class Clauses:
                     check_updatable(entry, entry.schema.field(name))
 
     def may_insert_twice(self, entry: TableEntry, on: Collection[str]) -> bool:
-        """True if rows that match nothing may still get a primary key that the table, or another of them, has."""
-        primary = [entry.schema.by_id[id_].name for id_ in entry.primary_key]
-        if not primary or set(on) != set(primary):
+        """True if an inserted row may get a primary key that the table has, or another inserted row."""
+        primary = _primary_key(entry)
+        if not is_primary_key(on, entry):
             return bool(primary and self.not_matched)
         values = [clause.values for clause in self.not_matched if clause.values is not None]
         return not all(_is_column(each.get(name), "source", name) for each in values for name in primary)
@@ -211,14 +217,23 @@ class Clauses:
 
 
 def check_updatable(entry: TableEntry, field: Field) -> None:
-    """Raises SchemaError if an update can't give a column other values: it is part of the key, or orders changes."""
+    """Raises SchemaError if an update can't set a column: it is part of the key, or orders changes."""
     if field.id in entry.primary_key:
         raise SchemaError(
-            f"column {field.name!r} is part of the primary key, by which a row is known: delete the row and append "
+            f"column {field.name!r} is part of the primary key, which identifies a row: delete the row and append "
             "another one, in a transaction"
         )
     if entry.sequences is not None and field.name == sequence_column(entry.properties):
         raise SchemaError(f"column {field.name!r} orders the changes (CDC) of the table, and belongs to them")
+
+
+def is_primary_key(names: Collection[str], entry: TableEntry) -> bool:
+    """True if these columns are the table's primary key, in any order."""
+    return set(names) == set(_primary_key(entry))
+
+
+def _primary_key(entry: TableEntry) -> list[str]:
+    return [entry.schema.by_id[id_].name for id_ in entry.primary_key]
 
 
 def _is_column(expression: str | None, side: str, name: str) -> bool:
@@ -228,42 +243,42 @@ def _is_column(expression: str | None, side: str, name: str) -> bool:
 
 
 def _clauses(
-    what: str, argument: object, of_values: type[Update | Insert], allowed: tuple[type, ...]
+    option: str, argument: object, of_values: type[Update | Insert], allowed: tuple[type, ...]
 ) -> Iterable[Update | Delete | Insert]:
     words = {"update": Update(), "delete": Delete(), "insert": Insert()}
-    listed = list(argument) if isinstance(argument, (list, tuple)) else [] if argument is None else [argument]
+    items = list(argument) if isinstance(argument, (list, tuple)) else [] if argument is None else [argument]
     clauses: list[Clause] = []
-    for one in listed:
+    for one in items:
         if clauses and clauses[-1].when is None:
-            raise InputError(f"{what}: nothing is left for clauses behind one without a condition ({clauses[-1]!r})")
+            raise InputError(f"{option}: nothing is left for clauses behind one without a condition ({clauses[-1]!r})")
         clause = words.get(one, one) if isinstance(one, str) else of_values(one) if isinstance(one, Mapping) else one
         if not isinstance(clause, allowed):
             kinds = ", ".join(kind.__name__ for kind in allowed)
             raise InputError(
-                f"{what}={short_repr(one)}: give {_FORMS[what]}, columns with expressions, {kinds}, or a list"
+                f"{option}={short_repr(one)}: give {_FORMS[option]}, columns with expressions, {kinds}, or a list"
             )
-        clauses.append(_with_checked_texts(what, clause))  # type: ignore[arg-type]
+        clauses.append(_check_texts(option, clause))  # type: ignore[arg-type]
     return clauses
 
 
-def _with_checked_texts(what: str, clause: Clause) -> Clause:
-    """The clause with the SQL of None. Raises InputError for names and expressions that are no texts."""
+def _check_texts(option: str, clause: Clause) -> Clause:
+    """Returns the clause with NULL for None. Raises InputError for names and expressions that are no texts."""
     if clause.when is not None:
-        text(f"{what}: when", clause.when)
+        text(f"{option}: when", clause.when)
     if isinstance(clause, Delete) or clause.values is None:
         return clause
     if not isinstance(clause.values, Mapping):
-        raise InputError(f"{what}: values={short_repr(clause.values)}: give columns with expressions")
+        raise InputError(f"{option}: values={short_repr(clause.values)}: give columns with expressions")
     if not clause.values:
-        raise InputError(f"{what}: values={{}} name no column: leave them out for those of the source")
+        raise InputError(f"{option}: values={{}} name no column: leave them out for those of the source")
     for column, expression in clause.values.items():
-        text(f"{what}: a column", column)
+        text(f"{option}: a column", column)
         if expression is not None:
-            text(f"{what}: an expression", expression)
+            text(f"{option}: an expression", expression)
     return replace(clause, values={name: "NULL" if sql is None else sql for name, sql in clause.values.items()})
 
 
-def _named_as(clause: ClauseT, schema: Schema) -> ClauseT:
+def _rename_columns(clause: ClauseT, schema: Schema) -> ClauseT:
     if isinstance(clause, Delete) or clause.values is None:
         return clause
     names = own_names(clause.values, schema)
@@ -293,6 +308,20 @@ class RepeatedValue:
 
 Term: TypeAlias = SideColumn | Expression | RepeatedValue
 """Where the values of a column come from."""
+
+
+def terms_of(
+    clause: Update | Insert, names: Sequence[str], source_names: Collection[str]
+) -> dict[str, SideColumn | Expression]:
+    """Where each column of the rows that a clause writes comes from: from the source where no values are given."""
+    terms: dict[str, SideColumn | Expression]
+    if clause.values is None:
+        terms = {name: SideColumn(SOURCE, name) for name in names if name in source_names}
+    else:
+        terms = {name: Expression(text or "NULL") for name, text in clause.values.items()}
+    if isinstance(clause, Insert):
+        return terms
+    return {name: terms.get(name, SideColumn(TARGET, name)) for name in names}
 
 
 class RowTemplate:
@@ -333,8 +362,8 @@ class RowTemplate:
         Raises InputError if an expression fails, RowError if a value does not fit its column, is none of its own type
         (DuckDB has a time 24:00:00), or is NULL where none is allowed.
         """
-        found = self._evaluator.evaluate(self._texts, sides) if self._evaluator else []
-        computed = dict(zip(self._texts, found, strict=True))
+        results = self._evaluator.evaluate(self._texts, sides) if self._evaluator else []
+        computed = dict(zip(self._texts, results, strict=True))
         rows = next(iter(sides.values())).num_rows
         arrays = [self._values(term, sides, computed, rows) for term in self._terms.values()]
         try:
@@ -342,7 +371,7 @@ class RowTemplate:
                 if isinstance(term, Expression):
                     check_values(pa.record_batch([computed[term.sql]], [name]))
             return conform_batch(pa.RecordBatch.from_arrays(arrays, names=list(self._terms)), self._plan)
-        except RowError as error:  # its row is one of a batch, which helps no reader of the error
+        except RowError as error:  # its row number counts within a batch, which helps no reader of the error
             raise RowError(error.reason, column=error.column) from None
 
     @staticmethod
@@ -370,7 +399,7 @@ NO_LITERALS = Literals(every=False, texts=False, null=False)
 
 
 def casts_of(literals: Literals) -> FindCast:
-    """How the values of an expression are cast, given its literals: as by ``lossless``, and as follows.
+    """The casts of an expression's values, given its literals: those of ``lossless_cast``, and the following.
 
     ==========================  ============================================================================
     from                        to
@@ -381,21 +410,21 @@ def casts_of(literals: Literals) -> FindCast:
     NULL                        any type
     ==========================  ============================================================================
     """
-    return partial(_find, literals)
+    return partial(_find_cast, literals)
 
 
-def _find(literals: Literals, source: pa.DataType, target: pa.DataType) -> Cast | None:
+def _find_cast(literals: Literals, source: pa.DataType, target: pa.DataType) -> Cast | None:
     if literals.every and t.is_floating(source) and _is_number(target) and source != target:
-        return _if_same(_as_read, target)
+        return _cast_if_same(_reparse_floats, target)
     try:
         return lossless_cast(source, target)
     except SchemaError:
         if t.is_decimal(source) and t.is_floating(target):
-            return _if_same(_nearest, target)
+            return _cast_if_same(_nearest_floats, target)
         if literals.texts and is_text(source) and domain_of(target) is not None:
             return partial(_parse, target=target)
         if literals.null and t.is_int32(source):
-            return partial(_nulls, target=target)
+            return partial(_cast_nulls, target=target)
         raise
 
 
@@ -403,7 +432,7 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(t.is_floating(kind) or t.is_decimal(kind) or t.is_integer(kind))
 
 
-def _if_same(make: Callable[[pa.Array, pa.DataType], pa.Array | None], target: pa.DataType) -> Cast:
+def _cast_if_same(make: Callable[[pa.Array, pa.DataType], pa.Array | None], target: pa.DataType) -> Cast:
     """A cast that refuses the values for which ``make`` fails, or returns None."""
 
     def cast(array: pa.Array) -> pa.Array:
@@ -412,14 +441,14 @@ def _if_same(make: Callable[[pa.Array, pa.DataType], pa.Array | None], target: p
         except pa.ArrowInvalid:
             result = None
         if result is None:
-            raise _not_same(array, target)
+            raise _rounding_misfit(array, target)
         return result
 
     return cast
 
 
-def _nearest(array: pa.Array, target: pa.DataType) -> pa.Array | None:
-    """Decimals as floats. Text is the only way on which Arrow makes the nearest float of each."""
+def _nearest_floats(array: pa.Array, target: pa.DataType) -> pa.Array | None:
+    """Decimals as floats. Only through text does Arrow make the nearest float of each."""
     wide = pa.decimal256(76, array.type.scale)
     result = array.cast(pa.string()).cast(target)
     exact = array.cast(wide)
@@ -428,7 +457,7 @@ def _nearest(array: pa.Array, target: pa.DataType) -> pa.Array | None:
     return None
 
 
-def _as_read(array: pa.Array, target: pa.DataType) -> pa.Array | None:
+def _reparse_floats(array: pa.Array, target: pa.DataType) -> pa.Array | None:
     """Floats as the numbers of their shortest text."""
     text = array.cast(pa.string())
     if not t.is_floating(target):
@@ -439,30 +468,30 @@ def _as_read(array: pa.Array, target: pa.DataType) -> pa.Array | None:
 
 
 def _parse(array: pa.Array, target: pa.DataType) -> pa.Array:
-    coded = array.dictionary_encode()
-    texts = coded.dictionary.to_pylist()
+    encoded = array.dictionary_encode()
+    texts = encoded.dictionary.to_pylist()
     try:
         values = pa.array([scalar_from_text(text, target) for text in texts], target)
     except PredicateError:
         raise Misfit(f"{short_value(array[0].as_py())} is no {target}" if len(array) == 1 else "") from None
     if t.is_floating(target) and not all(map(_is_same_number, texts, values.cast(pa.string()).to_pylist())):
-        raise _not_same(array, target)
-    return values.take(coded.indices)
+        raise _rounding_misfit(array, target)
+    return values.take(encoded.indices)
 
 
 def _is_same_number(text: str, shortest: str) -> bool:
-    """True if a text is the number that the shortest text of a float is."""
-    meant = Decimal(text)
-    return meant.is_nan() or meant == Decimal(shortest)
+    """True if two texts are the same number; ``shortest`` is the shortest text of a float."""
+    number = Decimal(text)
+    return number.is_nan() or number == Decimal(shortest)
 
 
-def _nulls(array: pa.Array, target: pa.DataType) -> pa.Array:
+def _cast_nulls(array: pa.Array, target: pa.DataType) -> pa.Array:
     """The NULLs of DuckDB 1, which are integers."""
     if array.null_count < len(array):
         raise misfit_error(array, target)
     return pa.nulls(len(array), target)
 
 
-def _not_same(array: pa.Array, target: pa.DataType) -> Misfit:
+def _rounding_misfit(array: pa.Array, target: pa.DataType) -> Misfit:
     misfit = misfit_error(array, target)
     return Misfit(f"{misfit}: round it") if str(misfit) else misfit

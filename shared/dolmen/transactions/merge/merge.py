@@ -19,7 +19,7 @@ import pyarrow as pa
 from dolmen.base import arguments
 from dolmen.errors import InputError, RowError, SchemaError, short_repr
 from dolmen.format.manifest import TableEntry
-from dolmen.format.schema import COMMIT_TS, Field, own_names
+from dolmen.format.schema import COMMIT_TS, Field
 from dolmen.format.types import to_mask
 from dolmen.predicate.ast import Predicate, columns
 from dolmen.predicate.parse import Where, parse
@@ -30,21 +30,22 @@ from dolmen.rows.write.row_digest import RowDigest
 from dolmen.rows.write.row_input import as_batches
 from dolmen.transactions.keys import key_fields
 from dolmen.transactions.merge.clauses import (
+    SOURCE,
+    TARGET,
     Clause,
     Clauses,
     Delete,
     Expression,
-    Insert,
     RepeatedValue,
     RowTemplate,
     SideColumn,
     Term,
     check_updatable,
+    is_primary_key,
+    terms_of,
 )
 from dolmen.transactions.merge.merge_source import MAX_PAIRS, PAIR_BYTES, Indices, KeyIndex, SourceRows
 from dolmen.transactions.row_statements import STEP_ROWS, HiddenRows, RowLocations, TableChange, rows_content
-
-TARGET, SOURCE = "target", "source"
 
 NewValues: TypeAlias = Mapping[str, Any]
 """New values by column: Python values, which are the same in all rows, or ``Expression``."""
@@ -116,15 +117,15 @@ def _update(change: TableChange, new: Mapping[str, Expression | RepeatedValue], 
     texts = [term.sql for term in new.values() if isinstance(term, Expression)]
     with _evaluator(texts) as evaluator:
         names = [field.name for field in entry.schema.fields]
-        used = evaluator.uses(texts, names) if evaluator else []
-        needed = [column for column in names if column in used or column not in new] or names[:1]
+        column_names = evaluator.uses(texts, names) if evaluator else []
+        needed = [column for column in names if column in column_names or column not in new] or names[:1]
         terms: dict[str, Term] = {column: SideColumn(TARGET, column) for column in needed}
         template = RowTemplate(entry.schema, {**terms, **new}, {TARGET: _target_schema(entry, needed)}, evaluator)
-        found = change.rows_to_change(needed, predicate)
+        targets = change.rows_to_change(needed, predicate)
         hidden: HiddenRows = {}
 
         def rows() -> Iterator[pa.RecordBatch]:
-            for target, locations in found:
+            for target, locations in targets:
                 locations.hide(hidden)
                 yield template.make({TARGET: target})
 
@@ -150,16 +151,16 @@ def merge_rows(change: TableChange, source: SourceRows, on: str | Sequence[str],
     """Adds the statements of ``Table.merge``. A merge that amounts to an upsert or a delete adds those statements."""
     unit, entry, request = change.unit, change.entry, change.request
     fields = key_fields(entry, on)
-    if is_upsert(entry, source, on, clauses):
+    if clauses.is_upsert(entry, [field.name for field in fields], source.rows.schema.names):
         if KeyIndex(source.keys(fields), fields).repeated:
-            raise _key_twice(fields)  # no row of a merge is the last
+            raise _repeated_key_error(fields)  # rows of a merge have no order
         change.upsert(source.rows, on)
         return
     if clauses.is_delete:
         keys = source.keys(fields).drop_null()
         change.delete(keys=keys, on=keys.column_names)
         return
-    clauses = clauses.named_as(entry.schema)
+    clauses = clauses.with_names_of(entry.schema)
     if not unit.has_applied(request):
         with _evaluator(clauses.texts) as evaluator:
             merging = _StreamedMerge(change, fields, source, clauses, evaluator)
@@ -174,13 +175,6 @@ def merge_rows(change: TableChange, source: SourceRows, on: str | Sequence[str],
         unit.add_content(request, "merge", change.name, names, *clauses.content(), source.digest())
 
 
-def is_upsert(entry: TableEntry, source: SourceRows, on: str | Sequence[str], clauses: Clauses) -> bool:
-    """True if a merge only replaces whole rows by their primary key, which needs no reading."""
-    primary = {entry.schema.by_id[id_].name for id_ in entry.primary_key}
-    whole = set(source.rows.schema.names) == {field.name for field in entry.schema.fields}
-    return clauses.is_upsert and whole and set(own_names(arguments.names("on", on), entry.schema)) == primary
-
-
 @dataclass(frozen=True)
 class ClausePlan:
     """A clause: its condition, and the template of the rows that it writes; None if it only deletes."""
@@ -189,7 +183,7 @@ class ClausePlan:
     template: RowTemplate | None
 
     def make(self, sides: Sides) -> Iterator[pa.RecordBatch]:
-        """The rows that it writes instead of these, or in addition."""
+        """The rows that it writes in place of a target's row, or as new ones."""
         if self.template is not None and _row_count(sides):
             yield self.template.make(sides)
 
@@ -212,8 +206,8 @@ class _StreamedMerge:
         entry = change.entry
         self._source, self._clauses, self._evaluator = source, clauses, evaluator
         self._index = KeyIndex(source.keys(fields), fields)
-        self._is_on_primary_key = {field.id for field in fields} == set(entry.primary_key)
         self._names, self._keys = [field.name for field in entry.schema.fields], [field.name for field in fields]
+        self._is_on_primary_key = is_primary_key(self._keys, entry)
         source_names = source.rows.schema.names
         clauses.check_columns(self._names, source_names)
         clauses.check_updates(entry, self._keys, source_names)
@@ -224,15 +218,16 @@ class _StreamedMerge:
         self._by_source = [self._plan(clause, {TARGET: sides[TARGET]}) for clause in clauses.by_source]
 
     def _needed_columns(self) -> list[str]:
-        """The table's columns to read: those joined on and those in expressions, or all if some keep their values."""
-        kept = {
+        """The table's columns to read: key columns, columns in expressions, and columns that keep their values."""
+        target_columns = {
             term.name
-            for clause in (*self._clauses.matched, *self._clauses.by_source)
-            for term in self._terms(clause).values()
+            for clause in self._clauses.all
+            if not isinstance(clause, Delete)
+            for term in terms_of(clause, self._names, self._source.rows.schema.names).values()
             if isinstance(term, SideColumn) and term.side == TARGET
         }
-        used = self._evaluator.uses(self._clauses.texts, self._names) if self._evaluator else []
-        return [name for name in self._names if name in kept or name in used or name in self._keys]
+        named_columns = self._evaluator.uses(self._clauses.texts, self._names) if self._evaluator else []
+        return [name for name in self._names if name in target_columns or name in named_columns or name in self._keys]
 
     def _plan(self, clause: Clause, sides: dict[str, pa.Schema]) -> ClausePlan:
         if clause.when is not None:
@@ -242,23 +237,9 @@ class _StreamedMerge:
                 raise InputError(f"when={clause.when!r} is no condition: it is of type {kind}")
         if isinstance(clause, Delete):
             return ClausePlan(clause.when, None)
-        terms = self._terms(clause)
+        terms = terms_of(clause, self._names, self._source.rows.schema.names)
         template = RowTemplate(self._entry.schema, terms, sides, self._evaluator, self._source.find)
         return ClausePlan(clause.when, template)
-
-    def _terms(self, clause: Clause) -> dict[str, Term]:
-        """Where each column of the rows that a clause writes comes from; columns of the source where none are named."""
-        if isinstance(clause, Delete):
-            return {}
-        terms: dict[str, Term] = {}
-        if clause.values is not None:
-            terms = {name: Expression(text or "NULL") for name, text in clause.values.items()}
-        else:
-            source_names = self._source.rows.schema.names
-            terms = {name: SideColumn(SOURCE, name) for name in self._names if name in source_names}
-        if isinstance(clause, Insert):
-            return terms
-        return {name: terms.get(name, SideColumn(TARGET, name)) for name in self._names}
 
     def run(self, *, keys_repeat: bool = False) -> None:
         """Reads, and adds the statements.
@@ -269,72 +250,72 @@ class _StreamedMerge:
         count = self._source.rows.num_rows
         self._hidden: HiddenRows = {}
         self._latest: LatestRows | None = None
-        self._met, self._changed = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
-        if self._clauses.not_matched and self._is_on_primary_key:
+        self._is_matched, self._is_changed = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
+        if self._clauses.inserts_by_primary_key(self._entry, self._keys):
             if self._index.nulls:
                 raise RowError("NULL in the primary key: it equals nothing", column=self._fields[0].name)
             if self._index.repeated:
-                raise _key_twice(self._fields)
+                raise _repeated_key_error(self._fields)
         if self._index.rows == 0 and not self._clauses.by_source:
             return
         where = None if self._clauses.by_source else self._index.predicate()
-        found = self._change.rows_to_change(self._needed, where)
+        targets = self._change.rows_to_change(self._needed, where)
         if keys_repeat:
             keys = self._change.rows_to_change(self._keys, where, with_commit_ts=True)
             self._latest = LatestRows(self._index, count, self._fields, keys)
-        rows = self._changed_rows(found)
+        rows = self._changed_rows(targets)
         may_insert_twice = self._clauses.may_insert_twice(self._entry, self._keys)
         if self._clauses.not_matched and not may_insert_twice:
             rows = chain(rows, self._insert())
         ids = tuple(sorted(field.id for field in self._fields))
         self._change.replace_rows(rows, self._hidden, ids)
-        if may_insert_twice:  # behind the rows that go: one of these may have the key
+        if may_insert_twice:  # after the rows are hidden: one of them may have the key
             inserts = self._change.make_insert(self._insert())
             if inserts:
                 self._change.unit.add(inserts)
 
-    def _changed_rows(self, found: Iterator[tuple[pa.RecordBatch, RowLocations]]) -> Iterator[pa.RecordBatch]:
-        for target, locations in found:
+    def _changed_rows(self, targets: Iterator[tuple[pa.RecordBatch, RowLocations]]) -> Iterator[pa.RecordBatch]:
+        for target, locations in targets:
             yield from self._apply(target, locations)
         if self._latest:
-            self._latest.hide_others(self._hidden, self._changed)
+            self._latest.hide_others(self._hidden, self._is_changed)
 
     def _apply(self, target: pa.RecordBatch, locations: RowLocations) -> Iterator[pa.RecordBatch]:
         """Applies the clauses for rows of the target."""
         keys = [target[name] for name in self._keys]
-        alone = np.ones(target.num_rows, np.bool_)
-        for first, last, left, right in self._index.pairs(keys, self._most_pairs(target)):
-            alone[left] = False
+        is_unmatched = np.ones(target.num_rows, np.bool_)
+        for first, last, targets, sources in self._index.pairs(keys, self._most_pairs(target)):
+            is_unmatched[targets] = False
             if self._matched and self._is_on_primary_key:
-                left, right = self._one_of_each_key(locations, left, right)
-            self._met[right] = True
-            if not self._matched or len(left) == 0:
+                targets, sources = self._latest_pairs(locations, targets, sources)
+            self._is_matched[sources] = True
+            if not self._matched or len(targets) == 0:
                 continue
-            sides = {TARGET: target.take(pa.array(left)), SOURCE: self._source.rows.take(pa.array(right))}
+            sides = {TARGET: target.take(pa.array(targets)), SOURCE: self._source.rows.take(pa.array(sources))}
             changed = np.zeros(last - first, np.int64)
-            for plan, pairs, own in self._choose(self._matched, sides):
-                np.add.at(changed, left[pairs] - first, 1)
-                self._changed[right[pairs]] = True
-                yield from plan.make(own)
-            if not self._clauses.deletes_only and (changed > 1).any():
+            for plan, pairs, rows_of_clause in self._choose(self._matched, sides):
+                np.add.at(changed, targets[pairs] - first, 1)
+                self._is_changed[sources[pairs]] = True
+                yield from plan.make(rows_of_clause)
+            if not self._clauses.deletes_all_matched and (changed > 1).any():
                 raise InputError(
                     "several source rows match one row of the table, and would each update or delete it: keep one "
                     "source row of each key, or tell them apart by conditions"
                 )
             locations.take(first + np.flatnonzero(changed)).hide(self._hidden)
-        if self._by_source and alone.any():
-            rows = np.flatnonzero(alone)
-            for plan, chosen, own in self._choose(self._by_source, {TARGET: target.take(pa.array(rows))}):
+        if self._by_source and is_unmatched.any():
+            rows = np.flatnonzero(is_unmatched)
+            for plan, chosen, rows_of_clause in self._choose(self._by_source, {TARGET: target.take(pa.array(rows))}):
                 locations.take(rows[chosen]).hide(self._hidden)
-                yield from plan.make(own)
+                yield from plan.make(rows_of_clause)
 
-    def _one_of_each_key(self, locations: RowLocations, left: Indices, right: Indices) -> tuple[Indices, Indices]:
-        """The pairs of which the target row is the only one of its key, or the last one of several."""
+    def _latest_pairs(self, locations: RowLocations, targets: Indices, sources: Indices) -> tuple[Indices, Indices]:
+        """The pairs whose target row is the only or the latest one of its key."""
         if self._latest:
-            return self._latest.choose(locations, left, right)
-        if self._met[right].any() or len(np.unique(right)) < len(right):
+            return self._latest.choose(locations, targets, sources)
+        if self._is_matched[sources].any() or len(np.unique(sources)) < len(sources):
             raise RepeatedKeyError
-        return left, right
+        return targets, sources
 
     def _most_pairs(self, target: pa.RecordBatch) -> int:
         """The number of pairs whose rows take about ``PAIR_BYTES``."""
@@ -344,27 +325,27 @@ class _StreamedMerge:
 
     def _insert(self) -> Iterator[pa.RecordBatch]:
         """Applies the clauses for rows of the source that match nothing."""
-        new = np.flatnonzero(~self._met)
-        for start in range(0, len(new), STEP_ROWS):
-            rows = self._source.rows.take(pa.array(new[start : start + STEP_ROWS]))
-            for plan, _, own in self._choose(self._not_matched, {SOURCE: rows}):
-                yield from plan.make(own)
+        unmatched = np.flatnonzero(~self._is_matched)
+        for start in range(0, len(unmatched), STEP_ROWS):
+            rows = self._source.rows.take(pa.array(unmatched[start : start + STEP_ROWS]))
+            for plan, _, inserts in self._choose(self._not_matched, {SOURCE: rows}):
+                yield from plan.make(inserts)
 
     def _choose(self, plans: Sequence[ClausePlan], sides: Sides) -> Iterator[tuple[ClausePlan, Indices, Sides]]:
-        """Gives each row to the first clause whose condition is TRUE: yields clauses with the indices, and the rows."""
-        left = np.arange(_row_count(sides))
+        """Gives each row to the first clause whose condition is TRUE. Yields each clause with indices and rows."""
+        remaining = np.arange(_row_count(sides))
         for plan in plans:
-            if len(left) == 0:
+            if len(remaining) == 0:
                 return
-            own = _take(sides, left)
-            chosen = np.arange(len(left))
+            rows = _take(sides, remaining)
+            chosen = np.arange(len(remaining))
             if plan.when is not None:
                 assert self._evaluator is not None
-                [condition] = self._evaluator.evaluate([plan.when], own)
+                [condition] = self._evaluator.evaluate([plan.when], rows)
                 chosen = np.flatnonzero(to_mask(condition.cast(pa.bool_()).fill_null(False)))
             if len(chosen):
-                yield plan, left[chosen], _take(own, chosen)
-            left = np.delete(left, chosen)
+                yield plan, remaining[chosen], _take(rows, chosen)
+            remaining = np.delete(remaining, chosen)
 
 
 class RepeatedKeyError(Exception):
@@ -372,9 +353,9 @@ class RepeatedKeyError(Exception):
 
 
 class LatestRows:
-    """For each source row, the matching row that was committed last: the one that ``get`` returns, too.
+    """For each source row, the matching row that was committed last, which ``get`` returns, too.
 
-    ``rows`` are the table's, with its primary key (``fields``) and the commit timestamp; they are taken once.
+    ``rows`` are the table's, with its primary key (``fields``) and the commit timestamp; they are read once.
     """
 
     def __init__(
@@ -387,28 +368,28 @@ class LatestRows:
         for batch, locations in rows:
             ts = batch[COMMIT_TS].cast(pa.int64()).to_numpy()
             files = self._files(locations)
-            for _, _, left, right in index.pairs([batch[field.name] for field in fields], STEP_ROWS):
-                order = np.lexsort((left, ts[left], right))
-                left, right = left[order], right[order]
-                last = np.append(right[1:] != right[:-1], True)[: len(right)]
-                left, right = left[last], right[last]
-                newer = ts[left] >= self._ts[right]
-                left, right = left[newer], right[newer]
-                self._ts[right], self._file[right] = ts[left], files[left]
-                self._position[right] = locations.positions[left]
+            for _, _, targets, sources in index.pairs([batch[field.name] for field in fields], STEP_ROWS):
+                order = np.lexsort((targets, ts[targets], sources))
+                targets, sources = targets[order], sources[order]
+                last = np.append(sources[1:] != sources[:-1], True)[: len(sources)]
+                targets, sources = targets[last], sources[last]
+                newer = ts[targets] >= self._ts[sources]
+                targets, sources = targets[newer], sources[newer]
+                self._ts[sources], self._file[sources] = ts[targets], files[targets]
+                self._position[sources] = locations.positions[targets]
 
-    def choose(self, locations: RowLocations, left: Indices, right: Indices) -> tuple[Indices, Indices]:
-        """Those pairs of target and source rows that count. The target rows of the others are noted."""
-        is_latest = self._files(locations)[left] == self._file[right]
-        is_latest &= locations.positions[left] == self._position[right]
+    def choose(self, locations: RowLocations, targets: Indices, sources: Indices) -> tuple[Indices, Indices]:
+        """The pairs whose target row is the latest of its key. Remembers the target rows of the other pairs."""
+        is_latest = self._files(locations)[targets] == self._file[sources]
+        is_latest &= locations.positions[targets] == self._position[sources]
         if not is_latest.all():
-            self._others.append((locations.take(left[~is_latest]), right[~is_latest]))
-        return left[is_latest], right[is_latest]
+            self._others.append((locations.take(targets[~is_latest]), sources[~is_latest]))
+        return targets[is_latest], sources[is_latest]
 
     def hide_others(self, hidden: HiddenRows, changed: npt.NDArray[np.bool_]) -> None:
-        """Hides the rows that were noted beside one that changes."""
-        for locations, right in self._others:
-            locations.take(np.flatnonzero(changed[right])).hide(hidden)
+        """Hides the remembered rows whose latest row changes."""
+        for locations, sources in self._others:
+            locations.take(np.flatnonzero(changed[sources])).hide(hidden)
 
     def _files(self, locations: RowLocations) -> Indices:
         numbers = [self._file_numbers.setdefault(path, len(self._file_numbers)) for path in locations.paths]
@@ -426,8 +407,8 @@ def _take(sides: Sides, indices: Indices) -> Sides:
     return {side: rows.take(pa.array(indices)) for side, rows in sides.items()}
 
 
-def _key_twice(fields: Sequence[Field]) -> InputError:
-    listed = ", ".join(repr(field.name) for field in fields)
+def _repeated_key_error(fields: Sequence[Field]) -> InputError:
+    names = ", ".join(repr(field.name) for field in fields)
     return InputError(
-        f"several rows of the source have the same key (columns {listed}), and none is the last: keep one of each"
+        f"several rows of the source have the same key (columns {names}), and none is the last: keep one of each"
     )

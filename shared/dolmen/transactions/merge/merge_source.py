@@ -14,11 +14,12 @@ import pyarrow.compute as pc
 
 from dolmen.base.units import MIB
 from dolmen.errors import LimitError, SchemaError
-from dolmen.format.delete_object import Keys, keys_from_arrow
-from dolmen.format.schema import Field, Schema, own_names, same_names, storable
-from dolmen.format.types import one_array, to_json, to_mask, to_plain
-from dolmen.predicate.ast import And, Column, Compare, Constant, In, Literal, Predicate
+from dolmen.format.delete_object import keys_from_arrow
+from dolmen.format.schema import Field, Schema, own_names, same_names, stored_type
+from dolmen.format.types import one_array, to_mask
+from dolmen.predicate.ast import Constant, Predicate
 from dolmen.rows.scan.keys_lookup import codes, is_exact
+from dolmen.rows.scan.lookup import LISTED, where_key_in
 from dolmen.rows.write.casts import FindCast, Misfit, lossless_cast
 from dolmen.rows.write.conform import conform
 from dolmen.rows.write.row_digest import RowDigest
@@ -26,10 +27,8 @@ from dolmen.rows.write.row_input import as_batches, frame_cast, is_pandas, is_po
 
 MAX_BYTES = 256 * MIB
 """The most Arrow memory of a source."""
-LISTED = 10_000
-"""The most keys that are looked up one by one; of more, only the range of each column."""
 MAX_PAIRS, PAIR_BYTES = 131_072, 64 * MIB
-"""The most pairs of a target and a source row that are worked on at once, unless one target row has more."""
+"""The most pairs of a target and a source row that are processed at once, unless one target row has more."""
 
 Indices: TypeAlias = npt.NDArray[np.int64]
 
@@ -43,7 +42,7 @@ class SourceRows:
 
     @classmethod
     def of(cls, data: Any, schema: Schema) -> SourceRows:
-        """Takes rows as ``Table.append`` does, but with any columns, by the table's types where nothing is lost.
+        """Takes rows as ``Table.append`` does, with any columns, in the table's types where these lose nothing.
 
         Raises:
             InputError: it holds no rows.
@@ -70,12 +69,12 @@ class SourceRows:
                 )
         table = pa.Table.from_batches(batches, stored).combine_chunks()
         if is_pandas(data) or is_polars(data):
-            table = _as_in_table(table, table_types, find)
+            table = _cast_to_table(table, table_types, find)
         arrays = [one_array(column) for column in table.columns]
         return cls(pa.RecordBatch.from_arrays(arrays, schema=table.schema), find)
 
     def digest(self) -> str:
-        """The digest of the rows, for that of a request."""
+        """The digest of the rows, a part of the request's digest."""
         digest = RowDigest(self.rows.schema)
         digest.update(self.rows)
         return digest.hexdigest()
@@ -85,9 +84,9 @@ class SourceRows:
         names = [field.name for field in fields]
         if missing := [name for name in names if name not in self.rows.schema.names]:
             raise SchemaError(f"the source has no column {missing[0]!r}, which the merge goes by")
-        own = self.rows.select(names)
+        key_rows = self.rows.select(names)
         schema = pa.schema([(field.name, field.arrow_type) for field in fields])
-        reader = pa.RecordBatchReader.from_batches(own.schema, [own])
+        reader = pa.RecordBatchReader.from_batches(key_rows.schema, [key_rows])
         return pa.Table.from_batches(conform(reader, schema, self.find), schema)
 
 
@@ -95,7 +94,6 @@ class KeyIndex:
     """Finds the source rows with the key of a target row, both in the table's types. NULL equals nothing."""
 
     def __init__(self, keys: pa.Table, fields: tuple[Field, ...]) -> None:
-        self._fields = fields
         is_complete = ~_null_mask(keys.columns, keys.num_rows)
         self._source_rows = np.flatnonzero(is_complete)
         self.rows = keys.num_rows
@@ -103,9 +101,9 @@ class KeyIndex:
         complete = keys.filter(pa.array(is_complete)) if self.nulls else keys
         self._arrays = [one_array(column) for column in complete.columns]
         self._exact = is_exact([array.type for array in self._arrays])
-        found = codes(self._arrays) if complete.num_rows else np.zeros(0, np.int64)
-        self._order = np.argsort(found, kind="stable")
-        self._codes = found[self._order]
+        key_codes = codes(self._arrays) if complete.num_rows else np.zeros(0, np.int64)
+        self._order = np.argsort(key_codes, kind="stable")
+        self._codes = key_codes[self._order]
         self._distinct = keys_from_arrow(complete, fields)
         self.repeated = self._distinct.num_rows < complete.num_rows
 
@@ -113,7 +111,7 @@ class KeyIndex:
         """A predicate that is TRUE for every row with one of the keys, and for few others."""
         if self._distinct.num_rows == 0:
             return Constant(False)
-        return keys_predicate(self._distinct, self._fields, listed=self._distinct.num_rows <= LISTED)
+        return where_key_in({int(name): self._distinct[name] for name in self._distinct.column_names}, LISTED)
 
     def pairs(self, target: Sequence[pa.Array], most: int) -> Iterator[tuple[int, int, Indices, Indices]]:
         """Finds the matching pairs of some target rows, in parts of ``most`` pairs, unless one target row has more.
@@ -122,54 +120,54 @@ class KeyIndex:
         and of the source rows of its pairs.
         """
         rows = len(target[0])
-        own = codes(target) if rows else np.zeros(0, np.int64)
-        first = np.searchsorted(self._codes, own, "left")
-        counts = np.searchsorted(self._codes, own, "right") - first
+        target_codes = codes(target) if rows else np.zeros(0, np.int64)
+        first = np.searchsorted(self._codes, target_codes, "left")
+        counts = np.searchsorted(self._codes, target_codes, "right") - first
         counts[_null_mask(target, rows)] = 0
         ends = np.cumsum(counts)
         start = 0
         while start < rows:
-            before = int(ends[start - 1]) if start else 0
-            stop = max(start + 1, int(np.searchsorted(ends, before + most, "right")))
-            number = counts[start:stop]
-            left = np.repeat(np.arange(start, stop), number)
-            steps = np.arange(len(left)) - np.repeat(np.cumsum(number) - number, number)
-            right = self._order[np.repeat(first[start:stop], number) + steps]
-            if not self._exact and len(left):
-                same = self._equal(target, left, right)
-                left, right = left[same], right[same]
-            yield start, stop, left, self._source_rows[right]
+            pairs_before = int(ends[start - 1]) if start else 0
+            stop = max(start + 1, int(np.searchsorted(ends, pairs_before + most, "right")))
+            counts_here = counts[start:stop]
+            target_rows = np.repeat(np.arange(start, stop), counts_here)
+            steps = np.arange(len(target_rows)) - np.repeat(np.cumsum(counts_here) - counts_here, counts_here)
+            source_keys = self._order[np.repeat(first[start:stop], counts_here) + steps]
+            if not self._exact and len(target_rows):
+                same = self._equal(target, target_rows, source_keys)
+                target_rows, source_keys = target_rows[same], source_keys[same]
+            yield start, stop, target_rows, self._source_rows[source_keys]
             start = stop
 
-    def _equal(self, target: Sequence[pa.Array], left: Indices, right: Indices) -> npt.NDArray[np.bool_]:
-        same = np.ones(len(left), np.bool_)
+    def _equal(self, target: Sequence[pa.Array], target_rows: Indices, source_keys: Indices) -> npt.NDArray[np.bool_]:
+        same = np.ones(len(target_rows), np.bool_)
         for one, other in zip(target, self._arrays, strict=True):
-            same &= to_mask(pc.equal(one.take(pa.array(left)), other.take(pa.array(right))))
+            same &= to_mask(pc.equal(one.take(pa.array(target_rows)), other.take(pa.array(source_keys))))
         return same
 
 
 def _null_mask(columns: Sequence[pa.Array | pa.ChunkedArray], rows: int) -> npt.NDArray[np.bool_]:
     """A mask of the rows with a NULL in some column."""
-    found = np.zeros(rows, np.bool_)
+    mask = np.zeros(rows, np.bool_)
     for column in columns:
         if column.null_count:
-            found |= to_mask(pc.is_null(column))
-    return found
+            mask |= to_mask(pc.is_null(column))
+    return mask
 
 
 def _stored_type(field: pa.Field, table_types: dict[str, pa.DataType]) -> pa.DataType:
     if pa.types.is_null(field.type):
         return table_types.get(field.name, pa.string())
     try:
-        return storable(field.type)
+        return stored_type(field.type)
     except SchemaError as error:
         if field.name in table_types and pa.types.is_nested(field.type):  # with nothing but NULL at some position
             return table_types[field.name]
         raise SchemaError(f"column {field.name!r}: {error}") from None
 
 
-def _as_in_table(rows: pa.Table, table_types: dict[str, pa.DataType], find: FindCast) -> pa.Table:
-    """Rows of a frame in the types of the table's columns, where nothing is lost: a frame may not have these types."""
+def _cast_to_table(rows: pa.Table, table_types: dict[str, pa.DataType], find: FindCast) -> pa.Table:
+    """Casts rows of a frame to the types of the table's columns, where this loses nothing: frames lack some types."""
     for index, field in enumerate(rows.schema):
         target = table_types.get(field.name, field.type)
         if target == field.type:
@@ -179,25 +177,3 @@ def _as_in_table(rows: pa.Table, table_types: dict[str, pa.DataType], find: Find
             column = one_array(rows.column(index))
             rows = rows.set_column(index, field.with_type(target), cast(column) if cast else column)
     return rows
-
-
-def keys_predicate(keys: Keys, fields: tuple[Field, ...], *, listed: bool) -> Predicate:
-    """A predicate that is TRUE for every row with one of the keys, and for few others.
-
-    If ``listed``, it lists the values of each column; else it has the range of each, by some keys with its ends.
-    """
-    parts: list[Predicate] = []
-    for field in sorted(fields, key=lambda field: field.id):
-        values = keys[str(field.id)]
-        kind = str(values.type)
-        column = Column(field.id, kind)
-        if listed:
-            distinct = pc.unique(values)
-            plain = to_plain(distinct.take(pc.sort_indices(distinct)))
-            parts.append(In(column, kind, tuple(to_json(value) for value in plain)))
-            continue
-        ends = pc.min_max(values)
-        least, greatest = to_plain(pa.array([ends["min"], ends["max"]], values.type))
-        parts.append(Compare(">=", column, Literal(kind, to_json(least))))
-        parts.append(Compare("<=", column, Literal(kind, to_json(greatest))))
-    return parts[0] if len(parts) == 1 else And(tuple(parts))

@@ -251,15 +251,15 @@ def _members(node: Any, field: Field) -> list[Value]:
 def _value(node: Any, field: Field) -> Value:
     """A literal of the column's own type."""
     ((kind, value),) = node["Literal"]["Scalar"].items()
-    found, domain = type_of(field.arrow_type), domain_of(field.arrow_type)
-    if found is None or domain is None or found.polars != kind:
+    column_type, domain = type_of(field.arrow_type), domain_of(field.arrow_type)
+    if column_type is None or domain is None or column_type.polars != kind:
         raise UnsupportedConditionError
     return Value(domain, LITERALS[kind](value, field))
 
 
-def _typed(requested: type) -> _ReadLiteral:
+def _literal_reader(python_type: type) -> _ReadLiteral:
     def read(value: Any, field: Field) -> Any:
-        if type(value) is not requested:
+        if type(value) is not python_type:
             raise UnsupportedConditionError
         return value
 
@@ -271,7 +271,7 @@ def _decimal(value: Any, field: Field) -> Decimal:
     return Decimal(unscaled).scaleb(-scale)
 
 
-def _float(value: Any, field: Field) -> float:
+def _number(value: Any, field: Field) -> float:
     if not isinstance(value, (int, float)):
         raise UnsupportedConditionError
     return float(value)
@@ -291,14 +291,14 @@ def _timestamp(value: Any, field: Field) -> Any:
 
 
 LITERALS: dict[str, _ReadLiteral] = {
-    "Boolean": _typed(bool),
-    **{f"{sign}Int{bits}": _typed(int) for sign in ("", "U") for bits in (8, 16, 32, 64)},
+    "Boolean": _literal_reader(bool),
+    **{f"{sign}Int{bits}": _literal_reader(int) for sign in ("", "U") for bits in (8, 16, 32, 64)},
     "Decimal": _decimal,
-    "Float64": _float,
-    "Float32": lambda value, field: nearest_float32(_float(value, field)),
-    "String": _typed(str),
+    "Float64": _number,
+    "Float32": lambda value, field: nearest_float32(_number(value, field)),
+    "String": _literal_reader(str),
     "Binary": lambda value, field: bytes(value),
-    "Date": _typed(int),
+    "Date": _literal_reader(int),
     "Time": _time,
     "Datetime": _timestamp,
 }

@@ -34,6 +34,7 @@ from dolmen.predicate.ast import Constant, Not, Predicate
 from dolmen.predicate.bind import ConditionReader, Connective, UnsupportedConditionError
 from dolmen.predicate.constants import Value
 from dolmen.predicate.domains import Domain, Op, domain_of
+from dolmen.predicate.text import quote_name
 from dolmen.rows.scan.engines.dataframes import RowSource, optional
 
 if TYPE_CHECKING:
@@ -56,21 +57,21 @@ def needs_boxes() -> bool:
 def boxed_schema(schema: pa.Schema, *, filters: bool) -> pa.Schema:
     """The columns in boxes, with filters if comparisons may be pushed."""
 
-    def boxed(field: pa.Field) -> pa.Field:
+    def box_field(field: pa.Field) -> pa.Field:
         t, value = pa.types, pa.field(_VALUE, field.type, field.nullable)
         is_filtered = filters and not (t.is_floating(field.type) or t.is_time(field.type) or t.is_nested(field.type))
         return pa.field(field.name, pa.struct([value] if is_filtered else [value, _NO_FILTER]))
 
-    return pa.schema(map(boxed, schema))
+    return pa.schema(map(box_field, schema))
 
 
 def box(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    boxed = [schema.field(name) for name in batch.schema.names]
+    fields = [schema.field(name) for name in batch.schema.names]
     columns = [
         pa.StructArray.from_arrays([column, pa.nulls(batch.num_rows)][: field.type.num_fields], fields=list(field.type))
-        for column, field in zip(batch.columns, boxed, strict=True)
+        for column, field in zip(batch.columns, fields, strict=True)
     ]
-    return pa.record_batch(columns, pa.schema(boxed))
+    return pa.record_batch(columns, pa.schema(fields))
 
 
 @dataclass(frozen=True)
@@ -105,17 +106,17 @@ class Filter:
 
 
 def read_filter(expression: pc.Expression, schema: Schema, *, boxed: bool = False) -> Filter:
-    """Finds the predicate of a filter of DuckDB's, which may read columns out of their boxes.
+    """Finds the predicate of a DuckDB filter; with ``boxed`` it reads columns out of their boxes.
 
     Comparisons mean the same in DuckDB and in predicates: NaN equals itself and is greater than every number. Literals
     must have the type of the column that they are compared with; anything else is not understood.
     """
     try:
-        node = _out_of_boxes(_tree(expression)) if boxed else _tree(expression)
+        node = _unbox(_tree(expression)) if boxed else _tree(expression)
     except (UnsupportedConditionError, pa.ArrowException):
         return Filter(None, None, False)
-    found = _FilterReader(schema).read(node)
-    return Filter(frozenset(_columns(node)), found.predicate, found.is_exact)
+    reading = _FilterReader(schema).read(node)
+    return Filter(frozenset(_columns(node)), reading.predicate, reading.is_exact)
 
 
 def _tree(expression: pc.Expression) -> _Node:
@@ -125,10 +126,10 @@ def _tree(expression: pc.Expression) -> _Node:
     return _read(iter(_metadata(batch.schema)), batch)
 
 
-def _out_of_boxes(node: _Node) -> _Node:
+def _unbox(node: _Node) -> _Node:
     """The expression with columns instead of the fields of their boxes."""
     if isinstance(node, _Call):
-        return replace(node, arguments=tuple(map(_out_of_boxes, node.arguments)))
+        return replace(node, arguments=tuple(map(_unbox, node.arguments)))
     if not isinstance(node, _Column):
         return node
     if len(node.path) < 2:
@@ -155,7 +156,7 @@ def _read(steps: Iterator[_Step], batch: pa.RecordBatch) -> _Node:
             node = _Column(tuple(name for _, name in (next(steps) for _ in range(int(value)))))
         elif kind == "end" and open_calls:
             function, arguments, options = open_calls.pop()
-            node = _Call(function, _flat(function, arguments), options[0] if options else None)
+            node = _Call(function, _merge_arguments(function, arguments), options[0] if options else None)
         else:
             raise UnsupportedConditionError
         if not open_calls:
@@ -164,13 +165,13 @@ def _read(steps: Iterator[_Step], batch: pa.RecordBatch) -> _Node:
     raise UnsupportedConditionError
 
 
-def _flat(function: str, arguments: list[_Node]) -> tuple[_Node, ...]:
+def _merge_arguments(function: str, arguments: list[_Node]) -> tuple[_Node, ...]:
     if function not in ("and_kleene", "or_kleene"):
         return tuple(arguments)
-    flat: list[_Node] = []
+    merged: list[_Node] = []
     for node in arguments:
-        flat += node.arguments if isinstance(node, _Call) and node.function == function else (node,)
-    return tuple(flat)
+        merged += node.arguments if isinstance(node, _Call) and node.function == function else (node,)
+    return tuple(merged)
 
 
 def _metadata(schema: pa.Schema) -> list[_Step]:
@@ -249,7 +250,7 @@ class _FilterReader(ConditionReader[_Node]):
                 field = self._field(arguments[0])
                 return bind.conjunction([_one_of(node, field), Not(bind.is_null(field))])
             case "if_else":
-                return self._in_where_valid(arguments)
+                return self._sql_in(arguments)
             case function if function in _COMPARISONS and len(arguments) == 2:
                 return self._compare(_COMPARISONS[function], *arguments)
         raise UnsupportedConditionError
@@ -263,7 +264,7 @@ class _FilterReader(ConditionReader[_Node]):
         field = self._field(left)
         return bind.compare(op, field, _value(right, field))
 
-    def _in_where_valid(self, arguments: tuple[_Node, ...]) -> Predicate:
+    def _sql_in(self, arguments: tuple[_Node, ...]) -> Predicate:
         """SQL's IN: ``if_else(is_valid(x), is_in(x, ...), NULL)``."""
         match arguments:
             case (
@@ -291,18 +292,17 @@ def _one_of(node: _Call, field: Field) -> Predicate:
 
 
 def _value(scalar: pa.Scalar, field: Field) -> Value:
-    """A literal of the column's own type, or one that is stored alike."""
-    own, requested = scalar.type, field.arrow_type
-    domain = domain_of(own)
-    if own == pa.float64() and requested == pa.float32():  # the same number, written wider
+    """A literal of the column's own type, or of a type with the same stored values."""
+    kind, target = scalar.type, field.arrow_type
+    domain = domain_of(kind)
+    if kind == pa.float64() and target == pa.float32():  # the same number, written wider
         return _value(scalar, Field(field.id, field.name, "double"))
-    alike = own == requested or (
-        domain is domain_of(requested)
-        and (domain in (Domain.TEXT, Domain.BYTES, Domain.EXACT) or own == pa.timestamp("us", getattr(own, "tz", None)))
-    )
+    in_us = pa.timestamp("us", getattr(kind, "tz", None))
+    has_same_form = domain in (Domain.TEXT, Domain.BYTES, Domain.EXACT) or kind == in_us
+    alike = kind == target or (domain is domain_of(target) and has_same_form)
     if not alike or domain is None or not scalar.is_valid:
         raise UnsupportedConditionError
-    return Value(domain, to_plain(pa.array([scalar], own))[0])
+    return Value(domain, to_plain(pa.array([scalar], kind))[0])
 
 
 Narrow: TypeAlias = Callable[[Sequence[str], Predicate | None], RowSource]
@@ -310,7 +310,7 @@ Narrow: TypeAlias = Callable[[Sequence[str], Predicate | None], RowSource]
 
 
 class ScanDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow is untyped
-    """Rows of one table, as DuckDB scans them; without ``filters`` (if it needs boxes) no condition may be added."""
+    """Rows of one table, as DuckDB scans them. Boxed columns without ``filters`` take no condition."""
 
     def __init__(self, name: str, schema: pa.Schema, stored: Schema, narrow: Narrow, *, filters: bool = True) -> None:
         self.name = name
@@ -327,7 +327,7 @@ class ScanDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow is untyped
         scanned = connection.from_arrow(self)
         if not self._boxed:
             return scanned
-        names = ['"' + name.replace('"', '""') + '"' for name in scanned.columns]
+        names = list(map(quote_name, scanned.columns))
         return scanned.project(", ".join(f"struct_extract({name}, '{_VALUE}') AS {name}" for name in names))
 
     @property
@@ -343,21 +343,21 @@ class ScanDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow is untyped
         pushed = Filter(frozenset(), None, True)
         if filter is not None:
             pushed = read_filter(filter, self._stored, boxed=self._boxed)
-        rest = None if pushed.is_exact else filter
-        tested = set() if pushed.is_exact else set(self.schema.names if pushed.columns is None else pushed.columns)
-        extra = [name for name in self.schema.names if name in tested and name not in requested]
+        remaining_filter = None if pushed.is_exact else filter
+        inputs = set() if pushed.is_exact else set(self.schema.names if pushed.columns is None else pushed.columns)
+        extra = [name for name in self.schema.names if name in inputs and name not in requested]
         scan = self._narrow([*requested, *extra], pushed.predicate)
         if self.rehearsed is not None:
             self.rehearsed.append(scan)
         schema = pa.schema([self.schema.field(name) for name in requested])
-        batches = self._batches(scan, requested, rest) if self.rehearsed is None else iter(())
+        batches = self._batches(scan, requested, remaining_filter) if self.rehearsed is None else iter(())
         return Scanner(schema, batches)
 
-    def _batches(self, scan: RowSource, requested: list[str], rest: Any) -> Iterator[pa.RecordBatch]:
+    def _batches(self, scan: RowSource, requested: list[str], remaining_filter: Any) -> Iterator[pa.RecordBatch]:
         try:
-            for read in scan.to_batches():
-                batch = box(read, self.schema) if self._boxed else read
-                rows = batch if rest is None else batch.filter(rest)
+            for unboxed in scan.to_batches():
+                batch = box(unboxed, self.schema) if self._boxed else unboxed
+                rows = batch if remaining_filter is None else batch.filter(remaining_filter)
                 yield rows if rows.schema.names == requested else rows.select(requested)
         except Error as error:
             self.error = error

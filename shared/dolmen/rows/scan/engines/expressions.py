@@ -124,8 +124,8 @@ class Evaluator:
             raise InputError("an expression is empty")
         if text not in self._trees:
             self._trees[text] = self._read(text)
-        named = (node.get("column_names") or () for node in _nodes(self._trees[text]))
-        return frozenset(part.lower() for parts in named for part in parts)
+        column_names = (node.get("column_names") or () for node in _nodes(self._trees[text]))
+        return frozenset(part.lower() for parts in column_names for part in parts)
 
     def literals(self, text: str, sides: Mapping[str, pa.Schema]) -> Literals:
         """The literals among the results of an expression over some columns. Raises InputError, as ``columns``."""
@@ -149,7 +149,7 @@ class Evaluator:
         for text in texts:
             self.columns(text)
             with self._explaining(text):
-                self._run(f"SELECT 1 FROM {_joined(rows)} WHERE (({text}\n)) IS NULL", [text], rows)  # noqa: S608 - a user's
+                self._run(f"SELECT 1 FROM {_join_sides(rows)} WHERE (({text}\n)) IS NULL", [text], rows)  # noqa: S608 - a user's
         return [array.type for array in self.evaluate(texts, rows)]
 
     def evaluate(self, texts: Sequence[str], sides: Sides) -> list[pa.Array]:
@@ -158,16 +158,16 @@ class Evaluator:
             return []
         listed = ", ".join(f'({text}\n) AS "{index}"' for index, text in enumerate(texts))
         try:
-            found = self._run(f"SELECT {listed} FROM {_joined(sides)}", texts, sides)  # noqa: S608 - of one expression each
+            result = self._run(f"SELECT {listed} FROM {_join_sides(sides)}", texts, sides)  # noqa: S608 - of one expression each
         except self._errors as error:
-            for text in texts if len(texts) > 1 else ():  # which one?
+            for text in texts if len(texts) > 1 else ():  # the first one that fails alone is named
                 self.evaluate([text], sides)
             raise _refusal(texts[0], error) from error
         rows = min(side.num_rows for side in sides.values())
-        if (found.num_rows, found.num_columns) != (rows, len(texts)):
-            raise InputError(f"{short_repr(texts[0])} gives {found.num_rows} values for {rows} rows: one is needed")
+        if (result.num_rows, result.num_columns) != (rows, len(texts)):
+            raise InputError(f"{short_repr(texts[0])} gives {result.num_rows} values for {rows} rows: one is needed")
         try:
-            return [one_array(column) for column in found.columns]
+            return [one_array(column) for column in result.columns]
         except pa.ArrowNotImplementedError as error:
             raise InputError(
                 f"{short_repr(texts[0])} gives values of a type that no column can have: {error}"
@@ -187,11 +187,11 @@ class Evaluator:
             # DuckDB reads a stream in this thread, and asks nothing of it.
             self._connection.register(side, pa.RecordBatchReader.from_batches(narrow.schema, [narrow]))
         try:
-            found = self._connection.sql(query)
-            for text, kind in zip(texts, found.types, strict=False):
+            relation = self._connection.sql(query)
+            for text, kind in zip(texts, relation.types, strict=False):
                 if _has_zone(kind):  # Arrow has no type for it: the zone would be lost
                     raise InputError(f"{short_repr(text)} gives a time of day with a zone: cast it to TIME")
-            return found.to_arrow_table()
+            return relation.to_arrow_table()
         except self._errors:
             with suppress(self._errors):  # the database may have failed inside
                 self._connection.execute("ROLLBACK; BEGIN TRANSACTION")
@@ -235,7 +235,7 @@ def _has_zone(kind: Any) -> bool:
     )
 
 
-def _joined(sides: Iterable[str]) -> str:
+def _join_sides(sides: Iterable[str]) -> str:
     return " POSITIONAL JOIN ".join(sides)
 
 

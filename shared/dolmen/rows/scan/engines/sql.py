@@ -87,20 +87,20 @@ def run_sql(query: str, tables: Tables, parameters: Parameters = None) -> SqlRes
     spill = _spill_root(os.getpid())
     connection = open_sandbox(os.path.join(spill, str(next(_numbers))) if spill else "")
     explained = _check_statement(query, connection, duckdb)
-    words, there = _words(query), tables.tables()
-    named = there if lists_tables(query) else [name for name in there if name in words]
-    datasets, refused = [], dict[str, InputError]()
-    for name in named:
+    words, table_names = _words(query), tables.tables()
+    used_names = table_names if lists_tables(query) else [name for name in table_names if name in words]
+    datasets, errors = [], dict[str, InputError]()
+    for name in used_names:
         table = tables.table(name)
         if alike := same_names(table.schema.names):
-            refused[name] = InputError(
+            errors[name] = InputError(
                 f"table {name!r} has columns {alike[0]!r} and {alike[1]!r}, which SQL can't tell apart: use scan()"
             )
             continue
         dataset = ScanDataset(name, table.schema, stored_schema_of(table), table.scan)
         dataset.relation(connection).create_view(name)
         datasets.append(dataset)
-    result = SqlResult(_Query(connection, query, parameters, datasets, tables, refused), explained)
+    result = SqlResult(_Query(connection, query, parameters, datasets, tables, errors), explained)
     result.columns  # noqa: B018  # binds the query, and raises its errors now
     return result
 
@@ -126,7 +126,7 @@ def _spill_root(process: int) -> str:
         return ""
 
     def remove() -> None:
-        if os.getpid() == process:  # and not in a fork
+        if os.getpid() == process:  # a fork must not remove it
             shutil.rmtree(root, ignore_errors=True)
 
     atexit.register(remove)
@@ -148,9 +148,9 @@ def _check_statement(query: str, connection: duckdb.DuckDBPyConnection, duckdb: 
         return explained
     if kind == kinds.MULTI:
         raise InputError("PIVOT needs to be told its columns here: PIVOT ... ON column IN ('a', 'b') USING ...")
-    what = f"{len(statements)} statements" if kind is None else str(kind).rpartition(".")[2].replace("_", " ")
+    label = f"{len(statements)} statements" if kind is None else str(kind).rpartition(".")[2].replace("_", " ")
     raise InputError(
-        f"sql() runs one statement that reads (SELECT, DESCRIBE, SUMMARIZE, SHOW TABLES, EXPLAIN), not {what}; write "
+        f"sql() runs one statement that reads (SELECT, DESCRIBE, SUMMARIZE, SHOW TABLES, EXPLAIN), not {label}; write "
         "through append, upsert, update, merge, delete or transaction(), set settings through set(), and use DuckDB "
         "itself, with table.to_duckdb(connection), for anything else"
     )

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import unquote
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, Observation, SparkSession
@@ -21,11 +20,11 @@ from dolmen.commit.head import context_of
 from dolmen.errors import InputError, SchemaError, short_repr
 from dolmen.format.schema import is_nested
 from dolmen.predicate.parse import Where
-from dolmen.spark.read.spark_parquet import is_on_class_path
+from dolmen.spark.read.native_parquet import is_on_class_path
 from dolmen.spark.read.to_frame import to_spark
 from dolmen.spark.sessions import active_session, check_readable, check_session
 from dolmen.spark.tasks import Py4JJavaError
-from dolmen.store.base import own_name, scheme_of
+from dolmen.store.base import own_name, scheme_of, unquoted_url
 from dolmen.transactions.reading import ReadableTable
 
 Format = Literal["parquet", "csv", "json"]
@@ -124,11 +123,11 @@ def export(
 
 def _hadoop_url(spark: SparkSession, to: str) -> str:
     """The URL as Hadoop has it, without percent-encoding."""
-    scheme, separator, rest = to.partition("://")
+    scheme, separator, rest = unquoted_url(to).partition("://")
     if not separator:
         return f"file://{Path(to).expanduser().absolute()}"
     if scheme == "file":
-        return f"file://{Path(unquote(rest)).absolute()}"
+        return f"file://{Path(rest).absolute()}"
     own_scheme = scheme_of(to)
     if own_scheme is None or own_scheme.hadoop is None:
         return to
@@ -143,15 +142,14 @@ def _hadoop_url(spark: SparkSession, to: str) -> str:
 
 def _check_apart(path: str, database: str) -> None:
     """Raises InputError if an export would lie among the objects of the database, or remove them."""
-    scheme, _, rest = database.partition("://")
-    theirs, ours = _parts(path), _parts(f"file://{unquote(rest)}" if scheme == "file" else database)
+    theirs, ours = _parts(path), _parts(unquoted_url(database))
     shorter = min(len(theirs), len(ours))
     if theirs[:shorter] == ours[:shorter]:
         raise InputError(f"{path!r} is not apart from the database {database!r}: only dolmen may write there")
 
 
 def _parts(path: str) -> list[str]:
-    scheme, _, rest = path.partition("://")
+    scheme, _, path = path.partition("://")
     if scheme == "file":
-        rest = str(Path(rest).resolve())
-    return [own_name(scheme), *(part for part in rest.split("/") if part)]
+        path = str(Path(path).resolve())
+    return [own_name(scheme), *(part for part in path.split("/") if part)]

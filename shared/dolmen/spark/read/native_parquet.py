@@ -1,8 +1,8 @@
 """Reads known files with Spark's own Parquet reader, and turns dolmen's predicates into its conditions.
 
 ``spark.read.parquet(*paths)`` looks each path up, for more than a few by a job with a task for each. So Spark gets an
-index of files whose cache is filled from the manifest. A row knows its file by name and size, and its position in it.
-By these, values that belong to files, and one array of bits for the deleted positions of all files, are looked up.
+index of files whose cache is filled from the manifest. Each row has its file's name and size, and its position there.
+By these it looks up values of its file, and its bit in one array of the deleted positions of all files.
 
 In predicates, literals are moved to the column's own type, as in evaluation on Arrow (``predicate.evaluate``), so Spark
 casts nothing and can skip row groups. Spark agrees with dolmen on NaN (equal to itself, greatest), on -0.0 and on
@@ -24,7 +24,6 @@ from decimal import Decimal
 from functools import cache, reduce
 from operator import and_, eq, ge, gt, le, lt, ne, or_
 from typing import TYPE_CHECKING, Any, TypeAlias
-from urllib.parse import unquote
 
 import numpy as np
 import numpy.typing as npt
@@ -38,12 +37,12 @@ from dolmen.errors import CorruptionError, Error
 from dolmen.format.entries import DataFile
 from dolmen.predicate.ast import And, Compare, Constant, In, IsNull, Like, Literal, Not, Or, Predicate, Term, Truth
 from dolmen.predicate.ast import Column as ColumnOf
-from dolmen.predicate.domains import HOLDS, Domain, Op, domain_of, fit, grid, into, join, order, plain_of, rounds_to
+from dolmen.predicate.domains import HOLDS, Domain, Op, convert, domain_of, fit, grid, join, order, plain_of, rounds_to
 from dolmen.predicate.like import pattern
 from dolmen.rows.scan.row_groups import FilePlan
-from dolmen.spark.spark_types import spark_type, to_frame
+from dolmen.spark.frame_types import spark_type, to_frame
 from dolmen.spark.tasks import FILE, Py4JError
-from dolmen.store.base import ObjectStore, scheme_of
+from dolmen.store.base import ObjectStore, scheme_of, unquoted_url
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
@@ -62,10 +61,10 @@ OPTIONS = {
 }
 """Options that a session's settings would otherwise decide."""
 BY_FIELD_ID = {"spark.sql.parquet.fieldId.read.enabled": "true"}
-"""The option by which columns with an id are found by it. Spark looks for it among a session's settings, which are
-Hadoop's then; so are the options of one read, and before those."""
+"""The option that finds columns by their ids. Spark looks for it in Hadoop's configuration, which gets the session's
+settings, and over them the options of one read."""
 FIELD_ID = "parquet.field.id"
-"""Where the metadata of a column has its id."""
+"""The member of a column's metadata with its id."""
 _FORMAT = "org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat"
 """The reader's class: the name "parquet" may mean a reader without ``_metadata``."""
 _CACHE_BYTES = 1 << 40
@@ -110,7 +109,7 @@ def read_parquet(
     read_options = {**OPTIONS, **BY_FIELD_ID} if by_id else OPTIONS
     try:
         relation = _relation(spark, schema, root, files, read_options)
-    except (Py4JError, TypeError) as error:  # Spark's inner parts are others in this version
+    except (Py4JError, TypeError) as error:  # this version of Spark has other internals
         warn_once(f"Spark lists the files of frames by itself: {type(error).__name__}")
         paths = [f"{root}/{file.path}" for file in files]
         return spark.read.format(_FORMAT).schema(schema).options(**read_options).load(paths)
@@ -124,23 +123,23 @@ def _relation(
     sources, option = jvm.org.apache.spark.sql.execution.datasources, jvm.scala.Option
     options = jvm.PythonUtils.toScalaMap(dict(read_options))
     statuses = _statuses(jvm, root, files)
-    # Spark takes relations for equal when their roots are: this one is not there, and names these very files.
+    # Spark compares relations by their roots. So this root, which does not exist, identifies the files.
     names = hashlib.sha256("\n".join(f"{file.path} {file.size}" for file in files).encode()).hexdigest()
     path = jvm.org.apache.hadoop.fs.Path(f"{root}/data/{names}")
-    listed = sources.SharedInMemoryCache(_CACHE_BYTES, -1).createForNewClient()
-    listed.putLeafFiles(path, statuses)
+    cache = sources.SharedInMemoryCache(_CACHE_BYTES, -1).createForNewClient()
+    cache.putLeafFiles(path, statuses)
     index = sources.InMemoryFileIndex(
         session,
         jvm.PythonUtils.toSeq([path]),
         options,
         option.empty(),
-        listed,
+        cache,
         option.apply(sources.PartitionSpec.emptySpec()),
         option.empty(),
     )
-    found = index.sizeInBytes()
-    if found != sum(file.size for file in files):
-        raise TypeError(f"an index of {found} bytes")
+    size = index.sizeInBytes()
+    if size != sum(file.size for file in files):
+        raise TypeError(f"an index of {size} bytes")
     columns = jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json()).asNullable()
     reader = sources.parquet.ParquetFileFormat()
     return sources.HadoopFsRelation(
@@ -154,8 +153,8 @@ def _statuses(jvm: JavaObject, root: str, files: Sequence[DataFile]) -> JavaObje
     mapper = jackson.databind.ObjectMapper().setVisibility(
         jackson.annotation.PropertyAccessor.FIELD, jackson.annotation.JsonAutoDetect.Visibility.ANY
     )
-    listed = [{"path": f"{root}/{file.path}", "length": file.size, "isdir": False} for file in files]
-    return mapper.readValue(json.dumps(listed), jvm.java.lang.Class.forName("[Lorg.apache.hadoop.fs.FileStatus;"))
+    documents = [{"path": f"{root}/{file.path}", "length": file.size, "isdir": False} for file in files]
+    return mapper.readValue(json.dumps(documents), jvm.java.lang.Class.forName("[Lorg.apache.hadoop.fs.FileStatus;"))
 
 
 class FileValues:
@@ -169,28 +168,28 @@ class FileValues:
     def sql(self, values: Sequence[int | bool | None], kind: str) -> str:
         """SQL for the value of a row's file. It is text because each step of a Column would be a call into the JVM.
 
-        It fails in a row of any other file, or of a file without the size that the manifest says; unless all values are
-        equal, when nothing is looked up.
+        It fails for a row of another file, or of a file whose size is not the manifest's. If all values are equal, it
+        looks nothing up.
         """
         texts = [f"CAST({'NULL' if value is None else str(value).lower()} AS {kind})" for value in values]
         if len(set(texts)) == 1:
             return texts[0]
         self.used.add(SIZE)
-        sized: dict[int, list[tuple[str, str]]] = defaultdict(list)
+        names_and_texts: dict[int, list[tuple[str, str]]] = defaultdict(list)
         for file, text in zip(self.files, texts, strict=True):
-            sized[file.file.size].append((file.file.path.rpartition("/")[2], text))
-        return self._by_size(sorted(sized.items()))
+            names_and_texts[file.file.size].append((file.file.path.rpartition("/")[2], text))
+        return self._by_size(sorted(names_and_texts.items()))
 
-    def _by_size(self, sized: Sequence[tuple[int, Sequence[tuple[str, str]]]]) -> str:
-        if len(sized) > 1:
-            middle = len(sized) // 2
-            less, others = self._by_size(sized[:middle]), self._by_size(sized[middle:])
-            return f"CASE WHEN {SIZE} < {sized[middle][0]} THEN {less} ELSE {others} END"
-        size, named = sized[0]
-        if len({text for _, text in named}) == 1:
-            return f"CASE WHEN {SIZE} = {size} THEN {named[0][1]} ELSE {_UNKNOWN} END"
+    def _by_size(self, names_and_texts: Sequence[tuple[int, Sequence[tuple[str, str]]]]) -> str:
+        if len(names_and_texts) > 1:
+            middle = len(names_and_texts) // 2
+            below, above = self._by_size(names_and_texts[:middle]), self._by_size(names_and_texts[middle:])
+            return f"CASE WHEN {SIZE} < {names_and_texts[middle][0]} THEN {below} ELSE {above} END"
+        size, texts = names_and_texts[0]
+        if len({text for _, text in texts}) == 1:
+            return f"CASE WHEN {SIZE} = {size} THEN {texts[0][1]} ELSE {_UNKNOWN} END"
         self.used.add(FILE)
-        cases = " ".join(f"WHEN {FILE} = '{name}' THEN {text}" for name, text in named)
+        cases = " ".join(f"WHEN {FILE} = '{name}' THEN {text}" for name, text in texts)
         return f"CASE WHEN {SIZE} <> {size} THEN {_UNKNOWN} {cases} ELSE {_UNKNOWN} END"
 
 
@@ -201,11 +200,11 @@ def is_deleted(spark: SparkSession, positions: Mapping[str, BitMap], file_values
     an uncorrelated subquery: Spark computes it once, and sends it to all tasks.
     """
     words = [_words(positions.get(file.file.path), file.file.rows) for file in file_values.files]
-    ends = np.cumsum([len(some) for some in words]).tolist()
+    ends = np.cumsum([len(array) for array in words]).tolist()
     lists = pa.ListArray.from_arrays(pa.array([0, ends[-1]], pa.int32()), pa.array(np.concatenate(words)), _WORDS.type)
-    one = to_frame(spark, pa.table([lists], schema=pa.schema([_WORDS]))).scalar()
+    bits = to_frame(spark, pa.table([lists], schema=pa.schema([_WORDS]))).scalar()
     start = file_values.sql([0, *ends[:-1]], "int")
-    word = F.coalesce(F.get(one, F.expr(f"{start} + CAST(shiftright({row}, 6) AS int)")), F.expr(_BEYOND))
+    word = F.coalesce(F.get(bits, F.expr(f"{start} + CAST(shiftright({row}, 6) AS int)")), F.expr(_BEYOND))
     return F.call_function("shiftright", word, F.expr(f"CAST({row} & 63 AS int)")).bitwiseAND(1) == 1
 
 
@@ -233,11 +232,11 @@ class RowIndex:
         """The cheapest way of this session."""
         reader = spark._jvm.org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat
         try:
-            own = reader.ROW_INDEX_TEMPORARY_COLUMN_NAME()
+            name = reader.ROW_INDEX_TEMPORARY_COLUMN_NAME()
         except (Py4JError, TypeError):  # another version
-            own = None
-        stored = own == _ROW_INDEX and spark.conf.get(_PRUNING, "true") == "true"
-        return cls(_ROW_INDEX if stored else "__row_index", stored)
+            name = None
+        is_stored = name == _ROW_INDEX and spark.conf.get(_PRUNING, "true") == "true"
+        return cls(_ROW_INDEX if is_stored else "__row_index", is_stored)
 
 
 class Unsupported(Error):  # noqa: N818 - no failure: the caller reads another way
@@ -282,84 +281,84 @@ def _compare(p: Compare, column: FindColumn) -> Column:
     return _compare_value(p.op, left, p.left.arrow_type, p.right.plain, p.right.arrow_type)
 
 
-def _compare_value(op: Op, left: Column, own: pa.DataType, value: Any, of: pa.DataType) -> Column:
-    """A column of type ``own`` compared with a plain value of type ``of``."""
-    domain = join(domain_of(own), domain_of(of))
+def _compare_value(op: Op, left: Column, column_type: pa.DataType, value: Any, value_type: pa.DataType) -> Column:
+    """A column of type ``column_type`` compared with a plain value of type ``value_type``."""
+    domain = join(domain_of(column_type), domain_of(value_type))
     if domain is None:
-        raise Unsupported(f"a column of type {own} is compared with a value of type {of}")
-    value = into(value, domain_of(of), domain)
+        raise Unsupported(f"a column of type {column_type} is compared with a value of type {value_type}")
+    value = convert(value, domain_of(value_type), domain)
     if domain is Domain.TIME:
         raise Unsupported("times of day are compared")
     if domain.is_float:
-        return _compare_float(op, left, own, float(value), domain)
+        return _compare_float(op, left, column_type, float(value), domain)
     if domain in (Domain.TEXT, Domain.BYTES, Domain.BOOLEAN):
         return _COMPARISONS[op](left, F.lit(bytearray(value) if isinstance(value, bytes) else value))
-    return _compare_exact(op, left, own, value, domain)
+    return _compare_exact(op, left, column_type, value, domain)
 
 
-def _compare_float(op: Op, left: Column, own: pa.DataType, value: float, domain: Domain) -> Column:
-    if not pa.types.is_floating(own):
-        return _compare_as_float(op, left, own, value, domain)
+def _compare_float(op: Op, left: Column, column_type: pa.DataType, value: float, domain: Domain) -> Column:
+    if not pa.types.is_floating(column_type):
+        return _compare_as_float(op, left, column_type, value, domain)
     if domain is Domain.FLOAT32:
         return _COMPARISONS[op](left, F.lit(value).cast("float"))
     return _COMPARISONS[op](left.cast("double"), F.lit(value))
 
 
-def _compare_as_float(op: Op, left: Column, own: pa.DataType, value: float, domain: Domain) -> Column:
+def _compare_as_float(op: Op, left: Column, column_type: pa.DataType, value: float, domain: Domain) -> Column:
     """Compares integers or decimals with a float, as the floats next to them, but without a cast."""
     if not abs(value) < 2e38:  # beyond all numbers of these types, or NaN
         return _constant_unless_null(left, order(0.0, value) in HOLDS[op])
     least, greatest, inclusive = rounds_to(value, domain)
     if op in ("=", "<>"):
-        at_least, at_most = (_compare_as_float(side, left, own, value, domain) for side in (">=", "<="))
+        at_least, at_most = (_compare_as_float(side, left, column_type, value, domain) for side in (">=", "<="))
         return at_least & at_most if op == "=" else ~(at_least & at_most)
     if op in (">=", "<"):
         return _compare_exact(
-            (">=" if inclusive else ">") if op == ">=" else ("<" if inclusive else "<="), left, own, least
+            (">=" if inclusive else ">") if op == ">=" else ("<" if inclusive else "<="), left, column_type, least
         )
     return _compare_exact(
-        ("<=" if inclusive else "<") if op == "<=" else (">" if inclusive else ">="), left, own, greatest
+        ("<=" if inclusive else "<") if op == "<=" else (">" if inclusive else ">="), left, column_type, greatest
     )
 
 
-def _compare_exact(op: Op, left: Column, own: pa.DataType, value: Any, domain: Domain = Domain.EXACT) -> Column:
-    fitted = fit(op, value, grid(own, domain))
-    if isinstance(fitted, bool):
-        return _constant_unless_null(left, fitted)
-    op, raw = fitted
-    return _COMPARISONS[op](left, literal_of(raw, own))
+def _compare_exact(op: Op, left: Column, column_type: pa.DataType, value: Any, domain: Domain = Domain.EXACT) -> Column:
+    comparison = fit(op, value, grid(column_type, domain))
+    if isinstance(comparison, bool):
+        return _constant_unless_null(left, comparison)
+    op, raw = comparison
+    return _COMPARISONS[op](left, literal_of(raw, column_type))
 
 
 def _constant_unless_null(left: Column, truth: bool) -> Column:
     return F.when(left.isNotNull(), F.lit(truth))
 
 
-def literal_of(raw: Any, own: pa.DataType) -> Column:
+def literal_of(raw: Any, column_type: pa.DataType) -> Column:
     """A value of a type's grid, as Spark's literal of that type. Raises Unsupported."""
     t = pa.types
-    if t.is_uint64(own):
+    if t.is_uint64(column_type):
         return F.lit(Decimal(raw)).cast("decimal(20,0)")
-    if t.is_integer(own):
-        return F.lit(raw).cast(spark_type(own).simpleString())
-    if t.is_decimal(own):
-        return F.lit(plain_of(raw, own)).cast(f"decimal({own.precision},{own.scale})")
-    if t.is_date(own):
+    if t.is_integer(column_type):
+        return F.lit(raw).cast(spark_type(column_type).simpleString())
+    if t.is_decimal(column_type):
+        return F.lit(plain_of(raw, column_type)).cast(f"decimal({column_type.precision},{column_type.scale})")
+    if t.is_date(column_type):
         return F.expr(f"date_from_unix_date({raw})")
-    if t.is_timestamp(own) and own.tz:
+    if t.is_timestamp(column_type) and column_type.tz:
         return F.expr(f"timestamp_micros({raw})")
-    if t.is_timestamp(own):
+    if t.is_timestamp(column_type):
         try:
             moment = _EPOCH + timedelta(microseconds=raw)
         except OverflowError:
             raise Unsupported("a timestamp beyond the year 9999") from None
         return F.expr(f"timestamp_ntz '{moment.isoformat(sep=' ', timespec='microseconds')}'")
-    raise Unsupported(f"a literal of type {own}")
+    raise Unsupported(f"a literal of type {column_type}")
 
 
 def _in(p: In, column: FindColumn) -> Column:
     """IN as a disjunction of its members: Spark's own IN compares floats by their bits."""
-    left, own, of = _column(p.column, column), p.column.arrow_type, p.arrow_type
-    parts = [_compare_value("=", left, own, value, of) for value in p.plain]
+    left, column_type, value_type = _column(p.column, column), p.column.arrow_type, p.arrow_type
+    parts = [_compare_value("=", left, column_type, value, value_type) for value in p.plain]
     if p.null:
         parts.append(F.expr(_NULL_TRUTH))
     return _any(parts) if parts else _constant_unless_null(left, False)
@@ -376,14 +375,14 @@ def _like(p: Like, column: FindColumn) -> Column:
     if p.ignore_case:
         raise Unsupported("ILIKE folds case character by character, Spark does not")
     left = _column(p.column, column)
-    found = pattern(p.pattern, p.escape)
-    if found.is_text:
-        return left == F.lit(found.prefix)
-    if found.is_prefix:
-        return left.startswith(found.prefix) if found.prefix else F.when(left.isNotNull(), F.lit(True))
-    if len(found.pieces) > _MOST_PIECES:
+    like = pattern(p.pattern, p.escape)
+    if like.is_text:
+        return left == F.lit(like.prefix)
+    if like.is_prefix:
+        return left.startswith(like.prefix) if like.prefix else F.when(left.isNotNull(), F.lit(True))
+    if len(like.pieces) > _MOST_PIECES:
         raise Unsupported("a LIKE pattern of many pieces, for which Java's regular expressions take a deep stack")
-    return left.rlike(_regex(found.runs))
+    return left.rlike(_regex(like.runs))
 
 
 def _regex(runs: Sequence[Sequence[str | bool]]) -> str:
@@ -401,7 +400,7 @@ def _quote(text: str) -> str:
     return re.sub(r"([\x00-/:-@\[-`{-\x7f])", r"\\\1", text)
 
 
-def spark_paths(spark: SparkSession, store: ObjectStore) -> str | None:
+def spark_root(spark: SparkSession, store: ObjectStore) -> str | None:
     """The path of a store's root for Spark's own readers; None, and a warning, if they can't reach it.
 
     Like all paths of Hadoop it is not percent-encoded. ``s3://`` is read as ``s3a://``, with hadoop-aws on the class
@@ -416,8 +415,7 @@ def spark_paths(spark: SparkSession, store: ObjectStore) -> str | None:
             f"{url} is read by Python workers: Spark's own readers need {scheme.hadoop_package} on the class path"
         )
         return None
-    rest = url.removeprefix(f"{scheme.name}://")
-    root = f"{scheme.hadoop}://{unquote(rest) if scheme.is_quoted else rest}"
+    root = f"{scheme.hadoop}://{unquoted_url(url).removeprefix(f'{scheme.name}://')}"
     if _PATTERN.search(root):
         warn_once(rf"{url} is read by Python workers: Spark's own readers take \ * ? [ ] {{ }} for patterns of paths")
         return None

@@ -30,15 +30,15 @@ from dolmen.entries.segments.live import LiveFiles
 from dolmen.errors import InputError, SchemaError, short_repr
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.maintenance.compact.compaction import Compacted, PendingGroup, PendingGroups, same_table, target_file_bytes
+from dolmen.maintenance.compact.compaction import Compacted, PendingGroup, PendingGroups, is_replaced, target_file_bytes
 from dolmen.maintenance.compact.compaction_plan import CompactionOptions, CompactionPlan, PlannedGroup, plan_compaction
 from dolmen.maintenance.compact.rewrite import GroupRewriter, Rewritten, TableVersion, write_options
 from dolmen.maintenance.erasures.erasure_work import rewrite_through
 from dolmen.rows.scan.scan import Scan, scan_files
 from dolmen.rows.write.data_file import write_data_files
+from dolmen.spark.frame_types import quote, spark_schema
 from dolmen.spark.read.to_frame import to_spark
 from dolmen.spark.sessions import check_database, check_session
-from dolmen.spark.spark_types import quote, spark_schema
 from dolmen.spark.tasks import (
     FAILURES,
     collect_objects,
@@ -48,9 +48,9 @@ from dolmen.spark.tasks import (
     run_numbered,
     snapshot_in_task,
     task_runtime,
-    worker_url,
 )
 from dolmen.spark.write.write_tasks import decode_entry, encode_entry
+from dolmen.store import portable_url
 from dolmen.transactions.snapshot import PinnedTable
 
 JOBS_AT_ONCE = 3
@@ -78,9 +78,9 @@ class CompactionTask:
         """Rewrites one group, in bounded memory. Raises AssertionError if rows are lost, VersionExpiredError."""
         with snapshot_in_task(self.url, self.version) as (context, manifest):
             version = TableVersion.of(context, self.table, manifest)
-            found = version.files.find(uuids)
+            files = version.files.find(uuids)
             rewriter = GroupRewriter(context, self.options, self.target_file_bytes, self.object_name)
-            return rewriter.rewrite(version, tuple(found[uuid] for uuid in uuids))
+            return rewriter.rewrite(version, tuple(files[uuid] for uuid in uuids))
 
     def write(self, batches: Iterator[pa.RecordBatch], encoded: bytes) -> list[DataFile]:
         """Writes rows that Spark has sorted, by the table's encoded entry; the files' have no timestamps yet."""
@@ -149,15 +149,15 @@ def compact(
     names = sorted(manifest.tables) if tables is None else arguments.names("tables", tables)
     for name in names:
         manifest.table(name)
-    found: dict[str, Compacted] = {}
+    results: dict[str, Compacted] = {}
     for name in names:
         run = CompactionRun(spark, context, name, options or CompactionOptions(), recluster=recluster)
-        found[name] = run.done
+        results[name] = run.done
         if dry_run or not run.done.plan.groups:
             run.done.finished = True
         else:
             run.compact(deadline, partial(progress, name))
-    return found
+    return results
 
 
 class CompactionRun:
@@ -180,8 +180,8 @@ class CompactionRun:
         self._stopped = False
 
     def _plan(self, version: TableVersion, options: CompactionOptions) -> CompactionPlan:
-        due = rewrite_through(self._context, version.manifest)
-        return plan_compaction(self._name, version.entry, version.files, self._target, options, version.dead(), due)
+        through, dead = rewrite_through(self._context, version.manifest), version.dead_uuids()
+        return plan_compaction(self._name, version.entry, version.files, self._target, options, dead, through)
 
     def _plan_parts(self, version: TableVersion, parallelism: int) -> CompactionPlan:
         """The core's plan, with smaller groups if more tasks could run at once."""
@@ -198,7 +198,7 @@ class CompactionRun:
         plan = self._plan(version, self._options)
         if not plan.groups:
             return plan
-        one = PlannedGroup(
+        group_of_all = PlannedGroup(
             ", ".join(dict.fromkeys(group.reason for group in plan.groups)),
             tuple(file for group in plan.groups for file in group.inputs),
             sum(group.bytes_out for group in plan.groups),
@@ -206,7 +206,7 @@ class CompactionRun:
             sum(group.deleted_bytes for group in plan.groups),
             max(group.overlap for group in plan.groups),
         )
-        return replace(plan, groups=(one,))
+        return replace(plan, groups=(group_of_all,))
 
     def compact(self, deadline: Callable[[], bool], progress: Callable[[Compacted], None]) -> None:
         """Compacts the plan's groups, and the halves of groups that were dropped.
@@ -214,11 +214,11 @@ class CompactionRun:
         After a failure no job is begun; the results of the running jobs are committed, and then the error is raised.
         """
         context, name = self._context, self._name
-        self._url = worker_url(context.store)
+        self._url = portable_url(context.store)
         self._intent = Intent.begin(context.store, context.runtime, f"compact {name}", [name])
         failure: Exception | None = None
         while self._waiting and not self._stopped:
-            for job, outcome in self._side_by_side(self._jobs(deadline)):
+            for job, outcome in self._run_concurrently(self._jobs(deadline)):
                 if isinstance(outcome, Exception):
                     failure, self._stopped = failure or outcome, True
                 else:
@@ -249,11 +249,11 @@ class CompactionRun:
         """Makes a job of the groups that still need work in the newest version. None = stop."""
         context = self._context
         manifest = context.head.refresh().manifest
-        if not same_table(manifest.tables.get(self._name), self._entry):
+        if is_replaced(manifest.tables.get(self._name), self._entry):
             return None
         with context.reading(manifest.version):
             version = TableVersion.of(context, self._name, manifest)
-            found = [(group, version.worth_rewriting(group.uuids, self._options)) for group in pending]
+            found = [(group, version.select_inputs(group.uuids, self._options)) for group in pending]
         return Job(version, [(group, inputs) for group, inputs in found if inputs], context.store.clock.now_us)
 
     def _task(self, job: Job) -> CompactionTask:
@@ -271,7 +271,7 @@ class CompactionRun:
         row_ts, entry = version.commit_ts_of(inputs)
         table = _SomeFiles(self._context, version.name, version.manifest, inputs)
         frame = to_spark(table, with_commit_ts=row_ts is None, spark=self._spark)
-        live_bytes = sum(file.size * file.live_rows // max(1, file.rows) for file in inputs)
+        live_bytes = sum(file.live_bytes for file in inputs)
         names = (version.entry.schema.by_id[id_].name for id_ in version.entry.sort_key)
         order = [F.col(quote(name)).asc_nulls_last() for name in names]
         ranges = frame.repartitionByRange(max(1, round(live_bytes / task.target_file_bytes)), *order)
@@ -280,7 +280,7 @@ class CompactionRun:
         _check_rows(table, version, inputs, sum(file.rows for file in written))
         return Rewritten(version.complete_entries(written, row_ts))
 
-    def _side_by_side(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Sequence[Rewritten] | Exception]]:
+    def _run_concurrently(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Sequence[Rewritten] | Exception]]:
         """Runs several jobs at once, yields their results in order, and keeps the intent alive."""
         spark, runtime = self._spark, self._context.runtime
         tag = f"dolmen-{self._intent.txid}"
@@ -307,9 +307,9 @@ class CompactionRun:
         is_over = False
         try:
             while (
-                found := runtime.attend(lambda: next(outcomes, None), BEAT_SECONDS / 10, self._intent.beat)
+                outcome := runtime.attend(lambda: next(outcomes, None), BEAT_SECONDS / 10, self._intent.beat)
             ) is not None:
-                yield found
+                yield outcome
             is_over = True
         finally:
             if not is_over:  # nothing will commit the results of running jobs
@@ -318,24 +318,24 @@ class CompactionRun:
 
     def _commit(self, job: Job, rewritten: Sequence[Rewritten]) -> None:
         """Commits the groups of a job at once. Groups that others have changed go back to the queue, in halves."""
-        groups = [Group(inputs, one.files) for (_, inputs), one in zip(job.groups, rewritten, strict=True)]
+        groups = [Group(inputs, result.files) for (_, inputs), result in zip(job.groups, rewritten, strict=True)]
         statement = Compact(self._name, self._entry.uuid, self._entry.epoch, tuple(groups), job.version.entry.schema)
         committed = submit(
             self._context.head, "compact", [statement], first_upload_us=job.first_upload_us, txid=self._intent.txid
         )
-        landed = self._landed(groups, committed.manifest)
-        if any(landed):
-            self.done.add([group for group, is_done in zip(groups, landed, strict=True) if is_done])
-            results = [result for result, is_done in zip(rewritten, landed, strict=True) if is_done]
+        are_committed = self._are_in_version(groups, committed.manifest)
+        if any(are_committed):
+            self.done.add([group for group, is_committed in zip(groups, are_committed, strict=True) if is_committed])
+            results = [result for result, is_committed in zip(rewritten, are_committed, strict=True) if is_committed]
             self.done.spilled_bytes += sum(result.spilled_bytes for result in results)
             self.done.bytes_copied += sum(result.copied_bytes for result in results)
-        for (pending, _), is_done in zip(job.groups, landed, strict=True):
-            if not is_done:
+        for (pending, _), is_committed in zip(job.groups, are_committed, strict=True):
+            if not is_committed:
                 self.done.dropped += 1
                 self._waiting.retry_in_halves(pending)
 
-    def _landed(self, groups: Sequence[Group], manifest: Manifest | None) -> list[bool]:
-        """Whether each group is in a version after a commit."""
+    def _are_in_version(self, groups: Sequence[Group], manifest: Manifest | None) -> list[bool]:
+        """Whether a version has the result of each group."""
         if manifest is None:
             return [False] * len(groups)
         if not manifest.counts.groups_dropped:
@@ -370,15 +370,14 @@ class _SomeFiles(PinnedTable):
 
 
 def _check_rows(table: _SomeFiles, version: TableVersion, inputs: Sequence[DataFile], written: int) -> None:
-    """Raises AssertionError unless Spark has written all rows, which are counted by entries where no delete is
-    unresolved."""
+    """Raises AssertionError unless Spark wrote all rows. Counts by entries, or by a scan if deletes are unresolved."""
     plans = [plan for file in inputs if (plan := version.unresolved.plan(file)) is not None]
-    counted = sum(plan.file.live_rows for plan in plans if not plan.tombstones)
+    expected = sum(plan.file.live_rows for plan in plans if not plan.tombstones)
     if uncertain := {plan.file.path for plan in plans if plan.tombstones}:
         one_column = scan_files(table.scan([version.entry.schema.fields[0].name]), uncertain)
-        counted += sum(batch.num_rows for batch in one_column.to_batches())
-    if counted != written:
+        expected += sum(batch.num_rows for batch in one_column.to_batches())
+    if expected != written:
         raise AssertionError(
-            f"clustering of table {version.name!r} has written {written} rows where there are {counted}: "
+            f"clustering of table {version.name!r} has written {written} rows where there are {expected}: "
             "nothing was committed"
         )

@@ -26,9 +26,9 @@ from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import COMMIT_TS, Field
 from dolmen.rows.write.conform import plan_conform
 from dolmen.rows.write.row_digest import content_digest
+from dolmen.spark.frame_types import is_own, quote, spark_schema, worker_schema
 from dolmen.spark.read.to_frame import to_spark
 from dolmen.spark.sessions import check_table
-from dolmen.spark.spark_types import is_own, quote, spark_schema, worker_schema
 from dolmen.spark.tasks import FILE, ROW, reason_of
 from dolmen.spark.write.frame_columns import match_names
 from dolmen.spark.write.from_frame import UnchangedSince, bind_request, check_frame, delete, upsert
@@ -49,10 +49,12 @@ from dolmen.transactions.merge.clauses import (
     Clauses,
     Delete,
     Insert,
-    Update,
+    SideColumn,
     WhenMatched,
     WhenNotMatched,
     WhenNotMatchedBySource,
+    is_primary_key,
+    terms_of,
 )
 from dolmen.transactions.transaction import Transaction, replay, unit_of
 from dolmen.transactions.unit_of_work import Commit
@@ -113,19 +115,19 @@ def merge(
     unchanged = UnchangedSince.of(since, force)
     clauses = Clauses.of(when_matched, when_not_matched, when_not_matched_by_source)
     entry = context_of(table).segments.whole(context_of(table).head.refresh().manifest.table(table.name))
-    fields, clauses = key_fields(entry, on), clauses.named_as(entry.schema)
+    fields, clauses = key_fields(entry, on), clauses.with_names_of(entry.schema)
     frame = match_names(frame, entry.schema)
     names = [field.name for field in fields]
-    own = [field.name for field in entry.schema.fields]
+    table_columns = [field.name for field in entry.schema.fields]
     if missing := [name for name in names if name not in frame.columns]:
         raise SchemaError(f"the DataFrame has no column {missing[0]!r}, by which the merge joins")
-    if clauses.is_upsert and set(frame.columns) == set(own) and _is_primary(fields, entry):
+    if clauses.is_upsert(entry, names, frame.columns):
         return upsert(table, frame, names, since=since, force=force, request=request)
     if clauses.is_delete:
         columns = [F.col(quote(name)) for name in names]
         keys = frame.select(*columns).where(reduce(Column.__and__, (column.isNotNull() for column in columns)))
         return delete(table, keys, names, since=since, force=force, request=request)
-    if reserved := [name for name in (*frame.columns, *own) if is_own(name)]:
+    if reserved := [name for name in (*frame.columns, *table_columns) if is_own(name)]:
         raise SchemaError(
             f"column {reserved[0]!r}: merges have columns of that name themselves; rename it (withColumnRenamed)"
         )
@@ -159,16 +161,17 @@ class _Merging:
         if bind_request(transaction, self.request, self._digest):
             return
         summary = self.source.summary
-        if self.clauses.not_matched and _is_primary(fields, entry):
+        names = [field.name for field in fields]
+        if self.clauses.inserts_by_primary_key(entry, names):
             if summary.nulls:
-                raise RowError("NULL in the primary key: it equals nothing", column=self.on[0])
-            if summary.repeated:
-                raise duplicate_key_error(self.on)
+                raise RowError("NULL in the primary key: it equals nothing", column=names[0])
+            if summary.has_repeats:
+                raise duplicate_key_error(names)
         if summary.rows == 0 and not self.clauses.by_source:
             return
         target = to_spark(
             transaction.table(self.table),
-            plan.needed(),
+            plan.needed_columns(),
             None if self.clauses.by_source else summary.predicate(fields),
             with_commit_ts=plan.keeps_one,
             with_positions=True,
@@ -180,8 +183,8 @@ class _Merging:
             plan.rows(target, self.source),
             plan.actions,
             key=fields if self.clauses.takes_all_matched else (),
-            once=summary.repeated and not self.clauses.deletes_only,
-            new=self.clauses.may_insert_twice(entry, self.on),
+            once=summary.has_repeats and not self.clauses.deletes_all_matched,
+            new=self.clauses.may_insert_twice(entry, names),
             request=self.request,
         )
 
@@ -206,7 +209,7 @@ class MergePlan:
     def check(self, source: DataFrame) -> None:
         """Checks each expression with Spark, and the type of its result with dolmen. Raises InputError, SchemaError."""
         source = source.alias("source")
-        columns = [field for field in self.entry.schema.fields if field.name in self.needed()]
+        columns = [field for field in self.entry.schema.fields if field.name in self.needed_columns()]
         target = source.sparkSession.createDataFrame([], spark_schema(columns)).alias("target")
         both = target.join(source, F.lit(True))
         for number, clause in enumerate(self.clauses.all):
@@ -219,10 +222,10 @@ class MergePlan:
                     raise InputError(f"when={clause.when!r} is not a condition: it is of type {kind.simpleString()}")
             values = self._values(clause)
             if values is not None:
-                finds = casts_of_computed(self._computed(values))
+                finds = casts_of_computed(self._computed_columns(values))
                 plan_conform(worker_schema(self._types(scope, values)), self.entry.schema, finds=finds)
 
-    def needed(self) -> list[str]:
+    def needed_columns(self) -> list[str]:
         """The table's columns to read: those joined on and those in expressions, or all if some keep their values."""
         if any(text == _column("target", name) for name, text in self._texts):
             return self._names
@@ -231,26 +234,26 @@ class MergePlan:
 
     @cached_property
     def actions(self) -> list[Action]:
-        found = []
+        actions = []
         for clause in self.clauses.all:
             values = self._values(clause)
             columns = None if values is None else tuple((name, self._texts[name, values[name]]) for name in values)
-            computed = frozenset() if values is None else frozenset(self._computed(values))
-            found.append(Action(not isinstance(clause, Insert), columns, computed))
+            computed = frozenset() if values is None else frozenset(self._computed_columns(values))
+            actions.append(Action(not isinstance(clause, Insert), columns, computed))
         if self.keeps_one:
-            found.append(Action(True, None))  # the older rows of a key are hidden with the last one
-        return found
+            actions.append(Action(True, None))  # the older rows of a key are hidden with the last one
+        return actions
 
     @property
     def keeps_one(self) -> bool:
         """Whether of several rows of one primary key, which ``append`` may make, the one committed last counts."""
-        return self._reads_target and _is_primary(self.fields, self.entry)
+        return self._reads_target and is_primary_key([field.name for field in self.fields], self.entry)
 
     def rows(self, target: DataFrame, source: Source) -> DataFrame:
         """All rows that have an action, for tasks: ``target`` has the columns ``needed`` and the rows' positions."""
         clauses = self.clauses
         keys = [F.col(f"source.{name}") for name in source.keys]
-        own = [F.col(f"target.{quote(field.name)}") for field in self.fields]
+        target_keys = [F.col(f"target.{quote(field.name)}") for field in self.fields]
         sides = self._sift(target, source).alias("target"), source.frame.alias("source")
         if self._reads_target:
             in_source, in_target = f"source.{Source.HERE} IS NOT NULL", f"target.{ROW} IS NOT NULL"
@@ -260,28 +263,28 @@ class MergePlan:
             position = [F.lit(None).cast("bigint").alias(ROW), F.lit(None).cast("string").alias(FILE)]
         kinds = clauses.matched, clauses.not_matched, clauses.by_source
         conditions = [[clause.when for clause in kind] for kind in kinds]
-        rows = sides[0].join(sides[1], are_equal(own, keys), join_kind(conditions))
+        rows = sides[0].join(sides[1], are_equal(target_keys, keys), join_kind(conditions))
         rows = rows.withColumn(ACTION, F.expr(action_sql(in_source, in_target, conditions)))
         if clauses.by_source:
-            keys = [F.coalesce(key, other) for key, other in zip(keys, own, strict=True)]
+            keys = [F.coalesce(key, target_key) for key, target_key in zip(keys, target_keys, strict=True)]
         if self.keeps_one:
-            rows = self._with_one_row_of_a_key(rows, keys)
-        named = [key.alias(name) for key, name in zip(keys, source.keys, strict=True)]
-        chosen = rows.where(F.col(ACTION).isNotNull()).select(ACTION, *position, *named, *self._value_columns())
-        return chosen.hint("rebalance", *source.keys)
+            rows = self._keep_one_row_per_key(rows, keys)
+        named_keys = [key.alias(name) for key, name in zip(keys, source.keys, strict=True)]
+        changes = rows.where(F.col(ACTION).isNotNull()).select(ACTION, *position, *named_keys, *self._value_columns())
+        return changes.hint("rebalance", *source.keys)
 
     def _sift(self, target: DataFrame, source: Source) -> DataFrame:
-        """The target without most of the rows that match nothing, so that the join moves few."""
+        """Filters out most target rows that match nothing, so that the join moves few rows."""
         summary = source.summary
-        if self.clauses.by_source or summary.rows > MOST_BROADCAST or (summary.listed and len(self.fields) == 1):
+        if self.clauses.by_source or summary.rows > MOST_BROADCAST or (summary.lists_all and len(self.fields) == 1):
             return target
         names = [f"_{name}" for name in source.keys]
-        keys = source.frame.select(*(F.col(name).alias(other) for name, other in zip(source.keys, names, strict=True)))
-        own = [F.col(quote(field.name)) for field in self.fields]
-        return target.join(F.broadcast(keys), are_equal(own, map(F.col, names)), "left_semi")
+        keys = source.frame.select(*(F.col(name).alias(alias) for name, alias in zip(source.keys, names, strict=True)))
+        target_keys = [F.col(quote(field.name)) for field in self.fields]
+        return target.join(F.broadcast(keys), are_equal(target_keys, map(F.col, names)), "left_semi")
 
-    def _with_one_row_of_a_key(self, rows: DataFrame, keys: Sequence[Column]) -> DataFrame:
-        """The action of the row of each key that was committed last. If it has one, the other rows are hidden."""
+    def _keep_one_row_per_key(self, rows: DataFrame, keys: Sequence[Column]) -> DataFrame:
+        """Keeps the action of each key's last committed row. If it has one, the key's other rows are hidden."""
         order = [F.col(f"target.{name}") for name in (COMMIT_TS, FILE, ROW)]
         by_key, by_row = Window.partitionBy(*keys), Window.partitionBy(*keys, *order[1:])
         is_last = F.dense_rank().over(by_key.orderBy(*(column.desc_nulls_last() for column in order))) == 1
@@ -320,15 +323,11 @@ class MergePlan:
         """The row that a clause writes: expressions by column."""
         if isinstance(clause, Delete):
             return None
-        values = clause.values
-        if values is None:
-            values = {name: _column("source", name) for name in self._names if name in self.source_columns}
-        if isinstance(clause, Update):
-            values = {name: values.get(name, _column("target", name)) for name in self._names}
-        return {name: text or "NULL" for name, text in values.items()}
+        terms = terms_of(clause, self._names, self.source_columns).items()
+        return {name: _column(t.side, t.name) if isinstance(t, SideColumn) else t.sql for name, t in terms}
 
-    def _computed(self, values: dict[str, str]) -> Iterable[str]:
-        """The columns whose values are not those of another column."""
+    def _computed_columns(self, values: dict[str, str]) -> Iterable[str]:
+        """The columns that get a computed value, not that of another column."""
         return (name for name, text in values.items() if text not in self._plain)
 
     @cached_property
@@ -353,7 +352,3 @@ class MergePlan:
 
 def _column(side: str, name: str) -> str:
     return f"{side}.{quote(name)}"
-
-
-def _is_primary(fields: Sequence[Field], entry: TableEntry) -> bool:
-    return {field.id for field in fields} == set(entry.primary_key)

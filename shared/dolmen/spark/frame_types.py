@@ -17,6 +17,7 @@ from pyspark.sql import types as s
 from dolmen.errors import SchemaError
 from dolmen.format.schema import Field
 from dolmen.format.types import DECIMAL, LIST, MAP, STRUCT, TYPES, ColumnType, short_type, type_of
+from dolmen.predicate.domains import Op
 
 _BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _OWN = re.compile(
@@ -24,6 +25,10 @@ _OWN = re.compile(
     re.IGNORECASE,
 )
 _ORIGIN = "dolmen"
+OPERATORS: dict[str, Op] = {
+    "EqualTo": "=", "GreaterThan": ">", "GreaterThanOrEqual": ">=", "LessThan": "<", "LessThanOrEqual": "<=",
+}  # fmt: skip
+"""Operators of comparisons, by the names that nodes of Spark's plans and filters of its data sources have for them."""
 
 
 def _type_by_name(name: str) -> s.DataType:
@@ -46,11 +51,11 @@ def _field(field: pa.Field) -> s.StructField:
 
 def spark_type(arrow_type: pa.DataType) -> s.DataType:
     """Spark's type for values of a stored type. Raises SchemaError."""
-    found = type_of(arrow_type)
-    if found is not None and found.spark is not None:
-        return _BY_NAME[found.spark]
-    if found in PARAMETRIC:
-        return PARAMETRIC[found](arrow_type)
+    kind = type_of(arrow_type)
+    if kind is not None and kind.spark is not None:
+        return _BY_NAME[kind.spark]
+    if kind in PARAMETRIC:
+        return PARAMETRIC[kind](arrow_type)
     raise SchemaError(f"Spark reads no {short_type(arrow_type)} from Parquet: leave it out by columns=[...]")
 
 
@@ -70,7 +75,7 @@ PARAMETRIC: dict[ColumnType | None, Callable[[pa.DataType], s.DataType]] = {
     STRUCT: lambda own: s.StructType([_field(field) for field in own]),
     MAP: _map,
 }
-"""Spark's types of those that take parameters."""
+"""Spark's types for column types with parameters."""
 
 
 def spark_arrow_schema(schema: pa.Schema) -> pa.Schema:
@@ -79,14 +84,14 @@ def spark_arrow_schema(schema: pa.Schema) -> pa.Schema:
 
 def spark_arrow_type(arrow_type: pa.DataType) -> pa.DataType:
     """The Arrow type in which values of a stored type go to Spark: it has no unsigned integers or fixed-size binary."""
-    found = type_of(arrow_type)
-    if found is not None and found.spark_carrier is not None:
-        return found.spark_carrier
-    if found is LIST:
+    kind = type_of(arrow_type)
+    if kind is not None and kind.spark_carrier is not None:
+        return kind.spark_carrier
+    if kind is LIST:
         return pa.list_(_arrow_field(arrow_type.value_field))
-    if found is STRUCT:
+    if kind is STRUCT:
         return pa.struct([_arrow_field(field) for field in arrow_type])
-    if found is MAP:
+    if kind is MAP:
         return pa.map_(_arrow_field(arrow_type.key_field), _arrow_field(arrow_type.item_field))
     return arrow_type
 
@@ -130,8 +135,8 @@ def to_frame(
 ) -> DataFrame:
     """An Arrow table as a DataFrame with the types of ``spark_type``, whatever the session prefers.
 
-    By default Spark reads timestamps without a zone as local times of its zone. An hour that the clocks skip or repeat
-    has no moment for them, or two. ``mark`` adds metadata to the columns.
+    By default Spark reads timestamps without a zone as local times of its zone. In an hour that the clocks skip or
+    repeat, such a time means no moment, or two. ``mark`` adds metadata to the columns.
     """
     schema = s.StructType([_field(field) for field in table.schema])
     if int(spark.conf.get(_BATCH_ROWS, "10000") or 0) <= 0:  # means "no limit", at which createDataFrame fails
@@ -175,7 +180,7 @@ def origins_of(schema: s.StructType) -> set[Origin]:
 
 
 def origins_in_plan(frame: DataFrame) -> set[Origin]:
-    """The origins of all that a frame reads, anywhere in its plan. Runs no job."""
+    """The origins of everything that a frame reads, anywhere in its plan. Runs no job."""
     plan = frame._jdf.queryExecution().analyzed()
     leaves = [leaf for each in (plan, *items(plan.subqueriesAll())) for leaf in items(each.collectLeaves())]
     firsts = [column for leaf in leaves for column in items(leaf.output())[:1]]  # all columns of a leaf have one mark

@@ -18,14 +18,12 @@ from dolmen.base import arguments
 from dolmen.base.runtime import never
 from dolmen.base.units import MIB
 from dolmen.commit.head import Context, context_of
-from dolmen.commit.loop import submit
 from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.format.manifest import Manifest, Segment
 from dolmen.format.properties import DatabaseSettings, has_index
 from dolmen.maintenance.gc.collection import Collected, collect
-from dolmen.maintenance.gc.deletion import Codes, KeySet, stable_code, stable_codes
-from dolmen.maintenance.gc.mark import MarkPart, keys_of_part, split_mark
-from dolmen.maintenance.indexing import MOST_LOST, Indexed, IndexVersion, PartBuilding, index_reader
+from dolmen.maintenance.gc.mark import Codes, KeySet, MarkPart, keys_of_part, split_mark, stable_code, stable_codes
+from dolmen.maintenance.indexing import Indexed, IndexVersion, PartBuilding, index_reader, index_table
 from dolmen.spark.sessions import check_database, check_session
 from dolmen.spark.tasks import (
     MapBatches,
@@ -33,8 +31,8 @@ from dolmen.spark.tasks import (
     raising_dolmen_errors,
     run_numbered,
     snapshot_in_task,
-    worker_url,
 )
+from dolmen.store import portable_url
 
 _MARKED = "part INT, piece INT, pieces INT, probe BIGINT, codes BINARY"
 _COLUMNS = pa.schema(
@@ -44,7 +42,7 @@ _PROBE = "data/probe/2026/01/01/00/probe.parquet"
 _PIECE = MIB
 """The codes in one report: 8 MB."""
 _ENTRIES_A_JOB = 50_000_000
-"""Entries of segments that are marked by one job: its results pass through the driver's JVM."""
+"""The most segment entries that one job marks: its results pass through the driver's JVM."""
 
 
 def gc(
@@ -75,7 +73,7 @@ def gc(
     check_session(spark)
     context = context_of(check_database(database))
     dry_run, full = arguments.flag("dry_run", dry_run), arguments.flag("full", full)
-    marker = SparkMarker(spark, worker_url(context.store), context)
+    marker = SparkMarker(spark, portable_url(context.store), context)
     return collect(context, dry_run=dry_run, deadline=deadline, settings=settings, full=full, marker=marker)
 
 
@@ -97,13 +95,13 @@ class SparkMarker:
 
     def __call__(self, manifest: Manifest, reader: SegmentReader, after: int) -> KeySet:
         keys, parts = split_mark(manifest, reader, after)
-        found = [stable_codes(keys)]
+        codes = [stable_codes(keys)]
         for some in _waves(parts):
-            found += self._codes(manifest, after, some)
-        return KeySet.of_codes(found)
+            codes += self._codes(manifest, after, some)
+        return KeySet.of_codes(codes)
 
     def _codes(self, manifest: Manifest, after: int, parts: Sequence[MarkPart]) -> list[Codes]:
-        """The codes of all keys that some parts name. Raises AssertionError as ``check_codes`` does."""
+        """The codes of all keys in some parts. Raises AssertionError as ``check_codes`` does."""
         task = MarkTask(self._url, manifest.version, manifest.commit_id, after, msgspec.json.encode(parts))
         tasks = min(len(parts), 4 * max(1, self._spark.sparkContext.defaultParallelism))
         numbers = self._spark.range(0, len(parts), 1, tasks)
@@ -119,14 +117,14 @@ def check_codes(table: pa.Table, parts: int) -> list[Codes]:
     codes: list[Codes] = []
     for batch in table.to_batches():
         for part, piece, of, probe, body in zip(*(batch.column(name) for name in table.column_names), strict=True):
-            reported = pieces[part.as_py()]
-            if piece.as_py() in reported or expected.setdefault(part.as_py(), of.as_py()) != of.as_py():
+            reported_pieces = pieces[part.as_py()]
+            if piece.as_py() in reported_pieces or expected.setdefault(part.as_py(), of.as_py()) != of.as_py():
                 raise AssertionError(f"part {part} of the mark was reported twice: nothing is deleted")
             if probe.as_py() != stable_code(_PROBE):
                 raise AssertionError("tasks and driver run different versions of dolmen: nothing is deleted")
-            reported.add(piece.as_py())
+            reported_pieces.add(piece.as_py())
             codes.append(np.frombuffer(body.as_buffer(), np.int64))
-    missing = [part for part, reported in pieces.items() if reported != set(range(expected.get(part, 1)))]
+    missing = [part for part, reported_pieces in pieces.items() if reported_pieces != set(range(expected.get(part, 1)))]
     if missing:
         raise AssertionError(f"{len(missing)} of {parts} parts of the mark did not come back: nothing is deleted")
     return codes
@@ -217,7 +215,18 @@ def index(
         names = arguments.names("tables", tables)
     for name in names:
         manifest.table(name)
-    return {name: _IndexRun(spark, context, name, progress).run(deadline) for name in names}
+    url, at_once = portable_url(context.store), max(1, spark.sparkContext.defaultParallelism)
+
+    def build(version: IndexVersion, buildings: Sequence[PartBuilding]) -> list[Segment]:
+        task = IndexTask(url, version.manifest.version, version.name)
+        inputs = [([file.uuid for file in each.files], [part.object for part in each.parts]) for each in buildings]
+        found = run_numbered(spark, len(inputs), lambda number: task.build(*inputs[number]), list[Segment])
+        return [part for parts in found for part in parts]
+
+    return {
+        name: index_table(context, name, deadline=deadline, build=build, at_once=at_once, progress=progress)
+        for name in names
+    }
 
 
 @dataclass(frozen=True)
@@ -236,59 +245,3 @@ class IndexTask:
             building = PartBuilding(tuple(version.live[uuid] for uuid in files), tuple(replaced[key] for key in parts))
             part = version.build(building)
             return [] if part is None else [part]
-
-
-class _IndexRun:
-    def __init__(self, spark: SparkSession, context: Context, name: str, progress: Callable[[Indexed], None]) -> None:
-        self._spark, self._context, self._name, self._progress = spark, context, name, progress
-        self._url = worker_url(context.store)
-        self._at_once = max(1, spark.sparkContext.defaultParallelism)
-        self._files = self._entries = self._commits = 0
-        self._tried: set[str] = set()
-        """Uuids of files that were read."""
-
-    def run(self, deadline: Callable[[], bool]) -> Indexed:
-        """Builds parts until none is missing, or ``deadline`` says so, or others keep changing the index."""
-        lost, reader = 0, index_reader(self._context)
-        while lost < MOST_LOST:
-            manifest = self._context.head.refresh().manifest
-            with self._context.reading(manifest.version):
-                version = IndexVersion.of(self._context, self._name, manifest, reader)
-                useless = version.useless()
-                more = has_index(version.entry) and not useless
-                buildings = version.to_build(self._tried)[: self._at_once] if more else []
-            if not useless and not buildings:
-                return self._done(finished=True)
-            if deadline():
-                break
-            lost += not (self._put(version, useless, (), None) if useless else self._build(version, buildings))
-        return self._done(finished=False)
-
-    def _build(self, version: IndexVersion, buildings: Sequence[PartBuilding]) -> bool:
-        now_us = self._context.store.clock.now_us
-        for building in buildings:
-            self._tried.update(file.uuid for file in building.files)
-            self._files += len(building.files)
-        task = IndexTask(self._url, version.manifest.version, self._name)
-        inputs = [
-            ([file.uuid for file in building.files], [part.object for part in building.parts]) for building in buildings
-        ]
-
-        results = run_numbered(self._spark, len(inputs), lambda number: task.build(*inputs[number]), list[Segment])
-        built = [part for parts in results for part in parts]
-        return self._put(version, [part for building in buildings for part in building.parts], built, now_us)
-
-    def _put(
-        self, version: IndexVersion, inputs: Sequence[Segment], outputs: Sequence[Segment], first_upload_us: int | None
-    ) -> bool:
-        statement = version.put(inputs, outputs)
-        committed = submit(self._context.head, "index", [statement], first_upload_us=first_upload_us)
-        if committed.manifest is None:
-            return False
-        self._commits += 1
-        self._entries += sum(part.count for part in outputs)
-        self._progress(self._done(finished=False))
-        return True
-
-    def _done(self, *, finished: bool) -> Indexed:
-        return Indexed(self._name, self._files, self._entries, self._commits, finished)

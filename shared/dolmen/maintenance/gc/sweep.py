@@ -1,0 +1,219 @@
+"""The sweep: deletes orphans, which are objects that no commit can name any more.
+
+Data and tombstone objects have their hour in the name, so a sweep goes on where the last one ended. Segments have no
+date in their names and are few. Manifests are listed from the version that was the newest at the last sweep.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from heapq import merge
+from itertools import chain
+
+from dolmen.base.units import HOUR_US, SECOND_US
+from dolmen.commit.head import Head
+from dolmen.commit.versions import commits
+from dolmen.format.layout import data_key, manifest_key, parse_manifest_key, tombstone_key
+from dolmen.format.manifest import Manifest
+from dolmen.maintenance.gc.deletion import BATCH, Amount, ObjectDeleter
+from dolmen.maintenance.gc.mark import KeySet
+from dolmen.store.base import ObjectInfo, ObjectStore
+
+SLACK_US = HOUR_US
+"""An object counts as older than a time only if it is older by this much: clocks of servers differ, and S3 dates an
+upload in parts from its beginning."""
+
+MARGIN_US = 48 * HOUR_US
+"""An ordinary sweep finds an object whose name is at most this much older than its upload (a slow upload, an idle
+process). Only a full sweep finds older names."""
+
+KINDS = ("data", "tombstone")
+
+_DATED = re.compile(r"(?:data|tombstone)/[a-z0-9_]{1,64}/(\d{4})/(\d\d)/(\d\d)/(\d\d)/[^/]+")
+
+_AFTER_DATES = "~"  # sorts after every digit
+
+
+def hour_floor(time_us: int) -> int:
+    return time_us - time_us % HOUR_US
+
+
+def hour_of(key: str) -> int | None:
+    """The hour in which a data or tombstone object was named, in microseconds; None for other names."""
+    match = _DATED.fullmatch(key)
+    if match is None:
+        return None
+    try:
+        year, month, day, hour = map(int, match.groups())
+        return int(datetime(year, month, day, hour, tzinfo=UTC).timestamp()) * SECOND_US
+    except ValueError:
+        return None
+
+
+def hour_prefix(directory: str, time_us: int) -> str:
+    """``data/<table>/YYYY/MM/DD/HH/``, or the same under ``tombstone/``, for a directory ``data/<table>/``."""
+    kind, table, _ = directory.split("/")
+    name = {"data": data_key, "tombstone": tombstone_key}[kind](table, max(time_us, 0), "")
+    return name[: name.rindex("/") + 1]
+
+
+def directories(store: ObjectStore, kind: str) -> Iterator[str]:
+    """Yields ``<kind>/<table>/`` of every table with objects, dropped tables included: one request each."""
+    last = ""
+    while True:
+        first = next(iter(store.list(f"{kind}/", last)), None)
+        if first is None:
+            return
+        parts = first.key.split("/")
+        if len(parts) < 3:  # not an object of dolmen
+            last = first.key
+            continue
+        directory = f"{kind}/{parts[1]}/"
+        if hour_of(f"{directory}2000/01/01/00/x") is not None:  # a table's name
+            yield directory
+        last = directory + _AFTER_DATES
+
+
+def sweep_cutoff(orphan_cutoff: int) -> int:
+    """When the fence is at ``orphan_cutoff``, orphans last modified before this full hour may be deleted."""
+    return max(0, hour_floor(orphan_cutoff - SLACK_US))
+
+
+def has_objects_to_sweep(head: Head, manifest: Manifest, before_us: int) -> bool:
+    """Whether there are objects older than ``before_us`` and younger than the last sweep.
+
+    Costs a request or two for each table. If nothing was written since, it also lists the hours before the last sweep,
+    because names may be older than their objects.
+    """
+    since_us, store = manifest.swept, head.store
+    if before_us <= since_us:
+        return False
+    for directory in all_directories(store):
+        start = hour_prefix(directory, since_us)
+        for info in store.list(directory, start):
+            hour = hour_of(info.key)
+            if hour is not None:
+                if hour < before_us:
+                    return True
+                break
+    if any(since_us <= info.last_modified_us < before_us for info in store.list("segment/")):
+        return True
+    for directory in all_directories(store):
+        for info in store.list(directory, hour_prefix(directory, max(0, since_us - MARGIN_US))):
+            if (hour_of(info.key) or 0) >= since_us:
+                break
+            if since_us <= info.last_modified_us < before_us:
+                return True
+    return any(info.last_modified_us < before_us for info in _lost_manifests(head, manifest, since_us))
+
+
+@dataclass(frozen=True)
+class SweepProgress:
+    """The progress of a sweep: orphans before ``swept`` are deleted; ``waiting`` counts those that are too young."""
+
+    swept: int
+    complete: bool
+    waiting: Amount
+
+
+@dataclass
+class Sweep:
+    """Deletes orphans last modified before ``before_us``. Needs the manifest that moved the fence, or a later one.
+
+    If ``full``, it looks at all objects, not only at those younger than the last sweep.
+    """
+
+    head: Head
+    deleter: ObjectDeleter
+    manifest: Manifest
+    kept: KeySet
+    before_us: int
+    deadline: Callable[[], bool]
+    full: bool = False
+
+    def __post_init__(self) -> None:
+        self._from_us = 0 if self.full else max(0, self.manifest.swept - MARGIN_US)
+        self._waiting = Amount()
+        self._failed_us: int | None = None
+
+    def run(self) -> SweepProgress:
+        """Sweeps from the oldest hour to the newest, over all tables at once, and returns the progress."""
+        start_us = self.manifest.swept
+        undated = chain(self.head.store.list("segment/"), _lost_manifests(self.head, self.manifest, self._from_us))
+        if self._sweep((0, info) for info in undated) is not None:
+            return self._result(start_us, complete=False)
+        # Data and tombstone objects have hours in their names.
+        dated = merge(*map(self._in_directory, all_directories(self.head.store)), key=lambda item: item[0])
+        reached_us = self._sweep(dated)
+        return self._result(self.before_us if reached_us is None else reached_us, complete=reached_us is None)
+
+    def _result(self, reached_us: int, *, complete: bool) -> SweepProgress:
+        if self._failed_us is not None:
+            reached_us = min(reached_us, self._failed_us)
+        return SweepProgress(max(self.manifest.swept, min(reached_us, self.before_us)), complete, self._waiting)
+
+    def _sweep(self, dated: Iterable[tuple[int, ObjectInfo]]) -> int | None:
+        """Deletes orphans. Returns None at the end, or the hour that it had reached at the deadline."""
+        batch: list[tuple[int, ObjectInfo]] = []
+        for item in dated:
+            batch.append(item)
+            if len(batch) >= BATCH:
+                self._judge(batch)
+                batch = []
+                if self.deadline():
+                    return item[0]
+        self._judge(batch)
+        return None
+
+    def _judge(self, batch: list[tuple[int, ObjectInfo]]) -> None:
+        is_needed = self.kept.holds([info.key for _, info in batch]).tolist()
+        orphans = [item for item, needed in zip(batch, is_needed, strict=True) if not needed]
+        old = [item for item in orphans if item[1].last_modified_us < self.before_us]
+        young = [info.size for _, info in orphans if info.last_modified_us >= self.before_us]
+        self._waiting += Amount(len(young), sum(young))
+        if not old:
+            return
+        failed = self.deleter.erase_listed("orphans", [info for _, info in old])
+        hours = [hour for hour, info in old if info.key in failed]
+        if hours:
+            self._failed_us = min(hours + ([] if self._failed_us is None else [self._failed_us]))
+
+    def _in_directory(self, directory: str) -> Iterator[tuple[int, ObjectInfo]]:
+        start = hour_prefix(directory, self._from_us) if self._from_us else ""
+        for info in self.head.store.list(directory, start):
+            hour = hour_of(info.key)
+            if hour is not None:  # otherwise not an object of dolmen
+                yield hour, info
+
+
+def all_directories(store: ObjectStore) -> Iterator[str]:
+    for kind in KINDS:
+        yield from directories(store, kind)
+
+
+def _lost_manifests(head: Head, manifest: Manifest, since_us: int) -> Iterator[ObjectInfo]:
+    """Manifests of attempts that lost since that time, or shortly before; oldest first.
+
+    A slow PUT may land long after another attempt took its version.
+    """
+    winners: list[str] = []
+    oldest = manifest.version
+    for entry in commits(head, manifest):
+        if entry.version < oldest - 1:
+            break  # without its history it is unknown which attempt won
+        winners.append(entry.manifest)
+        oldest = entry.version
+        if entry.created_at < since_us - SLACK_US:
+            break
+    won = KeySet(winners)
+    for info in head.store.list("manifest/", manifest_key(oldest, "")):
+        parsed = parse_manifest_key(info.key)
+        if parsed is None or parsed[0] < oldest:
+            continue
+        if parsed[0] > manifest.version:  # it may still be committed
+            return
+        if info.key not in won:
+            yield info
