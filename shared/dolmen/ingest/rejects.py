@@ -22,7 +22,6 @@ import json
 import re
 from base64 import b64encode
 from dataclasses import dataclass
-from functools import partial
 from tempfile import SpooledTemporaryFile
 from types import TracebackType
 from typing import Any, Self
@@ -31,9 +30,9 @@ from dolmen.base.runtime import attempts
 from dolmen.base.units import MIB, utc
 from dolmen.errors import CorruptionError, Error, InputError, ObjectChangedError, RowError, StoreUnavailableError
 from dolmen.ingest.announcements import Drop
-from dolmen.ingest.formats.csv_records import Records, last_record_end
+from dolmen.ingest.formats.csv_reader import find_blocks, signs_of
+from dolmen.ingest.formats.csv_records import Records
 from dolmen.ingest.formats.source_file import BadRow, ByteStream, Format, SourceFile
-from dolmen.ingest.formats.text_blocks import blocks
 from dolmen.ingest.landing import Landing, LandingPath, etag_in, exists
 from dolmen.store.base import MAX_KEY_BYTES, ObjectOutput, ObjectStore, Unknown
 
@@ -274,12 +273,12 @@ def header_of(source: SourceFile) -> bytes | None:
     """The header line of a delimited file, without its line end; None if there is none."""
     if source.format.traits.delimiter is None or not source.options.dialect.header:
         return None
-    find_end = partial(last_record_end, delimiter=source.delimiter)
+    signs = signs_of(source)
     with source.text() as stream:
-        for block in blocks(stream.read, find_end, source.name, _HEADER_BYTES):
-            records = Records.of(block.data, source.delimiter, blank_lines_count=False)
+        for block in find_blocks(stream, source, _HEADER_BYTES):
+            records = Records.of(block.data, signs, blank_lines_count=False)
             if len(records.starts):
-                return block.data[int(records.starts[0]) : int(records.ends[0])].rstrip(b"\r\n")
+                return signs.without_line_end(block.data[int(records.starts[0]) : int(records.ends[0])])
     return None
 
 

@@ -26,6 +26,7 @@ from dolmen.format.ingest_properties import (
 )
 from dolmen.format.schema import Schema
 from dolmen.format.types import Json
+from dolmen.ingest.formats.text_stream import TextStream
 
 CLOSED = {b"dolmen": b"closed"}
 """Metadata of a field whose structs must not have extra fields, whatever the options say."""
@@ -38,18 +39,6 @@ _MARK = "\ue000"
 """Begins the name of a field that marks another one; no column is likely to have it."""
 _ROWS_AFTER_BAD = 64
 _COPIED_BYTES = MIB
-_MAGIC = {
-    b"\x1f\x8b": "gzip",
-    b"\x28\xb5\x2f\xfd": "zstd",
-    b"BZh91AY&SY": "bzip2",
-    b"\xfd7zXZ\x00": "xz",
-    b"PK\x03\x04": "zip",
-    b"PAR1": "Parquet",
-    b"ARROW1": "Arrow",
-    b"Obj\x01": "Avro",
-}
-_MAGIC_BYTES = max(map(len, _MAGIC))
-_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,34 +150,6 @@ def _unpack(stream: UnpackedFile, target: BinaryIO, name: str) -> None:
         ) from error
 
 
-class _TextStream:
-    """The bytes of a text file; its first bytes are checked to be text."""
-
-    def __init__(self, stream: ByteStream, name: str) -> None:
-        self._stream, self._name = stream, name
-        self._ahead: bytes | None = None
-
-    def read(self, size: int, /) -> bytes:
-        """The next bytes. Raises InputError if the content is plainly of another format."""
-        if self._ahead is None:
-            self._ahead = self._start(size)
-        if not self._ahead:
-            return self._stream.read(size)
-        data, self._ahead = self._ahead[:size], self._ahead[size:]
-        return data
-
-    def _start(self, size: int) -> bytes:
-        data = b""
-        while len(data) < _MAGIC_BYTES and (more := self._stream.read(max(size, _MAGIC_BYTES))):
-            data += more
-        for magic, kind in _MAGIC.items():
-            if data.startswith(magic):
-                raise InputError(f"file {self._name!r} holds {kind} data, not what its name says: rename it")
-        if data.startswith(_UTF16_MARKS):
-            raise InputError(f"file {self._name!r} is encoded in UTF-16: save it as UTF-8")
-        return data
-
-
 @dataclass(frozen=True, slots=True)
 class Format:
     """The format of a file's content. ``compression`` is None for a plain file."""
@@ -238,9 +199,12 @@ class SourceFile:
 
     @contextmanager
     def text(self) -> Iterator[ByteStream]:
-        """Opens the file as ``stream`` does. Raises InputError also if the content is plainly not text."""
+        """Opens the file as ``stream`` does; its text is UTF-8, whatever its encoding (see ``text_stream``).
+
+        Raises InputError also if the content is plainly not text, or not of the encoding.
+        """
         with self.stream() as stream:
-            yield _TextStream(stream, self.name)
+            yield TextStream(stream.read, self.name, self.options.dialect.encoding)
 
     @contextmanager
     def seekable(self) -> Iterator[BinaryIO]:
