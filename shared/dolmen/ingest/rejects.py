@@ -32,7 +32,7 @@ from dolmen.errors import CorruptionError, Error, InputError, ObjectChangedError
 from dolmen.ingest.announcements import Drop
 from dolmen.ingest.formats.csv_reader import find_blocks, signs_of
 from dolmen.ingest.formats.csv_records import Records
-from dolmen.ingest.formats.source_file import BadRow, ByteStream, Format, SourceFile
+from dolmen.ingest.formats.source_file import BadRow, ByteStream, SourceFile
 from dolmen.ingest.landing import Landing, LandingPath, etag_in, exists
 from dolmen.store.base import MAX_KEY_BYTES, ObjectOutput, ObjectStore, Unknown
 
@@ -217,14 +217,15 @@ class Quarantine:
         landing: Landing,
         drop: Drop,
         path: LandingPath,
-        format: Format,
+        source: SourceFile,
         header: bytes | None,
         database: dict[str, Any],
     ) -> Reject:
         """Writes the rows to the rejects, then the report. Idempotent.
 
         Args:
-            header: the file's first line, which gives its rows their meaning.
+            source: the file, as it was read; its dialect gives its rows their meaning.
+            header: the file's header, which does, too.
             database: details of the database at that time, for the report.
         """
         store, content = landing.rejects_store(drop), self._digest.hexdigest()
@@ -243,7 +244,8 @@ class Quarantine:
             "error": "RowError",
             "rows": self.count,
             "first": self._first,
-            "format": format.kind,
+            "format": source.format.kind,
+            **({"dialect": dialect} if (dialect := source.options.dialect.properties()) else {}),
             **({} if header is None else {"header": _text(header)}),
             **_drop_details(landing, drop, key),
             **file_copy,

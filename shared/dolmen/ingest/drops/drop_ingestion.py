@@ -336,7 +336,7 @@ class DropIngestion:
                 counts = RowCounts(upserted=rows.count)
             if quarantine.count:
                 header, about = header_of(source), self._database_attributes()
-                self.quarantined_to = quarantine.keep(self.landing, self.drop, self.path, source.format, header, about)
+                self.quarantined_to = quarantine.keep(self.landing, self.drop, self.path, source, header, about)
             self.counts = replace(counts, quarantined=quarantine.count, erased=erased.count if erased else 0)
 
     def _read(

@@ -66,6 +66,11 @@ class Signs:
             end -= 1
         return record[:end]
 
+    def ends_with_line(self, record: bytes) -> bool:
+        """Whether a line end after the record would end it: no quote is open, and the last byte is no escape."""
+        layout = find_layout(record + b"\n", self, True)
+        return len(layout.outside(np.array([len(record)]))) > 0
+
     def _is_escaped(self, record: bytes, offset: int) -> bool:
         if self.escape is None:
             return False
