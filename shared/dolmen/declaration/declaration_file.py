@@ -40,7 +40,7 @@ from dolmen.format.ingest_properties import INGEST_PROPERTIES, TABLE_PROPERTIES,
 from dolmen.format.layout import check_table_name
 from dolmen.format.properties import DATABASE_PROPERTIES, check_properties
 from dolmen.format.schema import MAX_DEPTH, Field, Schema, is_nested, storable
-from dolmen.format.types import TYPES, Json, from_json, short_type, type_of
+from dolmen.format.types import TYPES, Json, from_json, short_type
 from dolmen.predicate.constants import scalar_from_text
 from dolmen.predicate.domains import Domain, domain_of
 from dolmen.predicate.text import plain_text
@@ -409,30 +409,6 @@ def _arrow_type(kind: Any) -> pa.DataType:
     if this is types.STRUCT and inner and all(isinstance(child, exp.ColumnDef) for child in inner):
         return pa.struct([_field(child) for child in inner])
     raise SchemaError(f"type {kind.sql('duckdb')} cannot be stored; {_SOME_TYPES}")
-
-
-def column_text(field: pa.Field) -> str:
-    """A stored column's type, and NOT NULL, as ``parse_column`` parses it."""
-    return type_text(field.type) + ("" if field.nullable else " NOT NULL")
-
-
-def type_text(arrow_type: pa.DataType) -> str:
-    """A stored type as ``parse_columns`` parses it; Arrow's name for a type without SQL name."""
-    t = pa.types
-    if t.is_list(arrow_type):
-        return f"{type_text(arrow_type.value_type)}[]"
-    if t.is_map(arrow_type):
-        return f"MAP({type_text(arrow_type.key_type)}, {type_text(arrow_type.item_type)})"
-    if t.is_struct(arrow_type):
-        return f"STRUCT({', '.join(f'{_quoted(field.name)} {column_text(field)}' for field in arrow_type)})"
-    if t.is_decimal(arrow_type):
-        return f"DECIMAL({arrow_type.precision}, {arrow_type.scale})"
-    found = type_of(arrow_type)
-    return (found and found.sql) or str(arrow_type)
-
-
-def _quoted(name: str) -> str:
-    return name if name.isidentifier() else '"' + name.replace('"', '""') + '"'
 
 
 _FORMS = {

@@ -396,3 +396,23 @@ DIALECT_PROPERTIES = by_name(
     Property("ingest_sheet", None, _parse_sheet, "the sheet of a workbook; by default the only one that has rows"),
 )
 _BY_ATTRIBUTE = {each.attribute or each.name.removeprefix("ingest_"): each for each in DIALECT_PROPERTIES.values()}
+
+
+def parse_attributes(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Attributes of ``Dialect`` from values as their properties take them; None is ``none``.
+
+    Raises InputError for an unknown name, a value that can't be read, or some that contradict each other.
+    """
+    known: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in _BY_ATTRIBUTE:
+            raise InputError(f"{name}={short_repr(value)} is unknown: there are {', '.join(_BY_ATTRIBUTE)}")
+        each = _BY_ATTRIBUTE[name]
+        try:
+            known[name] = value_of(each, {each.name: "none" if value is None else value})
+            if each.refuse is not None:
+                each.refuse(known[name])
+        except InputError as error:
+            raise InputError(f"{name}: {error}") from None
+    Dialect(**known).check()
+    return known

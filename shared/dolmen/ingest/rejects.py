@@ -22,6 +22,7 @@ import json
 import re
 from base64 import b64encode
 from dataclasses import dataclass
+from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from types import TracebackType
 from typing import Any, Self
@@ -187,10 +188,13 @@ _HEADER_BYTES = 1 << 16
 
 
 class Quarantine:
-    """Collects the bad rows of one file, at most ``max_rows``. A context manager; many rows go to a temporary file."""
+    """Collects the bad rows of one file, at most ``max_rows``. A context manager; many rows go to a temporary file.
 
-    def __init__(self, name: str, max_rows: int) -> None:
-        self._name, self._max_rows = name, max_rows
+    ``setting`` is what allows more of them.
+    """
+
+    def __init__(self, name: str, max_rows: int, setting: str = "ingest_max_bad_rows") -> None:
+        self._name, self._max_rows, self._setting = name, max_rows, setting
         self._rows = SpooledTemporaryFile[bytes](max_size=_MEMORY_BYTES)
         self._digest = hashlib.sha256()
         self._first: list[dict[str, Any]] = []
@@ -203,7 +207,7 @@ class Quarantine:
         if len(self._first) < _FIRST:
             self._first.append(position)
         if self.count > self._max_rows:
-            raise self._limit_error(f"more than {self._max_rows:,} rows cannot be read (ingest_max_bad_rows)")
+            raise self._limit_error(f"more than {self._max_rows:,} rows cannot be read ({self._setting})")
         line = json.dumps({**position, **_text(bad.text)}, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
         self._bytes += len(line)
         if self._bytes > MAX_BYTES:
@@ -238,21 +242,36 @@ class Quarantine:
         if not exists(store, key):
             self._rows.seek(0)
             copy_once(self._rows, store, key)
-        report = {
-            "file": path.path,
+        then = "all other rows of this file are ingested; correct these, and drop them as a file of their own"
+        report = {**self._facts(path.path, source, header), **_drop_details(landing, drop, key), **file_copy}
+        report |= {"database": database, "then": then}
+        return _write_report(landing, drop, key, report)
+
+    def keep_in(self, path: Path, source: SourceFile, header: bytes | None, database: dict[str, Any]) -> None:
+        """Writes the rows to a local file, then the report beside it. Raises InputError if it has other content."""
+        self._rows.seek(0)
+        rows = self._rows.read()
+        if path.exists() and path.read_bytes() != rows:
+            raise InputError(f"{str(path)!r} is there, with other rows: move it, or name another file (--rejects)")
+        then = "all other rows of this file are added; correct these, and append them as a file of their own"
+        report = {**self._facts(self._name, source, header), "copy": str(path), "database": database, "then": then}
+        path.write_bytes(rows)
+        text = json.dumps(report, indent=2, ensure_ascii=False)
+        path.with_name(path.name + ERROR_SUFFIX).write_bytes(text.encode("utf-8", "surrogatepass") + b"\n")
+
+    def _facts(self, name: str, source: SourceFile, header: bytes | None) -> dict[str, Any]:
+        """What a report says of the rows."""
+        dialect = source.options.dialect.properties()
+        return {
+            "file": name,
             **self._first[0],
             "error": "RowError",
             "rows": self.count,
             "first": self._first,
             "format": source.format.kind,
-            **({"dialect": dialect} if (dialect := source.options.dialect.properties()) else {}),
+            **({"dialect": dialect} if dialect else {}),
             **({} if header is None else {"header": _text(header)}),
-            **_drop_details(landing, drop, key),
-            **file_copy,
-            "database": database,
-            "then": "all other rows of this file are ingested; correct these, and drop them as a file of their own",
         }
-        return _write_report(landing, drop, key, report)
 
     def __enter__(self) -> Self:
         return self

@@ -30,7 +30,7 @@ from dolmen.format.manifest import TableEntry
 from dolmen.ingest.announcements import Drop
 from dolmen.ingest.batch import Decision, RequestOutcome
 from dolmen.ingest.drops.drop_outcomes import NO_ROWS, DropOutcome, RowCounts
-from dolmen.ingest.formats.formats import SourceFile, detect, infer, read
+from dolmen.ingest.formats.formats import SourceFile, detect, read
 from dolmen.ingest.formats.source_file import OnBadRow, ReadOptions, RowNumbers
 from dolmen.ingest.landing import Landing, LandingPath
 from dolmen.ingest.late import ErasedRows, expect_erasures
@@ -294,10 +294,15 @@ class DropIngestion:
             add_rows(settings, NO_NEW_COLUMNS)
 
     def _create_table(self, transaction: Transaction) -> TableEntry:
-        """Creates the table with types that fit the whole file. A rejected file creates no table."""
-        path = self.path.path
-        schema = infer(SourceFile(self.open, detect(path), path, self.limit_options(ReadOptions())))
-        transaction.create_table(self.path.table, schema, request=self.drop.id)
+        """Creates the table with types that fit the whole file, and properties by which later files are read alike.
+
+        A rejected file creates no table.
+        """
+        from dolmen.ingest.inference.inference import infer_file  # only for files of tables that do not exist
+
+        limits = self.limit_options(ReadOptions())
+        found = infer_file(self.open, self.path.path, limits=limits, samples=False)
+        transaction.create_table(self.path.table, found.schema, properties=found.properties, request=self.drop.id)
         return unit_of(transaction).entry(self.path.table)
 
     def _add_rows(
