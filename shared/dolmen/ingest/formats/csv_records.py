@@ -55,7 +55,8 @@ class Signs:
 
     def has_comment(self, data: bytes) -> bool:
         """Whether a comment may be in some text."""
-        return self.comment is not None and self.comment.encode() in data
+        sign = (self.comment or "").encode()
+        return bool(sign) and (data.startswith(sign) or b"\n" + sign in data or b"\r" + sign in data)
 
     def without_line_end(self, record: bytes) -> bytes:
         """A record without its line end; one that is escaped stays."""
