@@ -15,6 +15,8 @@ from dolmen.ingest.formats.csv_records import Records, Signs
 from dolmen.ingest.formats.csv_standard import end_line, parse_options
 from dolmen.ingest.formats.text_blocks import Block
 
+_NUMBERED = "the setting ingest_names can number such columns"
+
 
 def columns_by_name(
     header: Block,
@@ -57,12 +59,14 @@ def columns_by_name(
             continue
         if column == "":
             hint = " (an index that pandas wrote? leave it out with index=False)" if number == 1 else ""
-            raise SchemaError(f"{where}: column {number} has no name{hint}")
+            raise SchemaError(f"{where}: column {number} has no name{hint}; {_NUMBERED}")
         if column in spelled and spelled[column] != spelling:
-            reason = f"columns {spelled[column]!r} and {spelling!r} differ in case only: rename one, or drop it"
+            reason = (
+                f"columns {spelled[column]!r} and {spelling!r} differ in case only: rename one, or drop it; {_NUMBERED}"
+            )
             raise SchemaError(f"{where}: {reason}", column=column)
         if column in spelled:
-            raise SchemaError(f"{where}: column {column!r} is there twice", column=column)
+            raise SchemaError(f"{where}: column {column!r} is there twice; {_NUMBERED}", column=column)
         spelled[column] = spelling
     return columns
 

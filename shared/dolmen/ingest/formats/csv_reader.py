@@ -276,6 +276,8 @@ class DelimitedFile:
             record = int(ragged[0])
             count = int(records.fields[record])
             reason = f"{count} field{'s' if count != 1 else ''} where {self.counted_by} has {len(self.names)}"
+            if count < len(self.names):
+                reason += "; the setting ingest_ragged can make the others NULL"
             problems.append((record, int(records.starts[record]), None, reason))
         try:
             blank_comments(block.data, self.signs).decode()

@@ -70,8 +70,14 @@ def fill_records(data: bytes, signs: Signs, fields: int, null: bytes) -> bytes:
         return data
     array = np.frombuffer(data, np.uint8)
     field = np.frombuffer(signs.delimiter.encode() + null, np.uint8)
-    offsets = np.repeat(records.text_ends(array), missing * len(field))
-    return np.insert(array, offsets, np.tile(field, int(missing.sum()))).tobytes()
+    inserted = np.zeros(len(data) + 1, np.int64)
+    inserted[records.text_ends(array)] = missing * len(field)
+    filled = np.empty(len(data) + int(inserted.sum()), np.uint8)
+    is_new = np.ones(len(filled), bool)
+    is_new[np.arange(len(data)) + np.cumsum(inserted[:-1])] = False
+    filled[~is_new] = array
+    filled[is_new] = np.tile(field, int(missing.sum()))
+    return filled.tobytes()
 
 
 def unused_text(data: bytes) -> str:
