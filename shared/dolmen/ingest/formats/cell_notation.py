@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as t
 
-from dolmen.format.dialect import Dialect
+from dolmen.format.dialect import Decimal, Dialect
 from dolmen.format.types import type_of
 from dolmen.ingest.formats.cells import Parse, TimeFormat, parse_text
 from dolmen.rows.write.casts import Misfit, short_value
@@ -28,7 +28,7 @@ _EXPONENT = "(?:[eE][+-]?[0-9]+)?"
 class NumberNotation:
     """The decimal mark, and what may separate groups of three digits; None: nothing."""
 
-    decimal: str = "."
+    decimal: Decimal = "."
     thousands: str | None = None
 
     def __str__(self) -> str:
@@ -118,7 +118,7 @@ class CellNotation:
         return not (self.booleans and t.is_boolean(target))
 
     @property
-    def decimal(self) -> str:
+    def decimal(self) -> Decimal:
         return "." if self.numbers is None else self.numbers.decimal
 
     def are_booleans(self, text: pa.Array) -> bool:
