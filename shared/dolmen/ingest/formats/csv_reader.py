@@ -38,7 +38,8 @@ from pyarrow import types as t
 
 from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.format.types import TextKind, type_of
-from dolmen.ingest.formats.cells import TimeFormat, check_years, may_be_tiny, native_decimal, precision_check
+from dolmen.ingest.formats.cell_notation import CellNotation
+from dolmen.ingest.formats.cells import check_years, may_be_tiny, native_decimal, precision_check, text_cast
 from dolmen.ingest.formats.column_limits import check_columns
 from dolmen.ingest.formats.csv_header import columns_by_name, columns_by_position
 from dolmen.ingest.formats.csv_records import Records, Signs, last_record_end
@@ -116,12 +117,12 @@ def _shapes(source: SourceFile, on_bad_row: OnBadRow | None = None) -> dict[str,
         file = DelimitedFile.open(stream, source, None, isolate_broken=on_bad_row is not None)
         if file is None:
             raise InputError(f"file {source.name!r} is empty: it needs at least a line to infer columns from")
-        shapes, times = dict.fromkeys(file.columns, NOTHING), TimeFormat.of(source.options.dialect.timestamp_formats)
+        shapes, notation = dict.fromkeys(file.columns, NOTHING), CellNotation.of(source.options.dialect)
         text = pa.schema(dict.fromkeys(file.columns, pa.string()))
         for cells in file.batches(_DelimitedConverter(file, text, source.options, on_bad_row).convert):
             for name, shape in shapes.items():
                 if shape != TEXT:
-                    shapes[name] = shape.join(shape_of_cells(cells[name], times))
+                    shapes[name] = shape.join(shape_of_cells(cells[name], notation))
     return shapes
 
 
@@ -139,6 +140,7 @@ class DelimitedFile:
     signs: Signs
     nulls: tuple[str, ...] = ("",)
     fill: bool = False
+    decimal: str = "."
 
     @classmethod
     def open(
@@ -153,7 +155,7 @@ class DelimitedFile:
         remaining = find_blocks(stream, source, source.block_bytes, isolate_broken=isolate_broken)
 
         def of(names: Sequence[str | None], counted_by: str, blocks: Iterator[Block]) -> DelimitedFile:
-            return cls(name, names, counted_by, blocks, signs, dialect.nulls, dialect.ragged == "fill")
+            return cls(name, names, counted_by, blocks, signs, dialect.nulls, dialect.ragged == "fill", dialect.decimal)
 
         if table is not None and not (dialect.header or ignore_others):
             return of(table, "the table", remaining)
@@ -253,6 +255,7 @@ class DelimitedFile:
                 null_values=nulls,
                 strings_can_be_null=True,
                 quoted_strings_can_be_null=False,
+                decimal_point=self.decimal,
             ),
         )
         (batch,) = table.combine_chunks().to_batches()
@@ -322,9 +325,10 @@ class _DelimitedConverter:
         self, file: DelimitedFile, schema: pa.Schema, options: ReadOptions, on_bad_row: OnBadRow | None
     ) -> None:
         self._file, self._schema, self._on_bad_row, self._defaults = file, schema, on_bad_row, options.defaults
-        times = TimeFormat.of(options.dialect.timestamp_formats)
-        self._find_cast = partial(_cell_cast, times=times, ignore_extra=options.ignore_extra)
-        self._native = {field.name: kind for field in schema if (kind := _native_type(field.type, times)) is not None}
+        notation = CellNotation.of(options.dialect)
+        self._find_cast = partial(_cell_cast, notation=notation, ignore_extra=options.ignore_extra)
+        native = {field.name: _native_type(field.type, notation) for field in schema}
+        self._native = {name: kind for name, kind in native.items() if kind is not None}
         self._marked = [column for column in file.columns if mark_name(column) in schema.names]
         self._placeholders = pa.array(options.placeholders, pa.string())
         self._placeholder_bytes = [text.encode() for text in options.placeholders] if self._marked else []
@@ -435,13 +439,16 @@ NATIVE: dict[TextKind, bool] = {
 """For each grammar of text (``ColumnType.text``): does pyarrow's CSV reader read it as dolmen does, or refuse it?"""
 
 
-def _native_type(target: pa.DataType, times: TimeFormat | None) -> pa.DataType | None:
+def _native_type(target: pa.DataType, notation: CellNotation) -> pa.DataType | None:
     """The type that pyarrow's CSV reader parses the cells of a column as; None for text."""
+    times = notation.times
     if times is not None and times.parser(target) is not None:
         number = times.parser_type(target)
         return number if number is not None and t.is_integer(number) else None
     column_type = type_of(target)
     if column_type is None or column_type.text is None or not NATIVE[column_type.text]:
+        return None
+    if not notation.may_be_native(target):
         return None
     return native_decimal(target) if t.is_decimal(target) else target
 
@@ -478,15 +485,15 @@ _SUSPECTS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[bytes], bool]], 
 block for such text, which is seldom wrong."""
 
 
-def _cell_cast(
-    source: pa.DataType, target: pa.DataType, *, times: TimeFormat | None, ignore_extra: bool
-) -> Cast | None:
+def _cell_cast(source: pa.DataType, target: pa.DataType, *, notation: CellNotation, ignore_extra: bool) -> Cast | None:
     """The cast of cells, parsed to ``target`` or to numbers already, or text (see ``casts.FindCast``)."""
     if source == target or (t.is_decimal(source) and t.is_decimal(target)):
         if t.is_timestamp(target) or t.is_date(target):
             return check_years
         return _check_not_infinite if t.is_floating(target) else precision_check(target)
-    return unparsed_cast(source, target, times, ignore_extra, empty_is_null=True)
+    if (parse := notation.parser(target)) is not None:
+        return text_cast(target, empty_is_null=True, parse=parse)
+    return unparsed_cast(source, target, notation.times, ignore_extra, empty_is_null=True)
 
 
 def _check_not_infinite(values: pa.Array) -> pa.Array:
