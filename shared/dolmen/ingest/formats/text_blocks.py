@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -24,12 +24,16 @@ _NULL_LINE = re.compile(rb"^[ \t]*null[ \t]*(?=\r?$)", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Whole records, in file order; ``line`` is the 1-based line of the file on which they begin."""
+    """Whole records, in file order; ``line`` is the 1-based line of the file on which they begin.
+
+    If ``lines`` is given, each record is one line of ``data``, and these are the lines of the file on which they begin.
+    """
 
     data: bytes
     line: int
     problem: BrokenRecord | None = None
     """Why it cannot be parsed: then it is a single record."""
+    lines: npt.NDArray[np.int64] | None = field(default=None, compare=False)
 
     def line_at(self, offset: int) -> int:
         """The line of the file that holds the byte at ``offset``."""
