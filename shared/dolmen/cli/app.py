@@ -13,7 +13,7 @@ from typer import Argument, Option
 import dolmen
 from dolmen.base.units import count_text
 from dolmen.cli.bad_rows import BadRowFiles
-from dolmen.cli.dialect_options import flag_of, with_dialect
+from dolmen.cli.dialect_options import with_dialect
 from dolmen.cli.exit_codes import ROWS_PUT_ASIDE
 from dolmen.cli.inputs import (
     INPUT_HELP,
@@ -22,6 +22,7 @@ from dolmen.cli.inputs import (
     Keys,
     KeysFile,
     announce,
+    explained,
     key_rows,
     open_inputs,
     read_keys,
@@ -58,6 +59,7 @@ from dolmen.cli.output import (
 )
 from dolmen.declaration.declaration_file import parse_columns
 from dolmen.errors import InputError, RowNotFoundError
+from dolmen.format.dialect import flag_of
 from dolmen.ingest.formats.source_file import SourceFile
 from dolmen.transactions.merge.clauses import Expression
 from dolmen.transactions.transaction import unit_of
@@ -163,10 +165,12 @@ def append(
         for name, file in zip(files, watched, strict=True):
             entry = unit_of(tx).entry(table)
             add = partial(write, request=request_id, leave_out_erased=leave_out_erased or None)
-            if aside is None:
-                add(file.read(entry))
-            else:
-                aside.add(name, file, entry, add, target.primary_key if operation != "append" else (), db.url)
+            keys = target.primary_key if operation != "append" else ()
+            with explained(file.source(entry), again=file.again):
+                if aside is None:
+                    add(file.read(entry))
+                else:
+                    aside.add(name, file, entry, add, keys, db.url)
         if aside is not None and aside.files:
             more["rejected"] = aside.files
         commit = tx.commit()
@@ -357,16 +361,17 @@ def merge(
 
     if assignments and when_matched != "update":
         raise InputError(f"--set says what an update changes, and --when-matched is {when_matched}")
-    database_ = open_existing(database)
-    target = database_.table(table)
+    db = open_existing(database)
+    target = db.table(table)
     names = names_of(on) or list(target.primary_key)
     if not names:
         raise InputError(f"table {table!r} has no primary key: name the columns of both, --on")
     matched: Any = _parse_assignments(assignments) if assignments else _act(when_matched)
-    entry = unit_of(database_.transaction()).entry(table)
+    entry = unit_of(db.transaction()).entry(table)
     with open_inputs([file], form, dialect, again=True) as [given]:
         source = given.source(entry)
-        rows = read(source, _columns(source, target.schema))
+        with explained(source, again=given.again):
+            rows = read(source, _columns(source, target.schema))
         other: list[Any] = [_act(when_not_matched), _act(when_not_matched_by_source)]
         commit = target.merge(rows, names, matched, *other, request=request_id, message=message)
     print_commit(commit, as_json)

@@ -42,18 +42,6 @@ _OPTIONS: dict[str, Any] = {
 }
 """By attribute of ``Dialect``."""
 
-FLAGS = {
-    "header": "--no-header",
-    "nulls": "--null",
-    "booleans": "--boolean",
-    "timestamp_formats": "--time-format",
-}
-
-
-def flag_of(attribute: str) -> str:
-    """The option that sets an attribute of ``Dialect``."""
-    return FLAGS.get(attribute, f"--{attribute.replace('_', '-')}")
-
 
 def with_dialect(command: Callable[..., None]) -> Callable[..., None]:
     """Gives a command the options of dialects, in place of its parameter ``dialect``.

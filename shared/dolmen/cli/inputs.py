@@ -59,6 +59,7 @@ class Input:
         given: attributes of its dialect that options say.
         format: its format, if inference found it.
         size: in bytes, if that is known before it is opened.
+        again: whether it can be opened more than once.
     """
 
     open: Callable[[], BinaryIO]
@@ -67,6 +68,7 @@ class Input:
     given: Mapping[str, Any] = field(default_factory=dict)
     format: Format | None = None
     size: int | None = None
+    again: bool = True
 
     def infer(self, on_bad_row: OnBadRow | None = None) -> Inference:
         """Infers its dialect, and columns for all of its rows."""
@@ -144,6 +146,19 @@ def open_inputs(
         yield [_input(name, kind, dict(given or {}), stack, again=again) for name in names]
 
 
+@contextmanager
+def explained(source: SourceFile, *, again: bool) -> Iterator[None]:
+    """Adds to an error of a file what the file looks like, and the options that read it so, if it can be read again."""
+    try:
+        yield
+    except InputError as error:
+        if not again:
+            raise
+        from dolmen.ingest.inference.hints import explain, with_hint
+
+        raise with_hint(error, explain(source, error)) from error
+
+
 def announce(found: Inference) -> None:
     """Says on standard error what was decided, unless nothing was assumed."""
     if not found.is_plain:
@@ -158,7 +173,7 @@ def _input(name: str, kind: FileKind | None, given: dict[str, Any], stack: ExitS
         if kind is None and not again:
             raise InputError("standard input has no name that shows its format: give --format csv, jsonl, ...")
         opened = _standard_input(stack, copied=again or kind is None or not FORMATS[kind].is_text)
-        return Input(opened, _STANDARD_NAME, kind, given)
+        return Input(opened, _STANDARD_NAME, kind, given, again=again)
     if parts := split_object_url(name):
         return Input(_object(name, *parts), name, kind, given)
     if "://" in name:

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -416,3 +417,31 @@ def parse_attributes(given: Mapping[str, Any]) -> dict[str, Any]:
             raise InputError(f"{name}: {error}") from None
     Dialect(**known).check()
     return known
+
+
+_FLAGS = {
+    "header": "--no-header",
+    "nulls": "--null",
+    "booleans": "--boolean",
+    "timestamp_formats": "--time-format",
+}
+
+
+def flag_of(attribute: str) -> str:
+    """The option of the command line that sets an attribute of ``Dialect``."""
+    return _FLAGS.get(attribute, f"--{attribute.replace('_', '-')}")
+
+
+def as_options(properties: Mapping[str, Any]) -> str:
+    """Options of the command line that say the same as properties of a dialect."""
+    options: list[str] = []
+    for attribute, each in _BY_ATTRIBUTE.items():
+        if each.name not in properties:
+            continue
+        value = properties[each.name]
+        if attribute == "header":
+            options.append("--header" if value in (True, "true") else "--no-header")
+        else:
+            texts = [str(text) for text in (value if isinstance(value, list) else [value]) if text != ""]
+            options += [f"{flag_of(attribute)} {shlex.quote(text)}" for text in texts]
+    return " ".join(options)

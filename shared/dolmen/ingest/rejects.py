@@ -21,6 +21,7 @@ import hashlib
 import json
 import re
 from base64 import b64encode
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
@@ -98,8 +99,12 @@ def reject_drop(
     database: dict[str, Any],
     *,
     copy: bool = True,
+    hint: Mapping[str, Any] | None = None,
 ) -> Reject:
-    """Copies a drop to the rejects, if ``copy``, then writes the report beside it. Idempotent."""
+    """Copies a drop to the rejects, if ``copy``, then writes the report beside it. Idempotent.
+
+    ``hint`` has members of the report that say what the file looks like.
+    """
     store, key = landing.rejects_store(drop), reject_key(drop, path)
     try:
         if copy:
@@ -115,6 +120,7 @@ def reject_drop(
         "column": getattr(error, "column", None),
         "reason": error.reason if isinstance(error, RowError) else str(error),
         "error": type(error).__name__,
+        **(hint or {}),
     }
     about = _drop_details(landing, drop, key if copy else None)
     then = "nothing of this file was ingested; correct it, and drop it again"

@@ -115,6 +115,7 @@ class DropIngestion:
     final_outcome: DropOutcome | None = None
     columns_added: int = 0
     columns_widened: int = 0
+    inferred: str | None = None
     quarantined_to: Reject | None = None
     error: Error | None = None
     error_column: str | None = None
@@ -123,7 +124,7 @@ class DropIngestion:
         """Adds the file's rows to the transaction, or decides what to do with the file instead."""
         drop = self.drop
         self.counts, self.settings, self.quarantined_to, self.expected = NO_ROWS, None, None, None
-        self.columns_added, self.columns_widened = 0, 0
+        self.columns_added, self.columns_widened, self.inferred = 0, 0, None
         self.error = self.error_column = None
         try:
             error = self._try_to_add(transaction)
@@ -150,8 +151,20 @@ class DropIngestion:
     def _reject(self, error: Error) -> DropOutcome:
         """Writes the report. Raises ObjectNotFoundError, ObjectChangedError: the drop was deleted, or overwritten."""
         database, copy = self._database_attributes(), self._can_copy()
-        rejected = reject_drop(self.landing, self.drop, self.path, error, database, copy=copy)
+        hint = self._hint(error)
+        rejected = reject_drop(self.landing, self.drop, self.path, error, database, copy=copy, hint=hint)
         return DropOutcome(self.drop, "rejected", reject=rejected, error=error, column=self.error_column)
+
+    def _hint(self, error: Error) -> dict[str, Any]:
+        """What the file looks like, for the report, if its table's properties say otherwise."""
+        if not isinstance(error, InputError) or self.settings is None or self.size_error:
+            return {}
+        from dolmen.ingest.inference.hints import explain  # only for rejects
+
+        path = self.path.path
+        options = self.limit_options(ReadOptions.of(self.settings))
+        found = explain(SourceFile(self.open, detect(path, self.settings.format), path, options), error)
+        return {} if found is None else {"found": found.found, "hint": found.properties}
 
     def _sees_uncommitted_columns(self, transaction: Transaction) -> bool:
         """Whether other files of the batch gave the table its columns: then no file may be rejected.
@@ -221,6 +234,7 @@ class DropIngestion:
                     self.counts,
                     outcome.version,
                     self.quarantined_to,
+                    inferred=self.inferred,
                     columns_added=self.columns_added,
                     columns_widened=self.columns_widened,
                 )
@@ -302,6 +316,7 @@ class DropIngestion:
 
         limits = self.limit_options(ReadOptions())
         found = infer_file(self.open, self.path.path, limits=limits, samples=False)
+        self.inferred = ", ".join(found.properties) or None
         transaction.create_table(self.path.table, found.schema, properties=found.properties, request=self.drop.id)
         return unit_of(transaction).entry(self.path.table)
 

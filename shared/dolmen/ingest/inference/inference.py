@@ -113,11 +113,12 @@ class Inference:
     @property
     def summary(self) -> str:
         """What was decided, in one line."""
-        is_noted = self.dialect.encoding in ("windows-1252", "latin-1")
-        dialect = replace(
-            self.dialect, **_NOTED, encoding=STRICT.encoding if is_noted and self.notes else self.dialect.encoding
-        )
-        found = [f"read as {_NAMES[self.format]}", *describe(dialect), *self.notes, *self.losses]
+        notes = " ".join(self.notes)
+        noted = {name: getattr(STRICT, name) for name, word in _NOTES_ABOUT.items() if word in notes}
+        if self.dialect.encoding in ("windows-1252", "latin-1") and notes:
+            noted["encoding"] = STRICT.encoding
+        dialect = replace(self.dialect, **noted)
+        found = [f"read as {format_name(self.format)}", *describe(dialect), *self.notes, *self.losses]
         second = f"; second best: {self.second}" if self.second else ""
         first, *others = found
         return f"{first}{': ' if others else ''}{'; '.join(others)}{second}"
@@ -153,11 +154,16 @@ class Inference:
 
 
 _SHOWN_COLUMNS = 60
-_NOTED = {name: getattr(STRICT, name) for name in ("comment", "skip_lines", "header", "names", "ragged")}
-"""What the sniffers' notes describe, if they found it."""
+_NOTES_ABOUT = {"comment": "comment", "skip_lines": "skipped", "header": "header", "names": "number", "ragged": "lack"}
+"""A word of the sniffers' notes for what they describe better than ``describe``."""
 _NAMES: dict[FileKind, str] = {"csv": "CSV", "tsv": "TSV", "jsonl": "JSON"}
 _NAMES |= {kind: kind.capitalize() for kind in FORMATS if kind not in _NAMES}
 _SIGNS = {"\t": "a tab", " ": "a space"}
+
+
+def format_name(kind: FileKind) -> str:
+    """A format's name, for people."""
+    return _NAMES[kind]
 
 
 def describe(dialect: Dialect) -> list[str]:
@@ -214,7 +220,7 @@ def infer_file(
     Raises:
         InputError: no way to read the whole file was found: the error of the best one.
     """
-    file = _File(open, name, kind, dict(given or {}), limits or ReadOptions(), on_bad_row)
+    file = SampledFile(open, name, kind, dict(given or {}), limits or ReadOptions(), on_bad_row)
     errors: list[Error] = []
     tried: set[tuple[FileKind, Dialect]] = set()
     candidates = file.candidates()
@@ -272,7 +278,7 @@ class _BadRows:
 
 
 @dataclass
-class _File:
+class SampledFile:
     """A file whose way of reading is sought."""
 
     open: Callable[[], BinaryIO]
@@ -355,6 +361,11 @@ class _File:
             raise InputError(f"file {self.name!r} has no row to infer columns from")
         return candidate.dialect, pa.schema(text), ()
 
+    def whole_lines(self) -> bytes:
+        """The sample up to its last line end, or all of it if it has none."""
+        end = len(self.sample) if self.whole else self.sample.rfind(b"\n") + 1
+        return self.sample[: end or len(self.sample)]
+
     def variations(self, candidate: Candidate, error: InputError) -> Iterator[Candidate]:
         """Ways to read a file whose sample fits the candidate, and whose rest does not."""
         dialect = candidate.dialect
@@ -378,7 +389,7 @@ class _File:
     def difference(self, chosen: Candidate, other: Candidate) -> str:
         """How another candidate would read the file, in what differs."""
         if other.kind != chosen.kind:
-            return ", ".join([_NAMES[other.kind], *describe(other.dialect)])
+            return ", ".join([format_name(other.kind), *describe(other.dialect)])
         here, there = set(describe(chosen.dialect)), describe(other.dialect)
         added = [text for text in there if text not in here]
         if chosen.dialect.header != other.dialect.header and other.dialect.header:
