@@ -220,6 +220,8 @@ def _parse_sign(what: str, *, may_be_none: bool = True, taken: str = "\r\n\0") -
             return None
         if value in ("tab", "\t"):
             return "\t"
+        if value == "space":
+            return " "
         if not isinstance(value, str) or len(value) != 1 or not value.isascii() or value in taken:
             no = "no line end" if '"' not in taken else "no quote or line end"
             raise InputError(f"{value!r} is not {what}: one ASCII character, but {no}, or 'tab'")
