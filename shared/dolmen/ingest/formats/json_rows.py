@@ -476,12 +476,12 @@ class _RowSplitter:
     def _block(self, chunk: _Chunk, end: int, rows: _Intervals) -> Block | None:
         """The rows of a chunk that end in it. Keeps the text of one that stays open."""
         text = chunk.text
-        starts, ends = rows.opens.tolist(), (rows.closes + 1).tolist()
-        if self._row and not (starts and starts[0] < 0 < ends[0]):
+        starts, ends = np.maximum(rows.opens, 0).tolist(), (rows.closes + 1).tolist()
+        if self._row and not (starts and rows.opens[0] < 0 < ends[0]):
             self._keep(text[:end])
             return None
-        lines = self.position.line + chunk.count_feeds(np.maximum(rows.opens, 0))
-        texts = [text[max(start, 0) : stop] for start, stop in zip(starts, ends, strict=True)]
+        lines = self.position.line + chunk.count_feeds(rows.opens)
+        texts = [text[start:stop] for start, stop in zip(starts, ends, strict=True)]
         if self._row:
             texts[0], lines[0] = b"".join((*self._row, texts[0])), self._row_line
             self._row, self._row_bytes = [], 0
