@@ -70,11 +70,13 @@ def fill_records(data: bytes, signs: Signs, fields: int, null: bytes) -> bytes:
         return data
     array = np.frombuffer(data, np.uint8)
     field = np.frombuffer(signs.delimiter.encode() + null, np.uint8)
-    inserted = np.zeros(len(data) + 1, np.int64)
-    inserted[records.text_ends(array)] = missing * len(field)
-    filled = np.empty(len(data) + int(inserted.sum()), np.uint8)
-    is_new = np.ones(len(filled), bool)
-    is_new[np.arange(len(data)) + np.cumsum(inserted[:-1])] = False
+    short = np.flatnonzero(missing)
+    ends = records.text_ends(array)[short]
+    runs = np.zeros(2 * len(short) + 1, np.int64)  # of bytes that were there and that are new, in turn
+    runs[0::2] = np.diff(ends, prepend=0, append=len(data))
+    runs[1::2] = missing[short] * len(field)
+    is_new = np.repeat(np.arange(len(runs)) % 2 == 1, runs)
+    filled = np.empty(len(is_new), np.uint8)
     filled[~is_new] = array
     filled[is_new] = np.tile(field, int(missing.sum()))
     return filled.tobytes()
