@@ -57,12 +57,13 @@ class NumberNotation:
         there = [mark for mark in self.marks if pc.any(pc.match_substring(text, mark)).as_py()]
         if not there:
             return text
-        matches = pc.match_substring_regex(text, self.regex)
-        if pc.all(matches).as_py() is False:
-            marked = pc.match_substring_regex(text.filter(pc.invert(matches)), f"[{re.escape(''.join(self.marks))}]")
-            if pc.any(marked).as_py():
-                raise Misfit(str(self))
+        if not set(there) <= {self.decimal, self.thousands}:
+            raise Misfit(str(self))
         if self.thousands in there:
+            matches = pc.match_substring_regex(text, self.regex)
+            others = text.filter(pc.invert(matches))
+            if pc.any(pc.match_substring_regex(others, f"[{re.escape(''.join(self.marks))}]")).as_py():
+                raise Misfit(str(self))
             text = pc.replace_substring(text, self.thousands, "")
         return pc.replace_substring(text, self.decimal, ".") if self.decimal != "." else text
 

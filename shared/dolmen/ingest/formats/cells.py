@@ -28,6 +28,7 @@ from pyarrow import types as t
 from dolmen.base.units import DAY_US
 from dolmen.format.dialect import MONTHS, UNIT_DIGITS, TimePattern, parse_time_pattern
 from dolmen.format.types import TextKind, type_of
+from dolmen.ingest.formats.time_columns import write_as_iso
 from dolmen.rows.write.casts import Cast, Misfit, short_value
 
 _DIGITS = 38
@@ -304,12 +305,8 @@ class TimeFormat:
         if self.digits is not None:
             numbers: Callable[[pa.Array], pa.Array] = partial(_parse_numbers, digits=self.digits, target=target)
             return partial(self._parse, [(NUMBER, numbers)], target) if t.is_temporal(target) else None
-        ways: list[tuple[str, Parse]] = [
-            (each.regex, partial(parse_matches, pattern=each, target=target))
-            for each in self.patterns
-            if _applies(each, target)
-        ]
-        return partial(self._parse, ways, target) if ways else None
+        patterns = [each for each in self.patterns if _applies(each, target)]
+        return partial(self._parse_patterns, patterns, target) if patterns else None
 
     def parser_type(self, target: pa.DataType) -> pa.DataType | None:
         """The number type to ask a parser for instead of ``target``; None if values are no numbers."""
@@ -322,6 +319,14 @@ class TimeFormat:
         if self.digits is None or not t.is_temporal(target) or not (t.is_integer(source) or t.is_decimal(source)):
             return None
         return partial(_cast_numbers, digits=self.digits, target=target)
+
+    def _parse_patterns(self, patterns: list[TimePattern], target: pa.DataType, text: pa.Array) -> pa.Array:
+        if (parsed := parse_aligned(text, patterns[0], target)) is not None:
+            return parsed
+        ways: list[tuple[str, Parse]] = [
+            (each.regex, partial(parse_matches, pattern=each, target=target)) for each in patterns
+        ]
+        return self._parse(ways, target, text)
 
     def _parse(self, ways: list[tuple[str, Parse]], target: pa.DataType, text: pa.Array) -> pa.Array:
         """Parses text by the first of the ways whose regular expression it matches, else as ISO 8601."""
@@ -351,8 +356,27 @@ def _applies(pattern: TimePattern, target: pa.DataType) -> bool:
     return bool(t.is_time(target)) and "d" not in pattern.directives
 
 
+def parse_aligned(text: pa.Array, pattern: TimePattern, target: pa.DataType) -> pa.Array | None:
+    """Parses text if all of it matches a pattern with all digits in the same columns; None if it does not."""
+    if text.null_count and len(text) > text.null_count:
+        parsed = parse_aligned(text.drop_null(), pattern, target)
+        is_valid = pc.is_valid(text)
+        indices = pc.subtract(pc.cumulative_sum(is_valid.cast(pa.int64())), 1)
+        return None if parsed is None else parsed.take(pc.if_else(is_valid, indices, None))
+    has_date, has_clock = "d" in pattern.directives, bool(pattern.directives & set("HI"))
+    zone = "Z" if t.is_timestamp(target) and target.tz else ""
+    clock = not t.is_date(target) and (has_clock or bool(zone))
+    iso = write_as_iso(text, pattern, date=has_date, clock=clock, end=zone)
+    try:
+        return None if iso is None else parse_text(iso, target)
+    except Misfit:
+        return None
+
+
 def parse_matches(text: pa.Array, pattern: TimePattern, target: pa.DataType) -> pa.Array:
     """Parses text that matches the regular expression of a pattern; NULL stays NULL. Raises Misfit."""
+    if (parsed := parse_aligned(text, pattern, target)) is not None:
+        return parsed
     fields = pc.extract_regex(text, pattern.regex)
     part = {name: pc.struct_field(fields, name) for name in pattern.directives}
     pieces: list[Any] = []

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from dolmen.format.dialect import THOUSANDS, Decimal
 from dolmen.ingest.formats.cell_notation import PLAIN_NUMBERS, NumberNotation
+from dolmen.ingest.formats.cells import join_strings
 from dolmen.ingest.formats.infer import NOTHING, TextShape, shape_of_marked_numbers
 
 NUMERIC = frozenset({"integer", "special", "float"})
@@ -65,7 +66,8 @@ class NumberEvidence:
             assert shape is not None
             marks = {"."} if shape.decimals not in (0, None) else set()
         else:
-            marks = {mark for mark in THOUSANDS if pc.any(pc.match_substring(text, mark)).as_py()}
+            data = join_strings(text).to_pybytes()
+            marks = {mark for mark in THOUSANDS if mark.encode() in data}
         if marks:
             self._observe_marked(text, marks, shape if is_plain else None)
         else:

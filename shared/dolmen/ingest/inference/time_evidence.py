@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dolmen.format.dialect import TimePattern, parse_time_pattern
-from dolmen.ingest.formats.cells import parse_matches, parse_text
+from dolmen.ingest.formats.cells import parse_aligned, parse_matches, parse_text
 from dolmen.rows.write.casts import Misfit
 
 NAIVE, ZONED, TIME = pa.timestamp("us"), pa.timestamp("us", tz="UTC"), pa.time64("us")
@@ -176,11 +176,16 @@ def _clock(form: re.Match[str]) -> str | None:
 
 def _check(reading: TimeReading, text: pa.Array) -> bool:
     """Whether cells do not rule a pattern out; notes in it whether all of them are values."""
-    if pc.all(pc.match_substring_regex(text, reading.regex)).as_py() is False:
+    if not re.fullmatch(reading.regex, text[0].as_py()):
+        return False
+    is_aligned = bool(reading.pattern) and parse_aligned(text, reading.parsed, reading.target) is not None
+    if not is_aligned and pc.all(pc.match_substring_regex(text, reading.regex)).as_py() is False:
         return False
     may_be_iso = reading.pattern.startswith(ISO_DATE) and reading.target != pa.date32()
     if may_be_iso and pc.any(pc.match_substring_regex(text, _ISO_MOMENT)).as_py():
         return False  # as if a block had only such
+    if is_aligned:
+        return True
     try:
         if reading.pattern:
             parse_matches(text, reading.parsed, reading.target)
