@@ -353,9 +353,7 @@ def test_values_in_random_notations_come_back_or_stay_text(part: int) -> None:
         values = _decide(cells, rng.choice([5, 1000]))
         order = list(range(len(next(iter(cells.values())))))
         rng.shuffle(order)
-        shuffled = _decide(
-            {name: [some[row] for row in order] for name, some in cells.items()}, rng.choice([5, 1000])
-        )
+        shuffled = _decide({name: [some[row] for row in order] for name, some in cells.items()}, rng.choice([5, 1000]))
         assert (shuffled.schema, set(shuffled.dialect.nulls)) == (values.schema, set(values.dialect.nulls))
         table = _read(cells, values)
         for name, (originals, _) in columns.items():
