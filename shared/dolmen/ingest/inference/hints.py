@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -87,7 +88,8 @@ def _with_values(file: SampledFile, candidate: Candidate, own: Dialect, error: I
 
 def with_hint(error: InputError, hint: Hint | None) -> InputError:
     """The error, with what the file looks like and the options that read it so, unless it names one itself."""
-    if hint is None or any(f"{flag_of(attribute)} " in f"{error} ".replace(",", " ") for attribute in Dialect.__slots__):
+    own = re.findall(r"--[a-z-]+", str(error))
+    if hint is None or any(flag_of(attribute) in own for attribute in Dialect.__slots__):
         return error
     text = f"looks like {hint.found}: {hint.options}"
     if isinstance(error, RowError):

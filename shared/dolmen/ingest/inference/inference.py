@@ -350,7 +350,7 @@ class SampledFile:
             evidence: dict[str, ColumnEvidence] = {}
             for batch in csv_reader.text_cells(source, on_bad_row):
                 for name, cells in zip(batch.schema.names, batch.columns, strict=True):
-                    evidence.setdefault(name, ColumnEvidence()).observe(cells)
+                    evidence.setdefault(name, ColumnEvidence(candidate.dialect)).observe(cells)
             values = decide(evidence, candidate.dialect, self.given)
             return values.dialect, values.schema, tuple(values.notes)
         if on_bad_row is None or not source.format.traits.is_text:
