@@ -120,17 +120,14 @@ def test_bad_rows_may_be_left_out_and_are_counted() -> None:
     assert "1 row cannot be read, the first on line 12" in found.losses[0]
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"\n", b"\0", b"\x1f\x8b", b"PAR1", b"\xff\xfe", b"\x89PNG\r\n\x1a\n", b"[", b"{"]
-)
+NO_ROWS = [b"", b"\n", b"\0", b"\x1f\x8b", b"PAR1", b"\xff\xfe", b"\x89PNG\r\n\x1a\n", b"[", b"{"]
+
+
+@pytest.mark.parametrize("data", NO_ROWS)
 @pytest.mark.parametrize("name", ["a.csv", "a.json", "a", "a.parquet", "a.csv.gz"])
 def test_what_is_no_file_of_rows_is_refused_by_name(data: bytes, name: str) -> None:
-    try:
-        found = infer(data, name)
-    except InputError as error:
-        assert name in str(error), error
-    else:
-        assert (data, name) in [(b"[", "a"), (b"{", "a"), (b"[", "a.csv"), (b"{", "a.csv")], found
+    with pytest.raises(InputError, match=f"'{name}'"):
+        infer(data, name)
 
 
 def test_a_file_that_unpacks_to_too_much_is_refused() -> None:

@@ -62,6 +62,8 @@ def _explain(source: SourceFile, error: InputError) -> Hint | None:
         found = replace(found, delimiter=FORMATS[candidate.kind].delimiter)
     if FORMATS[kind].delimiter is not None and (found.delimiter or FORMATS[kind].delimiter) == source.delimiter:
         found = replace(found, delimiter=own.delimiter)
+    elif found.delimiter is None:
+        found = replace(found, delimiter=FORMATS[kind].delimiter)
     if FORMATS[kind].delimiter is not None:
         found = _with_values(file, replace(candidate, kind=kind, dialect=found), own, error)
     changed = [name for name in Dialect.__slots__ if getattr(found, name) != getattr(own, name)]

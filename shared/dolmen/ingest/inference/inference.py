@@ -317,7 +317,7 @@ class SampledFile:
             raise
         except InputError as error:
             text = str(error)
-            raise type(error)(text if self.name in text else f"file {self.name!r}: {text}") from None
+            raise type(error)(text if f"file {self.name!r}" in text else f"file {self.name!r}: {text}") from None
 
     def _text_candidates(self, named: FileKind | None) -> list[Candidate]:
         encoding = self.given.get("encoding") or sniff_encoding(self.sample, whole=self.whole)
