@@ -101,7 +101,7 @@ def open_inputs(
 
 
 def _input(name: str, kind: FileKind | None, options: ReadOptions, stack: ExitStack, *, again: bool) -> Input:
-    from dolmen.ingest.formats.formats import detect
+    from dolmen.ingest.formats.formats import detect_file
 
     if name == STANDARD_INPUT:
         if kind is None:
@@ -110,13 +110,15 @@ def _input(name: str, kind: FileKind | None, options: ReadOptions, stack: ExitSt
         opened = _standard_input(stack, copied=again or not format.traits.is_text)
         return Input(SourceFile(opened, format, "standard input", options))
     if parts := split_object_url(name):
-        return Input(SourceFile(_object(name, *parts), detect(name, kind), name, options))
+        opened = _object(name, *parts)
+        return Input(SourceFile(opened, detect_file(opened, name, kind), name, options))
     if "://" in name:
         raise InputError(f"{name!r}: rows are read from {INPUT_HELP}")
     path = Path(name)
     if path.is_dir():
         raise InputError(f"{name!r} is a directory: name the files in it, or let `dolmen backfill` take them")
-    return Input(SourceFile(lambda: path.open("rb"), detect(path.name, kind), name, options), path.stat().st_size)
+    format = detect_file(lambda: path.open("rb"), name, kind)
+    return Input(SourceFile(lambda: path.open("rb"), format, name, options), path.stat().st_size)
 
 
 def _object(url: str, bucket_url: str, key: str) -> Callable[[], BinaryIO]:

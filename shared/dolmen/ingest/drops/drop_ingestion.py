@@ -30,7 +30,7 @@ from dolmen.format.manifest import TableEntry
 from dolmen.ingest.announcements import Drop
 from dolmen.ingest.batch import Decision, RequestOutcome
 from dolmen.ingest.drops.drop_outcomes import NO_ROWS, DropOutcome, RowCounts
-from dolmen.ingest.formats.formats import SourceFile, detect, infer, read
+from dolmen.ingest.formats.formats import SourceFile, detect_file, infer, read
 from dolmen.ingest.formats.source_file import OnBadRow, ReadOptions, RowNumbers
 from dolmen.ingest.landing import Landing, LandingPath
 from dolmen.ingest.late import ErasedRows, expect_erasures
@@ -281,7 +281,7 @@ class DropIngestion:
         self.settings = settings
         path, schema = self.path.path, None if settings.mode == "cdc" else entry.schema
         options = self.limit_options(ReadOptions.of(settings, schema))
-        source = SourceFile(self.open, detect(path, settings.format), path, options)
+        source = SourceFile(self.open, detect_file(self.open, path, settings.format), path, options)
 
         def add_rows(settings: IngestSettings, new: NewColumns) -> None:
             erased = ErasedRows.of(transaction, table.name, self.drop.dropped_us, every=every)  # by widened types
@@ -296,7 +296,7 @@ class DropIngestion:
     def _create_table(self, transaction: Transaction) -> TableEntry:
         """Creates the table with types that fit the whole file. A rejected file creates no table."""
         path = self.path.path
-        schema = infer(SourceFile(self.open, detect(path), path, self.limit_options(ReadOptions())))
+        schema = infer(SourceFile(self.open, detect_file(self.open, path), path, self.limit_options(ReadOptions())))
         transaction.create_table(self.path.table, schema, request=self.drop.id)
         return unit_of(transaction).entry(self.path.table)
 

@@ -20,7 +20,8 @@ from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.format.schema import own_names, plain_type, storable
 from dolmen.format.types import Json
 from dolmen.ingest.formats.column_limits import check_columns, count_columns, rows_at_once
-from dolmen.ingest.formats.source_file import OnBadRow, SourceFile, good_rows, is_closed, too_many_bytes
+from dolmen.ingest.formats.source_file import OnBadRow, SourceFile, good_rows, is_closed
+from dolmen.ingest.formats.zip_archive import too_many_bytes
 from dolmen.rows.write.casts import FindCast, lossless_cast
 from dolmen.rows.write.conform import conform
 
