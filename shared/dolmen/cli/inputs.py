@@ -97,17 +97,17 @@ class Input:
 
     def _format(self, own: FileKind | None) -> Format:
         """The format, which a table's ``own`` is if the name does not show one."""
-        from dolmen.ingest.formats.formats import detect
+        from dolmen.ingest.formats.formats import detect_file
 
         if self.format is not None:
             return self.format
         if self.name != _STANDARD_NAME:
             try:
-                return detect(self.name, self.kind)
+                return detect_file(self.open, self.name, self.kind)
             except InputError:
                 if own is None:
                     raise
-                return detect(self.name, own)
+                return detect_file(self.open, self.name, own)
         if (kind := self.kind or own) is None:
             raise InputError("standard input has no name that shows its format: give --format csv, jsonl, ...")
         return Format(kind)

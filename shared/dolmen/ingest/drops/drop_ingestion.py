@@ -30,7 +30,7 @@ from dolmen.format.manifest import TableEntry
 from dolmen.ingest.announcements import Drop
 from dolmen.ingest.batch import Decision, RequestOutcome
 from dolmen.ingest.drops.drop_outcomes import NO_ROWS, DropOutcome, RowCounts
-from dolmen.ingest.formats.formats import SourceFile, detect, read
+from dolmen.ingest.formats.formats import SourceFile, detect_file, read
 from dolmen.ingest.formats.source_file import OnBadRow, ReadOptions, RowNumbers
 from dolmen.ingest.landing import Landing, LandingPath
 from dolmen.ingest.late import ErasedRows, expect_erasures
@@ -163,7 +163,8 @@ class DropIngestion:
 
         path = self.path.path
         options = self.limit_options(ReadOptions.of(self.settings))
-        found = explain(SourceFile(self.open, detect(path, self.settings.format), path, options), error)
+        format = detect_file(self.open, path, self.settings.format)
+        found = explain(SourceFile(self.open, format, path, options), error)
         return {} if found is None else {"found": found.found, "hint": found.properties}
 
     def _sees_uncommitted_columns(self, transaction: Transaction) -> bool:
@@ -295,7 +296,7 @@ class DropIngestion:
         self.settings = settings
         path, schema = self.path.path, None if settings.mode == "cdc" else entry.schema
         options = self.limit_options(ReadOptions.of(settings, schema))
-        source = SourceFile(self.open, detect(path, settings.format), path, options)
+        source = SourceFile(self.open, detect_file(self.open, path, settings.format), path, options)
 
         def add_rows(settings: IngestSettings, new: NewColumns) -> None:
             erased = ErasedRows.of(transaction, table.name, self.drop.dropped_us, every=every)  # by widened types

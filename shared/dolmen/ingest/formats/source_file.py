@@ -27,6 +27,7 @@ from dolmen.format.ingest_properties import (
 from dolmen.format.schema import Schema
 from dolmen.format.types import Json
 from dolmen.ingest.formats.text_stream import TextStream
+from dolmen.ingest.formats.zip_archive import ZipArchive, too_many_bytes
 
 CLOSED = {b"dolmen": b"closed"}
 """Metadata of a field whose structs must not have extra fields, whatever the options say."""
@@ -104,6 +105,17 @@ class ByteStream(Protocol):
         """The next bytes, up to ``size``; empty only at the end."""
 
 
+@contextmanager
+def _unpacked(file: BinaryIO, compression: Compression, name: str, max_bytes: int) -> Iterator[ByteStream]:
+    """The bytes that a compressed file unpacks to, or those of the only member of a zip archive."""
+    if compression != "zip":
+        yield UnpackedFile(file, compression, name, max_bytes)
+        return
+    archive = ZipArchive(file, name, max_bytes)
+    with archive.open(archive.only_member()) as member:
+        yield member
+
+
 class UnpackedFile:
     """The bytes that a compressed file unpacks to, at most ``max_bytes``."""
 
@@ -129,14 +141,7 @@ class UnpackedFile:
         return data
 
 
-def too_many_bytes(name: str, max_bytes: int) -> LimitError:
-    return LimitError(
-        f"file {name!r} unpacks to more than the {max_bytes:,} bytes that one file may hold: "
-        "split it into smaller files"
-    )
-
-
-def _unpack(stream: UnpackedFile, target: BinaryIO, name: str) -> None:
+def _unpack(stream: ByteStream, target: BinaryIO, name: str) -> None:
     """Copies a stream to a temporary file, and rewinds it."""
     try:
         while data := stream.read(_COPIED_BYTES):
@@ -190,12 +195,16 @@ class SourceFile:
     def stream(self) -> Iterator[ByteStream]:
         """Opens the file for reading its uncompressed bytes from the beginning.
 
-        Consecutive gzip members, Zstandard frames or bzip2 streams are one file, as for their command-line tools.
+        Consecutive gzip members, Zstandard frames or bzip2 streams are one file, as for their command-line tools; of a
+        zip archive, its only member is.
         Raises InputError, also from ``read``, for damaged data or more than ``options.max_bytes``.
         """
         with self.open() as file:
-            compression = self.format.compression
-            yield UnpackedFile(file, compression, self.name, self.options.max_bytes) if compression else file
+            if self.format.compression is None:
+                yield file
+                return
+            with _unpacked(file, self.format.compression, self.name, self.options.max_bytes) as stream:
+                yield stream
 
     @contextmanager
     def text(self) -> Iterator[ByteStream]:
@@ -215,7 +224,8 @@ class SourceFile:
                 yield file
                 return
             with TemporaryFile() as plain:
-                _unpack(UnpackedFile(file, compression, self.name, self.options.max_temporary_bytes), plain, self.name)
+                with _unpacked(file, compression, self.name, self.options.max_temporary_bytes) as stream:
+                    _unpack(stream, plain, self.name)
                 yield plain
 
     @contextmanager

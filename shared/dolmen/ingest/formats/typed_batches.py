@@ -21,7 +21,8 @@ from dolmen.format.schema import is_nested, own_names, plain_type, storable
 from dolmen.format.types import Json
 from dolmen.ingest.formats.column_limits import check_columns, count_columns, rows_at_once
 from dolmen.ingest.formats.list_views import replace_list_views
-from dolmen.ingest.formats.source_file import OnBadRow, SourceFile, good_rows, is_closed, too_many_bytes
+from dolmen.ingest.formats.source_file import OnBadRow, SourceFile, good_rows, is_closed
+from dolmen.ingest.formats.zip_archive import too_many_bytes
 from dolmen.rows.write.casts import Cast, FindCast, checked_cast, lossless_cast
 from dolmen.rows.write.conform import conform
 

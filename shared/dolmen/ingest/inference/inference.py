@@ -26,16 +26,16 @@ from dolmen.ingest.formats import csv_reader, formats
 from dolmen.ingest.formats.source_file import BadRow, Format, OnBadRow, ReadOptions, SourceFile
 from dolmen.ingest.inference.candidate import Candidate
 from dolmen.ingest.inference.column_evidence import ColumnEvidence, decide
+from dolmen.ingest.inference.sniff_container import sniff_container
 from dolmen.ingest.inference.sniff_delimited import sniff_delimited
 from dolmen.ingest.inference.sniff_encoding import encoding_note, sniff_encoding
 from dolmen.ingest.inference.sniff_json import sniff_json
 
 SAMPLE_BYTES = MIB
-_MAGIC_BYTES = 16
+_HEAD_BYTES = 4 * KIB
 _SHOWN_BYTES = 64 * KIB
 _SAMPLES, _MAX_SAMPLE = 3, 40
-_PACKED: dict[bytes, Compression] = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2"}
-_MAGIC: dict[bytes, FileKind] = {b"PAR1": "parquet", b"ARROW1": "arrow", b"Obj\x01": "avro"}
+_PACKED: dict[bytes, Compression] = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 _FIELDS = re.compile(r"(\d+) fields? where .* has (\d+)")
 
 
@@ -294,19 +294,19 @@ class SampledFile:
     def candidates(self) -> list[Candidate]:
         """Reads the sample. Returns the ways in which the file may be meant, the best first; at least one."""
         stem, self.compression = _without_compression(self.name)
-        if self.compression is None:
-            with self.open() as file:
-                start = file.read(_MAGIC_BYTES)
-            self.compression = next((codec for magic, codec in _PACKED.items() if start.startswith(magic)), None)
+        with self.open() as file:
+            head = _read(file.read, _HEAD_BYTES)
+        found = sniff_container(head, self.name)
+        if found is not None:
+            self.compression = found.compression
+        elif self.compression is None:
+            self.compression = next((codec for magic, codec in _PACKED.items() if head.startswith(magic)), None)
         named = next((kind for ending, kind in ENDINGS.items() if stem.endswith(ending)), None)
+        kind = self.kind or (found and found.kind) or named
+        if kind is not None and not FORMATS[kind].is_text:
+            return [Candidate(kind, replace(STRICT, **self.given))]
         with self._source("csv", STRICT).stream() as stream:
-            start = _read(stream.read, _MAGIC_BYTES)
-            kind = self.kind or next((each for magic, each in _MAGIC.items() if start.startswith(magic)), None)
-            if kind is None and named is not None and not FORMATS[named].is_text:
-                kind = named
-            if kind is not None and not FORMATS[kind].is_text:
-                return [Candidate(kind, replace(STRICT, **self.given))]
-            raw = start + _read(stream.read, SAMPLE_BYTES + 1 - len(start))
+            raw = _read(stream.read, SAMPLE_BYTES + 1)
         self.whole = len(raw) <= SAMPLE_BYTES
         self.sample = raw[:SAMPLE_BYTES]
         if not raw:
