@@ -183,6 +183,22 @@ def test_placeholders_are_found_in_csv(envelope: str, header: bool) -> None:
     assert [(each.row, each.column, each.text) for each in feed.bad] == [(2, "n", bad.rstrip())]
 
 
+def test_placeholders_in_csv_are_found_behind_escapes() -> None:
+    feed = notes(cdc_envelope="flat", cdc_sequence_from=None, cdc_unavailable_value="not,logged", ingest_escape="\\")
+    feed.drop("a", b"id,note,lsn\n1,x,1\n2,y,1\n", "t/a.csv")
+    feed.drop("b", b'id,note,lsn\n1,not\\,logged,2\n2,"not,logged",2\n', "t/b.csv")
+    assert {key: row[0] for key, row in rows(feed).items()} == {1: "x", 2: "y"}
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "latin-1"])
+def test_placeholders_are_found_in_every_encoding(encoding: str) -> None:
+    feed = notes(ingest_encoding=encoding, cdc_unavailable_value="wie früher")
+    events = [event("c", 1, 1, "ä", ["t"]), event("u", 2, 1, "wie früher", ["wie früher"]), event("c", 2, 2, "ö", None)]
+    text = "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in events)
+    feed.drop("a", text.encode(encoding))
+    assert rows(feed) == {1: ("ä", ["t"], 2), 2: ("ö", None, 2)}
+
+
 @pytest.mark.parametrize(
     ("placeholder", "form"),
     [("(as before)", "(as before)"), ("hex:6f6c64", "old"), ("hex:6f6c64", "hex:6f6c64"), ('a"b\\c', 'a"b\\c')],

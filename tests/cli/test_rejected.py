@@ -210,6 +210,28 @@ def test_rows_that_are_put_back_are_a_file_of_their_own_under_their_header(
     assert world.ids() == ["two"]
 
 
+@pytest.mark.parametrize("header", [True, False])
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16be", "windows-1252"])
+def test_rows_are_put_back_in_the_dialect_of_their_file(world: World, cli: Cli, encoding: str, header: bool) -> None:
+    settings = {"delimiter": ";", "quote": "'", "escape": "\\", "comment": "#", "skip_lines": 2, "ragged": "fill"}
+    told = {f"ingest_{name}": value for name, value in {**settings, "encoding": encoding, "header": header}.items()}
+    world.database.table("events").set(ingest_on_bad_row="quarantine", **told)
+    lines = ["A report", "of May", *["#", "id;user_id;kind"] * header]
+    lines += ["1;1;x", "two;2;'it\\'s;\n#ä'", "three;3;a\\;b", "4;4;'x'y", "5;x\\"]
+    codec = {"utf-16": "utf-16", "utf-16be": "utf-16-be", "windows-1252": "cp1252"}[encoding]
+    world.ingest(world.drop("events/a.csv", "\r\n".join(lines).encode(codec)))
+    assert world.ids() == [1]
+    world.database.drop_table("events")
+    world.create(schema=pa.schema([("id", pa.string()), ("user_id", pa.string()), ("kind", pa.string())]))
+    world.database.table("events").set(ingest_on_bad_row="quarantine", **told)
+    done = json.loads(cli("rejected", "retry", "--table", "events", "--json").out)
+    assert (done["rows"], done["left"]) == (3, 1), "an escape at the end would swallow the row after it"
+    deliver(world, done["as"])
+    rows = [(row["id"], row["user_id"], row["kind"]) for row in world.rows()]
+    assert sorted(rows) == [("three", "3", "a;b"), ("two", "2", "it's;\n#ä")]
+    assert "text follows a closing quote" in cli("rejected", "ls").out
+
+
 def test_a_row_with_an_open_quote_would_swallow_others_and_is_left(world: World, cli: Cli) -> None:
     world.database.table("events").set(ingest_on_bad_row="quarantine")
     key = "events/a-12345678.rows.jsonl"

@@ -37,6 +37,7 @@ def test_a_dialect_comes_back_from_its_properties() -> None:
     assert STRICT.properties() == {}
     assert Dialect.of({}) == STRICT
     assert Dialect.of(Dialect(quote=None).properties()) == Dialect(quote=None)
+    assert Dialect.of(Dialect(delimiter=" ").properties()) == Dialect(delimiter=" ")
 
 
 @pytest.mark.parametrize(

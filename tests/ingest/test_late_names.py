@@ -376,6 +376,14 @@ def test_a_late_file_is_held_against_an_erasure_by_the_names_of_its_time(
     assert (outcome.status, outcome.counts.erased, late.uids()) == ("ingested", 1, [2])
 
 
+@pytest.mark.parametrize("header", ["uid,email,note", "uid,email,email", "uid,email,"])
+def test_a_late_file_in_a_dialect_is_held_against_an_erasure(tmp_path: Path, header: str) -> None:
+    late = Late(tmp_path, ingest_names="number", ingest_ragged="fill", ingest_comment="#", ingest_skip_lines=1)
+    drop_subject(late)
+    outcome = late.ingest(f"a report\n{header}\n# by mail\n1,ada\n2,bob,y\n")
+    assert (outcome.status, outcome.counts.erased, late.uids()) == ("ingested", 1, [2])
+
+
 def test_a_file_of_an_earlier_table_of_the_name_is_rejected_if_it_names_a_forgotten_person(tmp_path: Path) -> None:
     late = Late(tmp_path)
     recreate(late)

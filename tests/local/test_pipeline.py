@@ -117,6 +117,20 @@ def test_tables_are_created_when_that_is_wanted(layout: LocalLayout) -> None:
     assert dolmen.api.database.open(layout.database).table("new").to_arrow().to_pylist() == [{"a": 1, "b": "x"}]
 
 
+def test_a_table_that_is_created_reads_later_files_as_the_first(layout: LocalLayout) -> None:
+    drop(layout, "new/a.csv", "id;betrag\n1;2,5\n2;3,25\n")
+    run(layout, auto_create=True)
+    database = dolmen.api.database.open(layout.database)
+    assert database.table("new").describe()["properties"] == {"ingest_delimiter": ";", "ingest_decimal": ","}
+    drop(layout, "new/b.csv", "id;betrag\n3;4\n")
+    drop(layout, "new/c.csv", "id,betrag\n4,5.5\n")  # it is strict now
+    run(layout, auto_create=True)
+    assert database.table("new").to_arrow()["betrag"].to_pylist() == [2.5, 3.25, 4.0]
+    [report] = [json.loads(path.read_text()) for path in layout.rejected.rglob("*.error.json")]
+    assert report["file"] == "new/c.csv"
+    assert (report["hint"], bool(report["found"])) == ({"ingest_delimiter": ","}, True)
+
+
 def test_a_table_name_that_is_misspelt_is_rejected_within_some_looks(layout: LocalLayout) -> None:
     dolmen.api.database.open(layout.database).create_table("events", SCHEMA)
     drop(layout, "evnets/a.csv", f"{HEAD}1,42,x\n")

@@ -43,8 +43,8 @@ def test_a_table_can_ask_for_every_format(kind: FileKind) -> None:
 
 
 def test_names_are_listed_as_a_sentence_has_them() -> None:
-    assert format_names() == "csv, tsv, jsonl, parquet, arrow or avro"
-    assert kind_of("xlsx") is None
+    assert format_names() == "csv, tsv, jsonl, parquet, arrow, avro, orc or excel"
+    assert kind_of("xls") is None
 
 
 @pytest.mark.parametrize("kind", [known.kind for known in FORMATS.values() if known.is_written])

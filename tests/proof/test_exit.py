@@ -21,6 +21,7 @@ import pytest
 from dolmen.format.delete_object import TombstoneObject, add_keys, decode_keys
 from dolmen.ingest.formats import parquet_reader
 from dolmen.ingest.formats.csv_reader import DelimitedFile
+from dolmen.ingest.formats.csv_records import Signs
 from dolmen.ingest.formats.json_values import parse_objects
 from dolmen.ingest.formats.source_file import Format, SourceFile
 
@@ -49,7 +50,7 @@ class Reads(io.BytesIO):
 
 def csv(rows: pa.Table) -> Callable[[], object]:
     body = b"".join(b"%d,%d\n" % (row["k"], row["v"]) for row in rows.to_pylist())
-    file = DelimitedFile("rows.csv", rows.column_names, "the header", iter(()), ",", ("",))
+    file = DelimitedFile("rows.csv", rows.column_names, "the header", iter(()), Signs(","))
     return lambda: file.parse(Watched(body), dict.fromkeys(rows.column_names, pa.int64()))
 
 

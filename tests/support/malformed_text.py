@@ -62,7 +62,7 @@ MALFORMED_TEXT: list[MalformedFile] = [
     whole("byte order mark", "mark-alone.csv", _MARK, "empty"),
     whole("UTF-16", "utf-16-without-mark.csv", "id,name\n1,a\n".encode("utf-16-le"), "column 'i\\x00d\\x00'"),
     whole("UTF-16", "utf-16-big-endian.tsv", "\ufeffid\tname\n1\ta\n".encode("utf-16-be"), "UTF-16"),
-    whole("UTF-16", "utf-32.csv", "id,name\n1,a\n".encode("utf-32"), "UTF-16"),
+    whole("UTF-16", "utf-32.csv", "id,name\n1,a\n".encode("utf-32"), "UTF-32"),
     text("not UTF-8", "cesu-8.csv", b"id,name\n1,\xed\xa0\xbd\xed\xb8\x80\n", "not UTF-8", 2, 1, "name"),
     text("not UTF-8", "overlong-slash.csv", b"id,name\n1,\xc0\xaf\n", "not UTF-8", 2, 1, "name"),
     text("not UTF-8", "cut-off-in-a-character.csv", b"id,name\n1,K\xc3", "not UTF-8", 2, 1, "name"),

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import pyarrow as pa
+import typer
 from typer import Argument, Option
 
 import dolmen
 from dolmen.base.units import count_text
+from dolmen.cli.bad_rows import BadRowFiles
+from dolmen.cli.dialect_options import with_dialect
+from dolmen.cli.exit_codes import ROWS_PUT_ASIDE
 from dolmen.cli.inputs import (
     INPUT_HELP,
-    Input,
     InputProgress,
     KeyColumns,
     Keys,
     KeysFile,
+    announce,
+    explained,
     key_rows,
     open_inputs,
     read_keys,
@@ -25,7 +31,6 @@ from dolmen.cli.options import (
     At,
     Columns,
     DatabaseUrl,
-    Delimiter,
     Form,
     InputForm,
     Json,
@@ -54,18 +59,24 @@ from dolmen.cli.output import (
 )
 from dolmen.declaration.declaration_file import parse_columns
 from dolmen.errors import InputError, RowNotFoundError
+from dolmen.format.dialect import flag_of
+from dolmen.ingest.formats.source_file import SourceFile
 from dolmen.transactions.merge.clauses import Expression
 from dolmen.transactions.transaction import unit_of
 
+if TYPE_CHECKING:
+    from dolmen.ingest.inference.inference import Inference
+
 
 @app.command()
+@with_dialect
 def create(
     table: TableName,
     database: DatabaseUrl,
     columns: Annotated[str, Option(help="e.g. 'id BIGINT NOT NULL, at TIMESTAMPTZ, name VARCHAR'.")] = "",
     like: Annotated[str | None, Option(help=f"Infer the columns from {INPUT_HELP}.")] = None,
     form: InputForm = None,
-    delimiter: Delimiter = None,
+    dialect: Any = None,
     primary_key: Annotated[str, Option(help="A column, or several with commas.")] = "",
     sort_key: Annotated[str, Option(help="A column, or several with commas.")] = "",
     request_id: Request = None,
@@ -75,21 +86,27 @@ def create(
     """Create a table from a list of columns, or with the columns of a file."""
     if bool(columns) == (like is not None):
         raise InputError("give either --columns or --like")
+    found: Inference | None = None
     if like is None:
         schema = parse_columns(columns)
+        if dialect:
+            raise InputError(f"{flag_of(next(iter(dialect)))} says how a file is written: give one, --like")
     else:
-        with open_inputs([like], form, delimiter, again=True) as [file]:
-            schema = file.infer()
-    created = dolmen.open(database).create_table(
-        table, schema, names_of(primary_key), names_of(sort_key), request=request_id, message=message
-    )
+        with open_inputs([like], form, dialect, again=True) as [file]:
+            found = file.infer()
+        schema = found.schema
+        announce(found)
+    keys, properties = (names_of(primary_key), names_of(sort_key)), found.properties if found else None
+    created = dolmen.open(database).create_table(table, schema, *keys, properties, request=request_id, message=message)
     if as_json:
-        print_json({"table": table, "columns": {field.name: str(field.type) for field in created.schema}})
+        facts = {"table": table, "columns": {field.name: str(field.type) for field in created.schema}}
+        print_json(facts | ({"inferred": found.facts()} if found else {}))
     else:
         console.print(created)
 
 
 @app.command()
+@with_dialect
 def append(
     table: TableName,
     files: Annotated[
@@ -102,7 +119,15 @@ def append(
     upsert: Annotated[bool, Option("--upsert", help="Replace rows with the same primary key.")] = False,
     insert: Annotated[bool, Option("--insert", help="Add nothing if the table has one of the primary keys.")] = False,
     form: InputForm = None,
-    delimiter: Delimiter = None,
+    dialect: Any = None,
+    on_bad_row: Annotated[
+        str, Option("--on-bad-row", help="reject: a row that can't be read is an error; quarantine: it is put aside.")
+    ] = "reject",
+    max_bad_rows: Annotated[int, Option("--max-bad-rows", help="The most rows of a file to put aside.", min=0)] = 1000,
+    rejects: Annotated[
+        Path | None,
+        Option("--rejects", help="The file, or directory, for rows put aside; by default <FILE>.rejected.jsonl."),
+    ] = None,
     leave_out_erased: Annotated[
         bool, Option("--leave-out-erased", help="Leave out rows that match an erasure in force.")
     ] = False,
@@ -110,25 +135,49 @@ def append(
     message: Message = None,
     as_json: Json = False,
 ) -> None:
-    """Add the rows of files, all in one commit. Settings ingest_* have no effect here; they are for dropped files."""
+    """Add the rows of files, all in one commit.
+
+    Files are read as the options say, and else as the table's settings of the dialect (ingest_delimiter, ...). Other
+    settings ingest_* have no effect here; they are for dropped files.
+    """
     if upsert and insert:
         raise InputError("give one of --upsert and --insert: replace rows with the same key, or refuse them")
     operation = "upsert" if upsert else "insert" if insert else "append"
+    aside = BadRowFiles.of(files, on_bad_row, max_bad_rows, rejects)
     db = dolmen.open(database) if create else open_existing(database)
     makes = create and table not in db.tables()
+    more: dict[str, Any] = {}
     with (
-        open_inputs(files, form, delimiter, again=makes) as inputs,
+        open_inputs(files, form, dialect, again=makes) as inputs,
         InputProgress(quiet=as_json) as progress,
         db.transaction(operation, message=message) as tx,
     ):
         watched = [progress.watch(file) for file in inputs]
-        target = tx.create_table(table, watched[0].infer()) if makes else tx.table(table)
+        if makes:
+            found = watched[0].infer(aside.ignore if aside else None)
+            announce(found)
+            more["inferred"] = found.facts()
+            target = tx.create_table(table, found.schema, properties=found.properties)
+            watched[0] = watched[0].as_inferred(found)
+        else:
+            target = tx.table(table)
         write = {"append": target.append, "upsert": target.upsert, "insert": target.insert}[operation]
-        for file in watched:
-            rows = file.read(unit_of(tx).entry(table))
-            write(rows, request=request_id, leave_out_erased=leave_out_erased or None)
+        for name, file in zip(files, watched, strict=True):
+            entry = unit_of(tx).entry(table)
+            add = partial(write, request=request_id, leave_out_erased=leave_out_erased or None)
+            keys = target.primary_key if operation != "append" else ()
+            with explained(file.source(entry), again=file.again):
+                if aside is None:
+                    add(file.read(entry))
+                else:
+                    aside.add(name, file, entry, add, keys, db.url)
+        if aside is not None and aside.files:
+            more["rejected"] = aside.files
         commit = tx.commit()
-    print_commit(commit, as_json)
+    print_commit(commit, as_json, more)
+    if aside is not None and aside.files:
+        aside.report()
+        raise typer.Exit(ROWS_PUT_ASIDE)
 
 
 @app.command()
@@ -288,6 +337,7 @@ def update(
 
 
 @app.command()
+@with_dialect
 def merge(
     table: TableName,
     file: Annotated[str, Argument(help=f"The source: {INPUT_HELP}.")],
@@ -301,33 +351,41 @@ def merge(
     when_not_matched: Annotated[str, Option(help="insert or nothing.")] = "insert",
     when_not_matched_by_source: Annotated[str, Option(help="delete or nothing.")] = _NOTHING,
     form: InputForm = None,
-    delimiter: Delimiter = None,
+    dialect: Any = None,
     request_id: Request = None,
     message: Message = None,
     as_json: Json = False,
 ) -> None:
     """Update, delete and insert rows by those of a file, in one commit. Conditions are for Python (Table.merge)."""
+    from dolmen.ingest.formats.formats import read
+
     if assignments and when_matched != "update":
         raise InputError(f"--set says what an update changes, and --when-matched is {when_matched}")
-    target = open_existing(database).table(table)
+    db = open_existing(database)
+    target = db.table(table)
     names = names_of(on) or list(target.primary_key)
     if not names:
         raise InputError(f"table {table!r} has no primary key: name the columns of both, --on")
     matched: Any = _parse_assignments(assignments) if assignments else _act(when_matched)
-    with open_inputs([file], form, delimiter, again=True) as [source]:
-        rows = source.read(_columns(source, target.schema))
+    entry = unit_of(db.transaction()).entry(table)
+    with open_inputs([file], form, dialect, again=True) as [given]:
+        source = given.source(entry)
+        with explained(source, again=given.again):
+            rows = read(source, _columns(source, target.schema))
         other: list[Any] = [_act(when_not_matched), _act(when_not_matched_by_source)]
         commit = target.merge(rows, names, matched, *other, request=request_id, message=message)
     print_commit(commit, as_json)
 
 
-def _columns(source: Input, schema: pa.Schema) -> pa.Schema:
+def _columns(source: SourceFile, schema: pa.Schema) -> pa.Schema:
     """The columns of a file, with the table's types where it has them; the table's columns if the file names none."""
+    from dolmen.ingest.formats.formats import infer, survey
+
     table_fields = {field.name: field for field in schema}
     try:
-        columns = source.infer()
+        columns = infer(source)
     except InputError:  # JSON lines without a row
-        if source.survey():
+        if survey(source):
             raise
         columns = schema
     return pa.schema([table_fields.get(field.name, field).with_nullable(True) for field in columns])

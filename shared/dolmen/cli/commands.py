@@ -22,6 +22,7 @@ COMMANDS = {
     "drops": ("backfill", "rejected"),
     "feed": ("changes",),
     "deletes": ("erase", "forget", "erasures", "request-delete", "request-status"),
+    "infer_command": ("infer",),
     "history": ("history", "tables", "show", "tag", "tags", "restore", "clone"),
     "programs": ("local", "simulate", "check-store"),
     "stats": ("stats", "report"),

@@ -12,6 +12,7 @@
 8     the database was written by a newer dolmen: upgrade
 9     the work is not finished: call it again (``gc`` says what it could not delete); with ``apply --dry-run
       --exit-code``: there is something to do
+10    done, but bad rows were put aside (``append --on-bad-row quarantine``): the commit holds the others
 130   interrupted by Ctrl-C; earlier commits stay (``dolmen history``)
 141   the reader of the output has gone away, as in ``dolmen scan events | head``
 ====  =======================================================================
@@ -34,6 +35,8 @@ DAMAGED = 7
 """Exit code of ``dolmen verify`` when it has found an error. Warnings end with 0."""
 INCOMPLETE = 9
 """Exit code of background work that is not finished."""
+ROWS_PUT_ASIDE = 10
+"""Exit code of a command whose commit lacks the bad rows of its files, which are in files of their own."""
 DECLINED = 4
 """Exit code of a command whose question was answered with no. Nothing was changed."""
 SPARK_FAILED = 4

@@ -8,14 +8,14 @@ import select
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
-from typing import Annotated, BinaryIO, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Self, cast
 
 import pyarrow as pa
 from rich.markup import escape
@@ -24,19 +24,22 @@ from typer import Option
 
 from dolmen.api.database import Database
 from dolmen.base.units import MIB
-from dolmen.cli.output import progress_bar
+from dolmen.cli.output import printable, progress_bar, warn
 from dolmen.errors import InputError, ObjectNotFoundError, PredicateError, short_repr
 from dolmen.format.dialect import Dialect
 from dolmen.format.ingest_properties import FORMATS, INGEST_PROPERTIES, FileKind, kind_of
 from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import value_of
 from dolmen.format.types import to_array
-from dolmen.ingest.formats.source_file import Format, ReadOptions, SourceFile
+from dolmen.ingest.formats.source_file import Format, OnBadRow, ReadOptions, SourceFile
 from dolmen.predicate.constants import from_text
 from dolmen.store import open_store
 from dolmen.store.base import split_object_url
 from dolmen.transactions.keys import key_fields
 from dolmen.transactions.transaction import unit_of
+
+if TYPE_CHECKING:
+    from dolmen.ingest.inference.inference import Inference
 
 STANDARD_INPUT = "-"
 INPUT_HELP = "a file, s3://bucket/key, or - for standard input (with --format)"
@@ -48,75 +51,137 @@ KeyColumns = Annotated[str, Option("--on", help="Key columns, if not the primary
 
 @dataclass(frozen=True)
 class Input:
-    """A file with rows, and its size in bytes if that is known before it is opened."""
+    """A file with rows.
 
-    source: SourceFile
+    Args:
+        open: opens it from its beginning, each time.
+        kind: its format, if an option says so; by default its name does.
+        given: attributes of its dialect that options say.
+        format: its format, if inference found it.
+        size: in bytes, if that is known before it is opened.
+        again: whether it can be opened more than once.
+    """
+
+    open: Callable[[], BinaryIO]
+    name: str
+    kind: FileKind | None = None
+    given: Mapping[str, Any] = field(default_factory=dict)
+    format: Format | None = None
     size: int | None = None
+    again: bool = True
 
-    def infer(self) -> pa.Schema:
-        """Infers columns for all of its rows."""
-        from dolmen.ingest.formats.formats import infer
+    def infer(self, on_bad_row: OnBadRow | None = None) -> Inference:
+        """Infers its dialect, and columns for all of its rows."""
+        from dolmen.ingest.inference.inference import infer_file
 
-        return infer(self.source)
+        return infer_file(self.open, self.name, kind=self.kind, given=self.given, on_bad_row=on_bad_row)
 
-    def survey(self) -> pa.Schema:
-        """The columns that it names, or none."""
-        from dolmen.ingest.formats.formats import survey
+    def as_inferred(self, found: Inference) -> Input:
+        """The same file, whose format is now known."""
+        return replace(self, format=found.file_format)
 
-        return survey(self.source)
-
-    def read(self, schema: TableEntry | pa.Schema | None) -> pa.RecordBatchReader:
-        """Reads its rows with these columns; None infers the columns.
+    def source(self, entry: TableEntry | None = None) -> SourceFile:
+        """The file as options say it is to be read, and else the table's properties.
 
         A table's entry also sets the defaults of columns that the file lacks, and the most columns it may have.
         """
+        if entry is None:
+            dialect, options = Dialect(**self.given), ReadOptions()
+        else:
+            dialect = replace(Dialect.of(entry.properties), **self.given)
+            dialect.check()
+            most = value_of(INGEST_PROPERTIES["ingest_max_columns"], entry.properties)
+            options = ReadOptions(defaults=entry.schema.write_defaults, max_columns=most)
+        own = None if entry is None else value_of(INGEST_PROPERTIES["ingest_format"], entry.properties)
+        return SourceFile(self.open, self._format(own), self.name, replace(options, dialect=dialect))
+
+    def _format(self, own: FileKind | None) -> Format:
+        """The format, which a table's ``own`` is if the name does not show one."""
+        from dolmen.ingest.formats.formats import detect_file
+
+        if self.format is not None:
+            return self.format
+        if self.name != _STANDARD_NAME:
+            try:
+                return detect_file(self.open, self.name, self.kind)
+            except InputError:
+                if own is None:
+                    raise
+                return detect_file(self.open, self.name, own)
+        if (kind := self.kind or own) is None:
+            raise InputError("standard input has no name that shows its format: give --format csv, jsonl, ...")
+        return Format(kind)
+
+    def read(
+        self, schema: TableEntry | pa.Schema | None, on_bad_row: OnBadRow | None = None, keys: Sequence[str] = ()
+    ) -> pa.RecordBatchReader:
+        """Reads its rows with these columns; None infers the columns. Rows without ``keys`` are bad ones."""
         from dolmen.ingest.formats.formats import read
 
         if not isinstance(schema, TableEntry):
-            return read(self.source, schema)
-        most = value_of(INGEST_PROPERTIES["ingest_max_columns"], schema.properties)
-        options = replace(self.source.options, defaults=schema.schema.write_defaults, max_columns=most)
-        return read(replace(self.source, options=options), schema.schema.arrow)
+            return read(self.source(), schema)
+        columns = schema.schema.arrow
+        if keys:
+            columns = pa.schema([each.with_nullable(each.nullable and each.name not in keys) for each in columns])
+        return read(self.source(schema), columns, on_bad_row=on_bad_row)
 
 
 @contextmanager
 def open_inputs(
-    names: Sequence[str], form: str | None, delimiter: str | None = None, *, again: bool = False
+    names: Sequence[str], form: str | None, given: Mapping[str, Any] | None = None, *, again: bool = False
 ) -> Iterator[list[Input]]:
     """Opens files by name. Standard input is read once, or copied into a temporary file where that is not enough.
 
     Args:
         form: the format of all of them; by default each name shows it.
+        given: attributes of their dialect.
         again: whether they are opened more than once, to infer their columns first.
     """
     kind = None if form is None else kind_of(form)
     if form is not None and kind is None:
         raise InputError(f"--format {form!r} is unknown: give one of {', '.join(FORMATS)}")
-    properties = {} if delimiter is None else {"ingest_delimiter": delimiter}
-    options = ReadOptions(Dialect.of(properties))
     if list(names).count(STANDARD_INPUT) > 1:
         raise InputError("standard input can be read only once: name - once")
     with ExitStack() as stack:
-        yield [_input(name, kind, options, stack, again=again) for name in names]
+        yield [_input(name, kind, dict(given or {}), stack, again=again) for name in names]
 
 
-def _input(name: str, kind: FileKind | None, options: ReadOptions, stack: ExitStack, *, again: bool) -> Input:
-    from dolmen.ingest.formats.formats import detect
+@contextmanager
+def explained(source: SourceFile, *, again: bool) -> Iterator[None]:
+    """Adds to an error of a file what the file looks like, and the options that read it so, if it can be read again."""
+    try:
+        yield
+    except InputError as error:
+        if not again:
+            raise
+        from dolmen.ingest.inference.hints import explain, with_hint
 
+        raise with_hint(error, explain(source, error)) from error
+
+
+def announce(found: Inference) -> None:
+    """Says on standard error what was decided, unless nothing was assumed."""
+    if not found.is_plain:
+        warn(printable(f"{found.name}: {found.summary}"))
+
+
+_STANDARD_NAME = "standard input"
+
+
+def _input(name: str, kind: FileKind | None, given: dict[str, Any], stack: ExitStack, *, again: bool) -> Input:
     if name == STANDARD_INPUT:
-        if kind is None:
+        if kind is None and not again:
             raise InputError("standard input has no name that shows its format: give --format csv, jsonl, ...")
-        format = Format(kind)
-        opened = _standard_input(stack, copied=again or not format.traits.is_text)
-        return Input(SourceFile(opened, format, "standard input", options))
+        opened = _standard_input(stack, copied=again or kind is None or not FORMATS[kind].is_text)
+        return Input(opened, _STANDARD_NAME, kind, given, again=again)
     if parts := split_object_url(name):
-        return Input(SourceFile(_object(name, *parts), detect(name, kind), name, options))
+        return Input(_object(name, *parts), name, kind, given)
     if "://" in name:
         raise InputError(f"{name!r}: rows are read from {INPUT_HELP}")
     path = Path(name)
     if path.is_dir():
         raise InputError(f"{name!r} is a directory: name the files in it, or let `dolmen backfill` take them")
-    return Input(SourceFile(lambda: path.open("rb"), detect(path.name, kind), name, options), path.stat().st_size)
+    return Input(lambda: path.open("rb"), name, kind, given, size=path.stat().st_size)
 
 
 def _object(url: str, bucket_url: str, key: str) -> Callable[[], BinaryIO]:
@@ -227,11 +292,11 @@ class InputProgress:
 
     def watch(self, file: Input) -> Input:
         """The same file, whose reads move the bar. Reading it a second time shows a second bar."""
-        return replace(file, source=replace(file.source, open=partial(self._open, file)))
+        return replace(file, open=partial(self._open, file))
 
     def _open(self, file: Input) -> BinaryIO:
-        task = self._bar.add_task(escape(file.source.name), total=file.size)
-        return cast("BinaryIO", io.BufferedReader(_Counted(file.source.open(), self._bar, task), MIB))
+        task = self._bar.add_task(escape(file.name), total=file.size)
+        return cast("BinaryIO", io.BufferedReader(_Counted(file.open(), self._bar, task), MIB))
 
     def __enter__(self) -> Self:
         self._bar.start()

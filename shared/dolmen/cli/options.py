@@ -114,7 +114,6 @@ Form = Annotated[
     ),
 ]
 InputForm = Annotated[str | None, Option("--format", help=f"{format_names()}; by default the name decides.")]
-Delimiter = Annotated[str | None, Option("--delimiter", help="The delimiter of CSV, if not a comma: ';', '|'.")]
 
 
 def names_of(text: str | None) -> list[str] | None:
@@ -164,6 +163,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "dolmen create users --columns 'id BIGINT NOT NULL, name VARCHAR, at TIMESTAMPTZ' --primary-key id",
         "dolmen create events --like examples/events.csv --primary-key id --sort-key event_time",
     ),
+    "infer": ("dolmen infer examples/events.csv", "dolmen infer examples/events.csv --yaml"),
     "append": (
         "dolmen append events examples/events.csv",
         "dolmen append events examples/events.csv --upsert --request-id load-7",

@@ -11,7 +11,7 @@ import io
 import json
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,10 +103,10 @@ def counts(commit: Commit) -> str:
     return ", ".join(named_count_text(value, name) for name, value in each.items() if value)
 
 
-def print_commit(commit: Commit, as_json: bool) -> None:
-    """Prints the result of a commit."""
+def print_commit(commit: Commit, as_json: bool, more: Mapping[str, Any] | None = None) -> None:
+    """Prints the result of a commit; JSON with ``more`` members."""
     if as_json:
-        print_json(commit_facts(commit))
+        print_json({**commit_facts(commit), **(more or {})})
         return
     if commit.erased_rows_left_out:
         console.print(f"left out because they were erased: {count_text(commit.erased_rows_left_out, 'row')}")

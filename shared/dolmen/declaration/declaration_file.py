@@ -40,10 +40,10 @@ from dolmen.format.ingest_properties import INGEST_PROPERTIES, TABLE_PROPERTIES,
 from dolmen.format.layout import check_table_name
 from dolmen.format.properties import DATABASE_PROPERTIES, check_properties
 from dolmen.format.schema import MAX_DEPTH, Field, Schema, is_nested, stored_type
-from dolmen.format.types import TYPES, Json, from_json, short_type, type_of
+from dolmen.format.types import TYPES, Json, from_json, short_type
 from dolmen.predicate.constants import scalar_from_text
 from dolmen.predicate.domains import Domain, domain_of
-from dolmen.predicate.text import plain_text, quote_name
+from dolmen.predicate.text import plain_text
 from dolmen.transactions.keys import check_key, check_sortable
 from dolmen.transactions.transaction_table import default_json
 
@@ -409,30 +409,6 @@ def _arrow_type(kind: Any) -> pa.DataType:
     if this is types.STRUCT and inner and all(isinstance(child, exp.ColumnDef) for child in inner):
         return pa.struct([_field(child) for child in inner])
     raise SchemaError(f"type {kind.sql('duckdb')} cannot be stored; {_SOME_TYPES}")
-
-
-def column_text(field: pa.Field) -> str:
-    """A stored column's type, and NOT NULL, as ``parse_column`` parses it."""
-    return type_text(field.type) + ("" if field.nullable else " NOT NULL")
-
-
-def type_text(arrow_type: pa.DataType) -> str:
-    """A stored type as ``parse_columns`` parses it; Arrow's name for a type without SQL name."""
-    t = pa.types
-    if t.is_list(arrow_type):
-        return f"{type_text(arrow_type.value_type)}[]"
-    if t.is_map(arrow_type):
-        return f"MAP({type_text(arrow_type.key_type)}, {type_text(arrow_type.item_type)})"
-    if t.is_struct(arrow_type):
-        return f"STRUCT({', '.join(f'{_quote_name(field.name)} {column_text(field)}' for field in arrow_type)})"
-    if t.is_decimal(arrow_type):
-        return f"DECIMAL({arrow_type.precision}, {arrow_type.scale})"
-    kind = type_of(arrow_type)
-    return (kind and kind.sql) or str(arrow_type)
-
-
-def _quote_name(name: str) -> str:
-    return name if name.isidentifier() else quote_name(name)
 
 
 _FORMS = {

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -219,6 +220,8 @@ def _parse_sign(what: str, *, may_be_none: bool = True, taken: str = "\r\n\0") -
             return None
         if value in ("tab", "\t"):
             return "\t"
+        if value == "space":
+            return " "
         if not isinstance(value, str) or len(value) != 1 or not value.isascii() or value in taken:
             no = "no line end" if '"' not in taken else "no quote or line end"
             raise InputError(f"{value!r} is not {what}: one ASCII character, but {no}, or 'tab'")
@@ -396,3 +399,51 @@ DIALECT_PROPERTIES = by_name(
     Property("ingest_sheet", None, _parse_sheet, "the sheet of a workbook; by default the only one that has rows"),
 )
 _BY_ATTRIBUTE = {each.attribute or each.name.removeprefix("ingest_"): each for each in DIALECT_PROPERTIES.values()}
+
+
+def parse_attributes(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Attributes of ``Dialect`` from values as their properties take them; None is ``none``.
+
+    Raises InputError for an unknown name, a value that can't be read, or some that contradict each other.
+    """
+    known: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in _BY_ATTRIBUTE:
+            raise InputError(f"{name}={short_repr(value)} is unknown: there are {', '.join(_BY_ATTRIBUTE)}")
+        each = _BY_ATTRIBUTE[name]
+        try:
+            known[name] = value_of(each, {each.name: "none" if value is None else value})
+            if each.refuse is not None:
+                each.refuse(known[name])
+        except InputError as error:
+            raise InputError(f"{name}: {error}") from None
+    Dialect(**known).check()
+    return known
+
+
+_FLAGS = {
+    "header": "--no-header",
+    "nulls": "--null",
+    "booleans": "--boolean",
+    "timestamp_formats": "--time-format",
+}
+
+
+def flag_of(attribute: str) -> str:
+    """The option of the command line that sets an attribute of ``Dialect``."""
+    return _FLAGS.get(attribute, f"--{attribute.replace('_', '-')}")
+
+
+def as_options(properties: Mapping[str, Any]) -> str:
+    """Options of the command line that say the same as properties of a dialect."""
+    options: list[str] = []
+    for attribute, each in _BY_ATTRIBUTE.items():
+        if each.name not in properties:
+            continue
+        value = properties[each.name]
+        if attribute == "header":
+            options.append("--header" if value in (True, "true") else "--no-header")
+        else:
+            texts = [str(text) for text in (value if isinstance(value, list) else [value]) if text != ""]
+            options += [f"{flag_of(attribute)} {shlex.quote(text)}" for text in texts]
+    return " ".join(options)

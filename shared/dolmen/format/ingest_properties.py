@@ -32,8 +32,8 @@ from dolmen.format.properties import (
 )
 from dolmen.format.schema import Schema, is_nested
 
-FileKind = Literal["csv", "tsv", "jsonl", "parquet", "arrow", "avro"]
-Compression = Literal["gzip", "zstd", "bz2"]
+FileKind = Literal["csv", "tsv", "jsonl", "parquet", "arrow", "avro", "orc", "excel"]
+Compression = Literal["gzip", "zstd", "bz2", "zip"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +66,16 @@ FORMATS: dict[FileKind, FileFormat] = {
         FileFormat("parquet", (".parquet",)),
         FileFormat("arrow", (".arrow", ".arrows", ".feather", ".ipc")),
         FileFormat("avro", (".avro",), is_written=False),
+        FileFormat("orc", (".orc",), is_written=False),
+        FileFormat("excel", (".xlsx", ".xlsm", ".ods"), is_written=False, aliases=("xlsx", "ods")),
     )
 }
 
 WRITTEN = [each.kind for each in FORMATS.values() if each.is_written]
 ENDINGS: dict[str, FileKind] = {ending: each.kind for each in FORMATS.values() for ending in each.endings}
-COMPRESSIONS: dict[str, Compression] = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
-"""The compressions that a file of any format may have around it, by the ending that follows the format's."""
+COMPRESSIONS: dict[str, Compression] = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".zip": "zip"}
+"""The compressions that a file of any format may have around it, by the ending that follows the format's. A zip archive
+holds one file, whose own name may show the format instead."""
 
 
 def kind_of(name: str) -> FileKind | None:

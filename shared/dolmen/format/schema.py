@@ -43,10 +43,11 @@ MAX_DEPTH = 32
 MAX_LEVELS, MAX_TYPES = 128, 250_000
 """The most levels of a type, counting dictionaries, runs and extensions, and the most types inside it."""
 _UNITS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
+_INTERVALS = (pa.lib.Type_INTERVAL_MONTHS, pa.lib.Type_INTERVAL_DAY_TIME, pa.lib.Type_INTERVAL_MONTH_DAY_NANO)
 _ADVICE: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
     (pa.types.is_null, "NULL alone has no type; cast it to the type of the values to come"),
     (pa.types.is_float16, "cast it to float32, which holds all its values"),
-    (pa.types.is_interval, "store its months, days and nanoseconds as a struct of integers"),
+    (lambda kind: kind.id in _INTERVALS, "store its months, days and nanoseconds as a struct of integers"),
     (pa.types.is_union, "give each kind of value a column of its own"),
     (pa.types.is_list_view, "cast it to a list"),
     (pa.types.is_large_list_view, "cast it to a list"),

@@ -258,6 +258,30 @@ def short_type(arrow_type: pa.DataType) -> str:
     return name if len(name) <= _SHOWN_CHARACTERS else f"{name[:_SHOWN_CHARACTERS]}..."
 
 
+def column_text(field: pa.Field) -> str:
+    """A stored column's type, and NOT NULL, as a declaration has them."""
+    return type_text(field.type) + ("" if field.nullable else " NOT NULL")
+
+
+def type_text(arrow_type: pa.DataType) -> str:
+    """A stored type as a declaration has it; Arrow's name for a type without SQL name."""
+    t = pa.types
+    if t.is_list(arrow_type):
+        return f"{type_text(arrow_type.value_type)}[]"
+    if t.is_map(arrow_type):
+        return f"MAP({type_text(arrow_type.key_type)}, {type_text(arrow_type.item_type)})"
+    if t.is_struct(arrow_type):
+        return f"STRUCT({', '.join(f'{_quoted(field.name)} {column_text(field)}' for field in arrow_type)})"
+    if t.is_decimal(arrow_type):
+        return f"DECIMAL({arrow_type.precision}, {arrow_type.scale})"
+    found = type_of(arrow_type)
+    return (found and found.sql) or str(arrow_type)
+
+
+def _quoted(name: str) -> str:
+    return name if name.isidentifier() else '"' + name.replace('"', '""') + '"'
+
+
 def can_be_key(arrow_type: pa.DataType) -> bool:
     """Whether rows can be found by values of this type: not by floats, nor by values with children."""
     column_type = type_of(arrow_type)

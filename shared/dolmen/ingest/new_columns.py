@@ -19,7 +19,7 @@ from dolmen.format.evolution import AddColumn, WidenColumn
 from dolmen.format.ingest_properties import IngestSettings
 from dolmen.format.schema import Schema, own_names
 from dolmen.ingest.formats.formats import SourceFile
-from dolmen.ingest.formats.typed_batches import replace_null_types
+from dolmen.ingest.formats.typed_batches import new_column_type
 from dolmen.transactions.transaction import Transaction, unit_of
 
 MAX_COLUMNS = 1_000
@@ -115,7 +115,7 @@ def select_new(columns: Collection[pa.Field], table: Collection[str], file: str)
     if new and len(new) == len(columns):
         raise SchemaError(f"file {file!r}: no column is one of the table's; there are: {', '.join(table)}")
     return NewColumns(
-        tuple(field.with_type(replace_null_types(field.type)) for field in new if not t.is_null(field.type)),
+        tuple(field.with_type(new_column_type(field.type)) for field in new if not t.is_null(field.type)),
         tuple(field.name for field in new if t.is_null(field.type)),
     )
 

@@ -5,10 +5,11 @@ The object ``<copy>.retried.json``, beside the copy and the report, says when a 
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from base64 import b64decode
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from io import BufferedReader
 from typing import Any, BinaryIO, cast
@@ -19,8 +20,10 @@ import msgspec
 from dolmen.base.runtime import Runtime
 from dolmen.base.units import MIB, utc
 from dolmen.errors import CorruptionError, InputError, NotFoundError, ObjectNotFoundError, StoreUnavailableError
+from dolmen.format.dialect import STRICT, Dialect
 from dolmen.format.ingest_properties import FORMATS, FileKind
 from dolmen.ingest.announcements import retry_name
+from dolmen.ingest.formats.csv_records import Signs
 from dolmen.ingest.landing import etag_in, exists
 from dolmen.ingest.rejects import ERROR_SUFFIX, ROWS_SUFFIX, commit_once, copy_once, dropped_name, split_name
 from dolmen.store import open_store
@@ -248,34 +251,58 @@ def _name(key: str, report: dict[str, Any], time: int, table: str | None) -> str
     return retry_name(f"{table or folder}/{path if slash else folder}", ending, time, dropped_us)
 
 
-def _kind(report: dict[str, Any]) -> str:
+def _kind(report: dict[str, Any]) -> FileKind:
     format = FORMATS.get(cast(FileKind, report.get("format")))
     return format.kind if format and format.delimiter else "jsonl"  # rows of other formats are JSON
+
+
+def _dialect(report: dict[str, Any]) -> Dialect:
+    """The dialect in which rows were read, and will be read again."""
+    properties = report.get("dialect")
+    return Dialect.of(properties) if isinstance(properties, dict) else STRICT
+
+
+def _encoder(dialect: Dialect) -> Callable[[bytes], bytes]:
+    """Encodes lines of UTF-8, one after the other, as a file of the dialect has them."""
+    if dialect.encoding == "utf-8":
+        return lambda line: line
+    encoder = codecs.getincrementalencoder("cp1252" if dialect.encoding == "windows-1252" else dialect.encoding)()
+    return lambda line: encoder.encode(line.decode())
 
 
 def _write_rows(
     store: ObjectStore, key: str, report: dict[str, Any], target: ObjectStore, name: str
 ) -> tuple[int, int]:
     """Writes a file of the rows; returns how many are in it, and how many are not."""
-    quoted, header = _kind(report) != "jsonl", report.get("header")
+    kind, header, dialect = _kind(report), report.get("header"), _dialect(report)
+    delimiter = FORMATS[kind].delimiter
+    signs = None if delimiter is None else Signs.of(dialect, dialect.delimiter or delimiter)
+    encode = _encoder(dialect)
     unwritten = rows = 0
 
     def lines() -> Iterator[bytes]:
         nonlocal unwritten, rows
+        if signs is not None and dialect.skip_lines:
+            yield encode(b"\n" * dialect.skip_lines)
         if isinstance(header, dict) and (text := text_of(header)) is not None:
-            yield text
+            yield encode(text + b"\n")
         for row in read_bad_rows(store, key):
             text = row["text"]
-            if text is None or (quoted and text.count(b'"') % 2):
-                unwritten += 1  # an open quote would swallow the rows after it
-            else:
-                rows += 1
-                yield text
+            try:
+                if text is None or (signs is not None and not signs.ends_with_line(text)):
+                    unwritten += 1  # an open quote would swallow the rows after it
+                    continue
+                line = encode(text + b"\n")
+            except UnicodeError:  # a row of JSON that the encoding does not have
+                unwritten += 1
+                continue
+            rows += 1
+            yield line
 
     exists_already = exists(target, name)
     with target.open_output(name) as output:
         for line in lines():
-            output.write(line + b"\n")
+            output.write(line)
         if not rows:
             copy = report.get("copy_of_file")
             where = f"look at {copy}, the whole file" if copy else "correct them, and drop them as a file of their own"

@@ -10,8 +10,8 @@ its bad rows are rejected, they become the other two. Reports are written last::
     <table>/<path>/<name>-<digest8>.rows.jsonl.error.json    how many they are, the first positions
 
 The digest is of the drop, and of the bad rows: the same event delivered again meets its own reject. Rows are written
-BEFORE the commit of the good ones, so that nothing is lost in between. ``text`` is a row's bytes in the file
-(``text_base64`` where they are not UTF-8), or a JSON object if the file is not text. If rows have no text, the whole
+BEFORE the commit of the good ones, so that nothing is lost in between. ``text`` is a row's text in the file
+(``text_base64`` where bytes are not UTF-8), or a JSON object if the file is not text. If rows have no text, the whole
 file is copied too, to ``<name>-<digest8>.rows.csv``.
 """
 
@@ -21,8 +21,9 @@ import hashlib
 import json
 import re
 from base64 import b64encode
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from types import TracebackType
 from typing import Any, Self
@@ -31,9 +32,9 @@ from dolmen.base.runtime import attempts
 from dolmen.base.units import MIB, utc
 from dolmen.errors import CorruptionError, Error, InputError, ObjectChangedError, RowError, StoreUnavailableError
 from dolmen.ingest.announcements import Drop
-from dolmen.ingest.formats.csv_records import Records, last_record_end
-from dolmen.ingest.formats.source_file import BadRow, ByteStream, Format, SourceFile
-from dolmen.ingest.formats.text_blocks import blocks
+from dolmen.ingest.formats.csv_reader import find_blocks, signs_of
+from dolmen.ingest.formats.csv_records import Records
+from dolmen.ingest.formats.source_file import BadRow, ByteStream, SourceFile
 from dolmen.ingest.landing import Landing, LandingPath, etag_in, exists
 from dolmen.store.base import MAX_KEY_BYTES, ObjectOutput, ObjectStore, Unknown
 
@@ -98,8 +99,12 @@ def reject_drop(
     database: dict[str, Any],
     *,
     copy: bool = True,
+    hint: Mapping[str, Any] | None = None,
 ) -> Reject:
-    """Copies a drop to the rejects, if ``copy``, then writes the report beside it. Idempotent."""
+    """Copies a drop to the rejects, if ``copy``, then writes the report beside it. Idempotent.
+
+    ``hint`` has members of the report that say what the file looks like.
+    """
     store, key = landing.rejects_store(drop), reject_key(drop, path)
     try:
         if copy:
@@ -115,6 +120,7 @@ def reject_drop(
         "column": getattr(error, "column", None),
         "reason": error.reason if isinstance(error, RowError) else str(error),
         "error": type(error).__name__,
+        **(hint or {}),
     }
     about = _drop_details(landing, drop, key if copy else None)
     then = "nothing of this file was ingested; correct it, and drop it again"
@@ -188,10 +194,13 @@ _HEADER_BYTES = 1 << 16
 
 
 class Quarantine:
-    """Collects the bad rows of one file, at most ``max_rows``. A context manager; many rows go to a temporary file."""
+    """Collects the bad rows of one file, at most ``max_rows``. A context manager; many rows go to a temporary file.
 
-    def __init__(self, name: str, max_rows: int) -> None:
-        self._name, self._max_rows = name, max_rows
+    ``setting`` is what allows more of them.
+    """
+
+    def __init__(self, name: str, max_rows: int, setting: str = "ingest_max_bad_rows") -> None:
+        self._name, self._max_rows, self._setting = name, max_rows, setting
         self._rows = SpooledTemporaryFile[bytes](max_size=_MEMORY_BYTES)
         self._digest = hashlib.sha256()
         self._first: list[dict[str, Any]] = []
@@ -204,7 +213,7 @@ class Quarantine:
         if len(self._first) < _FIRST:
             self._first.append(position)
         if self.count > self._max_rows:
-            raise self._limit_error(f"more than {self._max_rows:,} rows cannot be read (ingest_max_bad_rows)")
+            raise self._limit_error(f"more than {self._max_rows:,} rows cannot be read ({self._setting})")
         line = json.dumps({**position, **_text(bad.text)}, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
         self._bytes += len(line)
         if self._bytes > MAX_BYTES:
@@ -218,14 +227,15 @@ class Quarantine:
         landing: Landing,
         drop: Drop,
         path: LandingPath,
-        format: Format,
+        source: SourceFile,
         header: bytes | None,
         database: dict[str, Any],
     ) -> Reject:
         """Writes the rows to the rejects, then the report. Idempotent.
 
         Args:
-            header: the file's first line, which gives its rows their meaning.
+            source: the file, as it was read; its dialect gives its rows their meaning.
+            header: the file's header, which does, too.
             database: details of the database at that time, for the report.
         """
         store, content = landing.rejects_store(drop), self._digest.hexdigest()
@@ -238,20 +248,36 @@ class Quarantine:
         if not exists(store, key):
             self._rows.seek(0)
             copy_once(self._rows, store, key)
-        report = {
-            "file": path.path,
+        then = "all other rows of this file are ingested; correct these, and drop them as a file of their own"
+        report = {**self._facts(path.path, source, header), **_drop_details(landing, drop, key), **file_copy}
+        report |= {"database": database, "then": then}
+        return _write_report(landing, drop, key, report)
+
+    def keep_in(self, path: Path, source: SourceFile, header: bytes | None, database: dict[str, Any]) -> None:
+        """Writes the rows to a local file, then the report beside it. Raises InputError if it has other content."""
+        self._rows.seek(0)
+        rows = self._rows.read()
+        if path.exists() and path.read_bytes() != rows:
+            raise InputError(f"{str(path)!r} is there, with other rows: move it, or name another file (--rejects)")
+        then = "all other rows of this file are added; correct these, and append them as a file of their own"
+        report = {**self._facts(self._name, source, header), "copy": str(path), "database": database, "then": then}
+        path.write_bytes(rows)
+        text = json.dumps(report, indent=2, ensure_ascii=False)
+        path.with_name(path.name + ERROR_SUFFIX).write_bytes(text.encode("utf-8", "surrogatepass") + b"\n")
+
+    def _facts(self, name: str, source: SourceFile, header: bytes | None) -> dict[str, Any]:
+        """What a report says of the rows."""
+        dialect = source.options.dialect.properties()
+        return {
+            "file": name,
             **self._first[0],
             "error": "RowError",
             "rows": self.count,
             "first": self._first,
-            "format": format.kind,
+            "format": source.format.kind,
+            **({"dialect": dialect} if dialect else {}),
             **({} if header is None else {"header": _text(header)}),
-            **_drop_details(landing, drop, key),
-            **file_copy,
-            "database": database,
-            "then": "all other rows of this file are ingested; correct these, and drop them as a file of their own",
         }
-        return _write_report(landing, drop, key, report)
 
     def __enter__(self) -> Self:
         return self
@@ -274,12 +300,12 @@ def header_of(source: SourceFile) -> bytes | None:
     """The header line of a delimited file, without its line end; None if there is none."""
     if source.format.traits.delimiter is None or not source.options.dialect.header:
         return None
-    find_end = partial(last_record_end, delimiter=source.delimiter)
+    signs = signs_of(source)
     with source.text() as stream:
-        for block in blocks(stream.read, find_end, source.name, _HEADER_BYTES):
-            records = Records.of(block.data, source.delimiter, blank_lines_count=False)
+        for block in find_blocks(stream, source, _HEADER_BYTES):
+            records = Records.of(block.data, signs, blank_lines_count=False)
             if len(records.starts):
-                return block.data[int(records.starts[0]) : int(records.ends[0])].rstrip(b"\r\n")
+                return signs.without_line_end(block.data[int(records.starts[0]) : int(records.ends[0])])
     return None
 
 

@@ -166,9 +166,12 @@ def test_a_map_that_the_table_has_no_map_for_is_refused() -> None:
 @pytest.mark.parametrize(
     ("schema", "reason"),
     [
-        ("long", "no records"),
-        ({"type": "array", "items": "long"}, "no records"),
-        (_record(a=["long", "string"]), "union"),
+        ("null", "rows are NULL"),
+        (
+            {"type": "record", "name": "n", "fields": [{"name": "next", "type": ["null", "n"]}]},
+            "'n', which contains itself",
+        ),
+        ({"type": "array", "items": {"type": "record", "name": "n", "fields": [{"name": "a", "type": "n"}]}}, "itself"),
         (_record(a=["null", "row"]), "contains itself"),
         (_record(a={"type": "array", "items": "null"}), "nothing but NULL"),
         (_record(a={"type": "array", "items": {"type": "record", "name": "e", "fields": []}}), "nothing but NULL"),
@@ -183,6 +186,144 @@ def test_a_map_that_the_table_has_no_map_for_is_refused() -> None:
 def test_a_schema_without_columns_for_its_values_is_refused(schema: Any, reason: str) -> None:
     with pytest.raises(InputError, match=rf"file 't\.avro': .*{reason}"):
         _read(_container(schema, [(1, b"\x02")]))
+
+
+POINT = {"type": "record", "name": "p", "fields": [{"name": "x", "type": "int"}]}
+DAY = {"type": "int", "logicalType": "date"}
+TIME = {"type": "long", "logicalType": "timestamp-millis"}
+AMOUNT = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
+
+
+@pytest.mark.parametrize(
+    ("schema", "values", "kind"),
+    [
+        ("long", [1, -(2**63)], pa.int64()),
+        (DAY, [dt.date(2026, 1, 31)], pa.date32()),
+        ("string", ["", "x"], pa.string()),
+        ({"type": "array", "items": ["null", "long"]}, [[1, None], []], pa.list_(pa.int64())),
+        (
+            {"type": "map", "values": "long"},
+            [[("a", 1)], []],
+            pa.map_(pa.string(), pa.field("value", pa.int64(), False)),
+        ),
+        ({"type": "enum", "name": "e", "symbols": ["A", "B"]}, ["A", "B"], pa.string()),
+        ({"type": "fixed", "name": "f", "size": 2}, [b"ab"], pa.binary(2)),
+        (["null", POINT], [{"x": 1}, None], pa.struct([pa.field("x", pa.int32(), False)])),
+        (["null", "long"], [None, 5], pa.int64()),
+        (
+            ["null", "long", "string"],
+            [None, {"member0": 5, "member1": None}, {"member0": None, "member1": "5"}],
+            pa.struct([("member0", pa.int64()), ("member1", pa.string())]),
+        ),
+    ],
+)
+def test_rows_that_are_no_records_are_a_column_of_values(schema: Any, values: list[Any], kind: pa.DataType) -> None:
+    def written(value: Any) -> Any:
+        if isinstance(value, dict) and "member0" in value:
+            return next(member for member in value.values() if member is not None)
+        return dict(value) if kind.id == pa.map_(pa.string(), pa.int64()).id else value
+
+    data = _written(schema, list(map(written, values)))
+    table = _read(data)
+    assert table.schema.field("value").type == kind
+    assert table.to_pydict() == {"value": values}
+    assert _read(data, table.schema).equals(table)
+    with pytest.raises(SchemaError, match="no column 'value'"):
+        _read(data, pa.schema([("a", kind)]))
+
+
+def test_a_row_in_a_union_of_its_own_is_a_value() -> None:
+    for schema in ([POINT], {"type": [POINT]}):
+        assert _read(_container(schema, [(1, b"\0\2")])).to_pydict() == {"value": [{"x": 1}]}
+    assert _read(_container({"type": POINT}, [(1, b"\2")])).to_pydict() == {"x": [1]}
+
+
+UNIONS: list[tuple[list[Any], list[tuple[int, Any]], list[pa.DataType]]] = [
+    (["string", "long"], [(0, "5"), (1, 5)], [pa.string(), pa.int64()]),
+    (["null", "int", "double"], [(0, 1), (1, 1.5), (0, None)], [pa.int32(), pa.float64()]),
+    (["string", "null", "bytes"], [(0, "x"), (1, b"x"), (1, None)], [pa.string(), pa.binary()]),
+    (["boolean", DAY], [(0, True), (1, dt.date(1969, 12, 31))], [pa.bool_(), pa.date32()]),
+    ([POINT, {"type": "array", "items": "p"}], [(0, {"x": 1}), (1, [{"x": 2}, {"x": 3}])], [None, None]),
+    (
+        ["string", TIME, AMOUNT],
+        [(0, "x"), (1, dt.datetime(2026, 1, 31, tzinfo=dt.UTC)), (2, Decimal("-1.25"))],
+        [pa.string(), pa.timestamp("us", "UTC"), pa.decimal128(9, 2)],
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("place", ["column", "field", "list", "map", "named"])
+@pytest.mark.parametrize("union", range(len(UNIONS)))
+def test_a_union_of_several_types_is_a_struct_with_a_member_for_each(union: int, place: str) -> None:
+    """As Spark reads it. Each value comes back, and so does its type."""
+    branches, given, kinds = UNIONS[union]
+    members = [
+        None if value is None else {f"member{n}": value if n == branch else None for n in range(len(kinds))}
+        for branch, value in given
+    ]
+    values = [value for _, value in given]
+    schema = {
+        "column": _record(a=branches),
+        "field": _record(a={"type": "record", "name": "outer", "fields": [{"name": "f", "type": branches}]}),
+        "list": _record(a={"type": "array", "items": branches}),
+        "map": _record(a={"type": "map", "values": branches}),
+        "named": _record(
+            a="int", b={"type": "record", "name": "o", "fields": [{"name": "f", "type": branches}]}, c="o"
+        ),
+    }[place]
+    rows: list[dict[str, Any]] = {
+        "column": [{"a": value} for value in values],
+        "field": [{"a": {"f": value}} for value in values],
+        "list": [{"a": values}, {"a": []}],
+        "map": [{"a": {str(n): value for n, value in enumerate(values)}}],
+        "named": [{"a": 1, "b": {"f": value}, "c": {"f": values[0]}} for value in values],
+    }[place]
+    expected: list[dict[str, Any]] = {
+        "column": [{"a": member} for member in members],
+        "field": [{"a": {"f": member}} for member in members],
+        "list": [{"a": members}, {"a": []}],
+        "map": [{"a": [(str(n), member) for n, member in enumerate(members)]}],
+        "named": [{"a": 1, "b": {"f": member}, "c": {"f": members[0]}} for member in members],
+    }[place]
+    table = _read(_written(schema, rows))
+    assert table.to_pylist() == expected
+    if place == "column" and kinds[0] is not None:
+        assert table.schema.field("a").type == pa.struct([(f"member{n}", kind) for n, kind in enumerate(kinds)])
+        assert table.schema.field("a").nullable == ("null" in branches)
+        with pytest.raises(SchemaError, match=r"column 'a': values of a union of several types .* struct<member0: "):
+            _read(_written(schema, rows), pa.schema([("a", pa.string())]))
+
+
+def test_a_union_of_numbers_of_two_widths_is_the_wider_one() -> None:
+    for branches, values, kind in (
+        (["int", "null", "long"], [1, 2**40, None], pa.int64()),
+        (["float", "double"], [1.5, 0.1], pa.float64()),
+    ):
+        table = _read(_written(_record(a=branches), [{"a": value} for value in values]))
+        assert (table.schema.field("a").type, table["a"].to_pylist()) == (kind, values)
+
+
+def test_types_of_kafka_connect_in_a_union_stay_plain() -> None:
+    day = {"type": "int", "connect.name": "io.debezium.time.Date"}
+    data = _container(_record(a=[day, DAY], b=[day, "long"], c=["string", day]), [(1, b"\0\2\2\2\2\2")])
+    assert _read(data).to_pylist() == [
+        {"a": {"member0": 1, "member1": None}, "b": 1, "c": {"member0": None, "member1": 1}}
+    ]
+    declared = pa.struct([("member0", pa.string()), ("member1", pa.date32())])
+    schema = pa.schema(
+        [("a", pa.struct([("member0", pa.int32()), ("member1", pa.date32())])), ("b", pa.int64()), ("c", declared)]
+    )
+    assert _read(data, schema)["c"].to_pylist() == [{"member0": None, "member1": dt.date(1970, 1, 2)}]
+
+
+def test_a_damaged_value_in_a_union_is_named() -> None:
+    data = _container(_record(a=["long", "string"]), [(2, _number(0) + _number(5) + _number(1) + _text(b"\xff"))])
+    with pytest.raises(InputError, match=r"block 1, record 2, field 'a\.member1': its text is not UTF-8"):
+        _read(data)
+    fields = [{"name": f"f{n}", "type": "int"} for n in range(6000)]
+    kinds = [{"type": "record", "name": "a", "fields": fields}, {"type": "record", "name": "b", "fields": fields[1:]}]
+    with pytest.raises(LimitError, match="10,000 columns"):
+        _read(_container(_record(a=kinds), []))
 
 
 def test_values_fit_their_column_or_are_refused_by_row() -> None:
@@ -327,7 +468,6 @@ def test_numbers_may_have_more_bytes_than_they_need() -> None:
         ({"type": "record", "name": "r", "fields": [{"name": "\ud800", "type": "int"}]}, "text"),
         (5, "'type'"),
         (_record(a={"type": "bytes", "logicalType": "decimal", "precision": 10**30}), "76"),
-        (["null", _record(a="int")], "no records"),
     ],
 )
 def test_a_schema_that_is_none_is_refused_in_plain_words(schema: Any, fault: str) -> None:

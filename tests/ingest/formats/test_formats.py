@@ -266,11 +266,9 @@ def test_a_declared_format_overrides_the_name_but_for_its_compression() -> None:
     assert detect("a.parquet", "jsonl") == Format("jsonl")
 
 
-@pytest.mark.parametrize(
-    "name", ["a", "a.txt", "a.csv.xz", "csv", "a.gz", "a.csv.gz.zst", "a.csv.zst.gz", "a.parquet/part"]
-)
+@pytest.mark.parametrize("name", ["a", "a.txt", "csv", "a.gz", "a.csv.gz.zst", "a.csv.zst.gz", "a.parquet/part"])
 def test_any_other_name_is_refused_with_what_is_supported(name: str) -> None:
-    with pytest.raises(InputError, match=r"\.csv, \.tsv, .*\.parquet.*\.gz, \.zst or \.bz2"):
+    with pytest.raises(InputError, match=r"\.csv, \.tsv, .*\.parquet.*\.gz, \.zst, \.bz2 or \.zip"):
         detect(name)
 
 

@@ -16,6 +16,7 @@ from dolmen.errors import InputError, RowError
 from dolmen.format.dialect import Dialect
 from dolmen.ingest.formats.cells import TimeFormat
 from dolmen.ingest.formats.formats import ReadOptions, SourceFile, detect, infer, read
+from dolmen.rows.write.casts import Misfit
 
 UTC = dt.UTC
 MOMENT = dt.datetime(2023, 11, 14, 22, 13, 20)
@@ -23,7 +24,7 @@ NAIVE, ZONED, DATE, TIME = pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.dat
 
 
 def _options(format: str) -> ReadOptions:
-    return ReadOptions(Dialect(timestamp_formats=() if format == "iso" else (format,)))
+    return ReadOptions(Dialect(timestamp_formats=() if format == "iso" else tuple(format.split(" or "))))
 
 
 def _values(name: str, cells: list[str], target: pa.DataType, format: str, block_bytes: int = 1 << 20) -> list[Any]:
@@ -250,3 +251,96 @@ def test_numbers_of_a_pattern_that_touch_digits_have_two_digits_all(format: str,
     with pytest.raises(RowError):
         _values("t.csv", [cell], NAIVE, format)
     assert _inferred("t.csv", [cell], format) == pa.string()
+
+
+SEVERAL = "%d/%m/%Y or %d/%m/%Y %H:%M or %b %d, %Y or %m/%d/%Y"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_of_several_patterns_the_first_that_matches_is_taken(name: str) -> None:
+    cells = ["1/2/2023", "14/11/2023 22:13", "Nov 14, 2023", "2023-11-14T22:13:20", "2023-11-14"]
+    written = [f'"{cell}"' for cell in cells] if name != "t.csv" else cells
+    day, night = dt.datetime(2023, 11, 14), MOMENT.replace(second=0)
+    for block_bytes in (1 << 20, 1):
+        values = _values(name, written, NAIVE, SEVERAL, block_bytes)
+        assert values == [dt.datetime(2023, 2, 1), night, day, MOMENT, day]
+        zoned = _values(name, written[:3], ZONED, SEVERAL, block_bytes)
+        assert zoned == [value.replace(tzinfo=UTC) for value in values[:3]]
+        days = _values(name, [written[0], written[2], written[4]], DATE, SEVERAL, block_bytes)
+        assert days == [dt.date(2023, 2, 1), day.date(), day.date()]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_later_pattern_reads_what_the_first_refuses(name: str) -> None:
+    cell = "02/28/2023" if name == "t.csv" else '"02/28/2023"'
+    for block_bytes in (1 << 20, 1):
+        with pytest.raises(RowError):
+            _values(name, [cell], DATE, SEVERAL, block_bytes)
+
+
+def test_several_patterns_count_for_inferred_types() -> None:
+    for name in ("t.csv", "t.jsonl"):
+        assert _inferred(name, ["1/2/2023", "2023-11-14"], SEVERAL) == DATE
+        assert _inferred(name, ["1/2/2023", "1/2/2023 10:00"], SEVERAL) == NAIVE
+        assert _inferred(name, ["1/2/2023", "x"], SEVERAL) == pa.string()
+        zoned = "%d/%m/%Y %H:%M or %d/%m/%Y %H:%M %z"
+        assert _inferred(name, ["1/2/2023 10:00 Z", "2023-11-14T10:00:00+01:00"], zoned) == ZONED
+        assert _inferred(name, ["1/2/2023 10:00 Z", "1/2/2023 10:00"], zoned) == pa.string()
+
+
+ALIGNED = [
+    "%d/%m/%Y",
+    "%y%m%d",
+    "%m.%d.%y %H:%M",
+    "[%Y.%m.%d] 100%% %H:%M:%S",
+    "%H:%M:%S.%f %d/%m/%Y",
+    "%H-%M",
+    "%S:%M:%H",
+]
+
+
+@pytest.mark.parametrize("format", ALIGNED)
+def test_times_of_one_width_are_read_as_one_by_one(format: str) -> None:
+    """Many at once, with their digits in the same columns; or else field by field, as few are."""
+    seed = int(os.environ.get("DOLMEN_TEST_SEED") or random.SystemRandom().randrange(2**32))
+    print(f"DOLMEN_TEST_SEED={seed}")
+    rng = random.Random(seed)
+    targets = [NAIVE, ZONED] if "%d" in format else [TIME]
+    targets += [DATE] if "%d" in format and "%H" not in format else []
+    for target in targets:
+        for odd in (None, "", "shift", "31"):
+            cells = [
+                dt.datetime(
+                    rng.randint(1970, 2068),
+                    rng.randint(1, 12),
+                    rng.randint(1, 28),
+                    rng.randint(0, 23),
+                    rng.randint(0, 59),
+                    rng.randint(0, 59),
+                ).strftime(format)
+                for _ in range(200)
+            ]
+            if odd is not None:
+                cell = cells[77]
+                cells[77] = odd and (
+                    cell.replace("/0", "/", 1).replace(" ", "  ", 1) if odd == "shift" else odd + cell[2:]
+                )
+            each = [_one(cell, target, format) for cell in cells]
+            bad = [row for row, value in enumerate(each, 1) if value == "bad"]
+            if bad:
+                with pytest.raises(RowError) as caught:
+                    _values("t.csv", cells, target, format)
+                assert caught.value.row == bad[0]
+            else:
+                assert _values("t.csv", cells, target, format) == each
+
+
+def _one(cell: str, target: pa.DataType, format: str) -> Any:
+    times = TimeFormat.of((format,))
+    assert times is not None
+    parse = times.parser(target)
+    assert parse is not None
+    try:
+        return parse(pa.array([cell or None], pa.string()))[0].as_py()
+    except Misfit:
+        return "bad"

@@ -26,7 +26,7 @@ from dolmen.format.ingest_properties import CdcSettings, IngestSettings
 from dolmen.ingest.formats.avro_reader import survey_with_times
 from dolmen.ingest.formats.avro_types import CONNECT_TIMES
 from dolmen.ingest.formats.formats import SourceFile, infer, survey
-from dolmen.ingest.formats.text_blocks import line_blocks
+from dolmen.ingest.formats.json_rows import json_blocks
 
 _PLAIN: dict[str, pa.DataType] = {
     "int8": pa.int8(),
@@ -117,18 +117,17 @@ def _declared_columns(source: SourceFile) -> dict[str, pa.DataType]:
 def _schemas(source: SourceFile) -> Iterator[Any]:
     """Yields the schemas in a file's lines. Skips lines that begin with a recent schema."""
     heads: tuple[bytes, ...] = ()
-    with source.text() as stream:
-        for block in line_blocks(stream.read, source.name, source.block_bytes):
-            for line in block.data.split(b"\n"):
-                if line.startswith(heads) or _SCHEMA not in line:
-                    continue
-                try:
-                    head, schema = _split_schema(line.decode())
-                except (ValueError, KeyError, TypeError, RecursionError):
-                    continue  # a bad row, or one without a schema
-                if head:
-                    heads = (head.encode(), *heads[: _HEADS - 1])
-                yield schema
+    for block in json_blocks(source):
+        for line in block.data.split(b"\n"):
+            if line.startswith(heads) or _SCHEMA not in line:
+                continue
+            try:
+                head, schema = _split_schema(line.decode())
+            except (ValueError, KeyError, TypeError, RecursionError):
+                continue  # a bad row, or one without a schema
+            if head:
+                heads = (head.encode(), *heads[: _HEADS - 1])
+            yield schema
 
 
 def _split_schema(line: str) -> tuple[str, Any]:

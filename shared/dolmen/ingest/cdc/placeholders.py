@@ -156,10 +156,16 @@ class MarkedText:
     def source(self, source: SourceFile) -> SourceFile:
         @contextmanager
         def open_marked() -> Iterator[Any]:
-            with source.stream() as stream:
+            with source.text() as stream:
                 yield _MarkedStream(stream, self)
 
-        return replace(source, open=cast(Any, open_marked), format=replace(source.format, compression=None))
+        dialect = replace(source.options.dialect, encoding="utf-8")
+        return replace(
+            source,
+            open=cast(Any, open_marked),
+            format=replace(source.format, compression=None),
+            options=replace(source.options, dialect=dialect),
+        )
 
     def mark(self, lines: bytes) -> bytes:
         if not any(word in lines for word in self._words):

@@ -30,7 +30,7 @@ from dolmen.format.manifest import TableEntry
 from dolmen.ingest.announcements import Drop
 from dolmen.ingest.batch import Decision, RequestOutcome
 from dolmen.ingest.drops.drop_outcomes import NO_ROWS, DropOutcome, RowCounts
-from dolmen.ingest.formats.formats import SourceFile, detect, infer, read
+from dolmen.ingest.formats.formats import SourceFile, detect_file, read
 from dolmen.ingest.formats.source_file import OnBadRow, ReadOptions, RowNumbers
 from dolmen.ingest.landing import Landing, LandingPath
 from dolmen.ingest.late import ErasedRows, expect_erasures
@@ -115,6 +115,7 @@ class DropIngestion:
     final_outcome: DropOutcome | None = None
     columns_added: int = 0
     columns_widened: int = 0
+    inferred: str | None = None
     quarantined_to: Reject | None = None
     error: Error | None = None
     error_column: str | None = None
@@ -123,7 +124,7 @@ class DropIngestion:
         """Adds the file's rows to the transaction, or decides what to do with the file instead."""
         drop = self.drop
         self.counts, self.settings, self.quarantined_to, self.expected = NO_ROWS, None, None, None
-        self.columns_added, self.columns_widened = 0, 0
+        self.columns_added, self.columns_widened, self.inferred = 0, 0, None
         self.error = self.error_column = None
         try:
             error = self._try_to_add(transaction)
@@ -150,8 +151,21 @@ class DropIngestion:
     def _reject(self, error: Error) -> DropOutcome:
         """Writes the report. Raises ObjectNotFoundError, ObjectChangedError: the drop was deleted, or overwritten."""
         database, copy = self._database_attributes(), self._can_copy()
-        rejected = reject_drop(self.landing, self.drop, self.path, error, database, copy=copy)
+        hint = self._hint(error)
+        rejected = reject_drop(self.landing, self.drop, self.path, error, database, copy=copy, hint=hint)
         return DropOutcome(self.drop, "rejected", reject=rejected, error=error, column=self.error_column)
+
+    def _hint(self, error: Error) -> dict[str, Any]:
+        """What the file looks like, for the report, if its table's properties say otherwise."""
+        if not isinstance(error, InputError) or self.settings is None or self.size_error:
+            return {}
+        from dolmen.ingest.inference.hints import explain  # only for rejects
+
+        path = self.path.path
+        options = self.limit_options(ReadOptions.of(self.settings))
+        format = detect_file(self.open, path, self.settings.format)
+        found = explain(SourceFile(self.open, format, path, options), error)
+        return {} if found is None else {"found": found.found, "hint": found.properties}
 
     def _sees_uncommitted_columns(self, transaction: Transaction) -> bool:
         """Whether other files of the batch gave the table its columns: then no file may be rejected.
@@ -221,6 +235,7 @@ class DropIngestion:
                     self.counts,
                     outcome.version,
                     self.quarantined_to,
+                    inferred=self.inferred,
                     columns_added=self.columns_added,
                     columns_widened=self.columns_widened,
                 )
@@ -281,7 +296,7 @@ class DropIngestion:
         self.settings = settings
         path, schema = self.path.path, None if settings.mode == "cdc" else entry.schema
         options = self.limit_options(ReadOptions.of(settings, schema))
-        source = SourceFile(self.open, detect(path, settings.format), path, options)
+        source = SourceFile(self.open, detect_file(self.open, path, settings.format), path, options)
 
         def add_rows(settings: IngestSettings, new: NewColumns) -> None:
             erased = ErasedRows.of(transaction, table.name, self.drop.dropped_us, every=every)  # by widened types
@@ -294,10 +309,16 @@ class DropIngestion:
             add_rows(settings, NO_NEW_COLUMNS)
 
     def _create_table(self, transaction: Transaction) -> TableEntry:
-        """Creates the table with types that fit the whole file. A rejected file creates no table."""
-        path = self.path.path
-        schema = infer(SourceFile(self.open, detect(path), path, self.limit_options(ReadOptions())))
-        transaction.create_table(self.path.table, schema, request=self.drop.id)
+        """Creates the table with types that fit the whole file, and properties by which later files are read alike.
+
+        A rejected file creates no table.
+        """
+        from dolmen.ingest.inference.inference import infer_file  # only for files of tables that do not exist
+
+        limits = self.limit_options(ReadOptions())
+        found = infer_file(self.open, self.path.path, limits=limits, samples=False)
+        self.inferred = ", ".join(found.properties) or None
+        transaction.create_table(self.path.table, found.schema, properties=found.properties, request=self.drop.id)
         return unit_of(transaction).entry(self.path.table)
 
     def _add_rows(
@@ -336,7 +357,7 @@ class DropIngestion:
                 counts = RowCounts(upserted=rows.count)
             if quarantine.count:
                 header, about = header_of(source), self._database_attributes()
-                self.quarantined_to = quarantine.keep(self.landing, self.drop, self.path, source.format, header, about)
+                self.quarantined_to = quarantine.keep(self.landing, self.drop, self.path, source, header, about)
             self.counts = replace(counts, quarantined=quarantine.count, erased=erased.count if erased else 0)
 
     def _read(

@@ -54,6 +54,7 @@ class DropOutcome:
         reject: the rejected file or, if the file is ingested, the rows that could not be read.
         column: the table's column that the error is about. Names of other columns are data.
         landing_error: why the file could not be tagged or removed, though its rows are in the table.
+        inferred: names of the properties of the table that was created for the file; None if it is a plain one.
     """
 
     drop: Drop
@@ -64,6 +65,7 @@ class DropOutcome:
     error: Exception | None = None
     column: str | None = None
     landing_error: Exception | None = None
+    inferred: str | None = None
     columns_added: int = 0
     columns_widened: int = 0
 

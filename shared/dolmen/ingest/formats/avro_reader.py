@@ -1,7 +1,7 @@
 """Avro object container files: rows are records, and the file's schema declares their types (``avro_types``).
 
-fastavro decodes some thousands of records at a time. Types that no column can hold (a union of several types, a record
-that contains itself) are refused before any row is read; a map goes into a map column.
+fastavro decodes some thousands of records at a time. Types that no column can hold (a record that contains itself) are
+refused before any row is read. A union of several types goes into a struct column, a map into a map column.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ import pyarrow as pa
 from pyarrow import types as t
 
 from dolmen.base.units import MIB
-from dolmen.errors import InputError
+from dolmen.errors import InputError, SchemaError
+from dolmen.format.types import short_type
 from dolmen.ingest.formats.avro_records import Container, Record, decode_records
 from dolmen.ingest.formats.avro_types import (
     AvroTypes,
     FindTime,
     apply_named_times,
     decoded_type,
+    is_union,
     to_column_type,
     wide_type,
 )
@@ -52,7 +54,7 @@ def read(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None = No
         connect = _connect_types(container, source)
         own = apply_named_times(types.arrow, connect, _time_of_column, schema)
         own = pa.schema([field.with_type(wide_type(field.type)) for field in own])
-        find = lossless_cast if connect == types.arrow else _lossless_or_zoned
+        find = _lossless if connect == types.arrow else _lossless_or_zoned
         yield from conform_file(_batches(container, types, own, source.name), own, source, schema, on_bad_row, find)
 
 
@@ -66,11 +68,21 @@ def _time_of_column(named: pa.DataType, column: pa.DataType | None) -> pa.DataTy
     return pa.timestamp(named.unit, column.tz) if t.is_timestamp(named) and t.is_timestamp(column) else named
 
 
+def _lossless(source: pa.DataType, target: pa.DataType) -> Cast | None:
+    """``lossless_cast``, whose error says where a struct comes from."""
+    if is_union(source):
+        raise SchemaError(
+            f"values of a union of several types are never stored as {short_type(target)}, but in a struct: "
+            f"{short_type(source)}"
+        )
+    return lossless_cast(source, target)
+
+
 def _lossless_or_zoned(source: pa.DataType, target: pa.DataType) -> Cast | None:
-    """``lossless_cast``, and also text to a timestamp with a zone, as Kafka Connect writes it."""
+    """``_lossless``, and also text to a timestamp with a zone, as Kafka Connect writes it."""
     if t.is_string(source) and t.is_timestamp(target) and target.tz:
         return text_cast(target, empty_is_null=False)
-    return lossless_cast(source, target)
+    return _lossless(source, target)
 
 
 def _connect_types(container: Container, source: SourceFile) -> pa.Schema:
@@ -160,7 +172,7 @@ def item_bytes(values: Sequence[Any], kind: pa.DataType) -> int:
         return 0
     present = [value for value in values if value is not None]
     if t.is_struct(kind):
-        return sum(item_bytes([value[field.name] for value in present], field.type) for field in kind)
+        return sum(item_bytes([value.get(field.name) for value in present], field.type) for field in kind)
     item = _item(kind)
     size = sum(map(len, present)) * width(item)
     if widest_item(item):

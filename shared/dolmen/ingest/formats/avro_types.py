@@ -10,12 +10,15 @@ timestamp-millis, -micros, -nanos        timestamp with zone UTC
 local-timestamp-millis, ...              timestamp without a zone
 record, array, map                       struct, list, map
 union of null and one type               that type, nullable
+union of int and long, float and double  int64, double
+union of other types                     struct of ``member0``, ``member1``, ..., one for each type but null, as in
+                                         Spark: the member of the value's type has the value, the others are NULL
 all others                               the type of the same name
 =======================================  ==============================================================================
 
-Unknown logical types count as their base type. Kafka Connect, and so Debezium, names its own types of times in
-``connect.name``: see ``CONNECT_TIMES`` and ``apply_named_times``. A union of several types has no column type, and a
-type that contains itself has no end: both are refused.
+A row that is no record is a single column, ``value``. Unknown logical types count as their base type. Kafka Connect,
+and so Debezium, names its own types of times in ``connect.name``: see ``CONNECT_TIMES`` and ``apply_named_times``. A
+type that contains itself has no end, and is refused.
 """
 
 from __future__ import annotations
@@ -48,6 +51,14 @@ CONNECT_TIMES: dict[tuple[str, str], pa.DataType] = {
 FindTime: TypeAlias = Callable[[pa.DataType, pa.DataType | None], pa.DataType | None]
 """Takes the type of time that ``connect.name`` names, and the type of its target column or field, if there is one.
 Returns the type to read the values as, or None to read them as plain numbers or text."""
+_MEMBER = "member"
+VALUE_COLUMN = "value"
+"""The name of the only column if rows are no records."""
+_WIDER_TYPES = {
+    frozenset((pa.int32(), pa.int64())): pa.int64(),
+    frozenset((pa.float32(), pa.float64())): pa.float64(),
+}
+"""The common types of unions that need no struct."""
 MAX_DEPTH = 100
 """How many levels deep a type may nest."""
 _DECIMAL_BYTES, _DECIMAL_DIGITS = 32, 76
@@ -62,6 +73,11 @@ class _AvroType(NamedTuple):
     nullable: bool = False
     leaves: int = 1
     height: int = 0
+
+    @property
+    def fields(self) -> list[pa.Field]:
+        """The fields of a record."""
+        return list(self.arrow or ())
 
 
 class AvroTypes:
@@ -81,10 +97,12 @@ class AvroTypes:
         self._bare: set[str] = set()
         self._defined = 0
         row = self._read(schema, "", "the row", 0)
-        if row.nullable or row.arrow is None or not t.is_struct(row.arrow):
-            raise SchemaError("its rows are no records, so they have no columns")
+        if not _is_record(schema):
+            if not self._has_bytes(row.plain):
+                raise SchemaError("its rows are NULL, and take no bytes that could be counted")
+            row = self._wrap(VALUE_COLUMN, row)
         self.plain: Any = row.plain
-        self.arrow = pa.schema(list(row.arrow))
+        self.arrow = pa.schema(list(row.fields))
 
     def _read(self, schema: Any, namespace: str, where: str, depth: int) -> _AvroType:
         if depth > MAX_DEPTH:
@@ -122,18 +140,44 @@ class AvroTypes:
             raise InputError(f"its schema is not valid: {where} is a union of no types")
         read = [self._read(branch, namespace, where, depth + 1) for branch in branches]
         kinds = [each for each in read if not t.is_null(each.arrow)]
-        if any(each.arrow != kinds[0].arrow for each in kinds):
-            names = ", ".join(short_repr(str(each.arrow)) for each in kinds)
-            raise SchemaError(f"{where} is a union of several types ({names}): only one beside null can be stored")
-        branch = kinds[0] if kinds else read[0]
-        return branch._replace(plain=[each.plain for each in read], nullable=len(kinds) < len(read))
+        nullable = len(kinds) < len(read)
+        different = frozenset(each.arrow for each in kinds)
+        if len(different) > 1 and different not in _WIDER_TYPES:
+            return self._members(read, nullable, where)
+        arrow = _WIDER_TYPES.get(different, (kinds or read)[0].arrow)
+        return (kinds or read)[0]._replace(plain=[each.plain for each in read], arrow=arrow, nullable=nullable)
+
+    def _members(self, branches: list[_AvroType], nullable: bool, where: str) -> _AvroType:
+        """A union as a struct with a field for each type."""
+        plain, fields = list[Any](), list[pa.Field]()
+        leaves, height = 0, 0
+        for branch in branches:
+            if t.is_null(branch.arrow):
+                plain.append(branch.plain)
+                continue
+            member = self._wrap(f"{_MEMBER}{len(fields)}", branch)
+            plain.append(member.plain)
+            fields.append(member.fields[0].with_nullable(True))
+            leaves, height = leaves + branch.leaves, max(height, member.height)
+        if leaves > self._max_columns:
+            raise too_many_columns(self._max_columns, where)
+        return _AvroType(plain, pa.struct(fields), nullable, leaves, height)
+
+    def _wrap(self, name: str, inner: _AvroType) -> _AvroType:
+        """A record of one field, for the decoder; it takes the same bytes."""
+        plain = {"type": "record", "name": self._new_name(), "fields": [{"name": name, "type": inner.plain}]}
+        arrow = pa.struct([pa.field(name, inner.arrow, inner.nullable)])
+        return _AvroType(plain, arrow, False, inner.leaves, inner.height + 1)
+
+    def _new_name(self) -> str:
+        self._defined += 1
+        return f"t{self._defined}"
 
     def _define(self, schema: Any, kind: str, namespace: str, where: str, depth: int) -> _AvroType:
         name = _text(schema, "name", where)
         space = name.rpartition(".")[0] if "." in name else str(schema.get("namespace") or namespace)
         full = name if "." in name or not space else f"{space}.{name}"
-        plain: dict[str, Any] = {"type": kind if kind != "error" else "record", "name": f"t{self._defined}"}
-        self._defined += 1
+        plain: dict[str, Any] = {"type": kind if kind != "error" else "record", "name": self._new_name()}
         self._named[full] = _AvroType(plain["name"], None)
         if kind == "enum":
             plain["symbols"] = _symbols(schema, where)
@@ -176,10 +220,20 @@ class AvroTypes:
         if avro_type is None:
             raise InputError(f"its schema names a type {name!r} that it does not define")
         if avro_type.arrow is None:
-            raise SchemaError(f"{where} contains itself: records without an end cannot be stored")
+            raise SchemaError(
+                f"{where} is of type {short_repr(full)}, which contains itself: records without an end cannot be "
+                "stored; write the inner records as JSON text"
+            )
         if depth + avro_type.height > MAX_DEPTH:
             raise SchemaError(f"{where} is nested more than {MAX_DEPTH} levels deep")
         return avro_type
+
+
+def _is_record(schema: Any) -> bool:
+    """Whether the values of a schema are records, and not maps or members of a union."""
+    while isinstance(schema, dict) and not isinstance(schema.get("type"), str):
+        schema = schema.get("type")
+    return isinstance(schema, dict) and schema["type"] in ("record", "error")
 
 
 def _part(schema: Any, key: str, where: str) -> Any:
@@ -236,6 +290,11 @@ def _logical(schema: Any, kind: str, where: str) -> pa.DataType | None:
     return pa.decimal128(precision, scale) if precision <= 38 else pa.decimal256(precision, scale)
 
 
+def is_union(kind: pa.DataType) -> bool:
+    """Whether a type of Arrow is that of a union of several types."""
+    return t.is_struct(kind) and [field.name for field in kind] == [f"{_MEMBER}{n}" for n in range(kind.num_fields)]
+
+
 def apply_named_times(own: pa.Schema, connect: pa.Schema, find: FindTime, target: pa.Schema | None = None) -> pa.Schema:
     """Gives a file's columns the types that ``find`` returns for the times in ``connect``; values go to ``target``."""
     if own == connect:
@@ -245,8 +304,8 @@ def apply_named_times(own: pa.Schema, connect: pa.Schema, find: FindTime, target
 
 
 def _apply_times(own: pa.DataType, connect: pa.DataType, find: FindTime, target: pa.DataType | None) -> pa.DataType:
-    if own == connect:
-        return own
+    if own == connect or (own.id != connect.id and (t.is_nested(own) or t.is_nested(connect))):
+        return own  # of the types of a union, only some have a name of Connect
     if t.is_struct(own):
         inner = {field.name: field.type for field in target} if target is not None and t.is_struct(target) else {}
         names = own_names([field.name for field in own], inner)

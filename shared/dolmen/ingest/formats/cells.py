@@ -3,10 +3,11 @@
 Arrow's parsers accept text that the rules do not: ``nan(1)``, an hour without minutes, the year 0. It is refused here.
 Arrow's casts and parsers of decimals overflow without an error, so they only get text that cannot overflow.
 
-If times have another format (``TimeFormat``), text that is no such number, or does not match the pattern, is read as
-ISO 8601. With a unit, timestamps may have decimal places down to microseconds. A pattern with date and time of day
-applies to timestamps; one without time of day to dates, and to timestamps (at midnight); one without a date to times of
-day. All other columns hold ISO 8601.
+If times have other formats (``TimeFormat``), text that is no such number, or matches none of the patterns, is read as
+ISO 8601. Text that matches several patterns is read by the first of them, or refused: never by the next one, as its
+value would depend on what is in it. With a unit, timestamps may have decimal places down to microseconds. A pattern
+with date and time of day applies to timestamps; one without time of day to dates, and to timestamps (at midnight); one
+without a date to times of day. All other columns hold ISO 8601.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ import pyarrow.compute as pc
 from pyarrow import types as t
 
 from dolmen.base.units import DAY_US
-from dolmen.format.dialect import MONTHS, UNIT_DIGITS, parse_time_pattern
+from dolmen.format.dialect import MONTHS, UNIT_DIGITS, TimePattern, parse_time_pattern
 from dolmen.format.types import TextKind, type_of
+from dolmen.ingest.formats.time_columns import write_as_iso
 from dolmen.rows.write.casts import Cast, Misfit, short_value
 
 _DIGITS = 38
@@ -276,12 +278,11 @@ NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 
 @dataclass(frozen=True, slots=True)
 class TimeFormat:
-    """A time format beside ISO 8601: ``digits`` since the epoch (``UNIT_DIGITS``), or a ``pattern``."""
+    """How times are written beside ISO 8601: ``digits`` since the epoch (``UNIT_DIGITS``), or as in ``patterns``."""
 
     name: str
     digits: int | None = None
-    pattern: str = ""
-    directives: frozenset[str] = frozenset()
+    patterns: tuple[TimePattern, ...] = ()
 
     @staticmethod
     @cache
@@ -289,28 +290,23 @@ class TimeFormat:
         """The formats of these names; None for ISO 8601 alone. Raises InputError for any other name."""
         if not names:
             return None
-        (name,) = names
-        if name in UNIT_DIGITS:
-            return TimeFormat(name, UNIT_DIGITS[name])
-        pattern = parse_time_pattern(name)
-        return TimeFormat(name, None, pattern.regex, pattern.directives)
+        if len(names) == 1 and names[0] in UNIT_DIGITS:
+            return TimeFormat(names[0], UNIT_DIGITS[names[0]])
+        return TimeFormat(" or ".join(names), None, tuple(map(parse_time_pattern, names)))
 
     @property
-    def has_zone(self) -> bool:
-        return "z" in self.directives
+    def zoned(self) -> TimeFormat | None:
+        """Those of its patterns that have a UTC offset; None if there is none."""
+        patterns = tuple(each for each in self.patterns if "z" in each.directives)
+        return TimeFormat(self.name, None, patterns) if patterns else None
 
     def parser(self, target: pa.DataType) -> Parse | None:
-        """A function from trimmed text to values of ``target``; None if this format is not for that type."""
+        """A function from trimmed text to values of ``target``; None if these formats are not for that type."""
         if self.digits is not None:
             numbers: Callable[[pa.Array], pa.Array] = partial(_parse_numbers, digits=self.digits, target=target)
-            return partial(self._parse, NUMBER, numbers, target) if t.is_temporal(target) else None
-        if t.is_timestamp(target):
-            applies = "d" in self.directives
-        elif t.is_date(target):
-            applies = not self.directives & set("HI")
-        else:
-            applies = t.is_time(target) and "d" not in self.directives
-        return partial(self._parse, self.pattern, partial(self._match, target=target), target) if applies else None
+            return partial(self._parse, [(NUMBER, numbers)], target) if t.is_temporal(target) else None
+        patterns = [each for each in self.patterns if _applies(each, target)]
+        return partial(self._parse_patterns, patterns, target) if patterns else None
 
     def parser_type(self, target: pa.DataType) -> pa.DataType | None:
         """The number type to ask a parser for instead of ``target``; None if values are no numbers."""
@@ -324,16 +320,26 @@ class TimeFormat:
             return None
         return partial(_cast_numbers, digits=self.digits, target=target)
 
-    def _parse(self, pattern: str, parse: Parse, target: pa.DataType, text: pa.Array) -> pa.Array:
-        """Parses text by ``parse`` if it matches ``pattern``, else as ISO 8601."""
-        matches = pc.match_substring_regex(text, pattern)
-        if pc.all(matches).as_py():
-            return parse(text)
-        if not pc.any(matches).as_py():
-            return self._iso(text, target)
+    def _parse_patterns(self, patterns: list[TimePattern], target: pa.DataType, text: pa.Array) -> pa.Array:
+        if (parsed := parse_aligned(text, patterns[0], target)) is not None:
+            return parsed
+        ways: list[tuple[str, Parse]] = [
+            (each.regex, partial(parse_matches, pattern=each, target=target)) for each in patterns
+        ]
+        return self._parse(ways, target, text)
+
+    def _parse(self, ways: list[tuple[str, Parse]], target: pa.DataType, text: pa.Array) -> pa.Array:
+        """Parses text by the first of the ways whose regular expression it matches, else as ISO 8601."""
         nothing = pa.scalar(None, pa.string())
-        some, others = pc.if_else(matches, text, nothing), pc.if_else(matches, nothing, text)
-        return pc.coalesce(parse(some), self._iso(others, target))
+        parsed: list[pa.Array] = []
+        for regex, parse in ways:
+            matches = pc.match_substring_regex(text, regex)
+            if pc.all(matches).as_py():
+                return pc.coalesce(*parsed, parse(text))
+            if pc.any(matches).as_py():
+                parsed.append(parse(pc.if_else(matches, text, nothing)))
+                text = pc.if_else(matches, nothing, text)
+        return pc.coalesce(*parsed, self._iso(text, target))
 
     def _iso(self, text: pa.Array, target: pa.DataType) -> pa.Array:
         try:
@@ -341,27 +347,53 @@ class TimeFormat:
         except Misfit as misfit:
             raise Misfit(f"{misfit}, nor is it as in {self.name}" if str(misfit) else "") from None
 
-    def _match(self, text: pa.Array, target: pa.DataType) -> pa.Array:
-        """Parses text that matches the pattern."""
-        fields = pc.extract_regex(text, self.pattern)
-        part = {name: pc.struct_field(fields, name) for name in self.directives}
-        pieces: list[Any] = []
-        if "d" in part:
-            pieces = [_year(part), "-", _month(part), "-", _two(part["d"])]
-        if not t.is_date(target) and (pieces == [] or part.keys() & set("HI")):
-            pieces += ["T"] if pieces else []
-            pieces += [_hour(part), ":", _two(part["M"]), ":", _two(part["S"]) if "S" in part else "00"]
-            pieces += [".", pc.utf8_rpad(part["f"], 6, "0")] if "f" in part else []
-            pieces += [part["z"]] if "z" in part else ["Z"] if t.is_timestamp(target) and target.tz else []
-        elif t.is_timestamp(target):
-            pieces += ["T00:00:00Z"] if target.tz else []
-        try:
-            return parse_text(pc.binary_join_element_wise(*pieces, ""), target)
-        except Misfit:
-            why = ": it has a UTC offset" if self.has_zone and not getattr(target, "tz", None) else ""
-            raise Misfit(
-                f"{short_value(text[0].as_py())} is not a valid {target}{why}" if len(text) == 1 else ""
-            ) from None
+
+def _applies(pattern: TimePattern, target: pa.DataType) -> bool:
+    if t.is_timestamp(target):
+        return "d" in pattern.directives
+    if t.is_date(target):
+        return not pattern.directives & set("HI")
+    return bool(t.is_time(target)) and "d" not in pattern.directives
+
+
+def parse_aligned(text: pa.Array, pattern: TimePattern, target: pa.DataType) -> pa.Array | None:
+    """Parses text if all of it matches a pattern with all digits in the same columns; None if it does not."""
+    if text.null_count and len(text) > text.null_count:
+        parsed = parse_aligned(text.drop_null(), pattern, target)
+        is_valid = pc.is_valid(text)
+        indices = pc.subtract(pc.cumulative_sum(is_valid.cast(pa.int64())), 1)
+        return None if parsed is None else parsed.take(pc.if_else(is_valid, indices, None))
+    has_date, has_clock = "d" in pattern.directives, bool(pattern.directives & set("HI"))
+    zone = "Z" if t.is_timestamp(target) and target.tz else ""
+    clock = not t.is_date(target) and (has_clock or bool(zone))
+    iso = write_as_iso(text, pattern, date=has_date, clock=clock, end=zone)
+    try:
+        return None if iso is None else parse_text(iso, target)
+    except Misfit:
+        return None
+
+
+def parse_matches(text: pa.Array, pattern: TimePattern, target: pa.DataType) -> pa.Array:
+    """Parses text that matches the regular expression of a pattern; NULL stays NULL. Raises Misfit."""
+    if (parsed := parse_aligned(text, pattern, target)) is not None:
+        return parsed
+    fields = pc.extract_regex(text, pattern.regex)
+    part = {name: pc.struct_field(fields, name) for name in pattern.directives}
+    pieces: list[Any] = []
+    if "d" in part:
+        pieces = [_year(part), "-", _month(part), "-", _two(part["d"])]
+    if not t.is_date(target) and (pieces == [] or part.keys() & set("HI")):
+        pieces += ["T"] if pieces else []
+        pieces += [_hour(part), ":", _two(part["M"]), ":", _two(part["S"]) if "S" in part else "00"]
+        pieces += [".", pc.utf8_rpad(part["f"], 6, "0")] if "f" in part else []
+        pieces += [part["z"]] if "z" in part else ["Z"] if t.is_timestamp(target) and target.tz else []
+    elif t.is_timestamp(target):
+        pieces += ["T00:00:00Z"] if target.tz else []
+    try:
+        return parse_text(pc.binary_join_element_wise(*pieces, ""), target)
+    except Misfit:
+        why = ": it has a UTC offset" if "z" in pattern.directives and not getattr(target, "tz", None) else ""
+        raise Misfit(f"{short_value(text[0].as_py())} is not a valid {target}{why}" if len(text) == 1 else "") from None
 
 
 def _parse_numbers(text: pa.Array, digits: int, target: pa.DataType) -> pa.Array:

@@ -1,4 +1,4 @@
-"""CSV and TSV: UTF-8, a header line, then one record per row.
+"""CSV and TSV: a header line, then one record per row, in the dialect of ``ReadOptions``.
 
 - An empty field is NULL. A quoted empty field (``""``) is the empty string in a string column, no bytes in a binary
   one, and NULL in any other. ``ReadOptions.nulls`` lists the unquoted texts that mean NULL.
@@ -6,15 +6,17 @@
   Where columns that the table does not have are ignored, their names may be anything, and their fields hold any UTF-8.
 - Without a header, a record has the table's columns in their order (or, inferred, ``column_1`` and so on). Where what
   the table does not have is ignored, all records may have more fields than that, as many as the first one has.
-- A record must have as many fields as the header. Empty lines are skipped, but in a file of one column, where they
-  are rows of NULL: no row of any writer is lost.
+- A record must have as many fields as the header; with ``ragged="fill"`` it may have fewer, and the others are NULL.
+  Empty lines are skipped, but in a file of one column, where they are rows of NULL: no row of any writer is lost.
 - Quoted fields may hold delimiters, line ends and doubled quotes (see ``csv_records``). A byte order mark is skipped.
-- Line numbers count from 1 at the header, lines inside quoted fields included; row numbers count data rows from 1.
+- Line numbers count all lines of the file from 1, skipped ones and those in quoted fields, too; row numbers count data
+  rows from 1.
 - Lists and structs are written as JSON in their cell; maps cannot be.
 - A file without even a header is an error; one with nothing else has no rows.
 
-Each block is first parsed straight into the declared types. If anything in it does not fit, the block is parsed
-again as text, and ``cells`` decides what each cell means, and names the one that does not fit.
+Each block is first parsed straight into the declared types; ``csv_standard`` rewrites what pyarrow does not know. If
+anything in it does not fit, the block is parsed again as text, and ``cells`` decides what each cell means, and names
+the one that does not fit.
 
 Where bad rows are reported one by one, a record with text after a closing quote is taken to end with that line; a quote
 that is never closed still ends the reading, and so does a header that cannot be read.
@@ -26,7 +28,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
+from itertools import chain, pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -36,9 +38,20 @@ from pyarrow import types as t
 
 from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.format.types import TextKind, type_of
-from dolmen.ingest.formats.cells import TimeFormat, check_years, may_be_tiny, native_decimal, precision_check
+from dolmen.ingest.formats.cell_notation import CellNotation
+from dolmen.ingest.formats.cells import check_years, may_be_tiny, native_decimal, precision_check, text_cast
 from dolmen.ingest.formats.column_limits import check_columns
-from dolmen.ingest.formats.csv_records import Records, columns_by_name, columns_by_position, last_record_end
+from dolmen.ingest.formats.csv_header import columns_by_name, columns_by_position
+from dolmen.ingest.formats.csv_records import Records, Signs, last_record_end
+from dolmen.ingest.formats.csv_standard import (
+    blank_comments,
+    end_line,
+    fill_records,
+    parse_options,
+    protect_nulls,
+    unused_text,
+    without_comments,
+)
 from dolmen.ingest.formats.infer import NOTHING, TEXT, TextShape, shape_of_cells
 from dolmen.ingest.formats.json_values import unparsed_cast
 from dolmen.ingest.formats.source_file import (
@@ -51,11 +64,14 @@ from dolmen.ingest.formats.source_file import (
     is_mark,
     mark_name,
 )
-from dolmen.ingest.formats.text_blocks import Block, blocks
+from dolmen.ingest.formats.text_blocks import Block, blocks, count_lines
+from dolmen.ingest.formats.text_stream import not_utf8
 from dolmen.rows.write.casts import Cast, Misfit
 from dolmen.rows.write.conform import CastPlan, conform_batch, plan_conform
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_MAX_FILLED = 4_000_000
+"""How many fields a block may have after short records are filled."""
 _LOWER_CASE = 0x20
 _PAYLOAD = re.compile(rb"[nN]\(")
 
@@ -83,17 +99,31 @@ def survey(source: SourceFile, skip_bad_rows: bool) -> pa.Schema:
     return pa.schema([(name, pa.null() if shape == NOTHING else shape.arrow_type) for name, shape in shapes.items()])
 
 
+def text_cells(source: SourceFile, on_bad_row: OnBadRow | None = None) -> Iterator[pa.RecordBatch]:
+    """The cells of all rows as text, NULL where a field is; the first batch has no rows, and all the columns' names.
+
+    Raises as ``read`` does, also InputError for a file without a record.
+    """
+    with source.text() as stream:
+        file = DelimitedFile.open(stream, source, None, isolate_broken=on_bad_row is not None)
+        if file is None:
+            raise InputError(f"file {source.name!r} is empty: it needs at least a line to infer columns from")
+        text = pa.schema(dict.fromkeys(file.columns, pa.string()))
+        yield _no_rows(text)
+        yield from file.batches(_DelimitedConverter(file, text, source.options, on_bad_row).convert)
+
+
 def _shapes(source: SourceFile, on_bad_row: OnBadRow | None = None) -> dict[str, TextShape]:
     with source.text() as stream:
         file = DelimitedFile.open(stream, source, None, isolate_broken=on_bad_row is not None)
         if file is None:
             raise InputError(f"file {source.name!r} is empty: it needs at least a line to infer columns from")
-        shapes, times = dict.fromkeys(file.columns, NOTHING), TimeFormat.of(source.options.dialect.timestamp_formats)
+        shapes, notation = dict.fromkeys(file.columns, NOTHING), CellNotation.of(source.options.dialect)
         text = pa.schema(dict.fromkeys(file.columns, pa.string()))
         for cells in file.batches(_DelimitedConverter(file, text, source.options, on_bad_row).convert):
             for name, shape in shapes.items():
                 if shape != TEXT:
-                    shapes[name] = shape.join(shape_of_cells(cells[name], times))
+                    shapes[name] = shape.join(shape_of_cells(cells[name], notation))
     return shapes
 
 
@@ -108,8 +138,10 @@ class DelimitedFile:
     names: Sequence[str | None]
     counted_by: str
     blocks: Iterator[Block]
-    delimiter: str
-    nulls: tuple[str, ...]
+    signs: Signs
+    nulls: tuple[str, ...] = ("",)
+    fill: bool = False
+    decimal: str = "."
 
     @classmethod
     def open(
@@ -119,36 +151,39 @@ class DelimitedFile:
 
         ``table`` has the table's columns; None infers them. ``isolate_broken``: broken records are blocks of their own.
         """
-        name, options, delimiter = source.name, source.options, source.delimiter
+        name, options, dialect, signs = source.name, source.options, source.options.dialect, signs_of(source)
         ignore_others = options.ignore_extra and table is not None
-        find_end = partial(last_record_end, delimiter=delimiter)
-        remaining = blocks(stream.read, find_end, name, source.block_bytes, isolate_broken=isolate_broken)
-        if table is not None and not (options.dialect.header or ignore_others):
-            return cls(name, table, "the table", remaining, delimiter, options.dialect.nulls)
+        remaining = find_blocks(stream, source, source.block_bytes, isolate_broken=isolate_broken)
+
+        def of(names: Sequence[str | None], counted_by: str, blocks: Iterator[Block]) -> DelimitedFile:
+            return cls(name, names, counted_by, blocks, signs, dialect.nulls, dialect.ragged == "fill", dialect.decimal)
+
+        if table is not None and not (dialect.header or ignore_others):
+            return of(table, "the table", remaining)
         for block in remaining:
-            records = Records.of(block.data, delimiter, blank_lines_count=False)
+            records = Records.of(block.data, signs, blank_lines_count=False)
             if not len(records.starts):
                 continue
             start, end = int(records.starts[0]), int(records.ends[0])
-            if not options.dialect.header:
+            if not dialect.header:
                 check_columns(int(records.fields[0]), options.max_columns, name)
                 names, counted_by = columns_by_position(int(records.fields[0]), table)
                 body = Block(block.data[start:], block.line_at(start), block.problem)
-                return cls(name, names, counted_by, chain([body], remaining), delimiter, options.dialect.nulls)
+                return of(names, counted_by, chain([body], remaining))
             if block.problem is not None:
                 raise RowError(block.problem.reason, file=name, line=block.line_at(block.problem.offset))
             header = Block(block.data[start:end], block.line_at(start))
             body = Block(block.data[end:], block.line_at(end))
-            names = columns_by_name(header, delimiter, name, table, ignore_others, options.max_columns)
+            names = columns_by_name(header, signs, name, table, ignore_others, options.max_columns, dialect.names)
             if table is not None and len(names) == 1 and names[0] is not None and names[0] not in table:
                 for sign in ";|\t,":
-                    if sign != delimiter and sign in names[0]:
+                    if sign != signs.delimiter and sign in names[0]:
                         raise SchemaError(
                             f"file {name!r}, line {header.line}: no column {names[0]!r} in the table; {sign!r} seems "
                             "to separate its fields: say so (--delimiter, or the setting ingest_delimiter)"
                         )
-            return cls(name, names, "the header", chain([body], remaining), delimiter, options.dialect.nulls)
-        if options.dialect.header:
+            return of(names, "the header", chain([body], remaining))
+        if dialect.header:
             raise InputError(f"file {name!r} is empty: it needs at least a line with the names of its columns")
         return None
 
@@ -160,7 +195,7 @@ class DelimitedFile:
         """Each block converted, given the 1-based number of its first row; ``convert`` returns its number of rows."""
         row = 1
         try:
-            for block in self.blocks:
+            for block in chain.from_iterable(map(self._parts, self.blocks)):
                 batch, rows = convert(block, row)
                 row += rows
                 yield batch
@@ -169,13 +204,39 @@ class DelimitedFile:
                 raise
             raise RowError(error.reason, file=error.file, line=error.line, row=row) from None  # a record never ends
 
+    def _parts(self, block: Block) -> Iterator[Block]:
+        """The block, in parts if the fields that its records lack could need much memory."""
+        if block.problem is None and self.fill and len(self.names) * count_lines(block.data) > _MAX_FILLED:
+            records, rows = self.records(block), max(_MAX_FILLED // len(self.names), 1)
+            cuts = [0, *records.starts[rows::rows].tolist(), len(block.data)]
+            for begin, end in pairwise(cuts):
+                yield Block(block.data[begin:end], block.line_at(begin))
+            return
+        yield block
+
     def parse(self, data: bytes, types: dict[str, pa.DataType]) -> pa.RecordBatch:
         """The rows of a block, its columns as ``types``. Raises ArrowInvalid or UnicodeDecodeError."""
         several = len(self.names) > 1
+        data = without_comments(data, self.signs)
         if not data or (data.isspace() and several and not data.strip(b"\r\n")):
             return _no_rows(pa.schema(types))
-        if not data.endswith((b"\n", b"\r")):
-            data += b"\n"  # else pyarrow takes an empty last field for a quoted one if the one before it is quoted
+        try:
+            return self._parse(data, types, self.nulls)
+        except pa.ArrowInvalid:
+            if not self.fill:
+                raise
+            nulls = self.nulls if "" in self.nulls else (*self.nulls, unused_text(data))
+            null = b"" if "" in self.nulls else nulls[-1].encode()
+            filled = fill_records(data, self.signs, len(self.names), null)
+            if filled is data:
+                raise
+        return self._parse(filled, types, nulls)
+
+    def _parse(self, data: bytes, types: dict[str, pa.DataType], nulls: tuple[str, ...]) -> pa.RecordBatch:
+        several, signs = len(self.names) > 1, self.signs
+        if any(nulls) and signs.has_escape(data):
+            data, signs = protect_nulls(data, signs, nulls, blank_lines_count=not several)
+        data = end_line(data, signs)
         marked = data.startswith(_BYTE_ORDER_MARK)
         if marked:
             data = b"\n" + data  # in the middle of a file it is text, and pyarrow would skip it
@@ -188,13 +249,14 @@ class DelimitedFile:
         table = csv.read_csv(
             pa.BufferReader(_copy_to_arrow(data)),
             csv.ReadOptions(column_names=names, block_size=len(data) + 1),
-            csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=b'"' in data, ignore_empty_lines=several),
+            parse_options(data, signs, skip_blank_lines=several),
             csv.ConvertOptions(
                 column_types=types,
                 include_columns=included,
-                null_values=self.nulls,
+                null_values=nulls,
                 strings_can_be_null=True,
                 quoted_strings_can_be_null=False,
+                decimal_point=self.decimal,
             ),
         )
         (batch,) = table.combine_chunks().to_batches()
@@ -207,27 +269,43 @@ class DelimitedFile:
             raise self._malformed_error(block, row, error) from None
 
     def records(self, block: Block) -> Records:
-        return Records.of(block.data, self.delimiter, blank_lines_count=len(self.names) == 1)
+        return Records.of(block.data, self.signs, blank_lines_count=len(self.names) == 1)
 
     def _malformed_error(self, block: Block, row: int, error: ValueError) -> RowError:
         records = self.records(block)
         problems: list[tuple[int, int, str | None, str]] = []
-        ragged = np.flatnonzero(records.fields != len(self.names))
+        fields = np.maximum(records.fields, len(self.names)) if self.fill else records.fields
+        ragged = np.flatnonzero(fields != len(self.names))
         if len(ragged):
             record = int(ragged[0])
             count = int(records.fields[record])
             reason = f"{count} field{'s' if count != 1 else ''} where {self.counted_by} has {len(self.names)}"
+            if count < len(self.names):
+                reason += "; the setting ingest_ragged can make the others NULL"
             problems.append((record, int(records.starts[record]), None, reason))
         try:
-            block.data.decode()
+            blank_comments(block.data, self.signs).decode()
         except UnicodeDecodeError as undecodable:
             record, field = records.position(undecodable.start)
             column = self.names[field] if field < len(self.names) else None
-            problems.append((record, undecodable.start, column, f"not UTF-8: {undecodable.reason}"))
+            problems.append((record, undecodable.start, column, not_utf8(undecodable)))
         if not problems:
             return RowError(f"the text cannot be parsed: {error}", file=self.name, line=block.line, row=row)
         record, offset, column, reason = min(problems, key=lambda problem: problem[:2])
         return RowError(reason, file=self.name, line=block.line_at(offset), row=row + record, column=column)
+
+
+def signs_of(source: SourceFile) -> Signs:
+    return Signs.of(source.options.dialect, source.delimiter)
+
+
+def find_blocks(
+    stream: ByteStream, source: SourceFile, block_bytes: int, *, isolate_broken: bool = False
+) -> Iterator[Block]:
+    """The blocks of a delimited file, after the lines that its dialect skips. Raises as ``text_blocks.blocks`` does."""
+    find_end = partial(last_record_end, signs=signs_of(source))
+    skip_lines = source.options.dialect.skip_lines
+    return blocks(stream.read, find_end, source.name, block_bytes, isolate_broken=isolate_broken, skip_lines=skip_lines)
 
 
 def _copy_to_arrow(data: bytes) -> pa.Buffer:
@@ -248,9 +326,10 @@ class _DelimitedConverter:
         self, file: DelimitedFile, schema: pa.Schema, options: ReadOptions, on_bad_row: OnBadRow | None
     ) -> None:
         self._file, self._schema, self._on_bad_row, self._defaults = file, schema, on_bad_row, options.defaults
-        times = TimeFormat.of(options.dialect.timestamp_formats)
-        self._find_cast = partial(_cell_cast, times=times, ignore_extra=options.ignore_extra)
-        self._native = {field.name: kind for field in schema if (kind := _native_type(field.type, times)) is not None}
+        notation = CellNotation.of(options.dialect)
+        self._find_cast = partial(_cell_cast, notation=notation, ignore_extra=options.ignore_extra)
+        native = {field.name: _native_type(field.type, notation) for field in schema}
+        self._native = {name: kind for name, kind in native.items() if kind is not None}
         self._marked = [column for column in file.columns if mark_name(column) in schema.names]
         self._placeholders = pa.array(options.placeholders, pa.string())
         self._placeholder_bytes = [text.encode() for text in options.placeholders] if self._marked else []
@@ -271,6 +350,8 @@ class _DelimitedConverter:
 
     def _plan_for(self, data: bytes) -> tuple[dict[str, pa.DataType], CastPlan]:
         """The plan for a block: it reads columns that pyarrow may misread as text."""
+        if self._file.signs.has_escape(data):  # what it stands between counts
+            data = data.replace((self._file.signs.escape or "").encode(), b"")
         doubts = tuple(
             index
             for index, (concerns, is_in) in enumerate(_SUSPECTS)
@@ -284,9 +365,10 @@ class _DelimitedConverter:
 
     def convert(self, block: Block, row: int) -> tuple[pa.RecordBatch, int]:
         """The block's good rows, and the number of all its rows. Raises RowError if there is no ``on_bad_row``."""
+        signs = self._file.signs
         if self._on_bad_row is not None and block.problem is not None:
             line = block.line_at(block.problem.offset)
-            self._on_bad_row(BadRow(block.problem.reason, row, line, None, block.data.rstrip(b"\r\n")))
+            self._on_bad_row(BadRow(block.problem.reason, row, line, None, signs.without_line_end(block.data)))
             return _no_rows(self._schema), 1
         try:
             batch = self._convert(block, row)
@@ -303,7 +385,7 @@ class _DelimitedConverter:
             return batch
 
         def text(index: int) -> bytes:
-            return block.data[records.starts[index] : records.ends[index]].rstrip(b"\r\n")
+            return signs.without_line_end(block.data[records.starts[index] : records.ends[index]])
 
         count = len(records.starts)
         good = good_rows(count, row, convert_part, text, self._on_bad_row)
@@ -312,7 +394,8 @@ class _DelimitedConverter:
     def _convert(self, block: Block, row: int) -> pa.RecordBatch:
         """The block's rows. Raises RowError for the first that is malformed or does not fit."""
         types, plan = self._plan_for(block.data)
-        if not any(text in block.data for text in self._placeholder_bytes):
+        may_be_escaped = bool(self._placeholder_bytes) and self._file.signs.has_escape(block.data)
+        if not (may_be_escaped or any(text in block.data for text in self._placeholder_bytes)):
             try:
                 return conform_batch(self._file.parse(block.data, types), plan, first_row=row)
             except (pa.ArrowInvalid, UnicodeDecodeError, RowError):
@@ -357,13 +440,16 @@ NATIVE: dict[TextKind, bool] = {
 """For each grammar of text (``ColumnType.text``): does pyarrow's CSV reader read it as dolmen does, or refuse it?"""
 
 
-def _native_type(target: pa.DataType, times: TimeFormat | None) -> pa.DataType | None:
+def _native_type(target: pa.DataType, notation: CellNotation) -> pa.DataType | None:
     """The type that pyarrow's CSV reader parses the cells of a column as; None for text."""
+    times = notation.times
     if times is not None and times.parser(target) is not None:
         number = times.parser_type(target)
         return number if number is not None and t.is_integer(number) else None
     column_type = type_of(target)
     if column_type is None or column_type.text is None or not NATIVE[column_type.text]:
+        return None
+    if not notation.may_be_native(target):
         return None
     return native_decimal(target) if t.is_decimal(target) else target
 
@@ -400,15 +486,15 @@ _SUSPECTS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[bytes], bool]], 
 block for such text, which is seldom wrong."""
 
 
-def _cell_cast(
-    source: pa.DataType, target: pa.DataType, *, times: TimeFormat | None, ignore_extra: bool
-) -> Cast | None:
+def _cell_cast(source: pa.DataType, target: pa.DataType, *, notation: CellNotation, ignore_extra: bool) -> Cast | None:
     """The cast of cells, parsed to ``target`` or to numbers already, or text (see ``casts.FindCast``)."""
     if source == target or (t.is_decimal(source) and t.is_decimal(target)):
         if t.is_timestamp(target) or t.is_date(target):
             return check_years
         return _check_not_infinite if t.is_floating(target) else precision_check(target)
-    return unparsed_cast(source, target, times, ignore_extra, empty_is_null=True)
+    if (parse := notation.parser(target)) is not None:
+        return text_cast(target, empty_is_null=True, parse=parse)
+    return unparsed_cast(source, target, notation.times, ignore_extra, empty_is_null=True)
 
 
 def _check_not_infinite(values: pa.Array) -> pa.Array:

@@ -1,71 +1,148 @@
-"""Finds the records of delimited text, and the columns that its header names.
+"""Finds the records of delimited text, whatever its dialect.
 
 RFC 4180, but a quote inside an unquoted field is an ordinary character, and lines may end in LF, CR LF, or CR alone.
-Text between a closing quote and the next delimiter has no agreed meaning and is refused.
+Text between a closing quote and the next delimiter has no agreed meaning and is refused. The character after an escape
+is literal, in quoted fields and in others, and a line end is, too; quotes in quoted fields may be doubled all the same.
+A comment is a line that begins with the comment's sign where a record would; nothing in it has another meaning.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-from pyarrow import csv
 
-from dolmen.errors import RowError, SchemaError
-from dolmen.format.schema import own_names
-from dolmen.ingest.formats.column_limits import check_columns
-from dolmen.ingest.formats.text_blocks import Block, BrokenRecord, count_lone_returns
+from dolmen.base.runtime import cached_property
+from dolmen.format.dialect import Dialect
+from dolmen.ingest.formats.text_blocks import BrokenRecord, count_lone_returns, line_ends
 
-_QUOTE, _LF, _CR = b'"\n\r'
+_LF, _CR, _BACKSLASH = b"\n\r\\"
+_NEVER_CLOSED = (
+    "a quoted field begins here and is never closed; if quotes are ordinary characters, say so (--quote none, or the "
+    "setting ingest_quote)"
+)
+_TEXT_AFTER_QUOTE = "text follows a closing quote; quotes inside a quoted field are doubled"
+_MAY_BE_ESCAPED = ", unless the setting ingest_escape gives the character that is before them"
 
 Offsets = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+Mask = npt.NDArray[np.bool_]
+_NONE: Offsets = np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True)
+class Signs:
+    """The bytes that give delimited text its structure. None, and no ``comment``: there are none."""
+
+    delimiter: str
+    quote: str | None = '"'
+    escape: str | None = None
+    comment: str | None = None
+
+    @classmethod
+    def of(cls, dialect: Dialect, delimiter: str) -> Signs:
+        escape = None if dialect.escape == dialect.quote else dialect.escape  # a doubled quote
+        return cls(delimiter, dialect.quote, escape, dialect.comment)
+
+    @cached_property
+    def separates(self) -> Mask:
+        """For each byte: does it end a field?"""
+        separates = np.zeros(256, bool)
+        separates[[_LF, _CR, ord(self.delimiter)]] = True
+        return separates
+
+    def has_quote(self, data: bytes) -> bool:
+        return self.quote is not None and self.quote.encode() in data
+
+    def has_escape(self, data: bytes) -> bool:
+        return self.escape is not None and self.escape.encode() in data
+
+    def has_comment(self, data: bytes) -> bool:
+        """Whether a comment may be in some text."""
+        sign = (self.comment or "").encode()
+        return bool(sign) and (data.startswith(sign) or b"\n" + sign in data or b"\r" + sign in data)
+
+    def without_line_end(self, record: bytes) -> bytes:
+        """A record without its line end; one that is escaped stays."""
+        end = len(record) - record.endswith(b"\n")
+        if end < len(record) and self._is_escaped(record, end):
+            return record
+        if record[:end].endswith(b"\r") and not self._is_escaped(record, end - 1):
+            end -= 1
+        return record[:end]
+
+    def ends_with_line(self, record: bytes) -> bool:
+        """Whether a line end after the record would end it: no quote is open, and the last byte is no escape."""
+        layout = find_layout(record + b"\n", self, True)
+        return len(layout.outside(np.array([len(record)]))) > 0
+
+    def _is_escaped(self, record: bytes, offset: int) -> bool:
+        if self.escape is None:
+            return False
+        before = record[:offset]
+        return (len(before) - len(before.rstrip(self.escape.encode()))) % 2 == 1
 
 
 @dataclass(frozen=True, slots=True)
-class _QuotedRanges:
-    """Quoted ranges of some bytes, in order. If the last has no closing quote, it closes at the end."""
+class Layout:
+    """Where quoted ranges and comments are in some bytes, in order.
+
+    Args:
+        opens, closes: of quotes. If the last has no closing quote, it closes at the end.
+        comments, comment_ends: where comments begin and end, their line ends included.
+        literal: marks each character that an escape makes literal, and the end if the last is an escape; None: none is.
+        problem: the first thing that makes a record malformed.
+    """
 
     opens: Offsets
     closes: Offsets
+    comments: Offsets
+    comment_ends: Offsets
+    literal: Mask | None = None
     problem: BrokenRecord | None = None
 
-    def outside(self, offsets: Offsets) -> Offsets:
+    def is_quoted(self, offsets: Offsets) -> Mask:
+        """Which offsets are inside quotes; an opening quote's own is not."""
         index = np.searchsorted(self.opens, offsets) - 1
         inside = (index >= 0) & (offsets < self.closes[index]) if len(self.opens) else np.zeros(len(offsets), bool)
-        result: Offsets = offsets[~inside]
+        result: Mask = inside
         return result
 
+    def outside(self, offsets: Offsets) -> Offsets:
+        """The offsets where a character is neither quoted nor escaped."""
+        result: Offsets = offsets[~self.is_quoted(offsets)]
+        return result if self.literal is None else result[~self.literal[result]]
 
-def last_record_end(data: bytes, last: bool, delimiter: str) -> int:
+
+def last_record_end(data: bytes, last: bool, signs: Signs) -> int:
     """The end of the last whole record in ``data``, which begins with a record (see ``text_blocks.FindEnd``).
 
     Raises BrokenRecord if text follows a closing quote, or if a quote is still open at the end of the file.
     """
-    lone_returns = count_lone_returns(data)
-    if b'"' not in data and not lone_returns:
+    lone_returns, escapes = count_lone_returns(data), signs.has_escape(data)
+    if not (lone_returns or escapes or signs.has_quote(data)):
         return len(data) if last else data.rfind(b"\n") + 1
-    quoted = _find_quoted_ranges(data, delimiter, last)
-    if not (last or lone_returns or quoted.problem):
-        return _last_feed_outside(data, quoted) + 1
-    ends = _record_ends(data, quoted, last)
-    if quoted.problem:
-        ends = ends[ends <= quoted.problem.offset]
+    layout = find_layout(data, signs, last)
+    if not (last or lone_returns or escapes or layout.problem):
+        return _last_feed_outside(data, layout) + 1
+    ends = _record_ends(data, layout, last)
+    if layout.problem:
+        ends = ends[ends <= layout.problem.offset]
         if not len(ends):
-            raise quoted.problem
+            raise layout.problem
     return int(ends[-1]) if len(ends) else 0
 
 
-def _last_feed_outside(data: bytes, quoted: _QuotedRanges) -> int:
+def _last_feed_outside(data: bytes, layout: Layout) -> int:
     """The offset of the last LF outside quotes; -1 if there is none. Nearly always it is the last LF of all."""
     offset = data.rfind(b"\n")
     while offset >= 0:
-        index = int(np.searchsorted(quoted.opens, offset)) - 1
-        if index < 0 or offset >= quoted.closes[index]:
+        index = int(np.searchsorted(layout.opens, offset)) - 1
+        if index < 0 or offset >= layout.closes[index]:
             break
-        offset = data.rfind(b"\n", 0, int(quoted.opens[index]))
+        offset = data.rfind(b"\n", 0, int(layout.opens[index]))
     return offset
 
 
@@ -73,24 +150,28 @@ def _last_feed_outside(data: bytes, quoted: _QuotedRanges) -> int:
 class Records:
     """The start and end of each record of a block, and its delimiters. Errors are explained with it.
 
-    Empty lines are records if there is one column (``blank_lines_count``), and no records otherwise.
+    Empty lines are records if there is one column (``blank_lines_count``), and no records otherwise. Comments are none.
     """
 
     starts: Offsets
     ends: Offsets
     delimiters: Offsets
+    layout: Layout
 
     @classmethod
-    def of(cls, data: bytes, delimiter: str, *, blank_lines_count: bool) -> Records:
+    def of(cls, data: bytes, signs: Signs, *, blank_lines_count: bool) -> Records:
         """Finds the records of ``data``, a block of whole ones."""
-        quoted = _find_quoted_ranges(data, delimiter, True)
-        ends = _record_ends(data, quoted, True)
+        layout = find_layout(data, signs, True)
+        ends = _record_ends(data, layout, True)
         starts = np.concatenate((np.zeros(1, np.int64), ends[:-1]))
         array = np.frombuffer(data, np.uint8)
         if not blank_lines_count:
             has_text = ~np.isin(array[starts], (_LF, _CR))
             starts, ends = starts[has_text], ends[has_text]
-        return cls(starts, ends, quoted.outside(np.flatnonzero(array == ord(delimiter))))
+        if len(layout.comments):
+            is_row = ~np.isin(starts, layout.comments)
+            starts, ends = starts[is_row], ends[is_row]
+        return cls(starts, ends, layout.outside(np.flatnonzero(array == ord(signs.delimiter))), layout)
 
     @property
     def fields(self) -> Offsets:
@@ -99,62 +180,144 @@ class Records:
 
     def position(self, offset: int) -> tuple[int, int]:
         """The record and the field in it (both 0-based) that hold the byte at ``offset``."""
-        record = int(np.searchsorted(self.starts, offset, side="right")) - 1
+        record = max(int(np.searchsorted(self.starts, offset, side="right")) - 1, 0)
         before = np.searchsorted(self.delimiters, (self.starts[record], offset))
         return record, int(before[1] - before[0])
 
+    def text_ends(self, array: Bytes) -> Offsets:
+        """Where the text of each record ends, before its line end."""
+        ends = self.ends.copy()
+        for sign in (_LF, _CR):
+            last = np.maximum(ends - 1, 0)
+            is_end = (ends > self.starts) & (array[last] == sign)
+            if self.layout.literal is not None:
+                is_end &= ~self.layout.literal[last]
+            ends -= is_end
+        return ends
 
-def _record_ends(data: bytes, quoted: _QuotedRanges, last: bool) -> Offsets:
+
+def _record_ends(data: bytes, layout: Layout, last: bool) -> Offsets:
     """Offsets just past each line end outside quotes; the end of a file's last bytes is one too."""
     array = np.frombuffer(data, np.uint8)
     breaks: Offsets = np.flatnonzero(array == _LF)
     if count_lone_returns(data):
-        returns = np.flatnonzero(array[:-1] == _CR)
-        alone = returns[array[returns + 1] != _LF]
-        if last and array[-1] == _CR:  # elsewhere the next byte may be its LF
-            alone = np.append(alone, len(data) - 1)
-        breaks = np.sort(np.concatenate((breaks, alone)))
-    ends = quoted.outside(breaks) + 1
+        breaks = line_ends(array) - 1
+        if not last and array[-1] == _CR:  # the next byte may be its LF
+            breaks = breaks[:-1]
+    ends = layout.outside(breaks) + 1
     if last and not (len(ends) and ends[-1] == len(data)):
         ends = np.append(ends, len(data))
     return ends
 
 
-def _find_quoted_ranges(data: bytes, delimiter: str, last: bool) -> _QuotedRanges:
+def find_layout(data: bytes, signs: Signs, last: bool) -> Layout:
+    """Finds what is quoted, escaped and a comment in bytes that begin with a record."""
     array = np.frombuffer(data, np.uint8)
-    quotes: Offsets = np.flatnonzero(array == _QUOTE)
-    separates = np.zeros(256, bool)
-    separates[[_LF, _CR, ord(delimiter)]] = True
+    literal = _find_literal(array, ord(signs.escape or "")) if signs.has_escape(data) else None
+    lines = _lines_with(array, (signs.comment or "").encode()) if signs.has_comment(data) else (_NONE, _NONE)
+    quotes = _NONE if signs.quote is None else np.flatnonzero(array == ord(signs.quote))
+    if literal is not None:
+        quotes = quotes[~literal[quotes]]
+    layout = _find_alternating(array, quotes, literal, lines, signs.separates)
+    if layout is None:
+        layout = _walk(array, quotes.tolist(), literal, (lines[0].tolist(), lines[1].tolist()), signs.separates)
+    if literal is not None and len(layout.comments):
+        at = np.flatnonzero(literal)
+        index = np.searchsorted(layout.comments, at) - 1
+        literal[at[(index >= 0) & (at <= layout.comment_ends[index])]] = False
+    problem = layout.problem
+    if problem is None and last:
+        if len(layout.closes) and layout.closes[-1] == len(data):
+            problem = BrokenRecord(int(layout.opens[-1]), _NEVER_CLOSED, ends=False)
+        elif literal is not None and literal[-1]:
+            problem = BrokenRecord(
+                len(data) - 1, "the file ends with an escape character, and nothing it is for", ends=True
+            )
+    return Layout(layout.opens, layout.closes, layout.comments, layout.comment_ends, literal, problem)
+
+
+def _find_literal(array: Bytes, escape: int) -> Mask:
+    """Marks the character after each escape that is not literal itself: every second one of a run."""
+    escapes = np.flatnonzero(array == escape)
+    begins = np.ones(len(escapes), bool)
+    begins[1:] = escapes[1:] != escapes[:-1] + 1
+    firsts = np.flatnonzero(begins)
+    in_run = np.arange(len(escapes)) - np.repeat(firsts, np.diff(np.append(firsts, len(escapes))))
+    literal = np.zeros(len(array) + 1, bool)
+    literal[escapes[in_run % 2 == 0] + 1] = True
+    return literal
+
+
+def _lines_with(array: Bytes, comment: bytes) -> tuple[Offsets, Offsets]:
+    """The starts and ends of lines that begin with a comment's sign, and may be inside quotes."""
+    starts = np.flatnonzero(array == comment[0])
+    starts = starts[(starts == 0) | np.isin(array[starts - 1], (_LF, _CR))]
+    for index, sign in enumerate(comment[1:], 1):
+        starts = starts[starts + index < len(array)]
+        starts = starts[array[starts + index] == sign]
+    ends = line_ends(array)
+    if not len(ends) or ends[-1] != len(array):
+        ends = np.append(ends, len(array))
+    return starts, ends[np.searchsorted(ends, starts, side="right")]
+
+
+def _find_alternating(
+    array: Bytes, quotes: Offsets, literal: Mask | None, lines: tuple[Offsets, Offsets], separates: Mask
+) -> Layout | None:
+    """The layout if every line that may be a comment is one, and each other quote opens or closes a field in turn.
+
+    A closing quote right before an opening quote is a doubled quote. Nearly every file is like that, and the check is
+    cheap. Returns None if it is not.
+    """
+    starts, ends = lines
+    if len(starts):
+        index = np.searchsorted(starts, quotes) - 1
+        quotes = quotes[(index < 0) | (quotes >= ends[index])]
     opens, closes = quotes[0::2], quotes[1::2]
     if len(closes) < len(opens):
-        closes = np.append(closes, len(data))
-    # Quotes alternate if each opening quote begins a field and each closing quote ends one. A closing quote right
-    # before an opening quote is a doubled quote. Nearly every file is like that, and the check is cheap.
+        closes = np.append(closes, len(array))
     doubled = opens[1:] == closes[:-1] + 1
     begins = separates.take(array.take(opens - 1))
+    if literal is not None:
+        begins &= ~literal[opens - 1]
     begins[:1] |= opens[:1] == 0
     begins[1:] |= doubled
-    followers = closes[: np.searchsorted(closes, len(data) - 1)]
-    ends = separates.take(array.take(followers + 1))
-    ends[: len(doubled)] |= doubled[: len(ends)]
-    problem = None
-    if not (begins.all() and ends.all()):
-        opens, closes, problem = _walk_quotes(array, quotes.tolist(), separates)
-    if problem is None and last and len(closes) and closes[-1] == len(data):
-        problem = BrokenRecord(int(opens[-1]), "a quoted field begins here and is never closed", ends=False)
-    return _QuotedRanges(opens, closes, problem)
+    followers = closes[: np.searchsorted(closes, len(array) - 1)]
+    follows = separates.take(array.take(followers + 1))
+    follows[: len(doubled)] |= doubled[: len(follows)]
+    if not (begins.all() and follows.all()):
+        return None
+    layout = Layout(opens, closes, starts, ends)
+    if layout.is_quoted(starts).any() or (literal is not None and literal[starts[starts > 0] - 1].any()):
+        return None
+    return layout
 
 
-def _walk_quotes(
-    array: npt.NDArray[np.uint8], quotes: list[int], separates: npt.NDArray[np.bool_]
-) -> tuple[Offsets, Offsets, BrokenRecord | None]:
-    """Finds quoted ranges quote by quote, in malformed files and files with quotes inside unquoted fields."""
-    size, opens, closes, index = len(array), list[int](), list[int](), 0
+def _walk(
+    array: Bytes, quotes: list[int], literal: Mask | None, lines: tuple[list[int], list[int]], separates: Mask
+) -> Layout:
+    """Finds the layout quote by quote: of malformed files, with quotes in unquoted fields, or with odd comments."""
+    size, index, line, after = len(array), 0, 0, -1
+    opens, closes, comments, comment_ends = list[int](), list[int](), list[int](), list[int]()
     problem = None
-    while index < len(quotes) and problem is None:
-        start = quotes[index]
+    while problem is None:
+        start = quotes[index] if index < len(quotes) else size
+        if line < len(lines[0]) and lines[0][line] < start:
+            begin, end = lines[0][line], lines[1][line]
+            line += 1
+            if begin in (0, after) or literal is None or not literal[begin - 1]:
+                comments.append(begin)
+                comment_ends.append(end)
+                after = end
+                index = bisect_left(quotes, end, index)
+            continue
+        if start == size:
+            break
         index += 1
-        if start and not separates[array[start - 1]]:
+        is_first = start in (0, after) or (
+            separates[array[start - 1]] and not (literal is not None and literal[start - 1])
+        )
+        if not is_first:
             continue  # an ordinary character
         while index + 1 < len(quotes) and quotes[index + 1] == quotes[index] + 1:
             index += 2
@@ -162,61 +325,9 @@ def _walk_quotes(
         index += 1
         opens.append(start)
         closes.append(close)
+        line = bisect_left(lines[0], close, line)
         if close + 1 < size and not separates[array[close + 1]]:
-            reason = "text follows a closing quote; quotes inside a quoted field are doubled"
-            problem = BrokenRecord(close, reason, ends=True)
-    return np.array(opens, np.int64), np.array(closes, np.int64), problem
-
-
-def columns_by_name(
-    header: Block, delimiter: str, name: str, table: list[str] | None, ignore_others: bool, max_columns: int
-) -> list[str | None]:
-    """The columns that a header names; None for one that is ignored. Raises LimitError, RowError, SchemaError.
-
-    ``table`` has the table's columns, which match in any case; None infers them.
-    """
-    where = f"file {name!r}, line {header.line}"
-    try:
-        header.data.decode()
-    except UnicodeDecodeError as error:
-        raise RowError(f"not UTF-8: {error.reason}", file=name, line=header.line) from None
-    count = int(Records.of(header.data, delimiter, blank_lines_count=True).fields[0])
-    check_columns(count, max_columns, name)
-    numbers = [str(number) for number in range(count)]
-    cells = csv.read_csv(
-        pa.BufferReader(header.data),
-        csv.ReadOptions(column_names=numbers, block_size=len(header.data) + 1, use_threads=False),
-        csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-        csv.ConvertOptions(column_types=dict.fromkeys(numbers, pa.string()), strings_can_be_null=False),
-    )
-    spellings: list[str] = [column[0].as_py() for column in cells.columns]
-    names = own_names(spellings, table or ())
-    columns = [None if ignore_others and column not in (table or ()) else column for column in names]
-    if columns.count(None) == len(columns):
-        raise SchemaError(f"{where}: no column is one of the table's; there are: {', '.join(table or ())}")
-    spelled: dict[str, str] = {}
-    for number, (column, spelling) in enumerate(zip(columns, spellings, strict=True), 1):
-        if column is None:
-            continue
-        if column == "":
-            hint = " (an index that pandas wrote? leave it out with index=False)" if number == 1 else ""
-            raise SchemaError(f"{where}: column {number} has no name{hint}")
-        if column in spelled and spelled[column] != spelling:
-            reason = f"columns {spelled[column]!r} and {spelling!r} differ in case only: rename one, or drop it"
-            raise SchemaError(f"{where}: {reason}", column=column)
-        if column in spelled:
-            raise SchemaError(f"{where}: column {column!r} is there twice", column=column)
-        spelled[column] = spelling
-    return columns
-
-
-def columns_by_position(fields: int, table: list[str] | None) -> tuple[Sequence[str | None], str]:
-    """The columns of a file whose first record has ``fields`` fields, and what fixes that number, in words.
-
-    ``table`` has the table's columns, if others are ignored; None invents names.
-    """
-    if table is None:
-        return [f"column_{number}" for number in range(1, fields + 1)], "the first line"
-    if fields > len(table):
-        return [*table, *[None] * (fields - len(table))], "the first line"
-    return table, "the table"
+            is_escaped = literal is None and close > start + 1 and array[close - 1] == _BACKSLASH
+            problem = BrokenRecord(close, _TEXT_AFTER_QUOTE + (_MAY_BE_ESCAPED if is_escaped else ""), ends=True)
+    lists = [np.array(each, np.int64) for each in (opens, closes, comments, comment_ends)]
+    return Layout(lists[0], lists[1], lists[2], lists[3], None, problem)

@@ -261,6 +261,8 @@ def cast_for_export(rows: pa.RecordBatchReader, format: Format) -> pa.RecordBatc
         raise InputError(f"{kind.capitalize()} is read, but not written: write {format_names(WRITTEN)}")
     if not traits.is_text and format.compression is not None:
         raise InputError(f"{kind} compresses its own pages: leave the ending for {format.compression} away")
+    if format.compression == "zip":
+        raise InputError("zip archives are read, but not written: compress with .gz, .zst or .bz2")
     for name in names:
         if not name or names.count(name) > 1:
             raise SchemaError(f"{names.count(name)} columns have the name {name!r}: give each one of its own (AS name)")

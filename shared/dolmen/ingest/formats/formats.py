@@ -9,9 +9,12 @@ name ends in                    kind       documented in
 ``.arrow .arrows .feather``     arrow      ``arrow``: IPC files and streams
 ``.ipc``
 ``.avro``                       avro       ``avro_reader``: object container files
+``.orc``                        orc        ``orc_reader``
+``.xlsx .xlsm``, ``.ods``       excel      ``sheet_reader``: one sheet of a workbook
 ==============================  =========  ==========================================================================
 
-Each ending may be followed by ``.gz`` (gzip), ``.zst`` (Zstandard) or ``.bz2`` (bzip2), in upper or lower case.
+Each ending may be followed by ``.gz`` (gzip), ``.zst`` (Zstandard), ``.bz2`` (bzip2) or ``.zip`` (a zip archive of one
+file), in upper or lower case.
 ``cells`` documents how text becomes values of a declared type, ``infer`` how types are inferred.
 """
 
@@ -19,17 +22,40 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import BinaryIO
 
 import pyarrow as pa
 
-from dolmen.errors import InputError
-from dolmen.format.ingest_properties import COMPRESSIONS, ENDINGS, FileKind
+from dolmen.errors import InputError, short_repr
+from dolmen.format.ingest_properties import COMPRESSIONS, ENDINGS, Compression, FileKind
 from dolmen.format.schema import stored_type
-from dolmen.ingest.formats import arrow, avro_reader, csv_reader, json_types, jsonl, parquet_reader
+from dolmen.ingest.formats import (
+    arrow,
+    avro_reader,
+    csv_reader,
+    json_types,
+    jsonl,
+    orc_reader,
+    parquet_reader,
+    sheet_reader,
+)
 from dolmen.ingest.formats.source_file import BadRow, Format, OnBadRow, ReadOptions, SourceFile
-from dolmen.ingest.formats.typed_batches import stored_schema, surveyed_schema
+from dolmen.ingest.formats.typed_batches import inferred_schema, surveyed_schema
+from dolmen.ingest.formats.zip_archive import ZipArchive
 
-__all__ = ["READERS", "BadRow", "Format", "OnBadRow", "ReadOptions", "SourceFile", "detect", "infer", "read", "survey"]
+__all__ = [
+    "READERS",
+    "BadRow",
+    "Format",
+    "OnBadRow",
+    "ReadOptions",
+    "SourceFile",
+    "detect",
+    "detect_file",
+    "infer",
+    "read",
+    "survey",
+]
 
 
 @dataclass(frozen=True)
@@ -46,7 +72,7 @@ def _typed_reader(
     read: Callable[[SourceFile, pa.Schema, OnBadRow | None], Iterator[pa.RecordBatch]],
 ) -> FormatReader:
     return FormatReader(
-        lambda source: stored_schema(own_schema(source), source.name),
+        lambda source: inferred_schema(own_schema(source), source.name),
         lambda source, skip_bad_rows: surveyed_schema(own_schema(source), source.name),
         read,
     )
@@ -60,8 +86,18 @@ READERS: dict[FileKind, FormatReader] = {
     "parquet": _typed_reader(parquet_reader.own_schema, parquet_reader.read),
     "arrow": _typed_reader(arrow.own_schema, arrow.read),
     "avro": _typed_reader(avro_reader.own_schema, avro_reader.read),
+    "orc": _typed_reader(orc_reader.own_schema, orc_reader.read),
+    "excel": FormatReader(sheet_reader.infer, sheet_reader.survey, sheet_reader.read),
 }
 """The reader of each format."""
+
+
+_UNREAD = {
+    (".xls", ".xlsb"): "is a binary workbook, which is not read: save it as .xlsx",
+    (".xz", ".lzma", ".lz4", ".br", ".z"): "is compressed in a way that is not read: unpack it, or use .gz or .zst",
+    (".7z", ".rar", ".tar", ".tgz", ".tbz2", ".txz"): "is an archive that is not read: unpack it, and give each file",
+}
+"""What to do with files that many have and no reader takes, by the ends of their names."""
 
 
 def detect(name: str, kind: FileKind | None = None) -> Format:
@@ -69,21 +105,53 @@ def detect(name: str, kind: FileKind | None = None) -> Format:
 
     ``kind`` overrides the format by the name, but not the compression.
     """
-    stem, compression = name.lower(), None
-    for ending, codec in COMPRESSIONS.items():
-        if stem.endswith(ending):
-            stem, compression = stem.removesuffix(ending), codec
-            break
+    stem, compression = _split_compression(name)
     if kind is not None:
         return Format(kind, compression)
     for ending, named in ENDINGS.items():
         if stem.endswith(ending):
             return Format(named, compression)
+    for endings, reason in _UNREAD.items():
+        if stem.endswith(endings):
+            raise InputError(f"file {name!r} {reason}")
     *others, last = COMPRESSIONS
     raise InputError(
         f"file {name!r}: its name ends in no supported format; there are {', '.join(ENDINGS)}, "
         f"each plain or followed by {', '.join(others)} or {last}"
     )
+
+
+def detect_file(open: Callable[[], BinaryIO], name: str, kind: FileKind | None = None) -> Format:
+    """Returns the format of a file: that of its name, or of the file in a zip archive whose own name shows none.
+
+    Opens zip archives alone. Raises InputError like ``detect``; also for an archive of several files, or of none, and
+    if the two names contradict each other.
+    """
+    stem, compression = _split_compression(name)
+    if kind is not None or compression != "zip":
+        return detect(name, kind)
+    with open() as file:
+        member = ZipArchive(file, name, 0).only_member().filename
+    outer = next((named for ending, named in ENDINGS.items() if stem.endswith(ending)), None)
+    inner, packed = _split_compression(member)
+    found = next((named for ending, named in ENDINGS.items() if inner.endswith(ending)), None)
+    what = f"file {name!r} is a zip archive of {short_repr(member)}"
+    if packed is not None:
+        raise InputError(f"{what}, which is compressed as well: unpack the archive")
+    if outer is not None and found is not None and outer != found:
+        raise InputError(f"{what}, which is no {outer}, as its own name says: rename one of them")
+    if (kind := outer or found) is None:
+        raise InputError(f"{what}, whose name ends in no supported format; there are {', '.join(ENDINGS)}")
+    return Format(kind, compression)
+
+
+def _split_compression(name: str) -> tuple[str, Compression | None]:
+    """A name in lower case, without the ending of its compression, and that compression."""
+    stem = name.lower()
+    for ending, codec in COMPRESSIONS.items():
+        if stem.endswith(ending):
+            return stem.removesuffix(ending), codec
+    return stem, None
 
 
 def infer(source: SourceFile) -> pa.Schema:

@@ -14,6 +14,7 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dolmen.ingest.formats.cell_notation import CellNotation, NumberNotation
 from dolmen.ingest.formats.cells import NUMBER, TimeFormat, changes_digits, parse_text
 from dolmen.rows.write.casts import Misfit
 
@@ -37,6 +38,7 @@ class TextShape:
         low, high: bounds of the integers among them and of 0.
         decimals: the number of decimal places of all numbers, ``_VARIOUS`` if they differ; None without numbers.
         padded: whether a number ends with a superfluous 0: ``1.50``, but not ``1.0``.
+        grouped, ungrouped: whether some number of four digits or more has groups, and some has none.
     """
 
     kind: Kind
@@ -44,6 +46,8 @@ class TextShape:
     high: int = 0
     decimals: int | None = None
     padded: bool = False
+    grouped: bool = False
+    ungrouped: bool = False
 
     def join(self, other: TextShape) -> TextShape:
         kinds = {self.kind, other.kind} - {"nothing"}
@@ -63,10 +67,14 @@ class TextShape:
             max(self.high, other.high),
             _VARIOUS if len(decimals) > 1 else next(iter(decimals), None),
             self.padded or other.padded,
+            self.grouped or other.grouped,
+            self.ungrouped or other.ungrouped,
         )
 
     @property
     def arrow_type(self) -> pa.DataType:
+        if self.grouped and self.ungrouped:
+            return pa.string()
         if self.kind == "integer":
             if self.low >= -(2**63) and self.high < 2**63:
                 return pa.int64()
@@ -93,14 +101,41 @@ NOTHING = TextShape("nothing")
 TEXT = TextShape("text")
 
 
-def shape_of_cells(cells: pa.Array, times: TimeFormat | None = None) -> TextShape:
+def shape_of_cells(cells: pa.Array, notation: CellNotation | None = None) -> TextShape:
     """The shape of text cells that may be numbers, bools or times (CSV); NULL and blank cells are ignored."""
-    text = _non_blank(cells)
-    if not len(text):
-        return NOTHING
-    if (shape := _shape_of_numbers(text)) is not None:
-        return _add_decimal_places(shape, text)
-    return _shape_of_bools(text) or _shape_of_times(text, times) or TEXT
+    text = non_blank(cells)
+    return shape_of_text(text, notation or CellNotation()) if len(text) else NOTHING
+
+
+def shape_of_text(text: pa.Array, notation: CellNotation) -> TextShape:
+    """The shape of cells as ``non_blank`` returns them; at least one."""
+    if (shape := shape_of_marked_numbers(text, notation.numbers)) is not None:
+        return shape
+    return _shape_of_bools(text, notation) or _shape_of_times(text, notation.times) or TEXT
+
+
+def shape_of_marked_numbers(text: pa.Array, notation: NumberNotation | None = None) -> TextShape | None:
+    """The shape of trimmed text if all of it is numbers of a notation; None if it is not."""
+    plain = text
+    if notation is not None:
+        try:
+            notation.rewrite(text[:1])
+            plain = notation.rewrite(text)
+        except Misfit:
+            return None
+    shape = _shape_of_numbers(plain)
+    if shape is None or shape.kind == "text":
+        return shape
+    shape = _add_decimal_places(shape, plain)
+    if notation is None or notation.thousands is None:
+        return shape
+    groups = pc.match_substring(text, notation.thousands)
+    others = plain if plain is text else text.filter(pc.invert(groups))
+    return replace(
+        shape,
+        grouped=bool(pc.any(groups).as_py()),
+        ungrouped=bool(pc.any(pc.match_substring_regex(others, "^[+-]?[0-9]{4}")).as_py()),
+    )
 
 
 def shape_of_numbers(text: pa.Array) -> TextShape:
@@ -118,7 +153,8 @@ def shape_of_integers(low: int, high: int) -> TextShape:
     return TextShape("integer", min(low, 0), max(high, 0))
 
 
-def _non_blank(cells: pa.Array) -> pa.Array:
+def non_blank(cells: pa.Array) -> pa.Array:
+    """The trimmed text of cells that are neither NULL nor blank."""
     text = pc.ascii_trim_whitespace(cells.drop_null())
     return text.filter(pc.not_equal(text, ""))
 
@@ -209,7 +245,9 @@ def _add_decimal_places(shape: TextShape, text: pa.Array) -> TextShape:
     return replace(shape, decimals=ends["min"].as_py() if same else _VARIOUS, padded=bool(padded))
 
 
-def _shape_of_bools(text: pa.Array) -> TextShape | None:
+def _shape_of_bools(text: pa.Array, notation: CellNotation) -> TextShape | None:
+    if notation.booleans:
+        return TextShape("bool") if notation.are_booleans(text[:1]) and notation.are_booleans(text) else None
     if not _BOOLS.fullmatch(text[0].as_py()):
         return None
     return TextShape("bool") if pc.all(pc.match_substring_regex(text, f"^{_BOOLS.pattern}$")).as_py() else None
@@ -225,4 +263,4 @@ def _shape_of_times(text: pa.Array, times: TimeFormat | None) -> TextShape | Non
     if _cast(text, pa.timestamp("us"), times) is not None:
         return TextShape("timestamp")
     # Times without an offset are UTC only in a declared column: here that would depend on the other values.
-    return TextShape("zoned") if _cast(text, _ZONED, times if times and times.has_zone else None) is not None else None
+    return TextShape("zoned") if _cast(text, _ZONED, times and times.zoned) is not None else None

@@ -31,9 +31,10 @@ from dolmen.ingest.formats.infer import (
     shape_of_numbers,
     shape_of_strings,
 )
+from dolmen.ingest.formats.json_rows import json_blocks
 from dolmen.ingest.formats.json_values import Lines, check_utf8, count_objects, may_be_too_deep, parse_objects
 from dolmen.ingest.formats.source_file import SourceFile
-from dolmen.ingest.formats.text_blocks import Block, line_blocks, skip_nulls
+from dolmen.ingest.formats.text_blocks import Block
 
 MANY_KEYS = 1_000
 """A block with more different keys than this is slower to parse at once than line by line."""
@@ -217,10 +218,8 @@ class _Inference:
 
     def columns(self) -> dict[str, Node]:
         """Reads the file; returns the shapes of its columns, by name."""
-        source = self._source
-        with source.text() as stream:
-            for block in line_blocks(stream.read, source.name, source.block_bytes):
-                self._add(skip_nulls(block) if source.options.null_lines == "skip" else block)
+        for block in json_blocks(self._source):
+            self._add(block)
         fields = join_alike(self._columns)
         assert isinstance(fields, Fields)
         return fields.by_name

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from itertools import count
 from typing import Any, Literal, NoReturn, TypeAlias
 
 import msgspec
@@ -51,8 +52,17 @@ _LF, _CR, _OPEN, _CLOSE = b"\n\r{}"
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _DEPTH_STEPS = np.zeros(256, np.int8)
 _DEPTH_STEPS[list(b"[{")], _DEPTH_STEPS[list(b"]}")] = 1, -1
-_NO_OBJECT = "not a JSON object: each line holds one, with nothing around them"
-_OF_ARRAY = "; of one array of objects, jq -c '.[]' makes one line each"
+_NO_OBJECT = "not a JSON object"
+_IN_LINES = ": each line holds one, with nothing around them"
+_OF_ARRAY = (
+    "; --json-rows values (ingest_json_rows: values) reads objects in an array, and jq -c '.[]' makes one line of each"
+)
+_ON_SEVERAL_LINES = (
+    "; --json-rows values (ingest_json_rows: values) reads objects on several lines, or several on one, and jq -c . "
+    "makes one line of each"
+)
+_PART = re.compile(rb"\s*\{[^}]*")
+"""A line on which an object begins that may end on another one."""
 _NAMES_AT_ONCE = 200
 """More names than this make an expression too large for a fast search."""
 _PARSER_WORDS = re.compile(r"^JSON parse error: |[.]? in row \d+$")
@@ -150,12 +160,20 @@ def parse_line(line: bytes, selection: JsonSelection | None = None) -> JsonObjec
     except UnicodeEncodeError:
         raise NotAnObject("half of a surrogate pair in a string") from None
     except json.JSONDecodeError as error:
-        hint = _OF_ARRAY if line.lstrip()[:1] == b"[" else ""
-        raise NotAnObject(f"not JSON: {error.msg} at character {error.pos + 1}{hint}") from None
+        raise NotAnObject(f"not JSON: {error.msg} at character {error.pos + 1}") from None
     if not isinstance(value, dict):
-        raise NotAnObject(_NO_OBJECT + (_OF_ARRAY if isinstance(value, list) else ""))
+        raise NotAnObject(_NO_OBJECT)
     selected: JsonObject = value if selection is None else selection.select(value, selection.row)
     return selected
+
+
+def _hint(line: bytes, reason: str) -> str:
+    """What may read a line that is no JSON object, for the end of the reason."""
+    where = _IN_LINES if reason == _NO_OBJECT else ""
+    if line.lstrip()[:1] == b"[":
+        return where + _OF_ARRAY
+    is_part = reason.startswith("not JSON: ") and (_PART.fullmatch(line) or "Extra data" in reason)
+    return where + (_ON_SEVERAL_LINES if is_part else "")
 
 
 def _number(text: str) -> msgspec.Raw:
@@ -192,9 +210,10 @@ class Lines:
     """The lines of a block that are not blank, parsed one by one; ``row`` is the 1-based number of the first one."""
 
     def __init__(self, block: Block, row: int, name: str, selection: JsonSelection | None = None) -> None:
-        self._numbered = [
-            (number, line) for number, line in enumerate(block.data.split(b"\n"), block.line) if line.strip()
-        ]
+        numbers = count(block.line) if block.lines is None else block.lines.tolist()
+        lines = zip(numbers, block.data.split(b"\n"), strict=False)
+        self._numbered = [(number, line) for number, line in lines if line.strip()]
+        self._has_rows_in_lines = block.lines is None
         self._row, self._name, self._selection = row, name, selection
 
     def __len__(self) -> int:
@@ -231,7 +250,8 @@ class Lines:
             try:
                 parsed = parse_line(line, self._selection)
             except NotAnObject as malformed:
-                return rows, self.error(index, str(malformed))
+                hint = _hint(line, str(malformed)) if self._has_rows_in_lines else ""
+                return rows, self.error(index, f"{malformed}{hint}")
             if problem := check(parsed):
                 return rows, self.error(index, problem[1], problem[0])
             rows.append(parsed)

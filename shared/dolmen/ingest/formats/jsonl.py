@@ -31,6 +31,7 @@ from pyarrow import types as t
 from dolmen.errors import RowError, SchemaError
 from dolmen.format.schema import own_names
 from dolmen.ingest.formats.cells import TimeFormat
+from dolmen.ingest.formats.json_rows import VALUE_COLUMN, json_blocks
 from dolmen.ingest.formats.json_values import (
     JsonObject,
     JsonSelection,
@@ -45,7 +46,7 @@ from dolmen.ingest.formats.json_values import (
     spell_like_keys,
 )
 from dolmen.ingest.formats.source_file import OnBadRow, ReadOptions, SourceFile, good_rows, is_closed
-from dolmen.ingest.formats.text_blocks import Block, line_blocks, skip_nulls
+from dolmen.ingest.formats.text_blocks import Block
 from dolmen.rows.write.conform import CastPlan, conform_batch, plan_conform
 
 _LINES_AT_ONCE = 512
@@ -59,13 +60,11 @@ def read(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None = No
     except SchemaError as error:
         raise SchemaError(f"file {source.name!r}: {error}", column=error.column) from None
     row = 1
-    with source.text() as stream:
-        for block in line_blocks(stream.read, source.name, source.block_bytes):
-            skipped = skip_nulls(block) if source.options.null_lines == "skip" else block
-            batch, rows = converter.convert(skipped, row)
-            row += rows
-            if batch.num_rows:
-                yield batch
+    for block in json_blocks(source, may_be_values=VALUE_COLUMN in map(str.lower, schema.names)):
+        batch, rows = converter.convert(block, row)
+        row += rows
+        if batch.num_rows:
+            yield batch
 
 
 class _JsonConverter:
@@ -95,7 +94,8 @@ class _JsonConverter:
     def convert(self, block: Block, row: int) -> tuple[pa.RecordBatch, int]:
         """The block's good rows, and the number of all its rows. Raises RowError if there is no ``on_bad_row``."""
         batch = self._parse_block(block, row)
-        is_array = row == 1 and block.data.lstrip().startswith(b"[")  # it spans all rows: no error of the first
+        # An array around all rows is no error of the first.
+        is_array = row == 1 and block.lines is None and block.data.lstrip().startswith(b"[")
         if batch is None and (self._on_bad_row is None or is_array):
             batch = self._parse_lines(block, row)
         if batch is not None:

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 import pyarrow as pa
 from pyarrow import parquet
+from pyarrow import types as t
 
 from dolmen.base.units import MIB
 from dolmen.errors import InputError
@@ -33,9 +34,26 @@ _BUFFER_BYTES = MIB
 
 
 def own_schema(source: SourceFile) -> pa.Schema:
-    """The columns as the file has them, from its footer alone."""
+    """The columns as the file has them, from its footer alone, with intervals, which ``read`` returns as bytes."""
     with _open(source) as file:
-        return _own_schema(file, source)
+        own, leaves = _own_schema(file, source), range(file.metadata.num_columns)
+        is_interval = [file.schema.column(leaf).converted_type == "INTERVAL" for leaf in leaves]
+    if not any(is_interval):
+        return own
+    flags = iter(is_interval)
+    return pa.schema([field.with_type(_mark_intervals(field.type, flags)) for field in own])
+
+
+def _mark_intervals(kind: pa.DataType, flags: Iterator[bool]) -> pa.DataType:
+    """The type with intervals where ``flags``, one for each column of Parquet, say so."""
+    if t.is_struct(kind):
+        return pa.struct([field.with_type(_mark_intervals(field.type, flags)) for field in kind])
+    if t.is_map(kind):
+        key = kind.key_field.with_type(_mark_intervals(kind.key_type, flags))
+        return pa.map_(key, kind.item_field.with_type(_mark_intervals(kind.item_type, flags)))
+    if kind.num_fields == 1:
+        return pa.list_(kind.value_field.with_type(_mark_intervals(kind.value_type, flags)))
+    return pa.month_day_nano_interval() if next(flags, False) else kind
 
 
 def read(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None = None) -> Iterator[pa.RecordBatch]:

@@ -26,6 +26,8 @@ from dolmen.format.ingest_properties import (
 )
 from dolmen.format.schema import Schema
 from dolmen.format.types import Json
+from dolmen.ingest.formats.text_stream import TextStream
+from dolmen.ingest.formats.zip_archive import ZipArchive, too_many_bytes
 
 CLOSED = {b"dolmen": b"closed"}
 """Metadata of a field whose structs must not have extra fields, whatever the options say."""
@@ -38,18 +40,6 @@ _MARK = "\ue000"
 """Begins the name of a field that marks another one; no column is likely to have it."""
 _ROWS_AFTER_BAD = 64
 _COPIED_BYTES = MIB
-_MAGIC = {
-    b"\x1f\x8b": "gzip",
-    b"\x28\xb5\x2f\xfd": "zstd",
-    b"BZh91AY&SY": "bzip2",
-    b"\xfd7zXZ\x00": "xz",
-    b"PK\x03\x04": "zip",
-    b"PAR1": "Parquet",
-    b"ARROW1": "Arrow",
-    b"Obj\x01": "Avro",
-}
-_MAGIC_BYTES = max(map(len, _MAGIC))
-_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +105,17 @@ class ByteStream(Protocol):
         """The next bytes, up to ``size``; empty only at the end."""
 
 
+@contextmanager
+def _unpacked(file: BinaryIO, compression: Compression, name: str, max_bytes: int) -> Iterator[ByteStream]:
+    """The bytes that a compressed file unpacks to, or those of the only member of a zip archive."""
+    if compression != "zip":
+        yield UnpackedFile(file, compression, name, max_bytes)
+        return
+    archive = ZipArchive(file, name, max_bytes)
+    with archive.open(archive.only_member()) as member:
+        yield member
+
+
 class UnpackedFile:
     """The bytes that a compressed file unpacks to, at most ``max_bytes``."""
 
@@ -140,14 +141,7 @@ class UnpackedFile:
         return data
 
 
-def too_many_bytes(name: str, max_bytes: int) -> LimitError:
-    return LimitError(
-        f"file {name!r} unpacks to more than the {max_bytes:,} bytes that one file may hold: "
-        "split it into smaller files"
-    )
-
-
-def _unpack(stream: UnpackedFile, target: BinaryIO, name: str) -> None:
+def _unpack(stream: ByteStream, target: BinaryIO, name: str) -> None:
     """Copies a stream to a temporary file, and rewinds it."""
     try:
         while data := stream.read(_COPIED_BYTES):
@@ -161,34 +155,6 @@ def _unpack(stream: UnpackedFile, target: BinaryIO, name: str) -> None:
         ) from error
 
 
-class _TextStream:
-    """The bytes of a text file; its first bytes are checked to be text."""
-
-    def __init__(self, stream: ByteStream, name: str) -> None:
-        self._stream, self._name = stream, name
-        self._ahead: bytes | None = None
-
-    def read(self, size: int, /) -> bytes:
-        """The next bytes. Raises InputError if the content is plainly of another format."""
-        if self._ahead is None:
-            self._ahead = self._start(size)
-        if not self._ahead:
-            return self._stream.read(size)
-        data, self._ahead = self._ahead[:size], self._ahead[size:]
-        return data
-
-    def _start(self, size: int) -> bytes:
-        data = b""
-        while len(data) < _MAGIC_BYTES and (more := self._stream.read(max(size, _MAGIC_BYTES))):
-            data += more
-        for magic, kind in _MAGIC.items():
-            if data.startswith(magic):
-                raise InputError(f"file {self._name!r} holds {kind} data, not what its name says: rename it")
-        if data.startswith(_UTF16_MARKS):
-            raise InputError(f"file {self._name!r} is encoded in UTF-16: save it as UTF-8")
-        return data
-
-
 @dataclass(frozen=True, slots=True)
 class Format:
     """The format of a file's content. ``compression`` is None for a plain file."""
@@ -198,7 +164,7 @@ class Format:
 
     @property
     def traits(self) -> FileFormat:
-        """The properties of all files of this kind."""
+        """The traits of all files of this kind."""
         return FORMATS[self.kind]
 
 
@@ -229,18 +195,25 @@ class SourceFile:
     def stream(self) -> Iterator[ByteStream]:
         """Opens the file for reading its uncompressed bytes from the beginning.
 
-        Consecutive gzip members, Zstandard frames or bzip2 streams are one file, as for their command-line tools.
+        Consecutive gzip members, Zstandard frames or bzip2 streams are one file, as for their command-line tools; of a
+        zip archive, its only member is.
         Raises InputError, also from ``read``, for damaged data or more than ``options.max_bytes``.
         """
         with self.open() as file:
-            compression = self.format.compression
-            yield UnpackedFile(file, compression, self.name, self.options.max_bytes) if compression else file
+            if self.format.compression is None:
+                yield file
+                return
+            with _unpacked(file, self.format.compression, self.name, self.options.max_bytes) as stream:
+                yield stream
 
     @contextmanager
     def text(self) -> Iterator[ByteStream]:
-        """Opens the file as ``stream`` does. Raises InputError also if the content is plainly not text."""
+        """Opens the file as ``stream`` does; its text is UTF-8, whatever its encoding (see ``text_stream``).
+
+        Raises InputError also if the content is plainly not text, or not of the encoding.
+        """
         with self.stream() as stream:
-            yield _TextStream(stream, self.name)
+            yield TextStream(stream.read, self.name, self.options.dialect.encoding)
 
     @contextmanager
     def seekable(self) -> Iterator[BinaryIO]:
@@ -251,7 +224,8 @@ class SourceFile:
                 yield file
                 return
             with TemporaryFile() as plain:
-                _unpack(UnpackedFile(file, compression, self.name, self.options.max_temporary_bytes), plain, self.name)
+                with _unpacked(file, compression, self.name, self.options.max_temporary_bytes) as stream:
+                    _unpack(stream, plain, self.name)
                 yield plain
 
     @contextmanager
@@ -274,8 +248,8 @@ class BadRow:
         row: its 1-based number among the rows of the file, bad ones included.
         line: the 1-based line of the file with the problem; None if the format has no lines.
         column: the column with the problem, if it is one column.
-        text: the row's bytes in the file, without its line end; for a file that is not text, the row as a JSON object,
-            or None if JSON cannot hold it.
+        text: the row's bytes in the file, without its line end, as UTF-8 if the file has another encoding; for a file
+            that is not text, the row as a JSON object, or None if JSON cannot hold it.
     """
 
     reason: str

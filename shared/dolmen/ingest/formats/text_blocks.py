@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from dolmen.base.units import KIB, MIB
-from dolmen.errors import RowError
+from dolmen.errors import InputError, RowError
 
 MAX_RECORD_BYTES = 64 * MIB
 """The longest record. Without a limit, one unclosed quote would pull a whole file into memory."""
@@ -23,12 +24,16 @@ _NULL_LINE = re.compile(rb"^[ \t]*null[ \t]*(?=\r?$)", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Whole records, in file order; ``line`` is the 1-based line of the file on which they begin."""
+    """Whole records, in file order; ``line`` is the 1-based line of the file on which they begin.
+
+    If ``lines`` is given, each record is one line of ``data``, and these are the lines of the file on which they begin.
+    """
 
     data: bytes
     line: int
     problem: BrokenRecord | None = None
     """Why it cannot be parsed: then it is a single record."""
+    lines: npt.NDArray[np.int64] | None = field(default=None, compare=False)
 
     def line_at(self, offset: int) -> int:
         """The line of the file that holds the byte at ``offset``."""
@@ -66,6 +71,19 @@ def count_lone_returns(data: bytes) -> int:
     return int(np.count_nonzero(array == _CR) - pairs)
 
 
+def line_ends(array: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+    """Offsets just past each LF, CR LF and CR alone. A CR at the very end counts as one alone."""
+    ends: npt.NDArray[np.int64] = np.flatnonzero(array == _LF) + 1
+    returns = np.flatnonzero(array == _CR) + 1
+    if len(returns):
+        followed = returns[returns < len(array)]
+        alone = followed[array[followed] != _LF]
+        if returns[-1] == len(array):
+            alone = np.append(alone, len(array))
+        ends = np.sort(np.concatenate((ends, alone)))
+    return ends
+
+
 def line_blocks(read: Callable[[int], bytes], name: str, block_bytes: int) -> Iterator[Block]:
     """A file whose records are its lines, in blocks. Raises RowError for a line that is too long."""
     return blocks(read, _last_line_end, name, block_bytes, _count_feeds)
@@ -88,6 +106,7 @@ def blocks(
     lines_in: Callable[[bytes], int] = count_lines,
     *,
     isolate_broken: bool = False,
+    skip_lines: int = 0,
 ) -> Iterator[Block]:
     """Cuts a stream into blocks of about ``block_bytes``; a byte order mark at its start is left out.
 
@@ -95,10 +114,14 @@ def blocks(
         read: reads the next bytes of the file, up to a number; empty only at the end.
         lines_in: counts the line ends in some bytes, by the rules of this format.
         isolate_broken: whether a broken record that can end with its line is a block of its own.
+        skip_lines: the number of lines before the first record, whatever is in them.
 
-    Raises RowError for a record that never ends, or is longer than ``MAX_RECORD_BYTES``.
+    Raises RowError for a record that never ends, or is longer than ``MAX_RECORD_BYTES``; InputError if the file has
+    fewer lines than ``skip_lines``.
     """
-    pending, line, first = b"", 1, True
+    pending, line, first = b"", 1 + skip_lines, not skip_lines
+    if skip_lines:
+        pending = _read_past_lines(read, skip_lines, name, block_bytes)
     while True:
         data = read(block_bytes)
         last = not data
@@ -133,6 +156,25 @@ def blocks(
             raise RowError(
                 f"a record is longer than {MAX_RECORD_BYTES // MIB} MiB; is a quote never closed?", file=name, line=line
             )
+
+
+def _read_past_lines(read: Callable[[int], bytes], count: int, name: str, block_bytes: int) -> bytes:
+    """Reads past the first ``count`` lines. Returns what was read after them."""
+    skipped, held, is_unfinished = 0, b"", False
+    while data := read(block_bytes):
+        data = held + data
+        whole = len(data) - data.endswith(b"\r")  # its LF may follow
+        ends = line_ends(np.frombuffer(data, np.uint8)[:whole])
+        if skipped + len(ends) >= count:
+            return data[ends[count - skipped - 1] :]
+        skipped += len(ends)
+        held = data[whole:]
+        is_unfinished = whole > ends[-1] if len(ends) else is_unfinished or whole > 0
+    skipped += bool(held or is_unfinished)
+    if 0 < skipped < count:
+        lines = f"{skipped:,} line{'s' if skipped != 1 else ''}"
+        raise InputError(f"file {name!r} has {lines}, but {count:,} come before its rows (ingest_skip_lines)")
+    return b""
 
 
 def _line_end(data: bytes, start: int, last: bool) -> int:

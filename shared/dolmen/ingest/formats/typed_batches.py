@@ -1,7 +1,7 @@
 """Fits batches of files that know the types of their columns (Parquet, Arrow, Avro) to a table.
 
-Types stay, or are cast without loss to the declared ones (``dolmen.rows.write.casts``). Text is never parsed, except
-for the times with a zone that Kafka Connect writes into Avro.
+Types stay, or are cast without loss to the declared ones (``dolmen.rows.write.casts``, and ``typed_cast``). Text is
+never parsed, except for the times with a zone that Kafka Connect writes into Avro.
 """
 
 from __future__ import annotations
@@ -10,51 +10,102 @@ import base64
 import datetime as dt
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import types as t
 
 from dolmen.errors import InputError, RowError, SchemaError
-from dolmen.format.schema import own_names, plain_type, stored_type
+from dolmen.format.schema import is_nested, own_names, plain_type, stored_type
 from dolmen.format.types import Json
 from dolmen.ingest.formats.column_limits import check_columns, count_columns, rows_at_once
-from dolmen.ingest.formats.source_file import OnBadRow, SourceFile, good_rows, is_closed, too_many_bytes
-from dolmen.rows.write.casts import FindCast, lossless_cast
+from dolmen.ingest.formats.list_views import replace_list_views
+from dolmen.ingest.formats.source_file import OnBadRow, SourceFile, good_rows, is_closed
+from dolmen.ingest.formats.zip_archive import too_many_bytes
+from dolmen.rows.write.casts import Cast, FindCast, checked_cast, lossless_cast
 from dolmen.rows.write.conform import conform
 
+_MOST_DIGITS = 38
 _DECIMAL_DIGITS = {32: 9, 64: 18, 128: 38, 256: 76}
 
 
-def stored_schema(schema: pa.Schema, name: str) -> pa.Schema:
-    """The stored types of a file's columns; string for the type null. Raises SchemaError."""
+def stored_schema(schema: Iterable[pa.Field], name: str) -> pa.Schema:
+    """The types of new columns for these (see ``new_column_type``). Raises SchemaError."""
     fields = []
     for field in schema:
         try:
-            kind = stored_type(replace_null_types(field.type))
+            kind = stored_type(new_column_type(field.type))
             fields.append(pa.field(field.name, kind, field.nullable))
         except SchemaError as error:
             raise SchemaError(f"file {name!r}, column {field.name!r}: {error}", column=field.name) from None
     return pa.schema(fields)
 
 
-def replace_null_types(kind: pa.DataType) -> pa.DataType:
-    """Replaces the type null by string, at any depth."""
+def new_column_type(kind: pa.DataType) -> pa.DataType:
+    """A type that can be stored, and holds the values of a type that cannot, at any depth; else the type itself.
+
+    The type null becomes string, a half float a float, a view of lists a list. A decimal of more than 38 digits becomes
+    one of 38: each value must fit.
+    """
+    kind = plain_type(kind)
     if t.is_null(kind):
         return pa.string()
+    if t.is_float16(kind):
+        return pa.float32()
+    if t.is_decimal256(kind) and kind.precision > _MOST_DIGITS >= kind.scale >= 0:
+        return pa.decimal128(_MOST_DIGITS, kind.scale)
     if t.is_struct(kind):
-        return pa.struct([field.with_type(replace_null_types(field.type)) for field in kind])
-    if t.is_list(kind):
-        return pa.list_(kind.value_field.with_type(replace_null_types(kind.value_type)))
+        return pa.struct([_new_field(field) for field in kind])
+    if t.is_map(kind):
+        return pa.map_(_new_field(kind.key_field), _new_field(kind.item_field))
+    if is_nested(kind) and kind.num_fields == 1 and not t.is_union(kind):
+        return pa.list_(_new_field(kind.value_field))
     return kind
 
 
+def _new_field(field: pa.Field) -> pa.Field:
+    return field.with_type(new_column_type(field.type))
+
+
+def inferred_schema(schema: pa.Schema, name: str) -> pa.Schema:
+    """The stored types of a file's columns. Raises SchemaError, which says how to declare a column for its values."""
+    for field in schema:
+        declaration = next((text for is_kind, text in _DECLARATIONS if is_kind(plain_type(field.type))), None)
+        if declaration:
+            reason = f"file {name!r}, column {field.name!r}: values of type {field.type} have no type of columns"
+            raise SchemaError(f"{reason}: declare {declaration}, or leave the column out", column=field.name)
+    return stored_schema(schema, name)
+
+
+_DECLARATIONS: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
+    (t.is_duration, "it as BIGINT, which takes microseconds"),
+    (
+        t.is_interval,
+        "it as a fixed binary of 12 bytes if the file is Parquet (months, days and milliseconds), or write integers",
+    ),
+)
+"""How to declare columns for types that are not inferred."""
+
+
 def surveyed_schema(schema: pa.Schema, name: str) -> pa.Schema:
-    """The stored types of a file's columns, all nullable; the type null stays. Raises SchemaError."""
-    typed = pa.schema([field for field in schema if not t.is_null(field.type)])
-    kinds = {field.name: field.type for field in stored_schema(typed, name)}
-    return pa.schema([pa.field(field.name, kinds.get(field.name, pa.null())) for field in schema])
+    """The stored types of a file's columns, all nullable. Raises SchemaError.
+
+    The type null and those that are not inferred stay: the table may have a column for their values.
+    """
+
+    def stays(kind: pa.DataType) -> bool:
+        return t.is_null(kind) or any(is_kind(kind) for is_kind, _ in _DECLARATIONS)
+
+    kinds = {field.name: field.type for field in stored_schema([f for f in schema if not stays(f.type)], name)}
+    return pa.schema([pa.field(field.name, kinds.get(field.name, field.type)) for field in schema])
+
+
+def typed_cast(source: pa.DataType, target: pa.DataType) -> Cast | None:
+    """``lossless_cast``, and also durations to ``int64``, as microseconds."""
+    if t.is_duration(source) and t.is_int64(target):
+        return checked_cast(pa.duration("us"), target)
+    return lossless_cast(source, target)
 
 
 def conform_file(
@@ -63,10 +114,11 @@ def conform_file(
     source: SourceFile,
     schema: pa.Schema,
     on_bad_row: OnBadRow | None,
-    find: FindCast = lossless_cast,
+    find: FindCast = typed_cast,
 ) -> Iterator[pa.RecordBatch]:
     """Yields a file's rows as batches of ``schema``; ``find`` casts values. Raises as ``formats.read`` does."""
     name = source.name
+    own, batches = replace_list_views(own, batches, name)
     batches = _slices(_check_size(batches, name, source.options.max_bytes), rows_at_once(own, name))
     if source.options.ignore_extra:
         own = common_schema(own, schema, name)

@@ -93,16 +93,16 @@ def lossless_cast(source: pa.DataType, target: pa.DataType) -> Cast | None:
         return None
     if t.is_integer(source) and t.is_decimal(target):
         # an integer type may hold more digits than the column: go through a type that holds all of them
-        return _checked_cast(pa.decimal256(76, target.scale), target)
+        return checked_cast(pa.decimal256(76, target.scale), target)
     if t.is_decimal(source) and t.is_decimal(target) and target.scale > source.scale:
         # Arrow does not notice when 128 bits overflow on rescaling, nor 256: use types that cannot
         more = target.scale - source.scale
         wide = pa.decimal256(76 - more, source.scale) if t.is_decimal256(source) else pa.decimal256(76, target.scale)
-        return _checked_cast(wide, target)
+        return checked_cast(wide, target)
     if t.is_floating(source) and t.is_floating(target):
-        return _checked_cast(target) if source.bit_width <= target.bit_width else partial(_narrow_float, target=target)
+        return checked_cast(target) if source.bit_width <= target.bit_width else partial(_narrow_float, target=target)
     if _same_kind(source, target):
-        return _checked_cast(target)
+        return checked_cast(target)
     hint = ""
     if t.is_timestamp(source) and t.is_timestamp(target):
         hint = (
@@ -217,7 +217,9 @@ def _chain(first: Cast, second: Cast | None) -> Cast:
     return first if second is None else lambda array: second(first(array))
 
 
-def _checked_cast(*targets: pa.DataType) -> Cast:
+def checked_cast(*targets: pa.DataType) -> Cast:
+    """The cast through ``targets`` to the last of them."""
+
     def cast(array: pa.Array) -> pa.Array:
         try:
             result = array

@@ -173,7 +173,8 @@ class _IngestEvent:
         if outcome.status == "ingested":
             counts = {f"rows_{name}": count for name, count in asdict(outcome.counts).items() if count}
             fields |= {"rows": outcome.counts.ingested, **counts}
-            fields |= {name: getattr(outcome, name) or None for name in ("columns_added", "columns_widened")}
+            new = ("columns_added", "columns_widened", "inferred")
+            fields |= {name: getattr(outcome, name) or None for name in new}
         if outcome.status == "waiting":
             fields["tries_left"] = MAX_TABLE_TRIES - message.tries - message.waits
         if error is not None:

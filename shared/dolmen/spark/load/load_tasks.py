@@ -33,7 +33,7 @@ from dolmen.format.ingest_properties import FileKind
 from dolmen.format.manifest import TableEntry
 from dolmen.format.types import integer_form
 from dolmen.ingest.announcements import Drop
-from dolmen.ingest.formats.formats import SourceFile, detect, read
+from dolmen.ingest.formats.formats import SourceFile, detect_file, read
 from dolmen.ingest.formats.source_file import ReadOptions
 from dolmen.ingest.landing import Landing
 from dolmen.rows.write.encodings import WriteOptions
@@ -120,7 +120,7 @@ class ReadDrops:
         """Yields a file's batches. Opens the file for the first one, where all errors of a file are caught."""
         landing_path = self.landing.path_of(drop)
         assert landing_path is not None
-        format = detect(landing_path.path, self.format)
+        format = detect_file(lambda: self.landing.open(drop), landing_path.path, self.format)
         source = SourceFile(lambda: self.landing.open(drop), format, landing_path.path, self.options)
         yield from self.landing.runtime.ahead(read(source, schema))
 

@@ -1,0 +1,112 @@
+"""The columns of delimited text: by the names in its header, or by the order of its fields."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+from pyarrow import csv
+
+from dolmen.errors import RowError, SchemaError
+from dolmen.format.dialect import ColumnNames
+from dolmen.format.schema import own_names
+from dolmen.ingest.formats.column_limits import check_columns
+from dolmen.ingest.formats.csv_records import Records, Signs
+from dolmen.ingest.formats.csv_standard import end_line, parse_options
+from dolmen.ingest.formats.text_blocks import Block
+from dolmen.ingest.formats.text_stream import not_utf8
+
+_NUMBERED = "the setting ingest_names can number such columns"
+
+
+def columns_by_name(
+    header: Block,
+    signs: Signs,
+    name: str,
+    table: list[str] | None,
+    ignore_others: bool,
+    max_columns: int,
+    rule: ColumnNames = "strict",
+) -> list[str | None]:
+    """The columns that a header names; None for one that is ignored. Raises LimitError, RowError, SchemaError.
+
+    ``table`` has the table's columns, which match in any case; None infers them.
+    """
+    where = f"file {name!r}, line {header.line}"
+    try:
+        header.data.decode()
+    except UnicodeDecodeError as error:
+        raise RowError(not_utf8(error), file=name, line=header.line) from None
+    count = int(Records.of(header.data, signs, blank_lines_count=True).fields[0])
+    check_columns(count, max_columns, name)
+    numbers = [str(number) for number in range(count)]
+    data = end_line(header.data, signs)
+    cells = csv.read_csv(
+        pa.BufferReader(data),
+        csv.ReadOptions(column_names=numbers, block_size=len(data) + 1, use_threads=False),
+        parse_options(data, signs),
+        csv.ConvertOptions(column_types=dict.fromkeys(numbers, pa.string()), strings_can_be_null=False),
+    )
+    spellings: list[str] = [column[0].as_py() for column in cells.columns]
+    if rule == "number":
+        spellings = number_names(spellings)
+    names = own_names(spellings, table or ())
+    columns = [None if ignore_others and column not in (table or ()) else column for column in names]
+    if columns.count(None) == len(columns):
+        raise SchemaError(f"{where}: no column is one of the table's; there are: {', '.join(table or ())}")
+    spelled: dict[str, str] = {}
+    for number, (column, spelling) in enumerate(zip(columns, spellings, strict=True), 1):
+        if column is None:
+            continue
+        if column == "":
+            hint = " (an index that pandas wrote? leave it out with index=False)" if number == 1 else ""
+            raise SchemaError(f"{where}: column {number} has no name{hint}; {_NUMBERED}")
+        if column in spelled and spelled[column] != spelling:
+            reason = (
+                f"columns {spelled[column]!r} and {spelling!r} differ in case only: rename one, or drop it; {_NUMBERED}"
+            )
+            raise SchemaError(f"{where}: {reason}", column=column)
+        if column in spelled:
+            raise SchemaError(f"{where}: column {column!r} is there twice; {_NUMBERED}", column=column)
+        spelled[column] = spelling
+    return columns
+
+
+def number_names(names: Iterable[str]) -> list[str]:
+    """Names that are all there, and each once in any case: what lacks one is ``column_3``, what repeats one ``name_2``.
+
+    The first column of a name keeps it, and so does one that is called ``name_2`` or ``column_3`` in the file.
+    """
+    given = list(names)
+    taken = {name.lower() for name in given}
+    seen, numbered = set[str](), list[str]()
+    count: dict[str, int] = {}
+    for position, name in enumerate(given, 1):
+        own = name
+        if not name.strip():
+            own = stem = f"column_{position}"
+            number = 1
+        elif name.lower() in seen:
+            stem, number = name, count.get(name.lower(), 1) + 1
+            own = f"{stem}_{number}"
+        if own != name:
+            while own.lower() in taken:
+                number += 1
+                own = f"{stem}_{number}"
+            count[stem.lower()] = number
+            taken.add(own.lower())
+        seen.add(own.lower())
+        numbered.append(own)
+    return numbered
+
+
+def columns_by_position(fields: int, table: list[str] | None) -> tuple[Sequence[str | None], str]:
+    """The columns of a file whose first record has ``fields`` fields, and what fixes that number, in words.
+
+    ``table`` has the table's columns, if others are ignored; None invents names.
+    """
+    if table is None:
+        return [f"column_{number}" for number in range(1, fields + 1)], "the first line"
+    if fields > len(table):
+        return [*table, *[None] * (fields - len(table))], "the first line"
+    return table, "the table"

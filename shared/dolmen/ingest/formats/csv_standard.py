@@ -1,0 +1,133 @@
+"""Brings delimited text into a form that pyarrow's reader takes as it is meant.
+
+pyarrow knows delimiters, quotes and escapes. What it does not know is rewritten before it parses a block: comments go,
+short records get their NULLs, and a text that is NULL is told from the same text written with escapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from pyarrow import csv
+
+from dolmen.ingest.formats.csv_records import Mask, Offsets, Records, Signs, find_layout
+
+
+def parse_options(data: bytes, signs: Signs, *, skip_blank_lines: bool = True) -> csv.ParseOptions:
+    """The options by which pyarrow's reader parses ``data``."""
+    return csv.ParseOptions(
+        delimiter=signs.delimiter,
+        quote_char=signs.quote or False,
+        escape_char=signs.escape or False,
+        newlines_in_values=signs.has_quote(data) or signs.has_escape(data),
+        ignore_empty_lines=skip_blank_lines,
+    )
+
+
+def end_line(data: bytes, signs: Signs) -> bytes:
+    """The bytes with a line end: else pyarrow takes an empty last field for a quoted one if the one before it is."""
+    if data.endswith((b"\n", b"\r")) and (signs.escape is None or signs.without_line_end(data) != data):
+        return data
+    return data + b"\n"
+
+
+def without_comments(data: bytes, signs: Signs) -> bytes:
+    """The bytes without lines that are comments."""
+    if not data or not signs.has_comment(data):
+        return data
+    layout = find_layout(data, signs, True)
+    return (
+        data
+        if not len(layout.comments)
+        else np.frombuffer(data, np.uint8)[~in_ranges(len(data), layout.comments, layout.comment_ends)].tobytes()
+    )
+
+
+def blank_comments(data: bytes, signs: Signs) -> bytes:
+    """The bytes with spaces for those of comments."""
+    if not data or not signs.has_comment(data):
+        return data
+    layout, array = find_layout(data, signs, True), np.frombuffer(data, np.uint8).copy()
+    array[in_ranges(len(data), layout.comments, layout.comment_ends)] = ord(" ")
+    return array.tobytes()
+
+
+def in_ranges(size: int, starts: Offsets, ends: Offsets) -> Mask:
+    """Marks the offsets from each start up to its end."""
+    steps = np.zeros(size + 1, np.int64)
+    np.add.at(steps, starts, 1)
+    np.add.at(steps, ends, -1)
+    mask: Mask = np.cumsum(steps[:-1]) > 0
+    return mask
+
+
+def fill_records(data: bytes, signs: Signs, fields: int, null: bytes) -> bytes:
+    """The bytes with the fields that records lack at their ends, as ``null``; the same object if none lacks any."""
+    records = Records.of(data, signs, blank_lines_count=fields == 1)
+    missing = np.maximum(fields - records.fields, 0)
+    if not missing.any():
+        return data
+    array = np.frombuffer(data, np.uint8)
+    field = np.frombuffer(signs.delimiter.encode() + null, np.uint8)
+    short = np.flatnonzero(missing)
+    ends = records.text_ends(array)[short]
+    runs = np.zeros(2 * len(short) + 1, np.int64)  # of bytes that were there and that are new, in turn
+    runs[0::2] = np.diff(ends, prepend=0, append=len(data))
+    runs[1::2] = missing[short] * len(field)
+    is_new = np.repeat(np.arange(len(runs)) % 2 == 1, runs)
+    filled = np.empty(len(is_new), np.uint8)
+    filled[~is_new] = array
+    filled[is_new] = np.tile(field, int(missing.sum()))
+    return filled.tobytes()
+
+
+def unused_text(data: bytes) -> str:
+    """A text that is nowhere in the bytes, and not ASCII, so none of their signs."""
+    text = "\ue000"
+    while text.encode() in data:
+        text += "\ue000"
+    return text
+
+
+def protect_nulls(data: bytes, signs: Signs, nulls: Iterable[str], *, blank_lines_count: bool) -> tuple[bytes, Signs]:
+    r"""Text in which exactly the unquoted fields that are NULL as they stand are NULL once escapes are resolved.
+
+    With the escape ``\``, the field ``\N`` is NULL if that text is NULL, and ``\\N`` is the string of two characters.
+    So each escape in a field that is NULL is escaped, and other fields with escapes are quoted. Returns the signs, too:
+    now fields may be quoted.
+    """
+    assert signs.escape is not None
+    records = Records.of(data, signs, blank_lines_count=blank_lines_count)
+    array, literal = np.frombuffer(data, np.uint8), records.layout.literal
+    if literal is None:
+        return data, signs
+    quote = signs.quote or next(sign for sign in "\"'`" if sign not in (signs.delimiter, signs.escape))
+    escaped = np.flatnonzero(literal)
+    escaped = escaped[~records.layout.is_quoted(escaped)]
+    record = np.searchsorted(records.starts, escaped, side="right") - 1
+    is_in_row = (record >= 0) & (escaped < records.ends[record])
+    escaped, record = escaped[is_in_row], record[is_in_row]
+    # The fields with escapes: from the delimiter before, or the record's start, to the delimiter after, or its end.
+    bounds = np.concatenate(([-1], records.delimiters, [len(data)]))
+    after = np.searchsorted(bounds, escaped)
+    starts, kept = np.unique(np.maximum(bounds[after - 1] + 1, records.starts[record]), return_index=True)
+    ends = np.minimum(bounds[after], records.text_ends(array)[record])[kept]
+    is_null = np.zeros(len(starts), bool)
+    for null in {text.encode() for text in nulls if signs.escape in text}:
+        same = np.flatnonzero(ends - starts == len(null))
+        windows = array[starts[same][:, None] + np.arange(len(null))]
+        is_null[same[(windows == np.frombuffer(null, np.uint8)).all(axis=1)]] = True
+    in_null = in_ranges(len(data), starts[is_null], ends[is_null])
+    in_other = in_ranges(len(data), starts[~is_null], ends[~is_null])
+    to_escape = in_null & (array == ord(signs.escape))
+    quotes = (array == ord(quote)) & ~literal[:-1]
+    to_escape |= quotes if signs.quote is None else quotes & in_other
+    offsets = np.concatenate((np.flatnonzero(to_escape), starts[~is_null], ends[~is_null]))
+    values = np.repeat(
+        np.frombuffer((signs.escape + quote).encode(), np.uint8), (to_escape.sum(), 2 * (~is_null).sum())
+    )
+    # At one offset, a quote that closes or opens a field comes before an escape.
+    order = np.lexsort((values == ord(signs.escape), offsets))
+    protected = np.insert(array, offsets[order], values[order]).tobytes()
+    return protected, Signs(signs.delimiter, quote, signs.escape)

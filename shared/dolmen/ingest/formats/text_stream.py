@@ -1,0 +1,142 @@
+"""The text of a file as UTF-8, whatever its encoding: transcoded as it is read, in bounded memory.
+
+A byte order mark must not contradict the encoding; ``utf-16`` and ``utf-32`` need one. It is still there, in UTF-8, for
+the reader to skip. A byte that the encoding does not have is an error of the whole file; for UTF-8 the readers find it,
+because there it may be one bad row.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable
+
+from dolmen.errors import InputError
+from dolmen.format.dialect import Encoding
+from dolmen.ingest.formats.text_blocks import count_lines
+
+_MAGIC = {
+    b"\x1f\x8b": "gzip",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"BZh91AY&SY": "bzip2",
+    b"\xfd7zXZ\x00": "xz",
+    b"PK\x03\x04": "zip",
+    b"PAR1": "Parquet",
+    b"ARROW1": "Arrow",
+    b"Obj\x01": "Avro",
+}
+_MAGIC_BYTES = max(map(len, _MAGIC))
+MARKS: dict[bytes, Encoding] = {
+    codecs.BOM_UTF32_LE: "utf-32le",  # begins as that of UTF-16 does
+    codecs.BOM_UTF32_BE: "utf-32be",
+    codecs.BOM_UTF16_LE: "utf-16le",
+    codecs.BOM_UTF16_BE: "utf-16be",
+    codecs.BOM_UTF8: "utf-8",
+}
+"""Byte order marks, and the encodings that begin with them."""
+
+
+def not_utf8(error: UnicodeDecodeError) -> str:
+    """The reason for refusing a row whose bytes should be UTF-8."""
+    return f"not UTF-8: {error.reason}; for another encoding, set ingest_encoding"
+
+
+class TextStream:
+    """The bytes of a text file as UTF-8; its first bytes are checked to be text.
+
+    Args:
+        read: reads the next bytes of the file, up to a number; empty only at the end.
+        name: what errors call the file.
+    """
+
+    def __init__(self, read: Callable[[int], bytes], name: str, encoding: Encoding = "utf-8") -> None:
+        self._read, self._name, self._encoding = read, name, encoding
+        self._ahead: bytes | None = None
+        self._transcoder: _Transcoder | None = None
+
+    def read(self, size: int, /) -> bytes:
+        """The next bytes. Raises InputError if the content is plainly of another format or encoding."""
+        if self._ahead is None:
+            self._ahead = self._start(size)
+        if not self._ahead:
+            return self._read(size) if self._transcoder is None else self._transcoder.read(size)
+        data, self._ahead = self._ahead[:size], self._ahead[size:]
+        return data
+
+    def _start(self, size: int) -> bytes:
+        data = b""
+        while len(data) < _MAGIC_BYTES and (more := self._read(max(size, _MAGIC_BYTES))):
+            data += more
+        for magic, kind in _MAGIC.items():
+            if data.startswith(magic):
+                raise InputError(f"file {self._name!r} holds {kind} data, not what its name says: rename it")
+        encoding = self._own_encoding(data)
+        if encoding == "utf-8":
+            return data
+        self._transcoder = _Transcoder(self._read, self._name, encoding)
+        return self._transcoder.decode(data, last=False)
+
+    def _own_encoding(self, data: bytes) -> Encoding:
+        """The encoding, with its order of bytes. Raises InputError if the byte order mark contradicts it."""
+        wanted = self._encoding
+        marked = next((encoding for mark, encoding in MARKS.items() if data.startswith(mark)), None)
+        if marked is None:
+            if wanted in ("utf-16", "utf-32") and data:
+                raise InputError(
+                    f"file {self._name!r} has no byte order mark: give its encoding as {wanted}le or {wanted}be "
+                    "(--encoding, or the setting ingest_encoding)"
+                )
+            return wanted
+        if marked == wanted or (marked != "utf-8" and marked[:-2] == wanted):
+            return marked
+        family = marked.upper().removesuffix("LE").removesuffix("BE")
+        if wanted == "utf-8":
+            raise InputError(
+                f"file {self._name!r} is encoded in {family}: save it as UTF-8, or say so "
+                f"(--encoding {family.lower()}, or the setting ingest_encoding)"
+            )
+        raise InputError(
+            f"file {self._name!r} begins with the byte order mark of {family}, so it is not encoded in {wanted} "
+            "(--encoding, or the setting ingest_encoding)"
+        )
+
+
+class _Transcoder:
+    """Turns the rest of a file into UTF-8."""
+
+    def __init__(self, read: Callable[[int], bytes], name: str, encoding: Encoding) -> None:
+        self._read, self._name, self._encoding = read, name, encoding
+        self._decoder = codecs.getincrementaldecoder("cp1252" if encoding == "windows-1252" else encoding)()
+        self._consumed = self._lines = 0
+        self._after_return = False
+        self._ready, self._ended = b"", False
+
+    def read(self, size: int) -> bytes:
+        while not self._ready and not self._ended:
+            data = self._read(size)
+            self._ended = not data
+            self._ready = self.decode(data, last=self._ended)
+        data, self._ready = self._ready[:size], self._ready[size:]
+        return data
+
+    def decode(self, data: bytes, *, last: bool) -> bytes:
+        """The next bytes as UTF-8. Raises InputError for those that the encoding does not have."""
+        self._consumed += len(data)
+        try:
+            text = self._decoder.decode(data, last).encode()
+        except UnicodeDecodeError as error:
+            before = error.object[: error.start].decode(error.encoding).encode()
+            offset = self._consumed - len(error.object) + error.start
+            found = " ".join(f"0x{byte:02x}" for byte in error.object[error.start : error.end][:4])
+            raise InputError(
+                f"file {self._name!r}, line {1 + self._lines + self._count_lines(before)}: the byte {found} at offset "
+                f"{offset:,} is not {self._encoding}: {error.reason}; is it another encoding (--encoding, or the "
+                "setting ingest_encoding), or a damaged file?"
+            ) from None
+        self._lines += self._count_lines(text)
+        if text:
+            self._after_return = text.endswith(b"\r")
+        return text
+
+    def _count_lines(self, text: bytes) -> int:
+        """The line ends in the next text; an LF after a CR that was counted is none."""
+        return count_lines(text) - (self._after_return and text.startswith(b"\n"))

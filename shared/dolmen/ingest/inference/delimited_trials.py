@@ -1,0 +1,370 @@
+"""Tries delimiters, quotes and escapes on the beginning of a text, and weighs how well each fits."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from dolmen.ingest.formats.csv_records import Signs
+from dolmen.ingest.formats.text_blocks import count_lines
+from dolmen.ingest.inference.delimited_reading import DelimitedReading, line_offset
+from dolmen.ingest.inference.header_evidence import find_header
+from dolmen.ingest.inference.rough_kinds import TYPED, ColumnKind, kind_of_cell, quality_of_cell
+
+PRIORS = {
+    **dict.fromkeys(",\t;|", 1.0),
+    **{chr(code): 1.0 for code in range(1, 32) if chr(code) not in "\t\n\v\f\r\x1b"},
+    **dict.fromkeys("^~", 0.95),
+    ":": 0.75,
+    " ": 0.7,
+    **dict.fromkeys("!#&*%$@", 0.55),
+}
+"""How likely each sign is a delimiter, before the text is seen."""
+PLAIN = ",\t;|"
+CLOSE = 0.85
+"""A trial with this share of the best one's score is close to it."""
+_COMMENTS = ("##", "#", "//", "%", "--", "!", ";")
+_BLANK_LINE = re.compile(rb"(?:(?<=\n)|(?<=\r)(?!\n))[ \t]*(?:\r\n|\n|\r)")
+_MOST_PREAMBLE = 100
+_ROWS, _COLUMNS = 200, 60
+_CELLS, _FEWEST_ROWS = 6000, 20
+"""How many records, columns and cells of a trial are weighed."""
+_LINES = 2000
+FOOTER_LINES = 3
+_ONE_COLUMN, _ONE_TYPED_COLUMN = 0.62, 0.72
+_QUALITY_OF_NOTHING = 0.6
+_ANY = ColumnKind("text", 0.0, 0)
+
+
+@dataclass(slots=True)
+class DialectTrial:
+    """The head as some signs read it.
+
+    Args:
+        skip_lines: the lines before the table, which ``line`` begins.
+        start: the index of the table's first record; those before are preamble.
+        preamble: the number of those, with broken ones.
+        width: the number of fields that most of its records have.
+    """
+
+    signs: Signs
+    skip_lines: int
+    line: int
+    start: int
+    preamble: int
+    width: int
+    reading: DelimitedReading
+    consistency: float
+    short: int
+    long: int
+    broken: int
+    notes: list[str]
+    table: list[tuple[list[str], list[bool]]] = field(default_factory=list)
+    kinds: dict[int, ColumnKind] = field(default_factory=dict)
+    score: float = 0.0
+    is_typed: bool = False
+    header_is_short: bool = False
+    ends_short: bool = False
+    fill_makes_sense: bool = True
+
+    @property
+    def fits(self) -> bool:
+        return self.consistency >= (0.6 if self.delimiter in PLAIN else 0.9)
+
+    @property
+    def bound(self) -> float:
+        """The most that its score can be."""
+        breadth = 1 - 0.5 / self.width if self.width > 1 else _ONE_COLUMN
+        preamble = 0.75 if self.preamble else 1.0
+        return self.consistency**3 * breadth * preamble * PRIORS.get(self.delimiter, 0.5)
+
+    @property
+    def delimiter(self) -> str:
+        return self.signs.delimiter
+
+    def fits_short(self, reading: DelimitedReading, short: Sequence[int]) -> bool:
+        """Whether the cells of short records are of the kinds of their columns, as far as they go."""
+        for index in short[:_ROWS]:
+            for number, cell in enumerate(reading.cells(index)[0]):
+                kind = self.kinds.get(number, _ANY)
+                if kind.kind in TYPED and kind.share > 0.99 and kind_of_cell(cell) not in (kind.kind, "null"):
+                    return False
+        return True
+
+    @property
+    def cells(self) -> list[list[str]]:
+        return [cells for cells, _ in self.table]
+
+
+def find_trials(head: bytes, is_all: bool, fixed: Mapping[str, Any]) -> list[DialectTrial]:
+    """The trials that may be the best or close to it, the best first.
+
+    Args:
+        head: whole lines, from the start of a file.
+        is_all: whether they are the whole file.
+        fixed: attributes of ``Dialect`` that are not to be found.
+    """
+    trials = list(_trials(head, is_all, fixed))
+    if any(t.consistency == 1 and not t.preamble and t.width > 1 and t.delimiter in PLAIN for t in trials):
+        trials = [replace(t, consistency=t.consistency / 2) if t.preamble else t for t in trials]
+    weighed = list[DialectTrial]()
+    for trial in sorted(trials, key=lambda trial: trial.bound, reverse=True):
+        if weighed and trial.width > 1 and trial.bound < CLOSE * max(each.score for each in weighed):
+            continue
+        _weigh(trial)
+        weighed.append(trial)
+    return sorted(weighed, key=lambda trial: trial.score, reverse=True)
+
+
+def _trials(head: bytes, is_all: bool, fixed: Mapping[str, Any]) -> Iterator[DialectTrial]:
+    delimiters = [fixed["delimiter"]] if fixed.get("delimiter") else _delimiters_in(head)
+    for delimiter in delimiters:
+        for quote, escape in _quotings(head, delimiter, fixed):
+            trial = _try(head, is_all, Signs(delimiter, quote, escape, None), fixed)
+            if trial is not None:
+                yield trial
+    if not fixed.get("delimiter"):
+        unused = next((sign for sign in (*PLAIN, "\x01", "\x1f", "^", "~") if sign.encode() not in head), None)
+        if unused is not None:
+            for quote, escape in _quotings(head, unused, fixed):
+                trial = _try(head, is_all, Signs(unused, quote, escape, None), fixed)
+                if trial is not None:
+                    yield trial
+
+
+def _delimiters_in(head: bytes) -> list[str]:
+    """Signs that may separate fields: they are in a good part of the lines."""
+    lines = [line for line in head.replace(b"\r", b"\n").split(b"\n") if line.strip()][:_LINES]
+    found = []
+    for sign in PRIORS:
+        code = sign.encode()
+        if code not in head:
+            continue
+        counts = [line.count(code) for line in lines]
+        has = sum(count > 0 for count in counts)
+        if not has:
+            continue
+        common = max(set(counts) - {0}, key=counts.count)
+        needed = 0.2 if sign in PLAIN else 0.6
+        steady = counts.count(common) / len(counts)
+        if has >= needed * len(lines) and (sign in PLAIN or steady >= 0.5 or b'"' in head or b"'" in head):
+            found.append(sign)
+    return found
+
+
+def _quotings(head: bytes, delimiter: str, fixed: Mapping[str, Any]) -> Iterator[tuple[str | None, str | None]]:
+    """Quotes and escapes that the text may be written with, the plainest first."""
+    sign = delimiter.encode()
+    escapes: list[str | None] = [fixed["escape"]] if "escape" in fixed else [None]
+    escaped = (b'"', b"'", b"\n", b"\r", sign)
+    if "escape" not in fixed and b"\\" in head and any(b"\\" + each in head for each in escaped):
+        escapes.append("\\")
+
+    def begins_field(quote: bytes) -> bool:
+        return head.startswith(quote) or any(before + quote in head for before in (sign, b"\n", b"\r"))
+
+    quotes: list[str | None] = [fixed["quote"]] if "quote" in fixed else ['"']
+    if "quote" not in fixed:
+        if begins_field(b"'"):
+            quotes.append("'")
+        if begins_field(b'"'):
+            quotes.append(None)
+    for quote in quotes:
+        for escape in escapes:
+            if delimiter not in (quote, escape):
+                yield quote, escape
+
+
+def _try(head: bytes, is_all: bool, signs: Signs, fixed: Mapping[str, Any]) -> DialectTrial | None:
+    """The head under these signs, with comments and preamble as they fit. None if nothing is left."""
+    skipped = int(fixed.get("skip_lines", 0))
+    data = head[line_offset(head, skipped) :]
+    if not data:
+        return None
+    comment = fixed.get("comment")
+    reading = DelimitedReading.of(data, replace(signs, comment=comment), is_all)
+    notes = list[str]()
+    if "comment" not in fixed:
+        comment = _find_comment(reading)
+        if comment is not None:
+            before = len(reading.starts)
+            reading = DelimitedReading.of(data, replace(signs, comment=comment), is_all)
+            count = max(before - len(reading.starts), 1)
+            lines = "1 line" if count == 1 else f"{count:,} lines"
+            notes.append(f"lines that begin with {comment!r} are comments: {lines} of the sample")
+    if not reading.starts:
+        return None
+    width, start = _find_table(reading, skip="skip_lines" not in fixed)
+    broken = sum(at > reading.starts[start] for at in reading.broken)
+    line = skipped + count_lines(data[: reading.starts[start]]) + 1
+    preamble = start + len(reading.broken) - broken
+    if preamble and "skip_lines" not in fixed:
+        skipped = line - 1
+    widths = np.array(reading.widths[start:])
+    good = float((widths == width).sum())
+    if widths[0] == width == max(widths):
+        good += 0.7 * float((widths < width).sum())  # below a full header, records may lack fields
+    total = len(widths) + broken + min(preamble, len(widths)) * 0.2
+    return DialectTrial(
+        signs=reading.signs,
+        skip_lines=skipped,
+        line=line,
+        start=start,
+        preamble=preamble,
+        width=width,
+        reading=reading,
+        consistency=good / total,
+        short=int((widths < width).sum()),
+        long=int((widths > width).sum()),
+        broken=broken,
+        notes=notes,
+    )
+
+
+def _find_comment(reading: DelimitedReading) -> str | None:
+    """The sign that begins lines which are no records of the table."""
+    data, signs, widths = reading.data, reading.signs, reading.widths
+    begins = {data[start : start + 2] for start in reading.starts}
+    for comment in _COMMENTS:
+        code = comment.encode()
+        if comment[0] in (signs.delimiter, signs.quote, signs.escape):
+            continue
+        if not any(begin.startswith(code) for begin in begins):
+            continue
+        marked = [index for index, start in enumerate(reading.starts) if data.startswith(code, start)]
+        is_marked = set(marked)
+        others = [index for index in range(len(widths)) if index not in is_marked]
+        if not others:
+            continue
+        width = _common_width([widths[index] for index in others])
+        same = [index for index in marked if widths[index] == width]
+        if not same:
+            return comment
+        first = others[0]
+        if same == [first - 1] and comment != "##":
+            # '#id,name' right above the data is its header, unless a header follows.
+            below = [reading.cells(index)[0] for index in others[1:20] if widths[index] == width]
+            if below and widths[first] == width:
+                evidence = find_header(reading.cells(first)[0], below)
+                if evidence.header and evidence.certainty == "proven":
+                    return comment
+            continue
+        is_on_top = marked[-1] < first
+        if width == 1:
+            if is_on_top and comment != "!":
+                return comment
+        elif len(same) < len(marked):
+            kinds = [kind_of_cell(reading.cells(index)[0][0]) for index in others[:50]]
+            if kinds.count("text") < len(kinds) / 2 or is_on_top:
+                return comment
+    return None
+
+
+def _common_width(widths: Sequence[int]) -> int:
+    """The number of fields that most records have; more fields count more, because one field needs no delimiter."""
+    counts = dict.fromkeys(widths, 0)
+    for width in widths:
+        counts[width] += 1
+    return max(counts, key=lambda width: (counts[width] * (width - 0.7) / width, width))
+
+
+def _find_table(reading: DelimitedReading, *, skip: bool) -> tuple[int, int]:
+    """The number of fields of the table's records, and the index of its first one."""
+    widths = reading.widths
+    width = _common_width(widths)
+    if widths[0] > width and max(widths) == widths[0] and len(widths) > 1:
+        return widths[0], 0  # short records below a full header
+    if not skip or width == 1:
+        return width, 0
+    start = next((index for index, each in enumerate(widths[:_MOST_PREAMBLE]) if each == width), None)
+    if start is None:
+        return width, 0
+    # A title of the same width, set off by a blank line.
+    blank = _BLANK_LINE.search(reading.data, reading.starts[0])
+    if blank is not None:
+        before = bisect_left(reading.starts, blank.start())
+        if start < before <= 10 and 2 * before < len(widths) and any(each != width for each in widths[:before]):
+            start = before
+    return width, start
+
+
+def _weigh(trial: DialectTrial) -> None:
+    """Fills in cells and score, and what the ragged records are."""
+    reading, width, start = trial.reading, trial.width, trial.start
+    widths = reading.widths[start:]
+    good = [start + index for index, each in enumerate(widths) if each == width]
+    most = max(_FEWEST_ROWS, min(_ROWS, _CELLS // width))
+    if len(good) > most:
+        half = most // 2
+        good = [*good[:half], *good[half : -1 : max(1, (len(good) - half) // half)], good[-1]]
+    trial.table = [reading.cells(index) for index in good]
+    body = trial.table[1:] if len(trial.table) > 2 else trial.table
+    columns = range(width) if width <= _COLUMNS else range(0, width, width // _COLUMNS)
+    qualities = list[float]()
+    for number in columns:
+        cells = [(cells[number], quoted[number]) for cells, quoted in body]
+        found = [quality_of_cell(cell, quoted, trial.delimiter) for cell, quoted in cells if cell.strip()]
+        trial.kinds[number] = kind = ColumnKind.of([cell for cell, _ in cells])
+        unity = kind.share if kind.kind != "text" else max(kind.share, 0.9)
+        qualities.append(sum(found) / len(found) * (0.7 + 0.3 * unity) if found else _QUALITY_OF_NOTHING)
+    quality = sum(qualities) / len(qualities)
+    below = [kind_of_cell(cell) for cells, _ in trial.table[1:] for cell in cells]
+    trial.is_typed = width == 1 and bool(below) and all(kind in (*TYPED, "null") for kind in below)
+    trial.score = trial.bound * quality**3 * _quote_factor(trial)
+    if trial.is_typed:
+        trial.score *= _ONE_TYPED_COLUMN / _ONE_COLUMN
+    if _spans_lines(trial):
+        trial.score *= 0.5
+    # Ragged records: at the end they may be a footer; elsewhere they may lack fields, if what they have fits.
+    if trial.short and not trial.long:
+        short = [start + index for index, each in enumerate(widths) if each < width]
+        tail = next(index for index, each in enumerate(reversed(widths)) if each == width)
+        trial.ends_short = tail == len(short) and tail <= FOOTER_LINES and len(widths) > tail + 1
+        trial.fill_makes_sense = trial.fits_short(reading, short)
+    # A first line that is one field short, as R writes it, or before rows that end with a delimiter.
+    if start == 1 and reading.widths[0] == width - 1 and width > 2:
+        is_next = count_lines(reading.data[reading.ends[0] : reading.starts[1]]) == 1
+        trial.header_is_short = is_next and all(kind_of_cell(name) not in TYPED for name in reading.cells(0)[0])
+
+
+def _spans_lines(trial: DialectTrial) -> bool:
+    """Whether a quoted cell holds lines that look like records."""
+    return any(
+        quoted
+        and "\n" in cell.rstrip("\n")
+        and any(line.count(trial.delimiter) >= trial.width - 1 for line in cell.splitlines())
+        for cells, flags in trial.table
+        for cell, quoted in zip(cells, flags, strict=True)
+    )
+
+
+def _quote_factor(trial: DialectTrial) -> float:
+    """Less than 1 if cells look quoted otherwise than the trial says, and for quotes and escapes that are not plain."""
+    quote = trial.signs.quote
+    cells = [(cell, quoted) for row, flags in trial.table for cell, quoted in zip(row, flags, strict=True)]
+    has_quoted = any(quoted for _, quoted in cells)
+    odd = 0.0
+    for cell, quoted in cells:
+        if quoted or not cell or (cell[0] not in "\"'" and cell[-1] not in "\"'"):
+            continue
+        for sign, weight in (('"', 1.0), ("'", 0.0 if has_quoted else 0.7)):
+            opens, closes = cell.startswith(sign), len(cell) > 1 and cell.endswith(sign)
+            if opens and closes:
+                odd += weight
+            elif sign == '"' != quote and (opens or (closes and not cell[-2].isdigit())):
+                odd += 0.6
+    factor = 1 - 0.5 * min(1.0, odd / max(1, len(cells)) * 3)
+    if quote == "'" and not has_quoted:
+        factor *= 0.8
+    escape = trial.signs.escape
+    if escape is not None:
+        others = rf"{re.escape(escape)}[^{re.escape(escape + (quote or '') + trial.delimiter)}\r\n]"
+        factor *= 0.85 if re.search(others.encode(), trial.reading.data) else 0.97
+    elif quote is not None and any("\\" + quote in cell for cell, quoted in cells if not quoted):
+        factor *= 0.9
+    return factor * (0.97 if quote != '"' else 1)

@@ -1,0 +1,113 @@
+"""Whether the first record of a table names its columns, by evidence of the records below it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+from dolmen.ingest.inference.rough_kinds import TYPED, ColumnKind, is_number, kind_of_cell, shape_of
+
+_FEWEST = 3
+_SURE = 2
+_COLUMNS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderEvidence:
+    """Whether there is a header, and how sure that is.
+
+    ``proven``: the cells show it; ``likely``: most of them do; ``assumed``: nothing speaks for either.
+    """
+
+    header: bool
+    certainty: Literal["proven", "likely", "assumed"]
+
+
+def find_header(first: Sequence[str], rows: Sequence[Sequence[str]]) -> HeaderEvidence:
+    """Weighs a first record against the ones below, which have as many cells.
+
+    Where nothing tells, text is taken for names if each is there, once (as DuckDB does), and everything else for a row.
+    """
+    names = [cell.strip() for cell in first]
+    given = [name.lower() for name in names if name]
+    may_be_names = len(given) == len(names) == len(set(given)) and not any(
+        _kind_of_name(name) in TYPED for name in names
+    )
+    if not rows:
+        return HeaderEvidence(may_be_names, "assumed")
+    yes = no = 0.0
+    for number in range(0, len(names), max(1, len(names) // _COLUMNS)):
+        name = names[number]
+        below = [row[number] for row in rows]
+        pro, contra = _weigh(name, below)
+        yes, no = yes + pro, no + contra
+    no += 0.5 * (len(given) - len(set(given)))
+    if (years := _are_series(names, rows)) and yes + no:
+        yes, no = yes + years, 0.0
+    if not given or yes == no == 0:
+        if len(rows) > _FEWEST and all(_kind_of_name(cell) not in TYPED for cell in rows[0]):
+            under = find_header(first, rows[1:])  # units may be between names and values
+            if under.header and under.certainty == "proven":
+                return under
+        return HeaderEvidence(may_be_names and bool(given), "assumed")
+    if yes > no:
+        certain = yes >= 1 and no <= yes / 4
+        return HeaderEvidence(True, "proven" if certain else "likely")
+    if may_be_names and no < 0.5:
+        return HeaderEvidence(True, "assumed")
+    return HeaderEvidence(False, "proven" if no >= 1 and yes <= no / 4 else "likely")
+
+
+def _kind_of_name(name: str) -> str:
+    """The kind of a cell that may be a name; a letter is one, though it may stand for true or false."""
+    return "text" if len(name) == 1 and name.isalpha() else kind_of_cell(name)
+
+
+def _weigh(name: str, below: list[str]) -> tuple[float, float]:
+    """How much a column says for, and against, its first cell being its name."""
+    kind = ColumnKind.of(below)
+    if not name or not kind.values:
+        return 0.0, 0.0
+    own = kind_of_cell(name) if kind.kind == "boolean" else _kind_of_name(name)
+    if kind.kind in TYPED:
+        if own == kind.kind or own == "null":
+            return 0.0, 1.0 if own == kind.kind else 0.5
+        if own == "text":
+            return (1.0 if kind.share > 0.99 else 0.7), 0.0
+        return 0.0, 0.3
+    if own in ("number", "date", "time"):
+        return 0.0, 0.7
+    values = [cell.strip() for cell in below if cell.strip()]
+    if name in values:
+        return 0.0, 1.0
+    if len(values) < _FEWEST:
+        return 0.0, 0.0
+    shapes = {shape_of(value) for value in values}
+    if len(shapes) == 1:
+        (shape,) = shapes
+        same = shape_of(name) == shape
+        if shape in ("a", "A"):
+            lengths = {len(value) for value in values}
+            if len(lengths) == 1 and len(values) > _FEWEST:
+                return (0.6, 0.0) if len(name) not in lengths else (0.0, 0.1)
+            return (0.3, 0.0) if not same else (0.0, 0.0)
+        return (0.6, 0.0) if not same else (0.0, 0.6 if any(sign.isdigit() for sign in name) else 0.2)
+    return 0.0, 0.0
+
+
+def _are_series(names: list[str], rows: Sequence[Sequence[str]]) -> float:
+    """Whether the numbers among names count up by one or stay alike apart, as years over figures do."""
+    numbers = [name for name in names if name.isdigit() and len(name) == 4 and name[:2] in ("18", "19", "20")]
+    if len(numbers) < _SURE or any(is_number(name) and name not in numbers for name in names):
+        return 0.0
+    steps = {int(after) - int(before) for before, after in pairwise(numbers)}
+    if len(steps) > 1 or 0 in steps:
+        return 0.0
+    places = [number for number, name in enumerate(names) if name in numbers]
+    for row in rows[:20]:
+        cells = [row[place] for place in places]
+        if all(cell.isdigit() and len(cell) == 4 for cell in cells):
+            return 0.0
+    return 2.0

@@ -1,0 +1,101 @@
+"""Says what a file looks like that could not be read as its table's properties, or a command's options, say."""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from dolmen.errors import Error, InputError, LimitError, RowError, SchemaError
+from dolmen.format.dialect import DIALECT_PROPERTIES, STRICT, Dialect, as_options, flag_of
+from dolmen.format.ingest_properties import FORMATS
+from dolmen.ingest.formats.source_file import SourceFile
+from dolmen.ingest.inference.candidate import Candidate
+from dolmen.ingest.inference.inference import SampledFile, describe, format_name
+
+_OF_VALUES = ("nulls", "decimal", "thousands", "booleans", "timestamp_formats")
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """What a file looks like.
+
+    Args:
+        found: as in ``';' separates the fields``.
+        options: of the command line that read it so.
+        properties: of a table, likewise.
+    """
+
+    found: str
+    options: str
+    properties: dict[str, Any]
+
+
+def explain(source: SourceFile, error: Error) -> Hint | None:
+    """What a file looks like that could not be read with this error; None if that is what its options say.
+
+    Reads the beginning of the file once more.
+    """
+    if not isinstance(error, InputError) or isinstance(error, LimitError):
+        return None
+    try:
+        return _explain(source, error)
+    except (Error, pa.ArrowException, ValueError):
+        return None
+
+
+def _explain(source: SourceFile, error: InputError) -> Hint | None:
+    kind, own = source.format.kind, source.options.dialect
+    if not FORMATS[kind].is_text:
+        return None
+    file = SampledFile(source.open, source.name, None, {}, replace(source.options, dialect=STRICT), None)
+    candidate = file.candidates()[0]
+    if candidate.kind != kind and {candidate.kind, kind} != {"csv", "tsv"}:
+        properties = {"ingest_format": candidate.kind, **candidate.dialect.properties()}
+        options = f"--format {candidate.kind} {as_options(candidate.dialect.properties())}".rstrip()
+        return Hint(format_name(candidate.kind), options, properties)
+    found = candidate.dialect
+    if candidate.kind != kind and found.delimiter is None:
+        found = replace(found, delimiter=FORMATS[candidate.kind].delimiter)
+    if FORMATS[kind].delimiter is not None and (found.delimiter or FORMATS[kind].delimiter) == source.delimiter:
+        found = replace(found, delimiter=own.delimiter)
+    elif found.delimiter is None:
+        found = replace(found, delimiter=FORMATS[kind].delimiter)
+    if FORMATS[kind].delimiter is not None:
+        found = _with_values(file, replace(candidate, kind=kind, dialect=found), own, error)
+    changed = [name for name in Dialect.__slots__ if getattr(found, name) != getattr(own, name)]
+    if not changed:
+        return None
+    own_words = set(describe(own))
+    words = [text for text in describe(found) if text not in own_words] or ["it has the plain dialect"]
+    before = own.properties()
+    properties = {name: value for name, value in found.properties().items() if before.get(name) != value}
+    for name in before.keys() - found.properties().keys():  # it is plain in this
+        properties[name] = DIALECT_PROPERTIES[name].default
+    return Hint(", ".join(words), as_options(properties), properties)
+
+
+def _with_values(file: SampledFile, candidate: Candidate, own: Dialect, error: InputError) -> Dialect:
+    """The candidate's dialect, with what the cells of the sample prove if the error is of one of them."""
+    same = replace(candidate.dialect, **{name: getattr(own, name) for name in _OF_VALUES})
+    if not isinstance(error, RowError) or error.column is None:
+        return same
+    sample = SampledFile(lambda: io.BytesIO(file.whole_lines()), "sample", candidate.kind, {}, file.limits, None)
+    proven, _, _ = sample.read_whole(candidate, lambda _: None)
+    return replace(same, **{name: getattr(proven, name) for name in _OF_VALUES})
+
+
+def with_hint(error: InputError, hint: Hint | None) -> InputError:
+    """The error, with what the file looks like and the options that read it so, unless it names one itself."""
+    own = re.findall(r"--[a-z-]+", str(error))
+    if hint is None or any(flag_of(attribute) in own for attribute in Dialect.__slots__):
+        return error
+    text = f"looks like {hint.found}: {hint.options}"
+    if isinstance(error, RowError):
+        return RowError(f"{error.reason}; {text}", file=error.file, line=error.line, row=error.row, column=error.column)
+    if isinstance(error, SchemaError):
+        return SchemaError(f"{error}; {text}", column=error.column)
+    return InputError(f"{error}; {text}") if type(error) is InputError else error

@@ -1,0 +1,108 @@
+"""``dolmen.infer``: inference for a path, a URL or an open file."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from dolmen.errors import InputError, ObjectNotFoundError, short_repr
+from dolmen.format.dialect import parse_attributes
+from dolmen.format.ingest_properties import FORMATS, FileKind, kind_of
+from dolmen.ingest.inference.inference import Inference, infer_file
+from dolmen.store import open_store
+from dolmen.store.base import split_object_url
+
+
+def infer(source: str | Path | BinaryIO, **given: Any) -> Inference:
+    """Infers how a file is meant to be read, and its columns: format, encoding, delimiter, header, types, and so on.
+
+    Reads the whole file, in bounded memory. A type is inferred only if it gives back the text of all values.
+    ``Inference.properties`` are settings for a table whose later files are read alike.
+
+    Args:
+        source: a path, the URL of an object (``s3://bucket/key``), or a binary file that can be rewound.
+        given: what is known: ``format="csv"``, and the attributes of ``Inference.dialect``, each as the property
+            ``ingest_...`` takes it: ``delimiter=";"``, ``header=False``, ``encoding="latin-1"``.
+
+    Raises:
+        InputError: the file is not in a known format, is damaged, or has rows that fit no dialect; or ``given`` has an
+            unknown name or value.
+        ObjectNotFoundError: there is no such object.
+
+    Examples:
+        >>> import io
+        >>> found = dolmen.infer(io.BytesIO(b"id;price\\n1;2,50\\n2;13,75\\n"), format="csv")
+        >>> found.dialect.delimiter
+        ';'
+        >>> found.schema.names
+        ['id', 'price']
+    """
+    kind = _kind_of(given.pop("format", None))
+    known = parse_attributes(given)
+    if isinstance(source, str | Path):
+        name, open = opener(source)
+        return infer_file(open, name, kind=kind, given=known)
+    if not (hasattr(source, "read") and hasattr(source, "seek")):
+        raise InputError(f"source={short_repr(source)}: give a path, a URL, or a binary file that can be rewound")
+    start = source.tell()
+    named = getattr(source, "name", None)
+
+    def rewound() -> BinaryIO:
+        source.seek(start)
+        return _Kept(source)  # type: ignore[return-value]  # all that readers use
+
+    return infer_file(rewound, Path(named).name if isinstance(named, str) else "the file", kind=kind, given=known)
+
+
+def opener(source: str | Path) -> tuple[str, Callable[[], BinaryIO]]:
+    """The name of a file or an object, and a function that opens it. Raises InputError for anything else."""
+    if isinstance(source, str) and (parts := split_object_url(source)):
+        store, key = open_store(parts[0]), parts[1]
+
+        def open_object() -> BinaryIO:
+            try:
+                return store.open_input(key)
+            except ObjectNotFoundError:
+                raise ObjectNotFoundError(str(source)) from None
+
+        return str(source), open_object
+    if isinstance(source, str) and "://" in source:
+        raise InputError(f"{source!r}: give a path, or the URL of an object, s3://bucket/key")
+    path = Path(source)
+    if path.is_dir():
+        raise InputError(f"{str(source)!r} is a directory: give a file in it")
+    return str(source), lambda: path.open("rb")
+
+
+def _kind_of(format: str | None) -> FileKind | None:
+    kind = None if format is None else kind_of(format)
+    if format is not None and kind is None:
+        raise InputError(f"format={format!r} is unknown: there are {', '.join(FORMATS)}")
+    return kind
+
+
+class _Kept(io.RawIOBase):
+    """A file that is not closed with its reader."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        super().__init__()
+        self._file = file
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._file.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)

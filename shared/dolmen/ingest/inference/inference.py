@@ -1,0 +1,465 @@
+"""Infers how a file is meant to be read: its format, its dialect, and the columns that hold all of its rows.
+
+1. At most a megabyte is read from the start, unpacked. Its magic, or the file's name, gives the format.
+2. The sniffers propose candidates for text, the best first.
+3. The strict reader reads the WHOLE file by the best one, which takes the types from it. Only if a row does not fit is
+   the next candidate tried. So a file is read once, and its sample once more.
+"""
+
+from __future__ import annotations
+
+import codecs
+import io
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+
+from dolmen.base.units import KIB, MIB, count_text
+from dolmen.errors import Error, InputError, LimitError, RowError, short_repr
+from dolmen.format.dialect import STRICT, Dialect, Encoding
+from dolmen.format.ingest_properties import COMPRESSIONS, ENDINGS, FORMATS, Compression, FileKind
+from dolmen.format.types import column_text, short_type
+from dolmen.ingest.formats import csv_reader, formats
+from dolmen.ingest.formats.source_file import BadRow, Format, OnBadRow, ReadOptions, SourceFile
+from dolmen.ingest.inference.candidate import Candidate
+from dolmen.ingest.inference.column_evidence import ColumnEvidence, decide
+from dolmen.ingest.inference.sniff_container import sniff_container
+from dolmen.ingest.inference.sniff_delimited import sniff_delimited
+from dolmen.ingest.inference.sniff_encoding import encoding_note, sniff_encoding
+from dolmen.ingest.inference.sniff_json import sniff_json
+
+SAMPLE_BYTES = MIB
+_HEAD_BYTES = 4 * KIB
+_SHOWN_BYTES = 64 * KIB
+_SAMPLES, _MAX_SAMPLE = 3, 40
+_PACKED: dict[bytes, Compression] = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+_FIELDS = re.compile(r"(\d+) fields? where .* has (\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class InferredColumn:
+    """A column of a file: its name and stored type, and up to three of its values, as text."""
+
+    name: str
+    type: pa.DataType
+    samples: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Inference:
+    """How a file is meant to be read.
+
+    Args:
+        name: the file's name.
+        format: csv, tsv, jsonl, ...
+        dialect: how its values are written, beyond the format.
+        schema: the columns that hold all rows of the file.
+        columns: the same, each with some of its values.
+        notes: what was found or assumed, for people.
+        second: the second best way to read the file; None if there is no other.
+        losses: what a table with this schema would not hold of the file.
+    """
+
+    name: str
+    format: FileKind
+    dialect: Dialect
+    schema: pa.Schema
+    columns: tuple[InferredColumn, ...]
+    notes: tuple[str, ...] = ()
+    second: str | None = None
+    losses: tuple[str, ...] = ()
+    _compression: Compression | None = None
+
+    @property
+    def properties(self) -> dict[str, Any]:
+        """The properties of a table whose later files are read alike: the dialect, and ``ingest_format`` if names do
+        not show it."""
+        stem = _without_compression(self.name)[0]
+        is_shown = any(kind == self.format for ending, kind in ENDINGS.items() if stem.endswith(ending))
+        named = {} if is_shown or "." not in stem else {"ingest_format": self.format}
+        return named | self.dialect.properties()
+
+    @property
+    def file_format(self) -> Format:
+        """The format and the compression of the file."""
+        return Format(self.format, self._compression)
+
+    def declaration(self, table: str) -> str:
+        """The table as a document for ``dolmen apply``.
+
+        Examples:
+            >>> print(dolmen.infer("examples/events.csv").declaration("events"))  # doctest: +ELLIPSIS
+            tables:
+              events:
+                columns:
+                  id: BIGINT
+            ...
+        """
+        import yaml  # only declarations need it
+
+        ingest = {name.removeprefix("ingest_"): value for name, value in self.properties.items()}
+        columns = {column.name: column_text(column) for column in self.schema}
+        document = {"tables": {table: {"columns": columns} | ({"ingest": ingest} if ingest else {})}}
+        return str(yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the file is what its name says, in the dialect that strict tables take, and nothing was assumed."""
+        return not (self.properties or self.notes or self.losses)
+
+    @property
+    def summary(self) -> str:
+        """What was decided, in one line."""
+        notes = " ".join(self.notes)
+        noted = {name: getattr(STRICT, name) for name, word in _NOTES_ABOUT.items() if word in notes}
+        if self.dialect.encoding in ("windows-1252", "latin-1") and notes:
+            noted["encoding"] = STRICT.encoding
+        dialect = replace(self.dialect, **noted)
+        found = [f"read as {format_name(self.format)}", *describe(dialect), *self.notes, *self.losses]
+        second = f"; second best: {self.second}" if self.second else ""
+        first, *others = found
+        return f"{first}{': ' if others else ''}{'; '.join(others)}{second}"
+
+    def facts(self) -> dict[str, Any]:
+        """The same as a JSON document."""
+        return {
+            "file": self.name,
+            "format": self.format,
+            "compression": self._compression,
+            "columns": [
+                {"name": each.name, "type": short_type(each.type), "samples": list(each.samples)}
+                for each in self.columns
+            ],
+            "properties": self.properties,
+            "notes": list(self.notes),
+            "second": self.second,
+            "losses": list(self.losses),
+        }
+
+    def __str__(self) -> str:
+        """One screen for people."""
+        lines = [f"{self.name}: {self.summary}"]
+        names = [each.name for each in self.columns[:_SHOWN_COLUMNS]]
+        types = [column_text(self.schema.field(index)) for index in range(len(names))]
+        wide, typed = (min(max(map(len, texts), default=0), 40) for texts in (names, types))
+        for name, kind, each in zip(names, types, self.columns, strict=False):
+            lines.append(f"  {name:{wide}}  {kind:{typed}}  {', '.join(each.samples)}".rstrip())
+        if len(self.columns) > _SHOWN_COLUMNS:
+            lines.append(f"  and {count_text(len(self.columns) - _SHOWN_COLUMNS, 'column')} more")
+        lines += [f"  {name}: {value!r}" for name, value in self.properties.items()]
+        return "\n".join(lines)
+
+
+_SHOWN_COLUMNS = 60
+_NOTES_ABOUT = {"comment": "comment", "skip_lines": "skipped", "header": "header", "names": "number", "ragged": "lack"}
+"""A word of the sniffers' notes for what they describe better than ``describe``."""
+_NAMES: dict[FileKind, str] = {"csv": "CSV", "tsv": "TSV", "jsonl": "JSON"}
+_NAMES |= {kind: kind.capitalize() for kind in FORMATS if kind not in _NAMES}
+_SIGNS = {"\t": "a tab", " ": "a space"}
+
+
+def format_name(kind: FileKind) -> str:
+    """A format's name, for people."""
+    return _NAMES[kind]
+
+
+def describe(dialect: Dialect) -> list[str]:
+    """What differs from the dialect of strict tables, in short texts."""
+
+    def sign(text: str) -> str:
+        return _SIGNS.get(text, repr(text))
+
+    found: dict[str, Callable[[Any], str]] = {
+        "delimiter": lambda value: f"{sign(value)} separates the fields",
+        "encoding": lambda value: value,
+        "quote": lambda value: "no quotes" if value is None else f"{value} quotes",
+        "escape": lambda value: f"{value} escapes",
+        "comment": lambda value: f"lines with {value} are comments",
+        "skip_lines": lambda value: f"{count_text(value, 'line')} before the header",
+        "header": lambda value: "no header",
+        "names": lambda value: "missing and repeated names are numbered",
+        "ragged": lambda value: "fields that rows lack at the end are NULL",
+        "nulls": lambda value: f"NULL is {', '.join(map(repr, value))}",
+        "decimal": lambda value: "decimal comma",
+        "thousands": lambda value: f"{sign(value)} between thousands",
+        "booleans": lambda value: f"Booleans are {', '.join('/'.join(pair) for pair in value)}",
+        "timestamp_formats": lambda value: f"times as in {' or '.join(value)}",
+        "json_rows": lambda value: (
+            "objects in an array, or one after the other" if value == "values" else f"rows in {value}"
+        ),
+        "sheet": lambda value: f"sheet {value!r}",
+    }
+    return [
+        text(getattr(dialect, name)) for name, text in found.items() if getattr(dialect, name) != getattr(STRICT, name)
+    ]
+
+
+def infer_file(
+    open: Callable[[], BinaryIO],
+    name: str,
+    *,
+    kind: FileKind | None = None,
+    given: Mapping[str, Any] | None = None,
+    limits: ReadOptions | None = None,
+    on_bad_row: OnBadRow | None = None,
+    samples: bool = True,
+) -> Inference:
+    """Infers how a file is meant to be read; see the module.
+
+    Args:
+        open: opens the file from its beginning, each time it is called.
+        kind: its format, if that is known: else its content and its name decide.
+        given: attributes of ``Dialect`` that are known.
+        limits: of the bytes and columns that are read; their dialect counts for nothing.
+        on_bad_row: called with rows that fit no dialect, and are left out; by default the first one is an error.
+        samples: whether to keep values of the columns.
+
+    Raises:
+        InputError: no way to read the whole file was found: the error of the best one.
+    """
+    file = SampledFile(open, name, kind, dict(given or {}), limits or ReadOptions(), on_bad_row)
+    errors: list[Error] = []
+    tried: set[tuple[FileKind, Dialect]] = set()
+    candidates = file.candidates()
+    while candidates:
+        candidate, *candidates = candidates
+        if (candidate.kind, candidate.dialect) in tried:
+            continue
+        tried.add((candidate.kind, candidate.dialect))
+        bad = _BadRows(on_bad_row)
+        try:
+            dialect, schema, notes = file.read_whole(candidate, bad.on_bad_row)
+        except LimitError:
+            raise
+        except InputError as error:
+            errors.append(error)
+            candidates = [*file.variations(candidate, error), *candidates]
+            continue
+        others = [each for each in candidates if (each.kind, each.dialect) not in tried]
+        return Inference(
+            name,
+            candidate.kind,
+            dialect,
+            schema,
+            tuple(file.columns(candidate.kind, dialect, schema, samples)),
+            (*candidate.notes, *notes),
+            file.difference(candidate, others[0]) if others else None,
+            (*file.losses(candidate.kind, schema), *bad.losses()),
+            file.compression,
+        )
+    raise errors[0]
+
+
+@dataclass
+class _BadRows:
+    """Passes on bad rows, and counts them."""
+
+    pass_on: OnBadRow | None
+    count: int = 0
+    first: BadRow | None = None
+
+    @property
+    def on_bad_row(self) -> OnBadRow | None:
+        return None if self.pass_on is None else self._add
+
+    def _add(self, bad: BadRow) -> None:
+        assert self.pass_on is not None
+        self.count, self.first = self.count + 1, self.first or bad
+        self.pass_on(bad)
+
+    def losses(self) -> list[str]:
+        if self.first is None:
+            return []
+        where = f"line {self.first.line}" if self.first.line else f"row {self.first.row}"
+        return [f"{count_text(self.count, 'row')} cannot be read, the first on {where}: {self.first.reason}"]
+
+
+@dataclass
+class SampledFile:
+    """A file whose way of reading is sought."""
+
+    open: Callable[[], BinaryIO]
+    name: str
+    kind: FileKind | None
+    given: dict[str, Any]
+    limits: ReadOptions
+    skip: OnBadRow | None
+    sample: bytes = b""
+    whole: bool = True
+    compression: Compression | None = None
+
+    def candidates(self) -> list[Candidate]:
+        """Reads the sample. Returns the ways in which the file may be meant, the best first; at least one."""
+        stem, self.compression = _without_compression(self.name)
+        with self.open() as file:
+            head = _read(file.read, _HEAD_BYTES)
+        found = sniff_container(head, self.name)
+        if found is not None:
+            self.compression = found.compression
+        elif self.compression is None:
+            self.compression = next((codec for magic, codec in _PACKED.items() if head.startswith(magic)), None)
+        named = next((kind for ending, kind in ENDINGS.items() if stem.endswith(ending)), None)
+        kind = self.kind or (found and found.kind) or named
+        if kind is not None and not FORMATS[kind].is_text:
+            return [Candidate(kind, replace(STRICT, **self.given))]
+        with self._source("csv", STRICT).stream() as stream:
+            raw = _read(stream.read, SAMPLE_BYTES + 1)
+        self.whole = len(raw) <= SAMPLE_BYTES
+        self.sample = raw[:SAMPLE_BYTES]
+        if not raw:
+            raise InputError(f"file {self.name!r} is empty: it needs at least a line to infer columns from")
+        try:
+            return self._text_candidates(named)
+        except (RowError, LimitError):
+            raise
+        except InputError as error:
+            text = str(error)
+            raise type(error)(text if f"file {self.name!r}" in text else f"file {self.name!r}: {text}") from None
+
+    def _text_candidates(self, named: FileKind | None) -> list[Candidate]:
+        encoding = self.given.get("encoding") or sniff_encoding(self.sample, whole=self.whole)
+        note = None if "encoding" in self.given else encoding_note(encoding)
+        text = _to_utf8(self.sample, encoding, self.whole)
+        kind, found = self.kind, list[Candidate]()
+        if kind == "jsonl" or (kind is None and text.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"[")):
+            found += sniff_json(text, whole=self.whole, given=self.given)
+        if not found and "jsonl" in (kind, named if kind is None else None):
+            found = [Candidate("jsonl", STRICT)]
+        if not found:
+            own = kind or named
+            found = sniff_delimited(text, whole=self.whole, given=self.given, kind=own)
+        set_ = {**self.given, "encoding": encoding}
+        return [
+            Candidate(each.kind, replace(each.dialect, **set_), (*each.notes, note) if note else each.notes)
+            for each in found
+        ]
+
+    def _source(self, kind: FileKind, dialect: Dialect) -> SourceFile:
+        return SourceFile(self.open, Format(kind, self.compression), self.name, replace(self.limits, dialect=dialect))
+
+    def read_whole(
+        self, candidate: Candidate, on_bad_row: OnBadRow | None
+    ) -> tuple[Dialect, pa.Schema, tuple[str, ...]]:
+        """The dialect with what whole columns prove, the columns, and notes. Raises InputError if it does not fit."""
+        candidate.dialect.check()
+        source = self._source(candidate.kind, candidate.dialect)
+        if source.format.traits.delimiter is not None:
+            evidence: dict[str, ColumnEvidence] = {}
+            for batch in csv_reader.text_cells(source, on_bad_row):
+                for name, cells in zip(batch.schema.names, batch.columns, strict=True):
+                    evidence.setdefault(name, ColumnEvidence(candidate.dialect)).observe(cells)
+            values = decide(evidence, candidate.dialect, self.given)
+            return values.dialect, values.schema, tuple(values.notes)
+        if on_bad_row is None or not source.format.traits.is_text:
+            return candidate.dialect, formats.infer(source), ()
+        found = formats.survey(source, skip_bad_rows=True)
+        text = [each.with_type(pa.string()) if pa.types.is_null(each.type) else each for each in found]
+        if not text:
+            raise InputError(f"file {self.name!r} has no row to infer columns from")
+        return candidate.dialect, pa.schema(text), ()
+
+    def whole_lines(self) -> bytes:
+        """The sample up to its last line end, or all of it if it has none."""
+        end = len(self.sample) if self.whole else self.sample.rfind(b"\n") + 1
+        return self.sample[: end or len(self.sample)]
+
+    def variations(self, candidate: Candidate, error: InputError) -> Iterator[Candidate]:
+        """Ways to read a file whose sample fits the candidate, and whose rest does not."""
+        dialect = candidate.dialect
+        if self.whole or not FORMATS[candidate.kind].is_text:
+            return
+        text = str(error)
+        found = _FIELDS.search(text)
+        if found and int(found[1]) < int(found[2]) and dialect.ragged == "reject" and "ragged" not in self.given:
+            line = getattr(error, "line", None)
+            note = f"records such as that on line {line} lack fields at their end: they are NULL"
+            yield replace(candidate, dialect=replace(dialect, ragged="fill"), notes=(*candidate.notes, note))
+        if "encoding" in self.given:
+            return
+        if dialect.encoding == "utf-8" and "not UTF-8" in text and self.sample.isascii():
+            encodings: tuple[Encoding, ...] = ("windows-1252", "latin-1")
+            for encoding in encodings:
+                own = encoding_note(encoding)
+                notes = (*candidate.notes, own) if own else candidate.notes
+                yield replace(candidate, dialect=replace(dialect, encoding=encoding), notes=notes)
+
+    def difference(self, chosen: Candidate, other: Candidate) -> str:
+        """How another candidate would read the file, in what differs."""
+        if other.kind != chosen.kind:
+            return ", ".join([format_name(other.kind), *describe(other.dialect)])
+        here, there = set(describe(chosen.dialect)), describe(other.dialect)
+        added = [text for text in there if text not in here]
+        if chosen.dialect.header != other.dialect.header and other.dialect.header:
+            added.append("with a header")
+        return ", ".join(added) or "the plain dialect"
+
+    def losses(self, kind: FileKind, schema: pa.Schema) -> Iterator[str]:
+        """What the columns do not hold of the file."""
+        if FORMATS[kind].is_text:
+            return
+        own = formats.survey(self._source(kind, STRICT))
+        for each in own:
+            if pa.types.is_null(each.type) and each.name in schema.names:
+                yield f"column {short_repr(each.name)} has no type: it is text"
+
+    def columns(self, kind: FileKind, dialect: Dialect, schema: pa.Schema, samples: bool) -> Iterator[InferredColumn]:
+        """The columns, with values of the first rows."""
+        batch = self._first_rows(kind, dialect, schema) if samples else None
+        for index, each in enumerate(schema):
+            texts = dict[str, None]()
+            if batch is not None:
+                for value in batch.column(index)[:100]:
+                    if value.is_valid and len(texts) < _SAMPLES:
+                        texts[_shorten(str(value.as_py()))] = None
+            yield InferredColumn(each.name, each.type, tuple(texts))
+
+    def _first_rows(self, kind: FileKind, dialect: Dialect, schema: pa.Schema) -> pa.RecordBatch | None:
+        """Some rows of the file: of the sample if it is text."""
+        source = self._source(kind, dialect)
+        if source.format.traits.is_text:
+            source = SourceFile(
+                lambda: io.BytesIO(self.sample), Format(kind), self.name, source.options, block_bytes=_SHOWN_BYTES
+            )
+        try:
+            return next(iter(formats.read(source, schema, on_bad_row=lambda _: None)), None)
+        except (InputError, pa.ArrowException):  # the sample ends within its first row
+            return None
+
+
+def _shorten(text: str) -> str:
+    text = "".join(sign if sign.isprintable() else " " for sign in text[: _MAX_SAMPLE + 1])
+    return text if len(text) <= _MAX_SAMPLE else f"{text[: _MAX_SAMPLE - 3]}..."
+
+
+def _without_compression(name: str) -> tuple[str, Compression | None]:
+    """A name in lower case, without the ending of a compression; and the compression."""
+    stem = name.lower()
+    for ending, codec in COMPRESSIONS.items():
+        if stem.endswith(ending):
+            return stem.removesuffix(ending), codec
+    return stem, None
+
+
+def _read(read: Callable[[int], bytes], size: int) -> bytes:
+    """The next ``size`` bytes, or all until the end."""
+    parts = list[bytes]()
+    while size > 0 and (data := read(size)):
+        parts.append(data)
+        size -= len(data)
+    return b"".join(parts)
+
+
+def _to_utf8(sample: bytes, encoding: str, whole: bool) -> bytes:
+    """The sample in UTF-8; a character that is cut off is left out."""
+    if encoding == "utf-8":
+        return sample
+    decoder = codecs.getincrementaldecoder("cp1252" if encoding == "windows-1252" else encoding)()
+    try:
+        return decoder.decode(sample, whole).encode()
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"the byte at offset {error.start:,} is not {encoding}: {error.reason}; give another encoding (--encoding)"
+        ) from None

@@ -1,0 +1,158 @@
+"""Finds the dialects in which the beginning of a file is a table of delimited text.
+
+1. What plainly is no such table (HTML, Markdown, JSON, logs, aligned columns) is refused, with what helps.
+2. Each delimiter, quote and escape that the text may be written with is tried: the strict reader's own records of the
+   first 64 KiB, under these signs. Comments, preamble and the table's width follow from the records.
+3. A trial's score is the consistency of its records times that of its cells (as in van den Burg et al., Wrangling
+   messy CSV files by detecting row and type patterns, 2019, which clevercsv implements), times the delimiter's prior.
+4. The best trials are counted over the whole sample. Notes say what costs a row, and what was assumed.
+
+TODO-LIBRARIES
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from dolmen.base.units import KIB
+from dolmen.errors import InputError
+from dolmen.format.ingest_properties import FileKind
+from dolmen.ingest.formats.csv_records import Signs
+from dolmen.ingest.inference.candidate import Candidate
+from dolmen.ingest.inference.delimited_candidates import candidates_of
+from dolmen.ingest.inference.delimited_reading import DelimitedReading
+from dolmen.ingest.inference.delimited_trials import CLOSE, PLAIN, PRIORS, DialectTrial, find_trials
+from dolmen.ingest.inference.other_texts import refuse_aligned, refuse_logs, refuse_other_texts
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_HEAD_BYTES = 64 * KIB
+_MOST_CANDIDATES = 4
+_ALSO = 0.5
+"""The same as ``CLOSE`` for a plain delimiter under which all records fit."""
+_SEP_LINE = re.compile(rb'"?sep=([^\r\n"])"?[,;\t]*(\r\n|\n|\r)', re.IGNORECASE)
+_DOUBLES = ("||", "::", "~|~", "|~|", "^|^", "~~", ";;", "^^", "##", "@@", "$$")
+
+
+def sniff_delimited(sample: bytes, *, whole: bool, given: Mapping[str, Any], kind: FileKind | None) -> list[Candidate]:
+    """The dialects that fit the beginning of a text, the best first, and of equal ones the plainer first.
+
+    Args:
+        sample: UTF-8, from the start of the file.
+        whole: whether that is all of it.
+        given: attributes of ``Dialect`` that are fixed.
+        kind: csv or tsv if the file's name or the user says so.
+
+    Raises InputError for a text that is no table, or has nothing in it; the caller adds the file's name.
+    """
+    text = sample.removeprefix(_BYTE_ORDER_MARK)
+    if not text.strip(b" \t\r\n\0"):
+        raise InputError("it is empty: it needs at least a line to infer columns from")
+    head, is_all = _head(text, whole)
+    decoded = head.decode(errors="replace")
+    fixed = {name: value for name, value in given.items() if name != "delimiter" or value is not None}
+    if not fixed.keys() & {"delimiter", "skip_lines", "comment"}:
+        refuse_other_texts(decoded)
+    notes = list[str]()
+    if (sep := _SEP_LINE.match(head)) and "skip_lines" not in fixed:
+        sign = sep[1].decode(errors="replace")
+        if sign in PRIORS and fixed.get("delimiter", sign) == sign:
+            fixed |= {"delimiter": sign, "skip_lines": 1}
+            notes.append(f"line 1 is Excel's sep={sign}: it is skipped")
+    is_free = "delimiter" not in fixed
+    if is_free and (double := _doubled_delimiter(decoded)):
+        raise InputError(f"{double!r} seems to separate its fields: replace it by one character, such as a tab")
+    best = _best(find_trials(head, is_all, fixed), head, decoded, is_free)
+    if not best:
+        raise InputError("no delimiter separates its lines into fields: give one (--delimiter)")
+    close = [best[0], *(trial for trial in best[1:] if _is_tie(trial, best[0]))][:_MOST_CANDIDATES]
+    candidates = list[Candidate]()
+    for trial in _without_same_readings(close):
+        candidates += candidates_of(trial, text, whole=whole, given=given, kind=kind, notes=notes)
+    return candidates
+
+
+def _head(text: bytes, whole: bool) -> tuple[bytes, bool]:
+    """The part to look at closely: whole lines, unless there is only one; and whether it is the whole file."""
+    if len(text) <= _HEAD_BYTES:
+        if whole:
+            return text, True
+        end = max(text.rfind(b"\n"), text.rfind(b"\r", 0, -1)) + 1
+        return (text[:end] if end else text), False
+    end = max(text.rfind(b"\n", 0, _HEAD_BYTES), text.rfind(b"\r", 0, _HEAD_BYTES)) + 1
+    if not end:
+        feed, lone = text.find(b"\n", _HEAD_BYTES) + 1, text.find(b"\r", _HEAD_BYTES) + 1
+        end = min(filter(None, (feed, lone)), default=len(text))
+    return text[:end], whole and end == len(text)
+
+
+def _best(trials: list[DialectTrial], head: bytes, decoded: str, is_free: bool) -> list[DialectTrial]:
+    """The trials to choose from. Raises InputError if the text looks like something that none of them reads."""
+    several = [trial for trial in trials if trial.width > 1]
+    single = [trial for trial in trials if trial.width == 1]
+    fitting = [trial for trial in several if trial.fits]
+    if is_free and not (fitting and fitting[0].delimiter in PLAIN and fitting[0].consistency > 0.8):
+        refuse_logs(decoded)
+        refuse_aligned(decoded)
+    if is_free and not (fitting and fitting[0].delimiter in PLAIN and fitting[0].consistency > 0.99):
+        _refuse_spaced_quotes(head)
+    if fitting and single and single[0].score > fitting[0].score:
+        return [single[0], *fitting]
+    return fitting or single or several
+
+
+def _is_tie(trial: DialectTrial, best: DialectTrial) -> bool:
+    """Whether a trial may be meant as well. One column never is, because it would fit any text."""
+    is_whole = trial.consistency == 1 and not trial.preamble and trial.delimiter in PLAIN
+    return trial.width > 1 and trial.score >= (_ALSO if is_whole else CLOSE) * best.score
+
+
+def _refuse_spaced_quotes(head: bytes) -> None:
+    """Raises InputError if a space stands between delimiters and quotes, and the quotes are needed."""
+    for delimiter in PLAIN:
+        spaced = f'{delimiter} "'.encode()
+        if head.count(spaced) > 1:
+            reading = DelimitedReading.of(head.replace(spaced, spaced.replace(b" ", b"")), Signs(delimiter), True)
+            if reading.widths and not reading.broken and len(set(reading.widths)) == 1 < reading.widths[0]:
+                raise InputError(
+                    f"a space stands between {delimiter!r} and quotes: remove it, so that the quotes count"
+                )
+
+
+def _doubled_delimiter(text: str) -> str | None:
+    """A sign that only ever comes in pairs or with another, in each line, as in ``a||b`` or ``1::2``."""
+    lines = [line for line in text.splitlines()[:100] if line.strip()]
+    for double in _DOUBLES:
+        counts = {line.count(double) for line in lines}
+        if len(lines) > 1 and len(counts) == 1 and 0 not in counts:
+            sign = double[0]
+            is_pure = all(line.count(sign) == 2 * line.count(double) for line in lines)
+            if len(double) == 3 or (is_pure and not lines[0].endswith(double)):
+                return double
+    return None
+
+
+def _without_same_readings(trials: list[DialectTrial]) -> list[DialectTrial]:
+    """Leaves out trials that read the same cells as one before, so that a plainer dialect stays."""
+    kept = list[DialectTrial]()
+    for trial in trials:
+        for index, other in enumerate(kept):
+            if trial.cells == other.cells and (trial.short, trial.long) == (other.short, other.long):
+                if _plainness(trial) < _plainness(other):
+                    kept[index] = trial
+                break
+        else:
+            kept.append(trial)
+    return kept
+
+
+def _plainness(trial: DialectTrial) -> tuple[int, ...]:
+    """Less is plainer."""
+    return (
+        trial.signs.comment is not None,
+        trial.skip_lines,
+        trial.signs.quote != '"',
+        trial.signs.escape is not None,
+        list(PRIORS).index(trial.delimiter) if trial.delimiter in PRIORS else 99,
+    )
