@@ -350,7 +350,8 @@ class _DelimitedConverter:
         signs = self._file.signs
         if self._on_bad_row is not None and block.problem is not None:
             line = block.line_at(block.problem.offset)
-            self._on_bad_row(BadRow(block.problem.reason, row, line, None, signs.without_line_end(block.data)))
+            # It ends with its line, even behind an escape.
+            self._on_bad_row(BadRow(block.problem.reason, row, line, None, block.data.rstrip(b"\r\n")))
             return _no_rows(self._schema), 1
         try:
             batch = self._convert(block, row)
