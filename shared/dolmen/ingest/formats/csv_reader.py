@@ -64,7 +64,7 @@ from dolmen.ingest.formats.source_file import (
     mark_name,
 )
 from dolmen.ingest.formats.text_blocks import Block, blocks, count_lines
-from dolmen.ingest.formats.text_stream import not_utf8
+from dolmen.ingest.formats.text_stream import undecodable_reason
 from dolmen.rows.write.casts import Cast, Misfit
 from dolmen.rows.write.conform import CastPlan, conform_batch, plan_conform
 
@@ -271,7 +271,7 @@ class DelimitedFile:
         except UnicodeDecodeError as undecodable:
             record, field = records.position(undecodable.start)
             column = self.names[field] if field < len(self.names) else None
-            problems.append((record, undecodable.start, column, not_utf8(undecodable)))
+            problems.append((record, undecodable.start, column, undecodable_reason(undecodable)))
         if not problems:
             return RowError(f"the text cannot be parsed: {error}", file=self.name, line=block.line, row=row)
         record, offset, column, reason = min(problems, key=lambda problem: problem[:2])

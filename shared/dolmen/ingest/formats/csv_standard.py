@@ -40,7 +40,7 @@ def without_comments(data: bytes, signs: Signs) -> bytes:
     return (
         data
         if not len(layout.comments)
-        else np.frombuffer(data, np.uint8)[~in_ranges(len(data), layout.comments, layout.comment_ends)].tobytes()
+        else np.frombuffer(data, np.uint8)[~mask_ranges(len(data), layout.comments, layout.comment_ends)].tobytes()
     )
 
 
@@ -49,11 +49,11 @@ def blank_comments(data: bytes, signs: Signs) -> bytes:
     if not data or not signs.has_comment(data):
         return data
     layout, array = find_layout(data, signs, True), np.frombuffer(data, np.uint8).copy()
-    array[in_ranges(len(data), layout.comments, layout.comment_ends)] = ord(" ")
+    array[mask_ranges(len(data), layout.comments, layout.comment_ends)] = ord(" ")
     return array.tobytes()
 
 
-def in_ranges(size: int, starts: Offsets, ends: Offsets) -> Mask:
+def mask_ranges(size: int, starts: Offsets, ends: Offsets) -> Mask:
     """Marks the offsets from each start up to its end."""
     steps = np.zeros(size + 1, np.int64)
     np.add.at(steps, starts, 1)
@@ -118,8 +118,8 @@ def protect_nulls(data: bytes, signs: Signs, nulls: Iterable[str], *, blank_line
         same = np.flatnonzero(ends - starts == len(null))
         windows = array[starts[same][:, None] + np.arange(len(null))]
         is_null[same[(windows == np.frombuffer(null, np.uint8)).all(axis=1)]] = True
-    in_null = in_ranges(len(data), starts[is_null], ends[is_null])
-    in_other = in_ranges(len(data), starts[~is_null], ends[~is_null])
+    in_null = mask_ranges(len(data), starts[is_null], ends[is_null])
+    in_other = mask_ranges(len(data), starts[~is_null], ends[~is_null])
     to_escape = in_null & (array == ord(signs.escape))
     quotes = (array == ord(quote)) & ~literal[:-1]
     to_escape |= quotes if signs.quote is None else quotes & in_other

@@ -35,7 +35,7 @@ MARKS: dict[bytes, Encoding] = {
 """Byte order marks, and the encodings that begin with them."""
 
 
-def not_utf8(error: UnicodeDecodeError) -> str:
+def undecodable_reason(error: UnicodeDecodeError) -> str:
     """The reason for refusing a row whose bytes should be UTF-8."""
     return f"not UTF-8: {error.reason}; for another encoding, set ingest_encoding"
 
