@@ -36,12 +36,10 @@ def without_comments(data: bytes, signs: Signs) -> bytes:
     """The bytes without lines that are comments."""
     if not data or not signs.has_comment(data):
         return data
-    layout = find_layout(data, signs, True)
-    return (
-        data
-        if not len(layout.comments)
-        else np.frombuffer(data, np.uint8)[~mask_ranges(len(data), layout.comments, layout.comment_ends)].tobytes()
-    )
+    layout, array = find_layout(data, signs, True), np.frombuffer(data, np.uint8).copy()
+    before = layout.comments[layout.comments > 0] - 1
+    array[before[array[before] == ord("\r")]] = ord("\n")  # else an LF after the comment would become part of it
+    return array[~mask_ranges(len(data), layout.comments, layout.comment_ends)].tobytes()
 
 
 def blank_comments(data: bytes, signs: Signs) -> bytes:
