@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import numpy as np
 from pyarrow import csv
 
-from dolmen.ingest.formats.csv_records import Mask, Offsets, Records, Signs, find_layout
+from dolmen.ingest.formats.csv_records import Mask, Offsets, Records, Signs, find_layout, record_ends
 
 
 def parse_options(data: bytes, signs: Signs, *, skip_blank_lines: bool = True) -> csv.ParseOptions:
@@ -37,8 +37,10 @@ def without_comments(data: bytes, signs: Signs) -> bytes:
     if not data or not signs.has_comment(data):
         return data
     layout, array = find_layout(data, signs, True), np.frombuffer(data, np.uint8).copy()
-    before = layout.comments[layout.comments > 0] - 1
-    array[before[array[before] == ord("\r")]] = ord("\n")  # else an LF after the comment would become part of it
+    ends = record_ends(data, layout, True) - 1
+    array[ends[array[ends] == ord("\r")]] = ord(
+        "\n"
+    )  # else an LF after the comment would become part of a CR before it
     return array[~mask_ranges(len(data), layout.comments, layout.comment_ends)].tobytes()
 
 
