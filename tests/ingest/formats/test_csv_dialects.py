@@ -258,6 +258,7 @@ def test_comments_are_lines_outside_quotes() -> None:
     assert rows == [["1", "# no\n# comment"], ["2", "# no"], [" #3", "x"]]
     assert places(bad) == [(4, 10, b"4")]
     assert rows_of("a\n#\n\n1\n#", Dialect(comment="#"), "a") == [[None], ["1"]]
+    assert rows_of("a\r1\r\r#\n\n2\r#\r\n\n", Dialect(comment="#"), "a") == [["1"], *[[None]] * 2, ["2"], [None]]
     assert rows_of("a,b\n# \xe9\n1,2\n".encode("latin-1"), Dialect(comment="#"), "a", "b") == [["1", "2"]]
 
 

@@ -14,7 +14,7 @@ from dolmen.ingest.formats.column_limits import check_columns
 from dolmen.ingest.formats.csv_records import Records, Signs
 from dolmen.ingest.formats.csv_standard import end_line, parse_options
 from dolmen.ingest.formats.text_blocks import Block
-from dolmen.ingest.formats.text_stream import not_utf8
+from dolmen.ingest.formats.text_stream import undecodable_reason
 
 _NUMBERED = "the setting ingest_names can number such columns"
 
@@ -36,7 +36,7 @@ def columns_by_name(
     try:
         header.data.decode()
     except UnicodeDecodeError as error:
-        raise RowError(not_utf8(error), file=name, line=header.line) from None
+        raise RowError(undecodable_reason(error), file=name, line=header.line) from None
     count = int(Records.of(header.data, signs, blank_lines_count=True).fields[0])
     check_columns(count, max_columns, name)
     numbers = [str(number) for number in range(count)]

@@ -127,7 +127,7 @@ def last_record_end(data: bytes, last: bool, signs: Signs) -> int:
     layout = find_layout(data, signs, last)
     if not (last or lone_returns or escapes or layout.problem):
         return _last_feed_outside(data, layout) + 1
-    ends = _record_ends(data, layout, last)
+    ends = record_ends(data, layout, last)
     if layout.problem:
         ends = ends[ends <= layout.problem.offset]
         if not len(ends):
@@ -162,7 +162,7 @@ class Records:
     def of(cls, data: bytes, signs: Signs, *, blank_lines_count: bool) -> Records:
         """Finds the records of ``data``, a block of whole ones."""
         layout = find_layout(data, signs, True)
-        ends = _record_ends(data, layout, True)
+        ends = record_ends(data, layout, True)
         starts = np.concatenate((np.zeros(1, np.int64), ends[:-1]))
         array = np.frombuffer(data, np.uint8)
         if not blank_lines_count:
@@ -196,7 +196,7 @@ class Records:
         return ends
 
 
-def _record_ends(data: bytes, layout: Layout, last: bool) -> Offsets:
+def record_ends(data: bytes, layout: Layout, last: bool) -> Offsets:
     """Offsets just past each line end outside quotes; the end of a file's last bytes is one too."""
     array = np.frombuffer(data, np.uint8)
     breaks: Offsets = np.flatnonzero(array == _LF)

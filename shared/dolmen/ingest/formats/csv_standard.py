@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import numpy as np
 from pyarrow import csv
 
-from dolmen.ingest.formats.csv_records import Mask, Offsets, Records, Signs, find_layout
+from dolmen.ingest.formats.csv_records import Mask, Offsets, Records, Signs, find_layout, record_ends
 
 
 def parse_options(data: bytes, signs: Signs, *, skip_blank_lines: bool = True) -> csv.ParseOptions:
@@ -36,12 +36,12 @@ def without_comments(data: bytes, signs: Signs) -> bytes:
     """The bytes without lines that are comments."""
     if not data or not signs.has_comment(data):
         return data
-    layout = find_layout(data, signs, True)
-    return (
-        data
-        if not len(layout.comments)
-        else np.frombuffer(data, np.uint8)[~in_ranges(len(data), layout.comments, layout.comment_ends)].tobytes()
-    )
+    layout, array = find_layout(data, signs, True), np.frombuffer(data, np.uint8).copy()
+    ends = record_ends(data, layout, True) - 1
+    array[ends[array[ends] == ord("\r")]] = ord(
+        "\n"
+    )  # else an LF after the comment would become part of a CR before it
+    return array[~mask_ranges(len(data), layout.comments, layout.comment_ends)].tobytes()
 
 
 def blank_comments(data: bytes, signs: Signs) -> bytes:
@@ -49,11 +49,11 @@ def blank_comments(data: bytes, signs: Signs) -> bytes:
     if not data or not signs.has_comment(data):
         return data
     layout, array = find_layout(data, signs, True), np.frombuffer(data, np.uint8).copy()
-    array[in_ranges(len(data), layout.comments, layout.comment_ends)] = ord(" ")
+    array[mask_ranges(len(data), layout.comments, layout.comment_ends)] = ord(" ")
     return array.tobytes()
 
 
-def in_ranges(size: int, starts: Offsets, ends: Offsets) -> Mask:
+def mask_ranges(size: int, starts: Offsets, ends: Offsets) -> Mask:
     """Marks the offsets from each start up to its end."""
     steps = np.zeros(size + 1, np.int64)
     np.add.at(steps, starts, 1)
@@ -118,8 +118,8 @@ def protect_nulls(data: bytes, signs: Signs, nulls: Iterable[str], *, blank_line
         same = np.flatnonzero(ends - starts == len(null))
         windows = array[starts[same][:, None] + np.arange(len(null))]
         is_null[same[(windows == np.frombuffer(null, np.uint8)).all(axis=1)]] = True
-    in_null = in_ranges(len(data), starts[is_null], ends[is_null])
-    in_other = in_ranges(len(data), starts[~is_null], ends[~is_null])
+    in_null = mask_ranges(len(data), starts[is_null], ends[is_null])
+    in_other = mask_ranges(len(data), starts[~is_null], ends[~is_null])
     to_escape = in_null & (array == ord(signs.escape))
     quotes = (array == ord(quote)) & ~literal[:-1]
     to_escape |= quotes if signs.quote is None else quotes & in_other
