@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from dolmen.format.dialect import DIALECT_PROPERTIES, Dialect
 from dolmen.format.ingest_properties import INGEST_PROPERTIES, TABLE_PROPERTIES, CdcSettings, IngestSettings
 from dolmen.format.properties import DATABASE_PROPERTIES, DatabaseSettings, TableSettings
 from project.test_types import MAPPINGS
@@ -107,7 +108,10 @@ def test_code_that_tells_stores_apart_is_found(source: str) -> None:
 
 
 def test_every_property_has_a_field_of_the_settings_that_read_it() -> None:
-    ingest = {field.name for field in dataclasses.fields(IngestSettings)} - {"cdc"}
+    ingest = {field.name for field in dataclasses.fields(IngestSettings)} - {"cdc", "dialect"}
+    ingest |= {name.removeprefix("ingest_") for name in DIALECT_PROPERTIES}
+    attributes = {each.attribute or name.removeprefix("ingest_") for name, each in DIALECT_PROPERTIES.items()}
+    assert attributes == {field.name for field in dataclasses.fields(Dialect)}
     cdc = {field.name.removesuffix("_us") for field in dataclasses.fields(CdcSettings)}
     older = {"ingest_on_extra"}  # what ingest_new_columns is while it is not set
     assert set(INGEST_PROPERTIES) - older == {f"ingest_{name}" for name in ingest} | {f"cdc_{name}" for name in cdc}

@@ -10,8 +10,8 @@ good rows are ingested the other two; reports are written last::
     <table>/<path>/<name>-<digest8>.rows.jsonl.error.json    how many they are, the first positions
 
 The digest is of the drop, and of the bad rows: the same event delivered again meets its own reject. Rows are written
-BEFORE the commit of the good ones, so that nothing is lost in between. ``text`` is a row's bytes in the file
-(``text_base64`` where they are not UTF-8), or a JSON object if the file is not text. If rows have no text, the whole
+BEFORE the commit of the good ones, so that nothing is lost in between. ``text`` is a row's text in the file
+(``text_base64`` where bytes are not UTF-8), or a JSON object if the file is not text. If rows have no text, the whole
 file is copied too, to ``<name>-<digest8>.rows.csv``.
 """
 

@@ -80,10 +80,10 @@ def test_a_second_mark_is_text() -> None:
 @pytest.mark.parametrize(
     ("encoding", "data", "problem"),
     [
-        ("windows-1252", b"a,b\r1,\x80\r\n2,\x81\n", "line 3: the byte 0x81 at offset 11 is not windows-1252"),
-        ("utf-16le", "a,b\n1,x\n".encode("utf-16-le") + b"\x00\xd8x\x00", "line 3: the byte 0x00 0xd8 at offset 16"),
+        ("windows-1252", b"a,b\r1,\x80\r\n2,\x81\n", "line 3: the byte 0x81 at offset 11: not windows-1252"),
+        ("utf-16le", "a,b\n1,x\n".encode("utf-16-le") + b"\x00\xd8x\x00", "line 3: the bytes 0x00 d8 at offset 16"),
         ("utf-16", "a,b\n1,x\n".encode("utf-16") + b"x", "line 3: the byte 0x78 at offset 18"),
-        ("utf-32be", b"\x00\x00\x00\n\x00\x00\xd8\x00", "line 2: the byte 0x00 0x00 0xd8 0x00 at offset 4"),
+        ("utf-32be", b"\x00\x00\x00\n\x00\x00\xd8\x00", "line 2: the bytes 0x00 00 d8 00 at offset 4"),
     ],
 )
 @pytest.mark.parametrize("name", ["t.csv", "t.jsonl"])
@@ -98,6 +98,17 @@ def test_bytes_that_an_encoding_lacks_are_an_error_of_the_file(
         stream = TextStream(io.BytesIO(data).read, name, encoding)
         with pytest.raises(InputError, match=problem):
             list(iter(partial(stream.read, block_bytes), b""))
+
+
+def test_rows_before_a_byte_that_the_encoding_lacks_are_read_first() -> None:
+    for block_bytes in BLOCKS:
+        bad: list[BadRow] = []
+        reader = read(
+            source(b"a,b\nx,1\n2,\x81\n", "windows-1252", "t.csv", block_bytes), SCHEMA, on_bad_row=bad.append
+        )
+        with pytest.raises(InputError, match="line 3"):
+            reader.read_all()
+        assert [row.line for row in bad] == [2]
 
 
 @pytest.mark.parametrize("encoding", get_args(Encoding))

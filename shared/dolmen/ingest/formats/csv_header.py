@@ -14,6 +14,9 @@ from dolmen.ingest.formats.column_limits import check_columns
 from dolmen.ingest.formats.csv_records import Records, Signs
 from dolmen.ingest.formats.csv_standard import end_line, parse_options
 from dolmen.ingest.formats.text_blocks import Block
+from dolmen.ingest.formats.text_stream import undecodable_reason
+
+_NUMBERED = "the setting ingest_names can number such columns"
 
 
 def columns_by_name(
@@ -33,7 +36,7 @@ def columns_by_name(
     try:
         header.data.decode()
     except UnicodeDecodeError as error:
-        raise RowError(f"not UTF-8: {error.reason}", file=name, line=header.line) from None
+        raise RowError(undecodable_reason(error), file=name, line=header.line) from None
     count = int(Records.of(header.data, signs, blank_lines_count=True).fields[0])
     check_columns(count, max_columns, name)
     numbers = [str(number) for number in range(count)]
@@ -57,12 +60,14 @@ def columns_by_name(
             continue
         if column == "":
             hint = " (an index that pandas wrote? leave it out with index=False)" if number == 1 else ""
-            raise SchemaError(f"{where}: column {number} has no name{hint}")
+            raise SchemaError(f"{where}: column {number} has no name{hint}; {_NUMBERED}")
         if column in spelled and spelled[column] != spelling:
-            reason = f"columns {spelled[column]!r} and {spelling!r} differ in case only: rename one, or drop it"
+            reason = (
+                f"columns {spelled[column]!r} and {spelling!r} differ in case only: rename one, or drop it; {_NUMBERED}"
+            )
             raise SchemaError(f"{where}: {reason}", column=column)
         if column in spelled:
-            raise SchemaError(f"{where}: column {column!r} is there twice", column=column)
+            raise SchemaError(f"{where}: column {column!r} is there twice; {_NUMBERED}", column=column)
         spelled[column] = spelling
     return columns
 

@@ -64,6 +64,7 @@ from dolmen.ingest.formats.source_file import (
     mark_name,
 )
 from dolmen.ingest.formats.text_blocks import Block, blocks, count_lines
+from dolmen.ingest.formats.text_stream import undecodable_reason
 from dolmen.rows.write.casts import Cast, Misfit
 from dolmen.rows.write.conform import CastPlan, conform_batch, plan_conform
 
@@ -262,13 +263,15 @@ class DelimitedFile:
             record = int(ragged[0])
             count = int(records.fields[record])
             reason = f"{count} field{'s' if count != 1 else ''} where {self.counted_by} has {len(self.names)}"
+            if count < len(self.names):
+                reason += "; the setting ingest_ragged can make the others NULL"
             problems.append((record, int(records.starts[record]), None, reason))
         try:
             blank_comments(block.data, self.signs).decode()
         except UnicodeDecodeError as undecodable:
             record, field = records.position(undecodable.start)
             column = self.names[field] if field < len(self.names) else None
-            problems.append((record, undecodable.start, column, f"not UTF-8: {undecodable.reason}"))
+            problems.append((record, undecodable.start, column, undecodable_reason(undecodable)))
         if not problems:
             return RowError(f"the text cannot be parsed: {error}", file=self.name, line=block.line, row=row)
         record, offset, column, reason = min(problems, key=lambda problem: problem[:2])
@@ -347,7 +350,8 @@ class _DelimitedConverter:
         signs = self._file.signs
         if self._on_bad_row is not None and block.problem is not None:
             line = block.line_at(block.problem.offset)
-            self._on_bad_row(BadRow(block.problem.reason, row, line, None, signs.without_line_end(block.data)))
+            # It ends with its line, even behind an escape.
+            self._on_bad_row(BadRow(block.problem.reason, row, line, None, block.data.rstrip(b"\r\n")))
             return _no_rows(self._schema), 1
         try:
             batch = self._convert(block, row)

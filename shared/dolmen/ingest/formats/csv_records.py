@@ -18,7 +18,13 @@ from dolmen.base.runtime import cached_property
 from dolmen.format.dialect import Dialect
 from dolmen.ingest.formats.text_blocks import BrokenRecord, count_lone_returns, line_ends
 
-_LF, _CR = b"\n\r"
+_LF, _CR, _BACKSLASH = b"\n\r\\"
+_NEVER_CLOSED = (
+    "a quoted field begins here and is never closed; if quotes are ordinary characters, say so (--quote none, or the "
+    "setting ingest_quote)"
+)
+_TEXT_AFTER_QUOTE = "text follows a closing quote; quotes inside a quoted field are doubled"
+_MAY_BE_ESCAPED = ", unless the setting ingest_escape gives the character that is before them"
 
 Offsets = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -222,7 +228,7 @@ def find_layout(data: bytes, signs: Signs, last: bool) -> Layout:
     problem = layout.problem
     if problem is None and last:
         if len(layout.closes) and layout.closes[-1] == len(data):
-            problem = BrokenRecord(int(layout.opens[-1]), "a quoted field begins here and is never closed", ends=False)
+            problem = BrokenRecord(int(layout.opens[-1]), _NEVER_CLOSED, ends=False)
         elif literal is not None and literal[-1]:
             problem = BrokenRecord(
                 len(data) - 1, "the file ends with an escape character, and nothing it is for", ends=True
@@ -321,7 +327,7 @@ def _walk(
         closes.append(close)
         line = bisect_left(lines[0], close, line)
         if close + 1 < size and not separates[array[close + 1]]:
-            reason = "text follows a closing quote; quotes inside a quoted field are doubled"
-            problem = BrokenRecord(close, reason, ends=True)
+            is_escaped = literal is None and close > start + 1 and array[close - 1] == _BACKSLASH
+            problem = BrokenRecord(close, _TEXT_AFTER_QUOTE + (_MAY_BE_ESCAPED if is_escaped else ""), ends=True)
     lists = [np.array(each, np.int64) for each in (opens, closes, comments, comment_ends)]
     return Layout(lists[0], lists[1], lists[2], lists[3], None, problem)

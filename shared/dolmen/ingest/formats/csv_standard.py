@@ -36,12 +36,10 @@ def without_comments(data: bytes, signs: Signs) -> bytes:
     """The bytes without lines that are comments."""
     if not data or not signs.has_comment(data):
         return data
-    layout = find_layout(data, signs, True)
-    return (
-        data
-        if not len(layout.comments)
-        else np.frombuffer(data, np.uint8)[~in_ranges(len(data), layout.comments, layout.comment_ends)].tobytes()
-    )
+    layout, array = find_layout(data, signs, True), np.frombuffer(data, np.uint8).copy()
+    before = layout.comments[layout.comments > 0] - 1
+    array[before[array[before] == ord("\r")]] = ord("\n")  # else an LF after the comment would become part of it
+    return array[~mask_ranges(len(data), layout.comments, layout.comment_ends)].tobytes()
 
 
 def blank_comments(data: bytes, signs: Signs) -> bytes:
@@ -49,11 +47,11 @@ def blank_comments(data: bytes, signs: Signs) -> bytes:
     if not data or not signs.has_comment(data):
         return data
     layout, array = find_layout(data, signs, True), np.frombuffer(data, np.uint8).copy()
-    array[in_ranges(len(data), layout.comments, layout.comment_ends)] = ord(" ")
+    array[mask_ranges(len(data), layout.comments, layout.comment_ends)] = ord(" ")
     return array.tobytes()
 
 
-def in_ranges(size: int, starts: Offsets, ends: Offsets) -> Mask:
+def mask_ranges(size: int, starts: Offsets, ends: Offsets) -> Mask:
     """Marks the offsets from each start up to its end."""
     steps = np.zeros(size + 1, np.int64)
     np.add.at(steps, starts, 1)
@@ -70,8 +68,16 @@ def fill_records(data: bytes, signs: Signs, fields: int, null: bytes) -> bytes:
         return data
     array = np.frombuffer(data, np.uint8)
     field = np.frombuffer(signs.delimiter.encode() + null, np.uint8)
-    offsets = np.repeat(records.text_ends(array), missing * len(field))
-    return np.insert(array, offsets, np.tile(field, int(missing.sum()))).tobytes()
+    short = np.flatnonzero(missing)
+    ends = records.text_ends(array)[short]
+    runs = np.zeros(2 * len(short) + 1, np.int64)  # of bytes that were there and that are new, in turn
+    runs[0::2] = np.diff(ends, prepend=0, append=len(data))
+    runs[1::2] = missing[short] * len(field)
+    is_new = np.repeat(np.arange(len(runs)) % 2 == 1, runs)
+    filled = np.empty(len(is_new), np.uint8)
+    filled[~is_new] = array
+    filled[is_new] = np.tile(field, int(missing.sum()))
+    return filled.tobytes()
 
 
 def unused_text(data: bytes) -> str:
@@ -110,8 +116,8 @@ def protect_nulls(data: bytes, signs: Signs, nulls: Iterable[str], *, blank_line
         same = np.flatnonzero(ends - starts == len(null))
         windows = array[starts[same][:, None] + np.arange(len(null))]
         is_null[same[(windows == np.frombuffer(null, np.uint8)).all(axis=1)]] = True
-    in_null = in_ranges(len(data), starts[is_null], ends[is_null])
-    in_other = in_ranges(len(data), starts[~is_null], ends[~is_null])
+    in_null = mask_ranges(len(data), starts[is_null], ends[is_null])
+    in_other = mask_ranges(len(data), starts[~is_null], ends[~is_null])
     to_escape = in_null & (array == ord(signs.escape))
     quotes = (array == ord(quote)) & ~literal[:-1]
     to_escape |= quotes if signs.quote is None else quotes & in_other

@@ -159,7 +159,7 @@ class Format:
 
     @property
     def traits(self) -> FileFormat:
-        """What holds for all files of this kind."""
+        """The traits of all files of this kind."""
         return FORMATS[self.kind]
 
 
@@ -238,8 +238,8 @@ class BadRow:
         row: its 1-based number among the rows of the file, bad ones included.
         line: the 1-based line of the file with the problem; None if the format has no lines.
         column: the column with the problem, if it is one column.
-        text: the row's bytes in the file, without its line end; for a file that is not text, the row as a JSON object,
-            or None if JSON cannot hold it.
+        text: the row's bytes in the file, without its line end, as UTF-8 if the file has another encoding; for a file
+            that is not text, the row as a JSON object, or None if JSON cannot hold it.
     """
 
     reason: str

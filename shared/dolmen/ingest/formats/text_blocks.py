@@ -116,10 +116,9 @@ def blocks(
     fewer lines than ``skip_lines``.
     """
     pending, line, first = b"", 1 + skip_lines, not skip_lines
-    if skip_lines:
-        pending = _read_past_lines(read, skip_lines, name, block_bytes)
+    ahead = _read_past_lines(read, skip_lines, name, block_bytes) if skip_lines else b""
     while True:
-        data = read(block_bytes)
+        data, ahead = ahead or read(block_bytes), b""
         last = not data
         if first:
             while data and len(data) < len(_BYTE_ORDER_MARK) and (more := read(block_bytes)):

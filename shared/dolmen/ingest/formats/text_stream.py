@@ -35,6 +35,11 @@ MARKS: dict[bytes, Encoding] = {
 """Byte order marks, and the encodings that begin with them."""
 
 
+def undecodable_reason(error: UnicodeDecodeError) -> str:
+    """The reason for refusing a row whose bytes should be UTF-8."""
+    return f"not UTF-8: {error.reason}; for another encoding, set ingest_encoding"
+
+
 class TextStream:
     """The bytes of a text file as UTF-8; its first bytes are checked to be text.
 
@@ -96,42 +101,46 @@ class TextStream:
 
 
 class _Transcoder:
-    """Turns the rest of a file into UTF-8."""
+    """Turns the rest of a file into UTF-8, up to a byte that the encoding does not have, which is an error then."""
 
     def __init__(self, read: Callable[[int], bytes], name: str, encoding: Encoding) -> None:
         self._read, self._name, self._encoding = read, name, encoding
-        self._decoder = codecs.getincrementaldecoder("cp1252" if encoding == "windows-1252" else encoding)()
+        self._codec = "cp1252" if encoding == "windows-1252" else encoding
+        self._decoder = codecs.getincrementaldecoder(self._codec)()
         self._consumed = self._lines = 0
         self._after_return = False
         self._ready, self._ended = b"", False
+        self._error: InputError | None = None
 
     def read(self, size: int) -> bytes:
         while not self._ready and not self._ended:
+            if self._error is not None:
+                raise self._error
             data = self._read(size)
-            self._ended = not data
-            self._ready = self.decode(data, last=self._ended)
+            self._ready = self.decode(data, last=not data)
+            self._ended = not data and self._error is None
         data, self._ready = self._ready[:size], self._ready[size:]
         return data
 
     def decode(self, data: bytes, *, last: bool) -> bytes:
-        """The next bytes as UTF-8. Raises InputError for those that the encoding does not have."""
+        """The next bytes as UTF-8, up to those that the encoding does not have; then ``read`` raises InputError."""
         self._consumed += len(data)
+        problem = None
         try:
             text = self._decoder.decode(data, last).encode()
         except UnicodeDecodeError as error:
-            before = error.object[: error.start].decode(error.encoding).encode()
-            offset = self._consumed - len(error.object) + error.start
-            found = " ".join(f"0x{byte:02x}" for byte in error.object[error.start : error.end][:4])
-            raise InputError(
-                f"file {self._name!r}, line {1 + self._lines + self._count_lines(before)}: the byte {found} at offset "
-                f"{offset:,} is not {self._encoding}: {error.reason}; is it another encoding (--encoding, or the "
-                "setting ingest_encoding), or a damaged file?"
-            ) from None
-        self._lines += self._count_lines(text)
+            problem = error
+            text = error.object[: error.start].decode(self._codec).encode()
+        # An LF after a CR that was counted is no line end.
+        self._lines += count_lines(text) - (self._after_return and text.startswith(b"\n"))
         if text:
             self._after_return = text.endswith(b"\r")
+        if problem is not None:
+            offset = self._consumed - len(problem.object) + problem.start
+            found = problem.object[problem.start : problem.end][:4]
+            self._error = InputError(
+                f"file {self._name!r}, line {1 + self._lines}: the byte{'s' if len(found) > 1 else ''} "
+                f"0x{found.hex(' ')} at offset {offset:,}: not {self._encoding}: {problem.reason}; is it another "
+                "encoding (--encoding, or the setting ingest_encoding), or a damaged file?"
+            )
         return text
-
-    def _count_lines(self, text: bytes) -> int:
-        """The line ends in the next text; an LF after a CR that was counted is none."""
-        return count_lines(text) - (self._after_return and text.startswith(b"\n"))
