@@ -83,7 +83,7 @@ class DialectTrial:
         """The most that its score can be."""
         breadth = 1 - 0.5 / self.width if self.width > 1 else _ONE_COLUMN
         preamble = 0.75 if self.preamble else 1.0
-        broken = 0.9 if self.broken else 1.0
+        broken = 0.955 if self.broken else 1.0
         return self.consistency**3 * breadth * preamble * broken * PRIORS.get(self.delimiter, 0.5)
 
     @property
