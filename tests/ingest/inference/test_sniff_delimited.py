@@ -62,6 +62,15 @@ def test_two_dialects_that_both_fit_are_both_returned() -> None:
     assert any("assumed to be a row" in note for note in sniff("x,y\na,b\nc,d\n")[1].notes)
 
 
+def test_quotes_and_escapes_beyond_the_head_count() -> None:
+    rows = "".join(f'{n},"x",{n}\n' for n in range(20_000))
+    best = sniff("a,b,c\n" + rows + '5,"say \\"hi\\", she said",6\n' + rows)[0]
+    assert found(best) == {"delimiter": ",", "escape": "\\"}
+    rows = "".join(f"{n}\tx\t{n}\n" for n in range(20_000))
+    best = sniff("a\tb\tc\n" + rows + '5\t"hi" she said\t6\n' + rows)[0]
+    assert found(best) == {"delimiter": "\t", "quote": None}
+
+
 def test_one_column_is_no_second_choice() -> None:
     assert all("one field" not in note for each in sniff("a;b\n1;2\n1;2;3\n3;4\n")[1:] for note in each.notes)
 

@@ -57,7 +57,7 @@ def candidates_of(
         )
     elif trial.preamble:
         lines = "line is" if trial.skip_lines == 1 else f"{trial.skip_lines:,} lines are"
-        common.append(f"the first {lines} skipped: the table begins after them")
+        common.append(f"the first {lines} skipped: the table begins on line {trial.line}")
     if signs.escape is not None and "escape" not in given:
         common.append(f"{signs.escape!r} makes the next character literal: {signs.escape}n is the letter n")
     if _lacks_fields(trial, text, whole, common):
@@ -138,7 +138,7 @@ def _count_good(records: Records) -> int:
 
 
 def _doubts(trial: DialectTrial, whole: bool) -> Iterator[str]:
-    """What looks odd in the cells."""
+    """Notes on cells that look odd."""
     rows = trial.cells
     if trial.broken:
         records = "1 record" if trial.broken == 1 else f"{trial.broken:,} records"

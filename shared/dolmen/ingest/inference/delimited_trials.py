@@ -38,6 +38,8 @@ _LINES = 2000
 FOOTER_LINES = 3
 _ONE_COLUMN, _ONE_TYPED_COLUMN = 0.62, 0.72
 _QUALITY_OF_NOTHING = 0.6
+_SURE = 2
+"""From so many values on, a column's kind speaks against another one."""
 _ANY = ColumnKind("text", 0.0, 0)
 
 
@@ -81,7 +83,8 @@ class DialectTrial:
         """The most that its score can be."""
         breadth = 1 - 0.5 / self.width if self.width > 1 else _ONE_COLUMN
         preamble = 0.75 if self.preamble else 1.0
-        return self.consistency**3 * breadth * preamble * PRIORS.get(self.delimiter, 0.5)
+        broken = 0.955 if self.broken else 1.0
+        return self.consistency**3 * breadth * preamble * broken * PRIORS.get(self.delimiter, 0.5)
 
     @property
     def delimiter(self) -> str:
@@ -92,7 +95,8 @@ class DialectTrial:
         for index in short[:_ROWS]:
             for number, cell in enumerate(reading.cells(index)[0]):
                 kind = self.kinds.get(number, _ANY)
-                if kind.kind in TYPED and kind.share > 0.99 and kind_of_cell(cell) not in (kind.kind, "null"):
+                is_sure = kind.kind in TYPED and kind.values >= _SURE and kind.share > 0.99
+                if is_sure and kind_of_cell(cell) not in (kind.kind, "null"):
                     return False
         return True
 
