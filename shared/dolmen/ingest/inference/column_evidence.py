@@ -36,7 +36,7 @@ _SIGNS_OF_BOTH = frozenset({".", ","})
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """How the values of a file are written.
+    """The notation of a file's values, and the types of its columns.
 
     Args:
         dialect: with what the columns prove.
