@@ -1,4 +1,4 @@
-"""How the values of a CSV file are written beside what ``cells`` understands: numbers, Booleans and times.
+"""Parses values of CSV that are written otherwise than ``cells`` knows: numbers, Booleans and times.
 
 Numbers with another decimal mark, or with groups of digits, are rewritten and then parsed as any other: `1.234,5` with
 decimal mark `,` and groups separated by `.` is `1234.5`. All that has a mark must be such a number: with the decimal
@@ -86,7 +86,7 @@ PLAIN_NUMBERS = NumberNotation()
 
 @dataclass(frozen=True, slots=True)
 class CellNotation:
-    """What a dialect says about the values in cells of CSV.
+    """A dialect's rules for the values in cells of CSV.
 
     Args:
         numbers: how numbers are written; None: as in ``cells``.

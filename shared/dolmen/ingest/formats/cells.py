@@ -278,7 +278,7 @@ NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 
 @dataclass(frozen=True, slots=True)
 class TimeFormat:
-    """How times are written beside ISO 8601: ``digits`` since the epoch (``UNIT_DIGITS``), or as in ``patterns``."""
+    """The formats of times beside ISO 8601: ``digits`` since the epoch (``UNIT_DIGITS``), or as in ``patterns``."""
 
     name: str
     digits: int | None = None

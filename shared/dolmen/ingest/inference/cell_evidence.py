@@ -1,4 +1,4 @@
-"""What the cells of one column prove about how its values are written: numbers, Booleans, times and NULL.
+"""Collects what the cells of one column prove about its values: numbers, Booleans, times and NULL.
 
 ``ColumnEvidence`` sees the cells block by block. What it keeps is bounded, and depends neither on the order of the
 blocks nor on where they are cut.
@@ -38,7 +38,7 @@ _LONGEST = _longest_by_first_byte()
 
 
 class ColumnEvidence:
-    """What the cells of one column prove.
+    """The types and notations that the cells of one column leave possible.
 
     Args:
         dialect: how its cells are known to be written; the strict one, if nobody said.

@@ -36,7 +36,7 @@ _SIGNS_OF_BOTH = frozenset({".", ","})
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """How the values of a file are written.
+    """The notation of a file's values, and the types of its columns.
 
     Args:
         dialect: with what the columns prove.
@@ -264,8 +264,8 @@ class _Choice:
 
 
 def _looks_like(pattern: str) -> str:
-    """The same for patterns that the same text may match."""
-    return re.sub("%[dmy]", "%d", pattern).replace("%B", "%b")
+    """The same for patterns that the same text may match, as another day."""
+    return re.sub("%[dmy]", "%d", pattern)
 
 
 def _words(texts: Iterable[str]) -> str:

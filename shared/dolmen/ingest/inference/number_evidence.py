@@ -1,4 +1,4 @@
-"""In which notations the cells of a column are numbers: which decimal mark, and what separates groups of digits.
+"""Finds the notations in which the cells of a column are numbers: the decimal mark, and what separates groups.
 
 A notation is out as soon as one cell is no number in it. Cells without a mark are the same number in all notations.
 """
@@ -47,7 +47,7 @@ class Reading:
 
 
 class NumberEvidence:
-    """What the cells of one column prove about how its numbers are written."""
+    """The notations of numbers that the cells of one column leave possible."""
 
     def __init__(self) -> None:
         self.readings: dict[NumberNotation, Reading] = {notation: Reading() for notation in NOTATIONS}

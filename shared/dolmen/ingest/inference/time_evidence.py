@@ -1,4 +1,4 @@
-"""In which patterns the cells of a column are dates, timestamps or times of day, other than ISO 8601.
+"""Finds the patterns in which the cells of a column are dates, timestamps or times of day, other than ISO 8601.
 
 The first cell shows which patterns are possible; each cell may rule some out. A pattern is out if a month or a day is
 out of range in it: so `31/01/2025` proves that the day comes first. If only one pattern remains, and all cells are
@@ -82,7 +82,7 @@ _parse_pattern = cache(parse_time_pattern)
 
 
 class TimeEvidence:
-    """What the cells of one column prove about how its times are written."""
+    """The patterns of times that the cells of one column leave possible."""
 
     def __init__(self) -> None:
         self._readings: list[TimeReading] | None = None
