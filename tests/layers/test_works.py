@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.csv as pc
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import orc
 
 from support.built import run_as_deployed
 
@@ -119,10 +120,14 @@ def content(kind: str) -> bytes:
             fields = [{"name": "id", "type": "long"}, {"name": "kind", "type": "string"}]
             schema = {"type": "record", "name": "row", "fields": fields}
             fastavro.writer(file, schema, rows.to_pylist(), codec="deflate")
+        case "orc":
+            orc.write_table(rows, file)
+        case "xlsx":
+            rows.to_pandas().to_excel(file, index=False, engine="openpyxl")
     return file.getvalue()
 
 
-@pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "parquet", "arrow", "avro"])
+@pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "parquet", "arrow", "avro", "orc", "xlsx"])
 def test_every_format_is_read_plain_and_compressed(tmp_path: Path, kind: str) -> None:
     plain = content(kind)
     compressed = {"": plain, ".gz": gzip.compress(plain), ".bz2": bz2.compress(plain)}

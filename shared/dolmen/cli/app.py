@@ -110,7 +110,10 @@ def create(
 def append(
     table: TableName,
     files: Annotated[
-        list[str], Argument(help=f"CSV, JSON lines, Parquet, Arrow or Avro; plain, .gz, .zst or .bz2: {INPUT_HELP}.")
+        list[str],
+        Argument(
+            help=f"CSV, JSON lines, Parquet, Arrow, Avro, ORC, .xlsx or .ods; plain, .gz, .zst, .bz2 or .zip: {INPUT_HELP}."
+        ),
     ],
     database: DatabaseUrl,
     create: Annotated[

@@ -73,7 +73,7 @@ def test_stripes_are_read_one_by_one_and_only_the_columns_of_the_table(monkeypat
     found = list(read(source(data, extra="ignore"), pa.schema([("a", pa.int64())])))
     assert pa.Table.from_batches(found)["a"].to_pylist() == list(range(200_000))
     assert len(found) > 3
-    monkeypatch.setattr(orc_reader, "_MAX_STRIPE_BYTES", 10_000)
+    monkeypatch.setattr(orc_reader, "MAX_STRIPE_BYTES", 10_000)
     with pytest.raises(LimitError, match=r"stripe \d+ has .* rows"):
         read(source(data), None).read_all()
 

@@ -406,11 +406,7 @@ def test_random_tables_come_back_from_every_writer() -> None:
             data = sink.getvalue()
         for got, row in zip(rows_of(data), rows, strict=True):
             for value, expected in zip(got.values(), row, strict=True):
-                assert value == expected or np.isclose(value, expected, rtol=1e-15, atol=0), (
-                    seed,
-                    number,
-                    value,
-                    expected,
-                )
+                same = value == expected or np.isclose(value, expected, rtol=1e-15, atol=0)
+                assert same, (seed, number, value, expected)
                 seen += 1
     assert seen > 500

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyarrow.orc import ORCFile
 
 _MAGIC = b"ORC"
-_MAX_STRIPE_BYTES = 2 * GIB
+MAX_STRIPE_BYTES = 2 * GIB
 """The memory of a stripe's values of fixed size; pyarrow reads a stripe at once, and repeated values take no bytes."""
 _VARINT, _WIDE, _BYTES, _NARROW = 0, 1, 2, 5
 _FOOTER, _STRIPES, _ROWS = 2, 3, 5
@@ -64,9 +64,9 @@ def _batches(file: ORCFile, columns: list[str] | None, source: SourceFile) -> It
         )
     row_bytes = sum(width(field.type) for field in schema if columns is None or field.name in columns)
     for index, rows in enumerate(stripes):
-        if rows * row_bytes > _MAX_STRIPE_BYTES:
+        if rows * row_bytes > MAX_STRIPE_BYTES:
             raise LimitError(
-                f"file {name!r}: stripe {index} has {rows:,} rows, which take more than {_MAX_STRIPE_BYTES:,} bytes of "
+                f"file {name!r}: stripe {index} has {rows:,} rows, which take more than {MAX_STRIPE_BYTES:,} bytes of "
                 "memory: write smaller stripes (orc.stripe.size)"
             )
         with source.report_damage("ORC"):

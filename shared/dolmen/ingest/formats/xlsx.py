@@ -42,7 +42,7 @@ from dolmen.ingest.formats.zip_archive import ZipArchive
 Shown = Literal["number", "date", "datetime", "time", "duration"]
 """What the format of a number shows it as."""
 
-_MAX_SHARED_BYTES = GIB
+MAX_SHARED_BYTES = GIB
 _SHARED_AT_ONCE = 16 * MIB
 _BUILT_IN: dict[int, Shown] = {
     **dict.fromkeys((14, 15, 16, 17, *range(27, 32), 34, 35, 36, *range(50, 59)), "date"),
@@ -212,9 +212,9 @@ class Xlsx:
             xml = XmlStream(stream, self._part(path), start, end)
             pending = 0
             for _ in xml.parse():
-                if size > _MAX_SHARED_BYTES:
+                if size > MAX_SHARED_BYTES:
                     raise LimitError(
-                        f"file {self._name!r}: its texts take more than {_MAX_SHARED_BYTES:,} bytes: save it as CSV"
+                        f"file {self._name!r}: its texts take more than {MAX_SHARED_BYTES:,} bytes: save it as CSV"
                     )
                 if size - pending > _SHARED_AT_ONCE:
                     chunks.append(pa.array(strings, pa.large_string()))

@@ -14,7 +14,7 @@ Start: TypeAlias = Callable[[str, Mapping[str, str]], None]
 End: TypeAlias = Callable[[str], None]
 
 _BLOCK_BYTES = MIB // 4
-_MAX_PENDING_BYTES = 64 * MIB
+MAX_PENDING_BYTES = 64 * MIB
 """The most bytes of one tag or comment: the parser holds it all."""
 MAX_TEXT = 16 * MIB
 """Characters of one text."""
@@ -71,8 +71,8 @@ class XmlStream:
             while data := self._stream.read(_BLOCK_BYTES):
                 read += len(data)
                 self._parser.Parse(data, False)
-                if read - self._parser.CurrentByteIndex > _MAX_PENDING_BYTES:
-                    raise InputError(f"{self._what} has a tag of more than {_MAX_PENDING_BYTES:,} bytes")
+                if read - self._parser.CurrentByteIndex > MAX_PENDING_BYTES:
+                    raise InputError(f"{self._what} has a tag of more than {MAX_PENDING_BYTES:,} bytes")
                 yield
             if is_whole:
                 self._parser.Parse(b"", True)
