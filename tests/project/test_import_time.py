@@ -25,6 +25,13 @@ def test_each_name_is_there_when_it_is_asked_for() -> None:
     assert dolmen.open is dolmen.api.database.open
 
 
+@pytest.mark.parametrize("module", ["dolmen.cli.commands", "dolmen.cli.app", "dolmen.ingest.drops.ingest_drops"])
+def test_inference_is_imported_only_for_a_file_that_nobody_has_described(module: str) -> None:
+    source = f"import sys, {module}; print(*sorted(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True).stdout.split()
+    assert [name for name in loaded if name.startswith("dolmen.ingest.inference")] == []
+
+
 @pytest.mark.parametrize("name", ["opne", "_nothing", "__wrapped__"])
 def test_other_names_are_refused_as_those_of_any_module(name: str) -> None:
     with pytest.raises(AttributeError, match=f"module 'dolmen' has no attribute '{name}'"):

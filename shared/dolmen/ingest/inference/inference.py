@@ -36,6 +36,7 @@ _HEAD_BYTES = 4 * KIB
 _SHOWN_BYTES = 64 * KIB
 _SAMPLES, _MAX_SAMPLE = 3, 40
 _PACKED: dict[bytes, Compression] = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+_PACKED |= {b"BZh%d1AY&SY" % level: "bz2" for level in range(1, 10)}
 _FIELDS = re.compile(r"(\d+) fields? where .* has (\d+)")
 
 
