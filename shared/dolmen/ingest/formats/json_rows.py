@@ -85,14 +85,32 @@ def _row_blocks(
             splitter.check_size(len(data))
             continue
         chunk = _Chunk(data, splitter.position.depth)
-        end = len(data) if not more else chunk.last_boundary(feeds=not path)
-        if block := splitter.split(chunk, end):
-            yield block
+        end = splitter.last_boundary(chunk) if more else len(data)
+        yield from _split(splitter, chunk, end)
         data = data[end:]
         splitter.check_size(len(data))
         if not more:
             splitter.finish()
             return
+
+
+def _split(splitter: _RowSplitter, chunk: _Chunk, end: int) -> Iterator[Block]:
+    """Yields the rows of a chunk. If its shape is wrong somewhere, those before come first: they may have errors."""
+    try:
+        block = splitter.split(chunk, end)
+    except _WrongShapeError as wrong:
+        before = _Chunk(chunk.data[: wrong.offset], splitter.position.depth)
+        yield from _split(splitter, before, splitter.last_boundary(before))
+        raise wrong.error from None
+    if block:
+        yield block
+
+
+class _WrongShapeError(Exception):
+    """The shape of a file is wrong at an offset of a chunk."""
+
+    def __init__(self, offset: int, error: RowError) -> None:
+        self.offset, self.error = offset, error
 
 
 class _Chunk:
@@ -277,6 +295,14 @@ class _RowSplitter:
     def _error(self, reason: str, line: int) -> RowError:
         return RowError(reason, file=self._name, line=line)
 
+    def _wrong(self, chunk: _Chunk, offset: int, reason: str, line: int | None = None) -> _WrongShapeError:
+        """The error about an offset of a chunk, named by its own line or by another one."""
+        return _WrongShapeError(offset, self._error(reason, line or self._line_at(chunk, offset)))
+
+    def last_boundary(self, chunk: _Chunk) -> int:
+        """Where a chunk can be cut; after a line end only if no key can be cut off from its value."""
+        return chunk.last_boundary(feeds=not self._path)
+
     def check_size(self, waiting: int) -> None:
         """Raises RowError if the open row, or the value that waits for its end, is too long."""
         if self._row_bytes + waiting > MAX_RECORD_BYTES:
@@ -286,7 +312,8 @@ class _RowSplitter:
     def finish(self) -> None:
         """Raises RowError if a bracket is still open at the end of the file."""
         if self.position.depth:
-            kind, line = self.position.kinds[-1], self.position.lines[-1]
+            outer = [each for each in zip(self.position.kinds, self.position.lines, strict=True) if each[0] != _OTHER]
+            kind, line = outer[-1]
             what = "row" if self._row else "array" if kind in (_ARRAY, _LIST) else "object"
             raise self._error(
                 f"the {what} that begins here has no end: the file is cut off, or a bracket or quote is missing",
@@ -297,7 +324,7 @@ class _RowSplitter:
         """Takes the bytes of a chunk up to ``end``, which is outside strings; returns the rows that end in them."""
         if len(chunk.depths) and chunk.depths.min() < 0:
             wrong = int(chunk.brackets[np.argmax(chunk.depths < 0)])
-            raise self._error(f"{chr(chunk.array[wrong])!r} closes nothing that is open", self._line_at(chunk, wrong))
+            raise self._wrong(chunk, wrong, f"{chr(chunk.array[wrong])!r} closes nothing that is open")
         levels = self._levels(chunk)
         before, after = self.position, self._position_after(chunk, levels, end)
         rows = self._intervals(chunk, levels, *_ROWS)
@@ -305,7 +332,7 @@ class _RowSplitter:
         outer = rows
         if self._path:
             objects = self._intervals(chunk, levels, _WAY, close=_CLOSE)
-            self._check_path(chunk, levels, objects.opens[objects.opens >= 0], end, is_open=_WAY in after.kinds)
+            self._check_path(chunk, levels, objects, end)
             outer = objects.join(self._intervals(chunk, levels, _ITEM))
         gap_starts = np.concatenate(
             ([0] * before.is_between_rows, outer.closes[outer.closes >= 0] + 1, lists.opens[lists.opens >= 0] + 1)
@@ -357,8 +384,8 @@ class _RowSplitter:
             if key is self._keys[-1]:
                 kinds[inside] = np.where(is_list, _LIST, _SINGLE)
             elif is_list.any():
-                line = self._line_at(chunk, int(opens[inside[is_list]][0]))
-                raise self._error(f"{key.name!r} is a list here, so {self._path!r} leads to no rows", line)
+                reason = f"{key.name!r} is a list here, so {self._path!r} leads to no rows"
+                raise self._wrong(chunk, int(opens[inside[is_list]][0]), reason)
             else:
                 kinds[inside] = _WAY + place + 1
         return kinds
@@ -386,38 +413,32 @@ class _RowSplitter:
             closes = np.append(level.closes, -1)[np.searchsorted(level.closes, opens)]
             ends = closes[closes >= 0]
             if close is not None and len(wrong := ends[chunk.array[ends] != close]):
-                sign = chr(chunk.array[wrong[0]])
-                raise self._error(f"{sign!r} where {chr(close)!r} is due", self._line_at(chunk, int(wrong[0])))
+                offset = int(wrong.min())
+                raise self._wrong(chunk, offset, f"{chr(chunk.array[offset])!r} where {chr(close)!r} is due")
             found = found.join(_Intervals(opens, closes)) if len(found.opens) else _Intervals(opens, closes)
         return found
 
-    def _check_path(self, chunk: _Chunk, levels: list[_Level], objects: Offsets, end: int, *, is_open: bool) -> None:
-        """Raises RowError unless each object has the path once; the last may get it later if it ``is_open``."""
-        was_open = _WAY in self.position.kinds
-        if not (was_open or len(objects)):
+    def _check_path(self, chunk: _Chunk, levels: list[_Level], objects: _Intervals, end: int) -> None:
+        """Raises an error unless each object has the path once; one that stays open may get it later."""
+        if not len(objects.opens):
             return
-        found = [level.opens[np.isin(level.kinds, (_LIST, _SINGLE))] for level in levels]
-        counts = self._count_found(np.concatenate(found), objects)
-        if not counts[0 if was_open else 1 :].all():
-            counts = self._count_found(np.concatenate((*found, self._nulls(chunk, levels, end))), objects)
-        wrong = counts > 1
-        wrong[: len(counts) - is_open] |= counts[: len(counts) - is_open] == 0
-        wrong[0] &= was_open
+        lists = [level.opens[np.isin(level.kinds, (_LIST, _SINGLE))] for level in levels]
+        found = np.sort(np.concatenate((*lists, self._nulls(chunk, levels, end))))
+        owners = np.searchsorted(objects.opens, found) - 1
+        counts = np.bincount(owners, minlength=len(objects.opens))
+        was_open, stays_open = objects.opens[0] < 0, objects.closes[-1] < 0
+        counts[0] += self._found * was_open
+        wrong = (counts > 1) | ((counts == 0) & (objects.closes >= 0))
         if wrong.any():
             index = int(np.argmax(wrong))
-            line = self._line_at(chunk, int(objects[index - 1])) if index else self._line_of(_WAY)
-            how = "is there twice in" if counts[index] else "is not in"
-            raise self._error(f"{self._path!r} {how} the object that begins here", line)
-        self._found = int(counts[-1]) if is_open else 0
-
-    def _count_found(self, found: Offsets, objects: Offsets) -> Offsets:
-        """How often the path is found in what was open before, and in each of the objects."""
-        counts: Offsets = np.bincount(np.searchsorted(objects, found), minlength=len(objects) + 1)
-        counts[0] += self._found
-        return counts
-
-    def _line_of(self, kind: int) -> int:
-        return self.position.lines[self.position.kinds.index(kind)]
+            start = int(objects.opens[index])
+            line = self.position.lines[self.position.kinds.index(_WAY)] if start < 0 else self._line_at(chunk, start)
+            if counts[index] == 0:
+                reason = f"{self._path!r} is not in the object that begins here"
+                raise self._wrong(chunk, int(objects.closes[index]), reason, line)
+            again = found[owners == index][0 if start < 0 and self._found else 1]
+            raise self._wrong(chunk, int(again), f"{self._path!r} is there twice in the object that begins here", line)
+        self._found = int(counts[-1]) * stays_open
 
     def _nulls(self, chunk: _Chunk, levels: list[_Level], end: int) -> Offsets:
         """Where a key of the path has the value null. Raises RowError if it has another value that is no object."""
@@ -430,10 +451,8 @@ class _RowSplitter:
                 ):
                     continue
                 if match[1] != b"null":
-                    line = self._line_at(chunk, match.start())
-                    raise self._error(
-                        f"{key.name!r} is no list or object here, so {self._path!r} leads to no rows", line
-                    )
+                    reason = f"{key.name!r} is no list or object here, so {self._path!r} leads to no rows"
+                    raise self._wrong(chunk, match.start(), reason)
                 found.append(match.start())
         return np.array(found, np.int64)
 
@@ -449,29 +468,27 @@ class _RowSplitter:
         """Raises RowError for what is between the objects that have the path."""
         for start in tokens.opens.tolist():
             if self._kind_around(chunk, levels, start) != _LIST:
-                raise self._error(f"no object, so it has no {self._path!r}", self._line_at(chunk, start))
+                raise self._wrong(chunk, start, f"no object, so it has no {self._path!r}")
 
     def _check_values(self, chunk: _Chunk, levels: list[_Level], rows: _Intervals, arrays: _Intervals) -> None:
         """Decides by the first row whether rows are objects. Raises RowError if other values are in several arrays."""
 
-        def is_in_array(offset: int) -> bool:
-            return offset < 0 or self._kind_around(chunk, levels, offset) == _ARRAY
-
         if self._are_values is None and len(rows.opens):
             first = int(rows.opens[0])
             self._are_values = self._may_be_values and chunk.data[first] in _BEGIN_VALUES
-            self._are_in_array = is_in_array(first)
+            self._are_in_array = self._kind_around(chunk, levels, first) == _ARRAY
         begun = arrays.opens[arrays.opens >= 0]
+        if self._are_values and not self._path:
+            wrong = begun[max(0, self._are_in_array - self._arrays) :]
+            if self._are_in_array:
+                closed = arrays.closes[arrays.closes >= 0]
+                is_over = not self.position.depth and not len(begun)
+                last = -1 if is_over else int(closed[0]) if len(closed) else len(chunk.data)
+                wrong = np.append(wrong, rows.opens[(rows.opens > last) & (rows.opens >= 0)])
+            if len(wrong):
+                reason = "several arrays, or an array beside other values: is each array a row, or each value in it? "
+                raise self._wrong(chunk, int(wrong.min()), reason + "jq -c '{value: .}' makes objects of them")
         self._arrays += len(begun)
-        if not self._are_values or self._path:
-            return
-        last = int(rows.opens[-1]) if len(rows.opens) else -1
-        if self._arrays > self._are_in_array or (self._are_in_array and not is_in_array(last)):
-            raise self._error(
-                "several arrays, or an array beside other values: is each array a row, or each value in it? "
-                "jq -c '{value: .}' makes objects of them",
-                self._line_at(chunk, int(begun[-1]) if len(begun) else last),
-            )
 
     def _block(self, chunk: _Chunk, end: int, rows: _Intervals) -> Block | None:
         """The rows of a chunk that end in it. Keeps the text of one that stays open."""
