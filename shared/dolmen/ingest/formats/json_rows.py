@@ -84,7 +84,7 @@ def _row_blocks(
         if more and not _BOUNDARY.search(more):
             splitter.check_size(len(data))
             continue
-        chunk = _Chunk(data, splitter.position.depth)
+        chunk = _JsonChunk(data, splitter.position.depth)
         end = splitter.last_boundary(chunk) if more else len(data)
         yield from _split(splitter, chunk, end)
         data = data[end:]
@@ -94,12 +94,12 @@ def _row_blocks(
             return
 
 
-def _split(splitter: _RowSplitter, chunk: _Chunk, end: int) -> Iterator[Block]:
+def _split(splitter: _RowSplitter, chunk: _JsonChunk, end: int) -> Iterator[Block]:
     """Yields the rows of a chunk. If its shape is wrong somewhere, those before come first: they may have errors."""
     try:
         block = splitter.split(chunk, end)
     except _WrongShapeError as wrong:
-        before = _Chunk(chunk.data[: wrong.offset], splitter.position.depth)
+        before = _JsonChunk(chunk.data[: wrong.offset], splitter.position.depth)
         yield from _split(splitter, before, splitter.last_boundary(before))
         raise wrong.error from None
     if block:
@@ -113,7 +113,7 @@ class _WrongShapeError(Exception):
         self.offset, self.error = offset, error
 
 
-class _Chunk:
+class _JsonChunk:
     """The brackets and strings of some bytes that begin outside strings.
 
     Args:
@@ -209,8 +209,8 @@ class _Key:
         keys = b"|".join(map(re.escape, sorted(forms)))
         return cls(name, forms, re.compile(rb'"(?:%b)"\s*:\s*([^\s\[{,}\]]+)' % keys))
 
-    def matches(self, chunk: _Chunk, starts: Offsets, ends: Offsets) -> npt.NDArray[np.bool_]:
-        """Which of the keys in a chunk are this one."""
+    def matches(self, chunk: _JsonChunk, starts: Offsets, ends: Offsets) -> npt.NDArray[np.bool_]:
+        """Marks the keys in a chunk that are this one."""
         found = np.zeros(len(starts), bool)
         for form in self.forms:
             same = np.flatnonzero(ends - starts == len(form))
@@ -232,7 +232,7 @@ def _decode(key: bytes) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Level:
+class _BracketLevel:
     """The brackets of one level, in order: where they open, what they are for, and where they close."""
 
     opens: Offsets
@@ -295,12 +295,12 @@ class _RowSplitter:
     def _error(self, reason: str, line: int) -> RowError:
         return RowError(reason, file=self._name, line=line)
 
-    def _wrong(self, chunk: _Chunk, offset: int, reason: str, line: int | None = None) -> _WrongShapeError:
+    def _wrong(self, chunk: _JsonChunk, offset: int, reason: str, line: int | None = None) -> _WrongShapeError:
         """The error about an offset of a chunk, named by its own line or by another one."""
         return _WrongShapeError(offset, self._error(reason, line or self._line_at(chunk, offset)))
 
-    def last_boundary(self, chunk: _Chunk) -> int:
-        """Where a chunk can be cut; after a line end only if no key can be cut off from its value."""
+    def last_boundary(self, chunk: _JsonChunk) -> int:
+        """The offset at which a chunk can be cut; after a line end only if no key can be cut off from its value."""
         return chunk.last_boundary(feeds=not self._path)
 
     def check_size(self, waiting: int) -> None:
@@ -320,7 +320,7 @@ class _RowSplitter:
                 self._row_line if self._row else line,
             )
 
-    def split(self, chunk: _Chunk, end: int) -> Block | None:
+    def split(self, chunk: _JsonChunk, end: int) -> Block | None:
         """Takes the bytes of a chunk up to ``end``, which is outside strings; returns the rows that end in them."""
         if len(chunk.depths) and chunk.depths.min() < 0:
             wrong = int(chunk.brackets[np.argmax(chunk.depths < 0)])
@@ -349,29 +349,29 @@ class _RowSplitter:
         self.position = after
         return block
 
-    def _line_at(self, chunk: _Chunk, offset: int) -> int:
+    def _line_at(self, chunk: _JsonChunk, offset: int) -> int:
         return self.position.line + int(chunk.count_feeds(np.array([offset]))[0])
 
-    def _levels(self, chunk: _Chunk) -> list[_Level]:
+    def _levels(self, chunk: _JsonChunk) -> list[_BracketLevel]:
         """The brackets of the outer levels, as far down as rows begin."""
-        levels: list[_Level] = []
+        levels: list[_BracketLevel] = []
         for depth in range(len(self._keys) + 3 if self._keys else 2):
             opens, closes = chunk.opens[chunk.open_depths == depth], chunk.closes[chunk.close_depths == depth]
             if depth == 0:
                 kinds = np.where(chunk.array[opens] == _OPEN_LIST, _ARRAY, _WAY if self._path else _ITEM)
             else:
                 kinds = self._kinds_under(chunk, opens, self._kinds_at(levels, depth - 1, opens))
-            levels.append(_Level(opens, kinds, closes))
+            levels.append(_BracketLevel(opens, kinds, closes))
         return levels
 
-    def _kinds_at(self, levels: list[_Level], depth: int, offsets: Offsets) -> Offsets:
-        """What the last brackets of a level before some offsets are for."""
+    def _kinds_at(self, levels: list[_BracketLevel], depth: int, offsets: Offsets) -> Offsets:
+        """Finds what the last brackets of a level before some offsets are for."""
         before = self.position.kinds[depth] if depth < len(self.position.kinds) else _OTHER
         kinds: Offsets = np.append(before, levels[depth].kinds)[np.searchsorted(levels[depth].opens, offsets)]
         return kinds
 
-    def _kinds_under(self, chunk: _Chunk, opens: Offsets, parents: Offsets) -> Offsets:
-        """What brackets are for, by what the brackets around them are for."""
+    def _kinds_under(self, chunk: _JsonChunk, opens: Offsets, parents: Offsets) -> Offsets:
+        """Finds what brackets are for, by what the brackets around them are for."""
         kinds = np.full(len(opens), _OTHER)
         kinds[parents == _LIST] = _ITEM
         kinds[parents == _ARRAY] = _WAY if self._path else _ITEM
@@ -390,7 +390,7 @@ class _RowSplitter:
                 kinds[inside] = _WAY + place + 1
         return kinds
 
-    def _position_after(self, chunk: _Chunk, levels: list[_Level], end: int) -> _Position:
+    def _position_after(self, chunk: _JsonChunk, levels: list[_BracketLevel], end: int) -> _Position:
         depth = int(chunk.depths[-1]) if len(chunk.depths) else self.position.depth
         kinds, lines = [*self.position.kinds[:depth]], [*self.position.lines[:depth]]
         for level, brackets in enumerate(levels[:depth]):
@@ -401,7 +401,9 @@ class _RowSplitter:
                 )
         return _Position(depth, self._line_at(chunk, end), tuple(kinds), tuple(lines))
 
-    def _intervals(self, chunk: _Chunk, levels: list[_Level], *kinds: int, close: int | None = None) -> _Intervals:
+    def _intervals(
+        self, chunk: _JsonChunk, levels: list[_BracketLevel], *kinds: int, close: int | None = None
+    ) -> _Intervals:
         """The brackets that are for one of ``kinds``. Raises RowError for one that ``close`` does not close."""
         found = _Intervals(_NONE, _NONE)
         for depth, level in enumerate(levels):
@@ -418,7 +420,7 @@ class _RowSplitter:
             found = found.join(_Intervals(opens, closes)) if len(found.opens) else _Intervals(opens, closes)
         return found
 
-    def _check_path(self, chunk: _Chunk, levels: list[_Level], objects: _Intervals, end: int) -> None:
+    def _check_path(self, chunk: _JsonChunk, levels: list[_BracketLevel], objects: _Intervals, end: int) -> None:
         """Raises an error unless each object has the path once; one that stays open may get it later."""
         if not len(objects.opens):
             return
@@ -440,8 +442,8 @@ class _RowSplitter:
             raise self._wrong(chunk, int(again), f"{self._path!r} is there twice in the object that begins here", line)
         self._found = int(counts[-1]) * stays_open
 
-    def _nulls(self, chunk: _Chunk, levels: list[_Level], end: int) -> Offsets:
-        """Where a key of the path has the value null. Raises RowError if it has another value that is no object."""
+    def _nulls(self, chunk: _JsonChunk, levels: list[_BracketLevel], end: int) -> Offsets:
+        """The offsets of keys of the path that are null. Raises RowError if it has another value that is no object."""
         found: list[int] = []
         for place, key in enumerate(self._keys):
             for match in key.with_scalar.finditer(chunk.data, 0, end):
@@ -456,21 +458,23 @@ class _RowSplitter:
                 found.append(match.start())
         return np.array(found, np.int64)
 
-    def _kind_around(self, chunk: _Chunk, levels: list[_Level], offset: int) -> int:
-        """What the innermost bracket around an offset is for."""
+    def _kind_around(self, chunk: _JsonChunk, levels: list[_BracketLevel], offset: int) -> int:
+        """Finds what the innermost bracket around an offset is for."""
         index = int(np.searchsorted(chunk.brackets, offset))
         depth = int(chunk.depths[index - 1]) if index else self.position.depth
         if not 0 < depth <= len(levels):
             return _OTHER
         return int(self._kinds_at(levels, depth - 1, np.array([offset]))[0])
 
-    def _check_tokens(self, chunk: _Chunk, levels: list[_Level], tokens: _Intervals) -> None:
+    def _check_tokens(self, chunk: _JsonChunk, levels: list[_BracketLevel], tokens: _Intervals) -> None:
         """Raises RowError for what is between the objects that have the path."""
         for start in tokens.opens.tolist():
             if self._kind_around(chunk, levels, start) != _LIST:
                 raise self._wrong(chunk, start, f"no object, so it has no {self._path!r}")
 
-    def _check_values(self, chunk: _Chunk, levels: list[_Level], rows: _Intervals, arrays: _Intervals) -> None:
+    def _check_values(
+        self, chunk: _JsonChunk, levels: list[_BracketLevel], rows: _Intervals, arrays: _Intervals
+    ) -> None:
         """Decides by the first row whether rows are objects. Raises RowError if other values are in several arrays."""
 
         if self._are_values is None and len(rows.opens):
@@ -490,7 +494,7 @@ class _RowSplitter:
                 raise self._wrong(chunk, int(wrong.min()), reason + "jq -c '{value: .}' makes objects of them")
         self._arrays += len(begun)
 
-    def _block(self, chunk: _Chunk, end: int, rows: _Intervals) -> Block | None:
+    def _block(self, chunk: _JsonChunk, end: int, rows: _Intervals) -> Block | None:
         """The rows of a chunk that end in it. Keeps the text of one that stays open."""
         text = chunk.text
         starts, ends = np.maximum(rows.opens, 0).tolist(), (rows.closes + 1).tolist()
@@ -517,8 +521,8 @@ class _RowSplitter:
         self._row_bytes += len(text)
 
 
-def _tokens(chunk: _Chunk, starts: Offsets, ends: Offsets) -> _Intervals:
-    """What is neither white space nor a separator, in the gaps between rows."""
+def _tokens(chunk: _JsonChunk, starts: Offsets, ends: Offsets) -> _Intervals:
+    """Finds all that is neither white space nor a separator in the gaps between rows."""
     sizes = ends - starts
     firsts = np.cumsum(sizes) - sizes
     offsets = np.repeat(starts - firsts, sizes) + np.arange(int(sizes.sum()))
