@@ -12,10 +12,12 @@ import pyarrow as pa
 import pytest
 from pyarrow import ipc, parquet
 
+from dolmen.errors import LimitError
 from dolmen.ingest.formats.formats import SourceFile, detect, infer, read
 from dolmen.ingest.formats.infer import NOTHING, TEXT, TextShape
-from dolmen.ingest.formats.json_types import join, node_of_array, node_of_values
+from dolmen.ingest.formats.json_types import infer_columns, join, node_of_array, node_of_values
 from dolmen.ingest.formats.json_values import parse_line, parse_objects
+from dolmen.ingest.formats.source_file import ReadOptions
 
 US, ZONED, BIG = pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.decimal128(38, 0)
 
@@ -298,3 +300,31 @@ def test_a_typed_column_that_holds_nothing_is_nullable_text(name: str) -> None:
     assert made.schema.field("c") == pa.field("c", pa.string())
     assert made.schema.field("s").type == pa.struct({"x": pa.string()})
     assert made.to_pylist() == table.to_pylist()
+
+
+def _columns(data: bytes, **options: Any) -> tuple[pa.Schema, tuple[str, ...]]:
+    return infer_columns(SourceFile(lambda: io.BytesIO(data), detect("t.jsonl"), "t.jsonl", ReadOptions(**options)))
+
+
+def test_objects_with_very_many_keys_are_json_text_and_the_notes_say_so() -> None:
+    wide = {f"k{number}": {"n": number} for number in range(2000)}
+    rows = [{"id": 1, "counts": wide, "s": {"a": 1}}, {"id": 2, "counts": {"more": {}}, "s": {"b": "x"}}]
+    data = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
+    schema, notes = _columns(data, max_columns=1000)
+    assert schema.names == ["id", "counts", "s"]
+    assert schema.types == [pa.int64(), pa.string(), pa.struct([("a", pa.int64()), ("b", pa.string())])]
+    assert len(notes) == 1
+    assert "'counts'" in notes[0]
+    source = SourceFile(lambda: io.BytesIO(data), detect("t.jsonl"), "t.jsonl", ReadOptions(max_columns=1000))
+    assert [json.loads(text) for text in read(source, schema).read_all()["counts"].to_pylist()] == [wide, {"more": {}}]
+    with pytest.raises(LimitError):
+        infer(source)
+    with pytest.raises(LimitError):
+        _columns("".join(f'{{"k{number}": 1}}\n' for number in range(2000)).encode(), max_columns=1000)
+
+
+def test_columns_that_have_no_common_type_are_json_text_and_the_notes_say_so() -> None:
+    schema, notes = _columns(b'{"a":1,"b":{},"c":[1,"x"],"d":null}\n{"a":1.5,"e":[{"y":[null]}]}\n{"e":[{"z":1}]}\n')
+    kinds = [pa.float64(), *[pa.string()] * 3, pa.list_(pa.struct([("y", pa.list_(pa.string())), ("z", pa.int64())]))]
+    assert (schema.names, schema.types) == (["a", "b", "c", "d", "e"], kinds)
+    assert [note.split("'")[1] for note in notes] == ["b", "c"]

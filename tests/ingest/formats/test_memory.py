@@ -28,14 +28,16 @@ class WithoutPandas:  # where it is installed, pyarrow imports it on its own: 45
 
 sys.meta_path.insert(0, WithoutPandas())
 import json, pathlib, re
+from dolmen.format.dialect import Dialect
 from dolmen.ingest.formats.formats import SourceFile, detect, read
+from dolmen.ingest.formats.source_file import ReadOptions
 
 def memory(word):
     return int(re.search(word + r":\\s+(\\d+) kB", pathlib.Path("/proc/self/status").read_text())[1]) << 10
 
-name = sys.argv[1]
+name, options = sys.argv[1], ReadOptions(dialect=Dialect(json_rows=sys.argv[2]))
 before, rows, largest = memory("VmRSS"), 0, 0
-for batch in read(SourceFile(lambda: open(name, "rb"), detect(name), name), None):
+for batch in read(SourceFile(lambda: open(name, "rb"), detect(name), name, options), None):
     rows, largest = rows + batch.num_rows, max(largest, batch.nbytes)
 print(json.dumps({"rows": rows, "largest": largest, "taken": memory("VmHWM") - before}))
 """
@@ -60,6 +62,11 @@ def _jsonl() -> tuple[bytes, bytes, bytes]:
     return b"", _lines(_JSON, 20_000), b""
 
 
+def _json_array() -> tuple[bytes, bytes, bytes]:
+    rows = _lines(_JSON, 20_000).replace(b"\n", b",\n").replace(b", ", b",\n  ")
+    return b'{"before": [[{"Records": 1}]], "Records": [', rows, b'], "after": {}}'
+
+
 def _avro() -> tuple[bytes, bytes, bytes]:
     sink = io.BytesIO()
     fields = [{"name": "id", "type": "long"}, {"name": "text", "type": ["null", "string"]}]
@@ -82,6 +89,7 @@ def _arrows() -> tuple[bytes, bytes, bytes]:
     [
         ("rows.csv", _csv, 150 << 20),
         ("rows.jsonl", _jsonl, 60 << 20),
+        ("rows.json", _json_array, 60 << 20),
         ("rows.avro", _avro, 200 << 20),
         ("rows.arrows", _arrows, 200 << 20),
     ],
@@ -98,7 +106,8 @@ def test_a_large_file_is_inferred_and_read_in_bounded_memory(
         for _ in range(repeated):
             file.write(rows)
         file.write(end)
-    done = subprocess.run([sys.executable, "-c", _PROGRAM, str(path)], capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", _PROGRAM, str(path), "Records" if name == "rows.json" else "lines"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     path.unlink()
     measured = json.loads(done.stdout)
     print(f"{name}: {size >> 20} MiB, {measured['taken'] / 2**20:.0f} MiB taken")

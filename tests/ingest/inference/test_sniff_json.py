@@ -157,4 +157,4 @@ def test_deep_and_damaged_samples_are_no_trouble() -> None:
         b'[{"a":1}]' + b"\0",
     ):
         for whole in (True, False):
-            sniff_json(data, whole=whole, given={})
+            assert set(_shapes(data, whole=whole)) <= {"lines", "values"}

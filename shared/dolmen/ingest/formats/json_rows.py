@@ -84,10 +84,9 @@ def _row_blocks(
         if more and not _BOUNDARY.search(more):
             splitter.check_size(len(data))
             continue
-        chunk = _Chunk(data, splitter.position.depth)
-        end = len(data) if not more else chunk.last_boundary(feeds=not path)
-        if block := splitter.split(chunk, end):
-            yield block
+        chunk = _JsonChunk(data, splitter.position.depth)
+        end = splitter.last_boundary(chunk) if more else len(data)
+        yield from _split(splitter, chunk, end)
         data = data[end:]
         splitter.check_size(len(data))
         if not more:
@@ -95,7 +94,26 @@ def _row_blocks(
             return
 
 
-class _Chunk:
+def _split(splitter: _RowSplitter, chunk: _JsonChunk, end: int) -> Iterator[Block]:
+    """Yields the rows of a chunk. If its shape is wrong somewhere, those before come first: they may have errors."""
+    try:
+        block = splitter.split(chunk, end)
+    except _WrongShapeError as wrong:
+        before = _JsonChunk(chunk.data[: wrong.offset], splitter.position.depth)
+        yield from _split(splitter, before, splitter.last_boundary(before))
+        raise wrong.error from None
+    if block:
+        yield block
+
+
+class _WrongShapeError(Exception):
+    """The shape of a file is wrong at an offset of a chunk."""
+
+    def __init__(self, offset: int, error: RowError) -> None:
+        self.offset, self.error = offset, error
+
+
+class _JsonChunk:
     """The brackets and strings of some bytes that begin outside strings.
 
     Args:
@@ -191,8 +209,8 @@ class _Key:
         keys = b"|".join(map(re.escape, sorted(forms)))
         return cls(name, forms, re.compile(rb'"(?:%b)"\s*:\s*([^\s\[{,}\]]+)' % keys))
 
-    def matches(self, chunk: _Chunk, starts: Offsets, ends: Offsets) -> npt.NDArray[np.bool_]:
-        """Which of the keys in a chunk are this one."""
+    def matches(self, chunk: _JsonChunk, starts: Offsets, ends: Offsets) -> npt.NDArray[np.bool_]:
+        """Marks the keys in a chunk that are this one."""
         found = np.zeros(len(starts), bool)
         for form in self.forms:
             same = np.flatnonzero(ends - starts == len(form))
@@ -214,7 +232,7 @@ def _decode(key: bytes) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Level:
+class _BracketLevel:
     """The brackets of one level, in order: where they open, what they are for, and where they close."""
 
     opens: Offsets
@@ -277,6 +295,14 @@ class _RowSplitter:
     def _error(self, reason: str, line: int) -> RowError:
         return RowError(reason, file=self._name, line=line)
 
+    def _wrong(self, chunk: _JsonChunk, offset: int, reason: str, line: int | None = None) -> _WrongShapeError:
+        """The error about an offset of a chunk, named by its own line or by another one."""
+        return _WrongShapeError(offset, self._error(reason, line or self._line_at(chunk, offset)))
+
+    def last_boundary(self, chunk: _JsonChunk) -> int:
+        """The offset at which a chunk can be cut; after a line end only if no key can be cut off from its value."""
+        return chunk.last_boundary(feeds=not self._path)
+
     def check_size(self, waiting: int) -> None:
         """Raises RowError if the open row, or the value that waits for its end, is too long."""
         if self._row_bytes + waiting > MAX_RECORD_BYTES:
@@ -286,18 +312,19 @@ class _RowSplitter:
     def finish(self) -> None:
         """Raises RowError if a bracket is still open at the end of the file."""
         if self.position.depth:
-            kind, line = self.position.kinds[-1], self.position.lines[-1]
+            outer = [each for each in zip(self.position.kinds, self.position.lines, strict=True) if each[0] != _OTHER]
+            kind, line = outer[-1]
             what = "row" if self._row else "array" if kind in (_ARRAY, _LIST) else "object"
             raise self._error(
                 f"the {what} that begins here has no end: the file is cut off, or a bracket or quote is missing",
                 self._row_line if self._row else line,
             )
 
-    def split(self, chunk: _Chunk, end: int) -> Block | None:
+    def split(self, chunk: _JsonChunk, end: int) -> Block | None:
         """Takes the bytes of a chunk up to ``end``, which is outside strings; returns the rows that end in them."""
         if len(chunk.depths) and chunk.depths.min() < 0:
             wrong = int(chunk.brackets[np.argmax(chunk.depths < 0)])
-            raise self._error(f"{chr(chunk.array[wrong])!r} closes nothing that is open", self._line_at(chunk, wrong))
+            raise self._wrong(chunk, wrong, f"{chr(chunk.array[wrong])!r} closes nothing that is open")
         levels = self._levels(chunk)
         before, after = self.position, self._position_after(chunk, levels, end)
         rows = self._intervals(chunk, levels, *_ROWS)
@@ -305,7 +332,7 @@ class _RowSplitter:
         outer = rows
         if self._path:
             objects = self._intervals(chunk, levels, _WAY, close=_CLOSE)
-            self._check_path(chunk, levels, objects.opens[objects.opens >= 0], end, is_open=_WAY in after.kinds)
+            self._check_path(chunk, levels, objects, end)
             outer = objects.join(self._intervals(chunk, levels, _ITEM))
         gap_starts = np.concatenate(
             ([0] * before.is_between_rows, outer.closes[outer.closes >= 0] + 1, lists.opens[lists.opens >= 0] + 1)
@@ -322,29 +349,29 @@ class _RowSplitter:
         self.position = after
         return block
 
-    def _line_at(self, chunk: _Chunk, offset: int) -> int:
+    def _line_at(self, chunk: _JsonChunk, offset: int) -> int:
         return self.position.line + int(chunk.count_feeds(np.array([offset]))[0])
 
-    def _levels(self, chunk: _Chunk) -> list[_Level]:
+    def _levels(self, chunk: _JsonChunk) -> list[_BracketLevel]:
         """The brackets of the outer levels, as far down as rows begin."""
-        levels: list[_Level] = []
+        levels: list[_BracketLevel] = []
         for depth in range(len(self._keys) + 3 if self._keys else 2):
             opens, closes = chunk.opens[chunk.open_depths == depth], chunk.closes[chunk.close_depths == depth]
             if depth == 0:
                 kinds = np.where(chunk.array[opens] == _OPEN_LIST, _ARRAY, _WAY if self._path else _ITEM)
             else:
                 kinds = self._kinds_under(chunk, opens, self._kinds_at(levels, depth - 1, opens))
-            levels.append(_Level(opens, kinds, closes))
+            levels.append(_BracketLevel(opens, kinds, closes))
         return levels
 
-    def _kinds_at(self, levels: list[_Level], depth: int, offsets: Offsets) -> Offsets:
-        """What the last brackets of a level before some offsets are for."""
+    def _kinds_at(self, levels: list[_BracketLevel], depth: int, offsets: Offsets) -> Offsets:
+        """Finds what the last brackets of a level before some offsets are for."""
         before = self.position.kinds[depth] if depth < len(self.position.kinds) else _OTHER
         kinds: Offsets = np.append(before, levels[depth].kinds)[np.searchsorted(levels[depth].opens, offsets)]
         return kinds
 
-    def _kinds_under(self, chunk: _Chunk, opens: Offsets, parents: Offsets) -> Offsets:
-        """What brackets are for, by what the brackets around them are for."""
+    def _kinds_under(self, chunk: _JsonChunk, opens: Offsets, parents: Offsets) -> Offsets:
+        """Finds what brackets are for, by what the brackets around them are for."""
         kinds = np.full(len(opens), _OTHER)
         kinds[parents == _LIST] = _ITEM
         kinds[parents == _ARRAY] = _WAY if self._path else _ITEM
@@ -357,13 +384,13 @@ class _RowSplitter:
             if key is self._keys[-1]:
                 kinds[inside] = np.where(is_list, _LIST, _SINGLE)
             elif is_list.any():
-                line = self._line_at(chunk, int(opens[inside[is_list]][0]))
-                raise self._error(f"{key.name!r} is a list here, so {self._path!r} leads to no rows", line)
+                reason = f"{key.name!r} is a list here, so {self._path!r} leads to no rows"
+                raise self._wrong(chunk, int(opens[inside[is_list]][0]), reason)
             else:
                 kinds[inside] = _WAY + place + 1
         return kinds
 
-    def _position_after(self, chunk: _Chunk, levels: list[_Level], end: int) -> _Position:
+    def _position_after(self, chunk: _JsonChunk, levels: list[_BracketLevel], end: int) -> _Position:
         depth = int(chunk.depths[-1]) if len(chunk.depths) else self.position.depth
         kinds, lines = [*self.position.kinds[:depth]], [*self.position.lines[:depth]]
         for level, brackets in enumerate(levels[:depth]):
@@ -374,7 +401,9 @@ class _RowSplitter:
                 )
         return _Position(depth, self._line_at(chunk, end), tuple(kinds), tuple(lines))
 
-    def _intervals(self, chunk: _Chunk, levels: list[_Level], *kinds: int, close: int | None = None) -> _Intervals:
+    def _intervals(
+        self, chunk: _JsonChunk, levels: list[_BracketLevel], *kinds: int, close: int | None = None
+    ) -> _Intervals:
         """The brackets that are for one of ``kinds``. Raises RowError for one that ``close`` does not close."""
         found = _Intervals(_NONE, _NONE)
         for depth, level in enumerate(levels):
@@ -386,41 +415,35 @@ class _RowSplitter:
             closes = np.append(level.closes, -1)[np.searchsorted(level.closes, opens)]
             ends = closes[closes >= 0]
             if close is not None and len(wrong := ends[chunk.array[ends] != close]):
-                sign = chr(chunk.array[wrong[0]])
-                raise self._error(f"{sign!r} where {chr(close)!r} is due", self._line_at(chunk, int(wrong[0])))
+                offset = int(wrong.min())
+                raise self._wrong(chunk, offset, f"{chr(chunk.array[offset])!r} where {chr(close)!r} is due")
             found = found.join(_Intervals(opens, closes)) if len(found.opens) else _Intervals(opens, closes)
         return found
 
-    def _check_path(self, chunk: _Chunk, levels: list[_Level], objects: Offsets, end: int, *, is_open: bool) -> None:
-        """Raises RowError unless each object has the path once; the last may get it later if it ``is_open``."""
-        was_open = _WAY in self.position.kinds
-        if not (was_open or len(objects)):
+    def _check_path(self, chunk: _JsonChunk, levels: list[_BracketLevel], objects: _Intervals, end: int) -> None:
+        """Raises an error unless each object has the path once; one that stays open may get it later."""
+        if not len(objects.opens):
             return
-        found = [level.opens[np.isin(level.kinds, (_LIST, _SINGLE))] for level in levels]
-        counts = self._count_found(np.concatenate(found), objects)
-        if not counts[0 if was_open else 1 :].all():
-            counts = self._count_found(np.concatenate((*found, self._nulls(chunk, levels, end))), objects)
-        wrong = counts > 1
-        wrong[: len(counts) - is_open] |= counts[: len(counts) - is_open] == 0
-        wrong[0] &= was_open
+        lists = [level.opens[np.isin(level.kinds, (_LIST, _SINGLE))] for level in levels]
+        found = np.sort(np.concatenate((*lists, self._nulls(chunk, levels, end))))
+        owners = np.searchsorted(objects.opens, found) - 1
+        counts = np.bincount(owners, minlength=len(objects.opens))
+        was_open, stays_open = objects.opens[0] < 0, objects.closes[-1] < 0
+        counts[0] += self._found * was_open
+        wrong = (counts > 1) | ((counts == 0) & (objects.closes >= 0))
         if wrong.any():
             index = int(np.argmax(wrong))
-            line = self._line_at(chunk, int(objects[index - 1])) if index else self._line_of(_WAY)
-            how = "is there twice in" if counts[index] else "is not in"
-            raise self._error(f"{self._path!r} {how} the object that begins here", line)
-        self._found = int(counts[-1]) if is_open else 0
+            start = int(objects.opens[index])
+            line = self.position.lines[self.position.kinds.index(_WAY)] if start < 0 else self._line_at(chunk, start)
+            if counts[index] == 0:
+                reason = f"{self._path!r} is not in the object that begins here"
+                raise self._wrong(chunk, int(objects.closes[index]), reason, line)
+            again = found[owners == index][0 if start < 0 and self._found else 1]
+            raise self._wrong(chunk, int(again), f"{self._path!r} is there twice in the object that begins here", line)
+        self._found = int(counts[-1]) * stays_open
 
-    def _count_found(self, found: Offsets, objects: Offsets) -> Offsets:
-        """How often the path is found in what was open before, and in each of the objects."""
-        counts: Offsets = np.bincount(np.searchsorted(objects, found), minlength=len(objects) + 1)
-        counts[0] += self._found
-        return counts
-
-    def _line_of(self, kind: int) -> int:
-        return self.position.lines[self.position.kinds.index(kind)]
-
-    def _nulls(self, chunk: _Chunk, levels: list[_Level], end: int) -> Offsets:
-        """Where a key of the path has the value null. Raises RowError if it has another value that is no object."""
+    def _nulls(self, chunk: _JsonChunk, levels: list[_BracketLevel], end: int) -> Offsets:
+        """The offsets of keys of the path that are null. Raises RowError if it has another value that is no object."""
         found: list[int] = []
         for place, key in enumerate(self._keys):
             for match in key.with_scalar.finditer(chunk.data, 0, end):
@@ -430,50 +453,48 @@ class _RowSplitter:
                 ):
                     continue
                 if match[1] != b"null":
-                    line = self._line_at(chunk, match.start())
-                    raise self._error(
-                        f"{key.name!r} is no list or object here, so {self._path!r} leads to no rows", line
-                    )
+                    reason = f"{key.name!r} is no list or object here, so {self._path!r} leads to no rows"
+                    raise self._wrong(chunk, match.start(), reason)
                 found.append(match.start())
         return np.array(found, np.int64)
 
-    def _kind_around(self, chunk: _Chunk, levels: list[_Level], offset: int) -> int:
-        """What the innermost bracket around an offset is for."""
+    def _kind_around(self, chunk: _JsonChunk, levels: list[_BracketLevel], offset: int) -> int:
+        """Finds what the innermost bracket around an offset is for."""
         index = int(np.searchsorted(chunk.brackets, offset))
         depth = int(chunk.depths[index - 1]) if index else self.position.depth
         if not 0 < depth <= len(levels):
             return _OTHER
         return int(self._kinds_at(levels, depth - 1, np.array([offset]))[0])
 
-    def _check_tokens(self, chunk: _Chunk, levels: list[_Level], tokens: _Intervals) -> None:
+    def _check_tokens(self, chunk: _JsonChunk, levels: list[_BracketLevel], tokens: _Intervals) -> None:
         """Raises RowError for what is between the objects that have the path."""
         for start in tokens.opens.tolist():
             if self._kind_around(chunk, levels, start) != _LIST:
-                raise self._error(f"no object, so it has no {self._path!r}", self._line_at(chunk, start))
+                raise self._wrong(chunk, start, f"no object, so it has no {self._path!r}")
 
-    def _check_values(self, chunk: _Chunk, levels: list[_Level], rows: _Intervals, arrays: _Intervals) -> None:
+    def _check_values(
+        self, chunk: _JsonChunk, levels: list[_BracketLevel], rows: _Intervals, arrays: _Intervals
+    ) -> None:
         """Decides by the first row whether rows are objects. Raises RowError if other values are in several arrays."""
-
-        def is_in_array(offset: int) -> bool:
-            return offset < 0 or self._kind_around(chunk, levels, offset) == _ARRAY
 
         if self._are_values is None and len(rows.opens):
             first = int(rows.opens[0])
             self._are_values = self._may_be_values and chunk.data[first] in _BEGIN_VALUES
-            self._are_in_array = is_in_array(first)
+            self._are_in_array = self._kind_around(chunk, levels, first) == _ARRAY
         begun = arrays.opens[arrays.opens >= 0]
+        if self._are_values and not self._path:
+            wrong = begun[max(0, self._are_in_array - self._arrays) :]
+            if self._are_in_array:
+                closed = arrays.closes[arrays.closes >= 0]
+                is_over = not self.position.depth and not len(begun)
+                last = -1 if is_over else int(closed[0]) if len(closed) else len(chunk.data)
+                wrong = np.append(wrong, rows.opens[(rows.opens > last) & (rows.opens >= 0)])
+            if len(wrong):
+                reason = "several arrays, or an array beside other values: is each array a row, or each value in it? "
+                raise self._wrong(chunk, int(wrong.min()), reason + "jq -c '{value: .}' makes objects of them")
         self._arrays += len(begun)
-        if not self._are_values or self._path:
-            return
-        last = int(rows.opens[-1]) if len(rows.opens) else -1
-        if self._arrays > self._are_in_array or (self._are_in_array and not is_in_array(last)):
-            raise self._error(
-                "several arrays, or an array beside other values: is each array a row, or each value in it? "
-                "jq -c '{value: .}' makes objects of them",
-                self._line_at(chunk, int(begun[-1]) if len(begun) else last),
-            )
 
-    def _block(self, chunk: _Chunk, end: int, rows: _Intervals) -> Block | None:
+    def _block(self, chunk: _JsonChunk, end: int, rows: _Intervals) -> Block | None:
         """The rows of a chunk that end in it. Keeps the text of one that stays open."""
         text = chunk.text
         starts, ends = np.maximum(rows.opens, 0).tolist(), (rows.closes + 1).tolist()
@@ -500,8 +521,8 @@ class _RowSplitter:
         self._row_bytes += len(text)
 
 
-def _tokens(chunk: _Chunk, starts: Offsets, ends: Offsets) -> _Intervals:
-    """What is neither white space nor a separator, in the gaps between rows."""
+def _tokens(chunk: _JsonChunk, starts: Offsets, ends: Offsets) -> _Intervals:
+    """Finds all that is neither white space nor a separator in the gaps between rows."""
     sizes = ends - starts
     firsts = np.cumsum(sizes) - sizes
     offsets = np.repeat(starts - firsts, sizes) + np.arange(int(sizes.sum()))

@@ -191,6 +191,29 @@ def infer(source: SourceFile) -> pa.Schema:
     return pa.schema([(column, type_of(node)) for column, node in nodes.items()])
 
 
+def infer_columns(source: SourceFile) -> tuple[pa.Schema, tuple[str, ...]]:
+    """The types as ``infer`` finds them, and notes about columns that are text because no other type holds them.
+
+    Columns with so many keys that ``infer`` would refuse the file are text too: the keys of their objects are data.
+    """
+    inference = _Inference(source, may_be_maps=True)
+    nodes = inference.columns()
+    if not nodes:
+        raise InputError(f"file {source.name!r} has no rows to infer columns from: declare a schema")
+    notes = []
+    for column, node in nodes.items():
+        if column in inference.maps:
+            notes.append(f"column {column!r} is JSON text: its objects have very many keys")
+        elif not isinstance(node, TextShape) and t.is_string(type_of(node)):
+            why = (
+                "its objects are empty"
+                if node == Fields()
+                else "its values are of several kinds, or have empty objects"
+            )
+            notes.append(f"column {column!r} is JSON text: {why}")
+    return pa.schema([(column, type_of(node)) for column, node in nodes.items()]), tuple(notes)
+
+
 def survey(source: SourceFile, skip_bad_rows: bool) -> pa.Schema:
     """The types that hold every value of the file; null for a key without any, at any depth of objects."""
     nodes = _Inference(source, skip_bad_rows).columns()
@@ -206,8 +229,9 @@ def _count_keys(node: Node) -> int:
 class _Inference:
     """The shapes of a file's columns so far."""
 
-    def __init__(self, source: SourceFile, skip_bad_rows: bool = False) -> None:
-        self._source, self._skip_bad_rows = source, skip_bad_rows
+    def __init__(self, source: SourceFile, skip_bad_rows: bool = False, may_be_maps: bool = False) -> None:
+        self._source, self._skip_bad_rows, self._may_be_maps = source, skip_bad_rows, may_be_maps
+        self.maps: set[str] = set()
         self._times, self._max_keys = (
             TimeFormat.of(source.options.dialect.timestamp_formats),
             source.options.max_columns,
@@ -238,11 +262,24 @@ class _Inference:
             rows, malformed = (lines.parse_good(), None) if self._skip_bad_rows else lines.parse()
             if malformed:
                 raise malformed from None
-            objects, node = len(rows), node_of_values(list(rows), self._times)
+            objects = len(rows)
+            rows = [{name: value for name, value in row.items() if name not in self.maps} for row in rows]
+            node = node_of_values(list(rows), self._times)
         self._row += objects
         self._columns = join(self._columns, node)
-        if _count_keys(self._columns) > self._max_keys:
-            raise _too_many_keys(self._max_keys, self._source.name)
+        assert isinstance(self._columns, Fields)
+        self._limit_keys({name: _count_keys(child) for name, child in self._columns.by_name.items()})
+
+    def _limit_keys(self, counts: dict[str, int]) -> None:
+        """Makes the columns with the most keys JSON text until the others have few enough. Raises LimitError."""
+        while len(counts) + sum(counts.values()) > self._max_keys:
+            widest = max(counts, key=counts.__getitem__)
+            if not (self._may_be_maps and counts[widest]):
+                raise _too_many_keys(self._max_keys, self._source.name)
+            counts[widest] = 0
+            self.maps.add(widest)
+            columns = Fields({name: MIXED if name == widest else NOTHING for name in counts})
+            self._columns = join(self._columns, columns)
 
     def _parse_block(self, data: bytes, rows: int) -> Node:
         table = parse_objects(data, self._strings, "infer")
@@ -262,7 +299,8 @@ class _Inference:
 
         pyarrow stores a value for each row and key of a block, which takes minutes for tens of thousands of keys.
         """
-        sample, widest = _KeyCount(self._max_keys, self._source.name), 0
+        max_keys = len(lines) if self._may_be_maps else self._max_keys
+        sample, widest = _KeyCount(max_keys, self._source.name), 0
         for line in _sample_lines(lines):
             before = sample.keys
             sample.add([line])
@@ -271,8 +309,10 @@ class _Inference:
                 break
         if sample.keys <= min(MANY_KEYS, max(_SAMPLED, 4 * widest)):
             return False
-        whole = _KeyCount(self._max_keys, self._source.name)
+        whole = _KeyCount(max_keys, self._source.name)
         whole.add(lines.split(b"\n"))
+        if self._may_be_maps:
+            self._limit_keys({name: 0 if name in self.maps else count for name, count in whole.by_column().items()})
         return whole.keys > MANY_KEYS
 
 
@@ -334,6 +374,17 @@ class _KeyCount:
         self.keys = 0
         self._key_tree: dict[str, Any] = {}  # each key with the keys of the objects under it
         self._max_keys, self._name = max_keys, name
+
+    def by_column(self) -> dict[str, int]:
+        """The number of keys under each key at the top."""
+        counts = {}
+        for name, tree in self._key_tree.items():
+            counts[name], pending = 0, [tree]
+            while pending:
+                inner = pending.pop()
+                counts[name] += len(inner)
+                pending += inner.values()
+        return counts
 
     def add(self, lines: list[bytes]) -> None:
         """Adds the keys of the lines that are objects."""

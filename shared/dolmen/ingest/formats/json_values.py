@@ -168,7 +168,7 @@ def parse_line(line: bytes, selection: JsonSelection | None = None) -> JsonObjec
 
 
 def _hint(line: bytes, reason: str) -> str:
-    """What may read a line that is no JSON object, for the end of the reason."""
+    """The end of the reason why a line is no JSON object: what may read it."""
     where = _IN_LINES if reason == _NO_OBJECT else ""
     if line.lstrip()[:1] == b"[":
         return where + _OF_ARRAY

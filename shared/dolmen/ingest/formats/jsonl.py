@@ -13,7 +13,8 @@
 - Line numbers count from 1, row numbers count lines that are not blank.
 - If keys that the table does not have are ignored, so are those in structs; their values may be any JSON, even NaN and
   objects with repeated keys.
-- One JSON array around all objects is an error: write one object per line.
+- Objects in arrays, on several lines, or in other objects are an error, unless the dialect's ``json_rows`` says so
+  (see the module ``json_rows``).
 
 Each block is first parsed straight into the declared types; if anything does not fit, line by line (``json_values``).
 ``json_types`` infers types.
