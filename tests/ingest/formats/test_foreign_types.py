@@ -126,12 +126,18 @@ def test_a_decimal_of_more_digits_than_a_column_has_is_refused_by_row(name: str)
 @pytest.mark.parametrize(
     ("array", "hint"),
     [
-        (pa.array([1, None], pa.duration("ms")), r"type duration\[ms\] have no type of columns: declare it as BIGINT"),
+        (
+            pa.array([1, None], pa.duration("ms")),
+            r"duration\[ms\] cannot be stored as they are: declare it as BIGINT",
+        ),
         (
             pa.array([{"d": 1}], pa.struct([("d", pa.duration("s"))])),
             r"duration\[s\] cannot be stored: cast it to int64",
         ),
-        (pa.array([(1, 2, 3)], pa.month_day_nano_interval()), "interval have no type of columns: .* write integers"),
+        (
+            pa.array([(1, 2, 3)], pa.month_day_nano_interval()),
+            "cannot be stored as they are: .* write integers",
+        ),
         (pa.UnionArray.from_sparse(pa.array([0], pa.int8()), [pa.array([1])]), "a column of its own"),
         (pa.array([{}], pa.struct([])), "a struct without fields"),
         (pa.array([Decimal(1)], pa.decimal256(76, 60)), r"decimal256\(76, 60\) cannot be stored"),

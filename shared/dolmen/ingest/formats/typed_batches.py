@@ -72,7 +72,7 @@ def inferred_schema(schema: pa.Schema, name: str) -> pa.Schema:
     for field in schema:
         declaration = next((text for is_kind, text in _DECLARATIONS if is_kind(plain_type(field.type))), None)
         if declaration:
-            reason = f"file {name!r}, column {field.name!r}: values of type {field.type} have no type of columns"
+            reason = f"file {name!r}, column {field.name!r}: values of type {field.type} cannot be stored as they are"
             raise SchemaError(f"{reason}: declare {declaration}, or leave the column out", column=field.name)
     return stored_schema(schema, name)
 
