@@ -18,6 +18,7 @@ import pytest
 from pyarrow import ipc, parquet
 
 from dolmen.errors import InputError, LimitError, RowError, SchemaError
+from dolmen.format.dialect import Dialect
 from dolmen.format.schema import Schema
 from dolmen.ingest.formats.formats import ReadOptions, SourceFile, detect, infer, read, survey
 
@@ -224,6 +225,28 @@ def test_damaged_views_of_lists_are_refused() -> None:
     bad = _list_view(pa.array([1, 2]), [0, 5], [1, 9])
     with pytest.raises(InputError, match=r"'t\.arrow' is not a readable Arrow file"):
         _read(_written(pa.table({"c": bad}), "t.arrow"), "t.arrow", pa.schema([("c", pa.list_(pa.int64()))]))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_columns_without_a_name_of_their_own_are_refused_or_numbered(name: str) -> None:
+    dialect = Dialect(names="number")
+    for names, numbered, problem in (
+        (["a", "a", "A"], ["a", "a_2", "A_3"], "column 'a' is there twice"),
+        (["a", "A", "a_2"], ["a", "A_3", "a_2"], "column 'A' differs from another in case only"),
+        (["a", "", " "], ["a", "column_2", "column_3"], "column 2 has no name"),
+    ):
+        table = pa.table([[1], ["x"], [True]], names=names)
+        data = _written(table, name)
+        with pytest.raises(SchemaError, match=rf"file '{name}': {problem}; ingest_names: number"):
+            infer(_source(data, name))
+        made = _read(data, name, dialect=dialect)
+        assert made.to_pylist() == [dict(zip(numbered, [1, "x", True], strict=True))]
+        assert survey(_source(data, name, dialect=dialect)).names == numbered
+        assert _read(data, name, made.schema, dialect=dialect).equals(made)
+        some = made.schema.remove(1)
+        assert _read(data, name, some, dialect=dialect, extra="ignore").equals(made.select(some.names))
+        with pytest.raises(SchemaError):
+            _read(data, name, made.schema)
 
 
 def test_extra_fields_in_views_of_lists_are_ignored_where_asked() -> None:
