@@ -18,6 +18,7 @@ import pytest
 from pyarrow import ipc, parquet
 
 from dolmen.errors import InputError, LimitError, RowError, SchemaError
+from dolmen.format.dialect import Dialect
 from dolmen.format.schema import Schema
 from dolmen.ingest.formats.formats import ReadOptions, SourceFile, detect, infer, read, survey
 
@@ -126,12 +127,18 @@ def test_a_decimal_of_more_digits_than_a_column_has_is_refused_by_row(name: str)
 @pytest.mark.parametrize(
     ("array", "hint"),
     [
-        (pa.array([1, None], pa.duration("ms")), r"type duration\[ms\] have no type of columns: declare it as BIGINT"),
+        (
+            pa.array([1, None], pa.duration("ms")),
+            r"duration\[ms\] cannot be stored as they are: declare it as BIGINT",
+        ),
         (
             pa.array([{"d": 1}], pa.struct([("d", pa.duration("s"))])),
             r"duration\[s\] cannot be stored: cast it to int64",
         ),
-        (pa.array([(1, 2, 3)], pa.month_day_nano_interval()), "interval have no type of columns: .* write integers"),
+        (
+            pa.array([(1, 2, 3)], pa.month_day_nano_interval()),
+            "cannot be stored as they are: .* write integers",
+        ),
         (pa.UnionArray.from_sparse(pa.array([0], pa.int8()), [pa.array([1])]), "a column of its own"),
         (pa.array([{}], pa.struct([])), "a struct without fields"),
         (pa.array([Decimal(1)], pa.decimal256(76, 60)), r"decimal256\(76, 60\) cannot be stored"),
@@ -218,6 +225,28 @@ def test_damaged_views_of_lists_are_refused() -> None:
     bad = _list_view(pa.array([1, 2]), [0, 5], [1, 9])
     with pytest.raises(InputError, match=r"'t\.arrow' is not a readable Arrow file"):
         _read(_written(pa.table({"c": bad}), "t.arrow"), "t.arrow", pa.schema([("c", pa.list_(pa.int64()))]))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_columns_without_a_name_of_their_own_are_refused_or_numbered(name: str) -> None:
+    dialect = Dialect(names="number")
+    for names, numbered, problem in (
+        (["a", "a", "A"], ["a", "a_2", "A_3"], "column 'a' is there twice"),
+        (["a", "A", "a_2"], ["a", "A_3", "a_2"], "column 'A' differs from another in case only"),
+        (["a", "", " "], ["a", "column_2", "column_3"], "column 2 has no name"),
+    ):
+        table = pa.table([[1], ["x"], [True]], names=names)
+        data = _written(table, name)
+        with pytest.raises(SchemaError, match=rf"file '{name}': {problem}; ingest_names: number"):
+            infer(_source(data, name))
+        made = _read(data, name, dialect=dialect)
+        assert made.to_pylist() == [dict(zip(numbered, [1, "x", True], strict=True))]
+        assert survey(_source(data, name, dialect=dialect)).names == numbered
+        assert _read(data, name, made.schema, dialect=dialect).equals(made)
+        some = made.schema.remove(1)
+        assert _read(data, name, some, dialect=dialect, extra="ignore").equals(made.select(some.names))
+        with pytest.raises(SchemaError):
+            _read(data, name, made.schema)
 
 
 def test_extra_fields_in_views_of_lists_are_ignored_where_asked() -> None:

@@ -16,9 +16,11 @@ from pyarrow import types as t
 
 from dolmen.base.units import MIB
 from dolmen.errors import InputError, SchemaError
+from dolmen.format.schema import own_names
 from dolmen.format.types import short_type
 from dolmen.ingest.formats.avro_records import Container, Record, decode_records
 from dolmen.ingest.formats.avro_types import (
+    VALUE_COLUMN,
     AvroTypes,
     FindTime,
     apply_named_times,
@@ -51,6 +53,14 @@ def survey_with_times(source: SourceFile, find: FindTime) -> pa.Schema:
 
 def read(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None = None) -> Iterator[pa.RecordBatch]:
     with _open(source) as (container, types):
+        if not types.has_records and own_names([VALUE_COLUMN], schema)[0] not in schema.names:
+            raise SchemaError(
+                f"file {source.name!r}: its rows are no records, so they need a column {VALUE_COLUMN!r}; there are: "
+                f"{', '.join(schema.names)}"
+            )
+        if len(set(types.arrow.names)) < len(types.arrow):  # the decoder returns the last one only
+            twice = next(name for name in types.arrow.names if types.arrow.names.count(name) > 1)
+            raise SchemaError(f"file {source.name!r}: field {twice!r} is there twice")
         connect = _connect_types(container, source)
         own = apply_named_times(types.arrow, connect, _time_of_column, schema)
         own = pa.schema([field.with_type(wide_type(field.type)) for field in own])

@@ -89,6 +89,7 @@ class AvroTypes:
     Attributes:
         plain: the schema without logical types, with new names: the decoder then returns plain numbers and bytes.
         arrow: the columns.
+        has_records: whether rows are records; otherwise there is one column.
     """
 
     def __init__(self, schema: Any, *, connect: bool = False, max_columns: int = MAX_COLUMNS) -> None:
@@ -97,7 +98,8 @@ class AvroTypes:
         self._bare: set[str] = set()
         self._defined = 0
         row = self._read(schema, "", "the row", 0)
-        if not _is_record(schema):
+        self.has_records = _is_record(schema)
+        if not self.has_records:
             if not self._has_bytes(row.plain):
                 raise SchemaError("its rows are NULL, and take no bytes that could be counted")
             row = self._wrap(VALUE_COLUMN, row)

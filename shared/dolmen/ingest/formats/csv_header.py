@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import pyarrow as pa
 from pyarrow import csv
@@ -11,6 +11,7 @@ from dolmen.errors import RowError, SchemaError
 from dolmen.format.dialect import ColumnNames
 from dolmen.format.schema import own_names
 from dolmen.ingest.formats.column_limits import check_columns
+from dolmen.ingest.formats.column_names import number_names
 from dolmen.ingest.formats.csv_records import Records, Signs
 from dolmen.ingest.formats.csv_standard import end_line, parse_options
 from dolmen.ingest.formats.text_blocks import Block
@@ -70,34 +71,6 @@ def columns_by_name(
             raise SchemaError(f"{where}: column {column!r} is there twice; {_NUMBERED}", column=column)
         spelled[column] = spelling
     return columns
-
-
-def number_names(names: Iterable[str]) -> list[str]:
-    """Names that are all there, and each once in any case: what lacks one is ``column_3``, what repeats one ``name_2``.
-
-    The first column of a name keeps it, and so does one that is called ``name_2`` or ``column_3`` in the file.
-    """
-    given = list(names)
-    taken = {name.lower() for name in given}
-    seen, numbered = set[str](), list[str]()
-    count: dict[str, int] = {}
-    for position, name in enumerate(given, 1):
-        own = name
-        if not name.strip():
-            own = stem = f"column_{position}"
-            number = 1
-        elif name.lower() in seen:
-            stem, number = name, count.get(name.lower(), 1) + 1
-            own = f"{stem}_{number}"
-        if own != name:
-            while own.lower() in taken:
-                number += 1
-                own = f"{stem}_{number}"
-            count[stem.lower()] = number
-            taken.add(own.lower())
-        seen.add(own.lower())
-        numbered.append(own)
-    return numbered
 
 
 def columns_by_position(fields: int, table: list[str] | None) -> tuple[Sequence[str | None], str]:

@@ -40,7 +40,7 @@ from dolmen.ingest.formats import (
     sheet_reader,
 )
 from dolmen.ingest.formats.source_file import BadRow, Format, OnBadRow, ReadOptions, SourceFile
-from dolmen.ingest.formats.typed_batches import inferred_schema, surveyed_schema
+from dolmen.ingest.formats.typed_batches import inferred_schema, name_columns, surveyed_schema
 from dolmen.ingest.formats.zip_archive import ZipArchive
 
 __all__ = [
@@ -72,8 +72,8 @@ def _typed_reader(
     read: Callable[[SourceFile, pa.Schema, OnBadRow | None], Iterator[pa.RecordBatch]],
 ) -> FormatReader:
     return FormatReader(
-        lambda source: inferred_schema(own_schema(source), source.name),
-        lambda source, skip_bad_rows: surveyed_schema(own_schema(source), source.name),
+        lambda source: inferred_schema(own_schema(source), source),
+        lambda source, skip_bad_rows: surveyed_schema(name_columns(own_schema(source), source), source.name),
         read,
     )
 

@@ -28,6 +28,7 @@ from dolmen.ingest.formats.typed_batches import (
     check_schema,
     common_schema,
     conform_file,
+    name_columns,
 )
 
 _BUFFER_BYTES = MIB
@@ -60,7 +61,7 @@ def read(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None = No
     """The rows as batches of ``schema``. Raises as ``formats.read`` does."""
     with _open(source) as file:
         own, columns = _own_schema(file, source), None
-        if source.options.ignore_extra:
+        if source.options.ignore_extra and name_columns(own, source).names == own.names:
             columns = common_schema(own, schema, source.name).names
             own = pa.schema([field for field in own if field.name in columns])
         yield from conform_file(_batches(file, columns, source), own, source, schema, on_bad_row)

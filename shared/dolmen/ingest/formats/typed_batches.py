@@ -20,6 +20,7 @@ from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.format.schema import is_nested, own_names, plain_type, stored_type
 from dolmen.format.types import Json
 from dolmen.ingest.formats.column_limits import check_columns, count_columns, rows_at_once
+from dolmen.ingest.formats.column_names import NUMBER_THEM, number_names
 from dolmen.ingest.formats.list_views import replace_list_views
 from dolmen.ingest.formats.source_file import OnBadRow, SourceFile, good_rows, is_closed
 from dolmen.ingest.formats.zip_archive import too_many_bytes
@@ -68,12 +69,26 @@ def _new_field(field: pa.Field) -> pa.Field:
     return field.with_type(new_column_type(field.type))
 
 
-def inferred_schema(schema: pa.Schema, name: str) -> pa.Schema:
+def name_columns(own: pa.Schema, source: SourceFile) -> pa.Schema:
+    """A file's columns with the names that its dialect gives them."""
+    if source.options.dialect.names == "strict":
+        return own
+    return pa.schema([field.with_name(name) for field, name in zip(own, number_names(own.names), strict=True)])
+
+
+def inferred_schema(own: pa.Schema, source: SourceFile) -> pa.Schema:
     """The stored types of a file's columns. Raises SchemaError, which says how to declare a column for its values."""
+    schema, name = name_columns(own, source), source.name
+    for number, (given, unique) in enumerate(zip(schema.names, number_names(schema.names), strict=True), 1):
+        if given != unique and (not given or given.strip()):
+            problem = f"column {given!r} is there twice" if given else f"column {number} has no name"
+            if given and schema.names.count(given) == 1:
+                problem = f"column {given!r} differs from another in case only"
+            raise SchemaError(f"file {name!r}: {problem}; {NUMBER_THEM}", column=given or None)
     for field in schema:
         declaration = next((text for is_kind, text in _DECLARATIONS if is_kind(plain_type(field.type))), None)
         if declaration:
-            reason = f"file {name!r}, column {field.name!r}: values of type {field.type} have no type of columns"
+            reason = f"file {name!r}, column {field.name!r}: values of type {field.type} cannot be stored as they are"
             raise SchemaError(f"{reason}: declare {declaration}, or leave the column out", column=field.name)
     return stored_schema(schema, name)
 
@@ -118,6 +133,9 @@ def conform_file(
 ) -> Iterator[pa.RecordBatch]:
     """Yields a file's rows as batches of ``schema``; ``find`` casts values. Raises as ``formats.read`` does."""
     name = source.name
+    named = name_columns(own, source)
+    if named.names != own.names:
+        own, batches = named, _rename(batches, named.names)
     own, batches = replace_list_views(own, batches, name)
     batches = _slices(_check_size(batches, name, source.options.max_bytes), rows_at_once(own, name))
     if source.options.ignore_extra:
@@ -197,6 +215,11 @@ def _check_size(batches: Iterator[pa.RecordBatch], name: str, max_bytes: int) ->
         if remaining < 0:
             raise too_many_bytes(name, max_bytes)
         yield batch
+
+
+def _rename(batches: Iterator[pa.RecordBatch], names: list[str]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield batch.rename_columns(names)
 
 
 def _slices(batches: Iterator[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
