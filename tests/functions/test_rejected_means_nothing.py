@@ -35,7 +35,7 @@ def _arrow_stream() -> bytes:
 BAD = {
     "new/1.parquet": _parquet(),
     "new/1.arrows": _arrow_stream(),
-    "new/1.csv": "wrong,wrong\n1,2\n",
+    "new/1.csv": b"\0\1wrong\n\2\3\n",
     "new/1.jsonl": '{"wrong": 1}\n{"wrong": \n',
     "new/1.csv.gz": b"\x1f\x8b and no more",
     "new/1.txt": "wrong",

@@ -266,7 +266,7 @@ class Quarantine:
         path.with_name(path.name + ERROR_SUFFIX).write_bytes(text.encode("utf-8", "surrogatepass") + b"\n")
 
     def _facts(self, name: str, source: SourceFile, header: bytes | None) -> dict[str, Any]:
-        """What a report says of the rows."""
+        """The members of a report that describe the rows."""
         dialect = source.options.dialect.properties()
         return {
             "file": name,

@@ -156,14 +156,17 @@ class DropIngestion:
         return DropOutcome(self.drop, "rejected", reject=rejected, error=error, column=self.error_column)
 
     def _hint(self, error: Error) -> dict[str, Any]:
-        """What the file looks like, for the report, if its table's properties say otherwise."""
+        """Describes, for the report, what the file looks like if its table's properties say otherwise."""
         if not isinstance(error, InputError) or self.settings is None or self.size_error:
             return {}
         from dolmen.ingest.inference.hints import explain  # only for rejects
 
         path = self.path.path
         options = self.limit_options(ReadOptions.of(self.settings))
-        format = detect_file(self.open, path, self.settings.format)
+        try:
+            format = detect_file(self.open, path, self.settings.format)
+        except Error:
+            return {}
         found = explain(SourceFile(self.open, format, path, options), error)
         return {} if found is None else {"found": found.found, "hint": found.properties}
 
@@ -315,6 +318,7 @@ class DropIngestion:
         """
         from dolmen.ingest.inference.inference import infer_file  # only for files of tables that do not exist
 
+        detect_file(self.open, self.path.path)  # a table's files have names that show a format
         limits = self.limit_options(ReadOptions())
         found = infer_file(self.open, self.path.path, limits=limits, samples=False)
         self.inferred = ", ".join(found.properties) or None

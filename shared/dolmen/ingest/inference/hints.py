@@ -21,7 +21,7 @@ _OF_VALUES = ("nulls", "decimal", "thousands", "booleans", "timestamp_formats")
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """What a file looks like.
+    """A description of what a file looks like.
 
     Args:
         found: as in ``';' separates the fields``.
@@ -35,7 +35,7 @@ class Hint:
 
 
 def explain(source: SourceFile, error: Error) -> Hint | None:
-    """What a file looks like that could not be read with this error; None if that is what its options say.
+    """Finds what a file looks like that could not be read with this error; None if that is what its options say.
 
     Reads the beginning of the file once more.
     """

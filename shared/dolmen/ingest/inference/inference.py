@@ -113,7 +113,7 @@ class Inference:
 
     @property
     def summary(self) -> str:
-        """What was decided, in one line."""
+        """The decisions, in one line."""
         notes = " ".join(self.notes)
         noted = {name: getattr(STRICT, name) for name, word in _NOTES_ABOUT.items() if word in notes}
         if self.dialect.encoding in ("windows-1252", "latin-1") and notes:
@@ -168,7 +168,7 @@ def format_name(kind: FileKind) -> str:
 
 
 def describe(dialect: Dialect) -> list[str]:
-    """What differs from the dialect of strict tables, in short texts."""
+    """Describes what differs from the dialect of strict tables, in short texts."""
 
     def sign(text: str) -> str:
         return _SIGNS.get(text, repr(text))
@@ -398,7 +398,7 @@ class SampledFile:
         return ", ".join(added) or "the plain dialect"
 
     def losses(self, kind: FileKind, schema: pa.Schema) -> Iterator[str]:
-        """What the columns do not hold of the file."""
+        """Lists what the columns do not hold of the file."""
         if FORMATS[kind].is_text:
             return
         own = formats.survey(self._source(kind, STRICT))
