@@ -95,7 +95,7 @@ def append(
     files: Annotated[
         list[str],
         Argument(
-            help=f"CSV, JSON lines, Parquet, Arrow, Avro, ORC, .xlsx or .ods; plain, .gz, .zst, .bz2, .zip: {INPUT_HELP}."
+            help=f"CSV, JSON lines, Parquet, Arrow, Avro, ORC, .xlsx, .ods; plain, .gz, .zst, .bz2, .zip: {INPUT_HELP}."
         ),
     ],
     database: DatabaseUrl,
