@@ -203,7 +203,7 @@ class Format:
 
     @property
     def traits(self) -> FileFormat:
-        """What holds for all files of this kind."""
+        """The traits of all files of this kind."""
         return FORMATS[self.kind]
 
 
