@@ -58,13 +58,13 @@ class Ods:
         def start(element: str, attributes: Mapping[str, str]) -> None:
             nonlocal style, depth
             if element == "style":
-                style = _named(attributes, "name")
-            elif element == "table-properties" and _named(attributes, "display") == "false":
+                style = _attribute(attributes, "name")
+            elif element == "table-properties" and _attribute(attributes, "display") == "false":
                 hidden.add(style)
             elif element == "table":
                 if not depth:
-                    visible = _named(attributes, "style-name") not in hidden
-                    self.sheets.append(SheetInfo(_named(attributes, "name"), visible))
+                    visible = _attribute(attributes, "style-name") not in hidden
+                    self.sheets.append(SheetInfo(_attribute(attributes, "name"), visible))
                 depth += 1
             elif element == "table-cell" and depth and any(key.endswith(" value-type") for key in attributes):
                 self._with_rows.add(self.sheets[-1].name)
@@ -109,7 +109,7 @@ class Ods:
                 XmlStream(stream, self._part(_MANIFEST), start, lambda _: None).parse_all()
 
 
-def _named(attributes: Mapping[str, str], name: str) -> str:
+def _attribute(attributes: Mapping[str, str], name: str) -> str:
     """The attribute of this name in any namespace."""
     return next((value for key, value in attributes.items() if key.rpartition(" ")[2] == name), "")
 
@@ -134,7 +134,7 @@ class _SheetRows:
         if name == "table":
             self._depth += 1
             if self._depth == 1:
-                self._is_inside = _named(attributes, "name") == self._sheet and not self.is_over
+                self._is_inside = _attribute(attributes, "name") == self._sheet and not self.is_over
         if not self._is_inside or self._depth != 1:
             return
         if name in _NOTES:
@@ -143,7 +143,7 @@ class _SheetRows:
             return
         elif name == "table-row":
             self._row += 1
-            self._repeat = self._count(_named(attributes, "number-rows-repeated"))
+            self._repeat = self._count(_attribute(attributes, "number-rows-repeated"))
             self._cells, self._column, self._size = [], 0, 0
         elif name in _CELLS:
             self._attributes = {key.rpartition(" ")[2]: value for key, value in _by_office(attributes)}
@@ -152,7 +152,7 @@ class _SheetRows:
             self.xml.collect_text()
         elif name in ("s", "tab", "line-break") and self._in_cell:
             text = self.xml.take_text()
-            count = self._count(_named(attributes, "c")) if name == "s" else 1
+            count = self._count(_attribute(attributes, "c")) if name == "s" else 1
             more = {"s": " ", "tab": "\t", "line-break": "\n"}[name] * min(count, MAX_ROWS)
             self.xml.collect_text(text + more)
 

@@ -110,7 +110,7 @@ def _shapes(source: SourceFile, on_bad_row: OnBadRow | None) -> dict[str, _Sheet
 
 @dataclass
 class _SheetShape:
-    """What the cells of a column are."""
+    """The kinds of a column's cells."""
 
     kinds: set[int] = field(default_factory=set)
     is_whole: bool = True

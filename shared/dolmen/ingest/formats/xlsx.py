@@ -66,7 +66,7 @@ _LAST_DAY = 2_958_465
 
 
 def shown_as(code: str) -> Shown:
-    """What a format such as ``yyyy-mm-dd hh:mm`` shows a number as."""
+    """The kind that a format such as ``yyyy-mm-dd hh:mm`` shows a number as."""
     plain = _LITERAL.sub("", code.split(";")[0]).lower()
     if re.search(r"\[[hms]+\]", plain):
         return "duration"
@@ -153,7 +153,7 @@ class Xlsx:
         self._parse(path, start)
 
     def _read_styles(self, path: str | None) -> list[int]:
-        """What numbers are by the styles of their cells: NUMBER, DATE ..."""
+        """The kinds of numbers by the styles of their cells: NUMBER, DATE ..."""
         formats: dict[str, Shown] = {}
         styles: list[int] = []
         inside = False
@@ -247,7 +247,7 @@ class Xlsx:
             yield block_of(rows[start:stop], columns[start:stop], kinds[start:stop], numbers[start:stop], part)
 
     def _cuts(self, rows: Integers, indexes: Integers, shared: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
-        """Where to cut cells, between rows, so that their texts fit into memory."""
+        """The ranges of cells, cut between rows, whose texts fit into memory."""
         if not shared.any():
             yield 0, len(rows)
             return
