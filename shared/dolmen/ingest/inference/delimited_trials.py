@@ -37,6 +37,9 @@ _CELLS, _FEWEST_ROWS = 6000, 20
 _LINES = 2000
 FOOTER_LINES = 3
 _ONE_COLUMN, _ONE_TYPED_COLUMN = 0.62, 0.72
+_HEADED = 0.3
+"""Below a line of names, this share of records with as many fields is enough: the others are ragged."""
+_NAME = re.compile(r"[^\W\d](?:[\w .()/%#-]{0,60}[\w)%])?")
 _QUALITY_OF_NOTHING = 0.6
 _SURE = 2
 """From so many values on, a column's kind speaks against another one."""
@@ -87,6 +90,14 @@ class DialectTrial:
         return self.consistency**3 * breadth * preamble * broken * PRIORS.get(self.delimiter, 0.5)
 
     @property
+    def names_columns(self) -> bool:
+        """Whether the first line has names, and a good part of the records as many fields: they are not one column."""
+        if self.width == 1 or self.preamble or self.delimiter not in PLAIN or self.consistency < _HEADED:
+            return False
+        names = self.reading.cells(self.start)[0]
+        return len(set(names)) == self.width and all(map(_NAME.fullmatch, names))
+
+    @property
     def delimiter(self) -> str:
         return self.signs.delimiter
 
@@ -118,7 +129,8 @@ def find_trials(head: bytes, is_all: bool, fixed: Mapping[str, Any]) -> list[Dia
         trials = [replace(t, consistency=t.consistency / 2) if t.preamble else t for t in trials]
     weighed = list[DialectTrial]()
     for trial in sorted(trials, key=lambda trial: trial.bound, reverse=True):
-        if weighed and trial.width > 1 and trial.bound < CLOSE * max(each.score for each in weighed):
+        is_far = weighed and trial.bound < CLOSE * max(each.score for each in weighed)
+        if is_far and trial.width > 1 and not trial.names_columns:
             continue
         _weigh(trial)
         weighed.append(trial)

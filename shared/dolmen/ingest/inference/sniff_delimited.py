@@ -110,6 +110,8 @@ def _best(trials: list[DialectTrial], head: bytes, decoded: str, is_free: bool) 
     """The trials to choose from. Raises InputError if the text looks like something that none of them reads."""
     several = [trial for trial in trials if trial.width > 1]
     single = [trial for trial in trials if trial.width == 1]
+    if named := [trial for trial in several if trial.names_columns]:
+        several, single = [*named, *(trial for trial in several if trial not in named)], []
     fitting = [trial for trial in several if trial.fits]
     if is_free and not (fitting and fitting[0].delimiter in PLAIN and fitting[0].consistency > 0.8):
         refuse_logs(decoded)
