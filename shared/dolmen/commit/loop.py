@@ -288,14 +288,14 @@ class Leader:
                 head.advance(Base(manifest, etag))
                 self._finish(group, manifest, effects)
                 return
-            # Another commit came first. The next base is read after the changes queued by now: their errors are final.
+            # Another commit came first. The next base is newer than the changes queued by now: their errors are final.
             self._attempted = []
             queued = self._queue.last_number
             self._base = await_turn(head, self._own.tries, self._runtime.monotonic() - began)
             self._base_covers = queued
             return
         self._attempted = []
-        if head.seconds_since(stamp) > STAMP_SECONDS:  # else the last response has the time
+        if head.seconds_since(stamp) > STAMP_SECONDS:  # a recent response has told the time
             self._refresh()
 
     def _adapt(self) -> list[_AdaptedChange]:
@@ -422,8 +422,8 @@ _TRIPS = 4
 """Round trips of a lost attempt, with its readback."""
 
 _PATIENCE = 6
-"""Round trips between the first reads of a waiting process. After n versions it reads n + 1 times as often, so it
-mostly takes the next turn before others."""
+"""Round trips between the first reads of a waiting process. It reads more often with each version that
+passes, so the process that has waited longest mostly takes the next turn."""
 
 
 def turn_seconds(turn: Turn) -> float:

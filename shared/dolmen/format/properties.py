@@ -143,8 +143,8 @@ def _parse(property_: Property, value: Any, *, is_new: bool = False) -> Any:
 COMPACTED_FILE_BYTES = "256MB"
 """The default size of a full file: compaction leaves files of this size alone, and writes files of it."""
 WRITTEN_FILE_BYTES = 384 * MIB
-"""The size at which a write begins the next file. It is half again as large, so that compaction leaves files of a large
-write alone by default."""
+"""The size at which a write begins the next file: 1.5 times ``COMPACTED_FILE_BYTES``, so that by default compaction
+leaves the files of a large write alone."""
 ROW_GROUP_BYTES = 4 * MIB
 """The planned size of a compressed row group, in bytes. ``rows/write/parquet_object`` has the limits in rows."""
 

@@ -208,13 +208,13 @@ def apply_together(
         add_all: adds the requests instead of their ``add_to``, all at once. Returns the decisions, by id; requests
             without one are postponed. An exception fails all of them.
     """
-    leaders: dict[str, BatchRequest] = {}
+    first_by_id: dict[str, BatchRequest] = {}
     for request in requests:
-        leaders.setdefault(request.id, request)
+        first_by_id.setdefault(request.id, request)
     outcomes: dict[str, RequestOutcome] = {}
     commit = transaction = None
     for attempt in attempts(context_of(database).runtime, INGEST_BATCH):
-        waiting = [request for request in leaders.values() if request.id not in outcomes]
+        waiting = [request for request in first_by_id.values() if request.id not in outcomes]
         added: dict[str, Decision] = {}
         try:
             transaction = database.transaction(operation)
@@ -236,7 +236,7 @@ def apply_together(
                 assert commit is not None
                 outcomes[request.id] = _committed_outcome(request, decision, commit)
         break
-    results = [_outcome_in_batch(request, leaders[request.id], outcomes[request.id]) for request in requests]
+    results = [_outcome_in_batch(request, first_by_id[request.id], outcomes[request.id]) for request in requests]
     return BatchResult(results, commit if commit and commit.commit_id else None, transaction)
 
 

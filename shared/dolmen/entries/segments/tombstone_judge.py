@@ -213,7 +213,7 @@ class _WherePredicate:
 
 
 class FileTombstones(Sequence[Tombstone]):
-    """The tombstones that may hide rows of one file, oldest first: some of each group in ``ranges``.
+    """The tombstones that may hide rows of one file, oldest first. Each group in ``ranges`` contributes some.
 
     A list of them is made only on demand: there may be ten thousand keys tombstones, the same for each of many files.
     """

@@ -171,9 +171,9 @@ class DropIngestion:
         return {} if found is None else {"found": found.found, "hint": found.properties}
 
     def _sees_uncommitted_columns(self, transaction: Transaction) -> bool:
-        """Whether other files of the batch gave the table its columns: then no file may be rejected.
+        """Whether the table has its columns only by other files of the batch, which may not be committed.
 
-        If another file of the batch creates the table, a file may be rejected only in the same commit.
+        Then no file may be rejected. If the whole table is new, a file may be, in the commit that creates the table.
         """
         name, whole = self.path.path.partition("/")[0], unit_of(transaction).uploads.segments.whole
         entry, base_entry = unit_of(transaction).manifest.tables.get(name), unit_of(transaction).base.tables.get(name)
@@ -278,7 +278,7 @@ class DropIngestion:
         )
 
     def _add_to_table(self, transaction: Transaction) -> None:
-        # No conflict if others create the table meanwhile: only one of this file's two ids can be committed.
+        # If others create the table meanwhile, that is no conflict: only one of this file's two ids can be committed.
         try:
             entry = unit_of(transaction).entry(self.path.table)
         except TableNotFoundError:

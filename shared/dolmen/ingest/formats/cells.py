@@ -4,8 +4,8 @@ Arrow's parsers accept text that the rules do not: ``nan(1)``, an hour without m
 Arrow's casts and parsers of decimals overflow without an error, so they only get text that cannot overflow.
 
 If times have other formats (``TimeFormat``), text that is no such number, or matches none of the patterns, is read as
-ISO 8601. Text that matches several patterns is read by the first of them, or refused: never by the next one, as its
-value would depend on what is in it. With a unit, timestamps may have decimal places down to microseconds. A pattern
+ISO 8601. If text matches several patterns, the first of them reads it or refuses it: otherwise the notation would
+depend on the value. With a unit, timestamps may have decimal places down to microseconds. A pattern
 with date and time of day applies to timestamps; one without time of day to dates, and to timestamps (at midnight); one
 without a date to times of day. All other columns hold ISO 8601.
 """

@@ -4,8 +4,8 @@
   one, and NULL in any other. ``ReadOptions.nulls`` lists the unquoted texts that mean NULL.
 - Columns are matched by the header's names, in any case; a name that is missing, empty or there twice is an error.
   Where columns that the table does not have are ignored, their names may be anything, and their fields hold any UTF-8.
-- Without a header, a record has the table's columns in their order (or, inferred, ``column_1`` and so on). Where what
-  the table does not have is ignored, all records may have more fields than that, as many as the first one has.
+- Without a header, a record has the table's columns in their order (or, inferred, ``column_1`` and so on). If extra
+  fields are ignored, all records may have more fields than the table, but as many as the first record.
 - A record must have as many fields as the header; with ``ragged="fill"`` it may have fewer, and the others are NULL.
   Empty lines are skipped, but in a file of one column, where they are rows of NULL: no row of any writer is lost.
 - Quoted fields may hold delimiters, line ends and doubled quotes (see ``csv_records``). A byte order mark is skipped.
@@ -350,7 +350,7 @@ class _DelimitedConverter:
 
     def _plan_for(self, data: bytes) -> tuple[dict[str, pa.DataType], CastPlan]:
         """The plan for a block: it reads columns that pyarrow may misread as text."""
-        if self._file.signs.has_escape(data):  # what it stands between counts
+        if self._file.signs.has_escape(data):  # the checks look at what is left without escapes
             data = data.replace((self._file.signs.escape or "").encode(), b"")
         doubts = tuple(
             index
@@ -488,7 +488,7 @@ block for such text, which is seldom wrong."""
 
 
 def _cell_cast(source: pa.DataType, target: pa.DataType, *, notation: CellNotation, ignore_extra: bool) -> Cast | None:
-    """The cast of cells, parsed to ``target`` or to numbers already, or text (see ``casts.FindCast``)."""
+    """The cast of cells to ``target``: of text, or of what pyarrow has parsed already (see ``casts.FindCast``)."""
     if source == target or (t.is_decimal(source) and t.is_decimal(target)):
         if t.is_timestamp(target) or t.is_date(target):
             return check_years

@@ -4,7 +4,7 @@ Each step of an erasure is a commit of collection:
 
 1. No file of the newest version contains its rows any more. ``Manifest.rewritten`` records that version.
 2. Earlier versions expire: by their age, or at ``expire_at`` at the latest.
-3. The erasure moves from the list to ``Manifest.leaving``: no version needs it, and its values must be erased too.
+3. The erasure moves from the list to ``Manifest.leaving``, because its own values must be erased too.
 4. The versions with the list expire too, and objects that only they needed are deleted. The receipt says "gone".
 """
 
@@ -74,7 +74,7 @@ class ErasureWork:
 
     Args:
         listed: the listed erasures, oldest first.
-        notes: whether files hold rows of fewer erasures than the last note says.
+        must_note: whether more erasures are rewritten than ``Manifest.rewritten`` records.
         forced: all versions before this one expire, whatever other settings say; 0 if none must.
         tags: names of tags of these versions.
         forgets: the erasures that leave the list; their receipts are written first.
@@ -83,7 +83,7 @@ class ErasureWork:
     """
 
     listed: tuple[Erasure, ...] = ()
-    notes: bool = False
+    must_note: bool = False
     forced: int = 0
     tags: tuple[str, ...] = ()
     forgets: tuple[Erasure, ...] = ()
@@ -92,12 +92,12 @@ class ErasureWork:
     listed_us: int = 0
 
     def moves(self, horizon: int) -> bool:
-        return self.notes or self.forced > horizon or bool(self.tags or self.forgets or self.stale)
+        return self.must_note or self.forced > horizon or bool(self.tags or self.forgets or self.stale)
 
     def before_fence(self) -> list[Statement]:
         if self.stale:
             return [WakeTables(self.stale), NoteRewritten()]
-        return [NoteRewritten()] if self.notes else []
+        return [NoteRewritten()] if self.must_note else []
 
     def after_fence(self) -> list[Statement]:
         if not self.forgets:
@@ -191,7 +191,7 @@ def note_erased_files(
     manifest: Manifest,
     rows_by_erasure: Sequence[tuple[Erasure, Mapping[str, int | None]]],
 ) -> None:
-    """Notes in receipts how many rows (None: not counted) which files hold. Call it before files may be replaced."""
+    """Records the erased rows of each file in the receipts (None: not counted), before the files may be replaced."""
 
     def write(item: tuple[Erasure, Mapping[str, int | None]]) -> None:
         erasure, rows_of = item

@@ -1,6 +1,6 @@
-"""The last step of an erasure, which writes its receipt, and the checks that erasures and receipts are true.
+"""The last step of an erasure, which completes its receipt, and the checks that erasures and receipts are true.
 
-The receipt is written after the objects were deleted, and before the manifest forgets the erasure, so a crash leaves
+The receipt is completed after the objects were deleted, and before the manifest forgets the erasure, so a crash leaves
 no receipt that says "gone" too early. It also counts objects that collection does not reach.
 """
 
@@ -186,8 +186,8 @@ class ReceiptFinisher:
             update_receipt(self.context.store, self.context.runtime, receipt.id, note)
         if shared:
             return False
-        # A file without a count is on the list only because of its bounds: all of its rows were deleted. If a restore
-        # brought it back, the restore tested its rows, and none of them is an erased one.
+        # A file without a count had no live rows: only its bounds put it on the list. If a restore brought it back, the
+        # restore tested its rows, and none of them is an erased one.
         paths = [file.path for file in remaining if file.rows is not None or is_adopted(file.path)]
         for path in paths:
             if is_adopted(path):

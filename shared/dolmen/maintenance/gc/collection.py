@@ -222,7 +222,7 @@ def make_plan(head: Head, manifest: Manifest, settings: DatabaseSettings, *, ful
     """Plans a collection on a version that was just read."""
     now_us = head.server_now(manifest)
     intents = list_intents(head.store)
-    # No version expires before the objects of the last expired ones are deleted: their grace would begin again.
+    # The objects of expired versions are deleted first: if more versions expired now, their grace would start again.
     may_expire = manifest.freed >= manifest.horizon
     horizon = next_horizon(head, manifest, settings, now_us) if may_expire else manifest.horizon
     erasures = erasure_work(manifest, head.segments, settings, now_us, horizon)
@@ -407,7 +407,7 @@ class _Collection:
         return complete
 
     def _record(self) -> Manifest:
-        """Removes finished work from the list. Once the list is empty, moves the horizon forward."""
+        """Commits what was deleted. Once nothing is left to delete, moves the horizon forward."""
         manifest, head = self.manifest, self.context.head
         if self.dry_run:
             return manifest

@@ -108,7 +108,7 @@ class ReleasedDeleter:
             yield entry
 
     def _find_last_holders(self) -> dict[str, int]:
-        """Maps a segment's key to the last version that released a tree or a manifest whose data the segment names.
+        """Maps the key of each segment to the last version that released something that is found through the segment.
 
         Such a segment stays until the data is deleted, even if it was released before: nothing else finds the data.
         """
