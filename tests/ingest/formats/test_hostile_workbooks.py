@@ -95,6 +95,7 @@ COMPOUND = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
         (with_rows('<row r="9999999"><c r="A9999999"><v>1</v></c></row>'), "9,999,999"),
         (with_rows('<row r="1"><c r="ZZZ1"><v>1</v></c></row>'), "columns"),
     ],
+    ids=lambda value: "data" if isinstance(value, bytes) else None,
 )
 def test_what_is_no_whole_workbook_is_refused_with_the_reason(data: bytes, message: str) -> None:
     with pytest.raises(InputError, match=message) as error:
