@@ -300,6 +300,7 @@ def _find_table(reading: DelimitedReading, *, skip: bool) -> tuple[int, int]:
     start = next((index for index, each in enumerate(widths[:_MOST_PREAMBLE]) if each == width), None)
     if start is None:
         return width, 0
+    start = _skip_titles(reading, width, start)
     # A title of the same width, set off by a blank line.
     blank = _BLANK_LINE.search(reading.data, reading.starts[0])
     if blank is not None:
@@ -307,6 +308,19 @@ def _find_table(reading: DelimitedReading, *, skip: bool) -> tuple[int, int]:
         if start < before <= 10 and 2 * before < len(widths) and any(each != width for each in widths[:before]):
             start = before
     return width, start
+
+
+def _skip_titles(reading: DelimitedReading, width: int, start: int) -> int:
+    """The first record after those with a title in one field and blank others, if it names all columns."""
+    for index in range(start, min(len(reading.widths), start + _MOST_PREAMBLE)):
+        cells = reading.cells(index)[0]
+        filled = sum(bool(cell.strip()) for cell in cells)
+        if reading.widths[index] == width and filled == width:
+            is_header = len(set(cells)) == width and all(map(_NAME.fullmatch, cells))
+            return index if is_header and index + 1 < len(reading.widths) else start
+        if filled > 1:
+            break
+    return start
 
 
 def _weigh(trial: DialectTrial) -> None:

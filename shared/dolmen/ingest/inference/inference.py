@@ -22,10 +22,10 @@ from dolmen.errors import Error, InputError, LimitError, RowError, short_repr
 from dolmen.format.dialect import STRICT, Dialect, Encoding
 from dolmen.format.ingest_properties import COMPRESSIONS, ENDINGS, FORMATS, Compression, FileKind
 from dolmen.format.types import column_text, short_type
-from dolmen.ingest.formats import csv_reader, formats
+from dolmen.ingest.formats import csv_reader, formats, json_types
 from dolmen.ingest.formats.source_file import BadRow, Format, OnBadRow, ReadOptions, SourceFile
 from dolmen.ingest.inference.candidate import Candidate
-from dolmen.ingest.inference.column_evidence import ColumnEvidence, decide
+from dolmen.ingest.inference.column_evidence import ColumnEvidence, Values, decide
 from dolmen.ingest.inference.sniff_container import sniff_container
 from dolmen.ingest.inference.sniff_delimited import sniff_delimited
 from dolmen.ingest.inference.sniff_encoding import encoding_note, sniff_encoding
@@ -248,7 +248,7 @@ def infer_file(
             tuple(file.columns(candidate.kind, dialect, schema, samples)),
             (*candidate.notes, *notes),
             file.difference(candidate, others[0]) if others else None,
-            (*file.losses(candidate.kind, schema), *bad.losses()),
+            (*file.losses(candidate.kind, dialect, schema), *bad.losses()),
             file.compression,
         )
     raise errors[0]
@@ -353,7 +353,14 @@ class SampledFile:
                 for name, cells in zip(batch.schema.names, batch.columns, strict=True):
                     evidence.setdefault(name, ColumnEvidence(candidate.dialect)).observe(cells)
             values = decide(evidence, candidate.dialect, self.given)
+            nulls = candidate.dialect.nulls
+            if values.dialect.nulls != nulls and on_bad_row is None and not self._fits(candidate.kind, values):
+                # A quoted text is no NULL, and the cells do not show quotes.
+                values = decide(evidence, candidate.dialect, {**self.given, "nulls": nulls})
             return values.dialect, values.schema, tuple(values.notes)
+        if candidate.kind == "jsonl" and on_bad_row is None:
+            schema, notes = json_types.infer_columns(source)
+            return candidate.dialect, schema, tuple(notes)
         if on_bad_row is None or not source.format.traits.is_text:
             return candidate.dialect, formats.infer(source), ()
         found = formats.survey(source, skip_bad_rows=True)
@@ -361,6 +368,15 @@ class SampledFile:
         if not text:
             raise InputError(f"file {self.name!r} has no row to infer columns from")
         return candidate.dialect, pa.schema(text), ()
+
+    def _fits(self, kind: FileKind, values: Values) -> bool:
+        """Whether the strict reader takes the whole file by these values."""
+        try:
+            for _ in formats.read(self._source(kind, values.dialect), values.schema):
+                pass
+        except RowError:
+            return False
+        return True
 
     def whole_lines(self) -> bytes:
         """The sample up to its last line end, or all of it if it has none."""
@@ -397,11 +413,11 @@ class SampledFile:
             added.append("with a header")
         return ", ".join(added) or "the plain dialect"
 
-    def losses(self, kind: FileKind, schema: pa.Schema) -> Iterator[str]:
+    def losses(self, kind: FileKind, dialect: Dialect, schema: pa.Schema) -> Iterator[str]:
         """Lists what the columns do not hold of the file."""
         if FORMATS[kind].is_text:
             return
-        own = formats.survey(self._source(kind, STRICT))
+        own = formats.survey(self._source(kind, dialect))
         for each in own:
             if pa.types.is_null(each.type) and each.name in schema.names:
                 yield f"column {short_repr(each.name)} has no type: it is text"

@@ -1,0 +1,37 @@
+"""docs/your-own-file.md is followed from its first line to its last, and prints what it says."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+from support.quick_command import quick_command
+
+PAGE = (Path(__file__).parents[2] / "docs" / "your-own-file.md").read_text()
+
+
+def test_the_tutorial_of_own_files_works_as_it_stands_there(tmp_path: Path) -> None:
+    blocks = re.findall(r"<!-- tour: own file -->\n```sh\n(.*?)```", PAGE, re.DOTALL)
+    assert len(blocks) == PAGE.count("```sh")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("DOLMEN_")}
+    with quick_command() as programs:
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", "\n".join(blocks)],
+            cwd=tmp_path,
+            env=environment | {"PATH": f"{programs}{os.pathsep}{environment['PATH']}"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [line.strip() for line in done.stdout.splitlines()]
+    [inferred] = re.findall(r"^```\n(.*?)```", PAGE, re.DOTALL | re.MULTILINE)
+    first, *columns = [line.strip() for line in inferred.splitlines()]
+    assert any(line.startswith(first.removesuffix("...").strip()) for line in lines)
+    assert set(columns) <= set(lines)
+    assert [line for line in lines if re.fullmatch(r"[0-9.]+", line)] == re.findall(
+        r"  # ([0-9.]+)$", "\n".join(blocks), re.M
+    )
+    assert any("march" in line for line in lines[-5:]), "the last command lists the reject"
