@@ -234,7 +234,7 @@ def _try(head: bytes, is_all: bool, signs: Signs, fixed: Mapping[str, Any]) -> D
         preamble=preamble,
         width=width,
         reading=reading,
-        consistency=good / total,
+        consistency=good / total if len(widths) > 1 or not preamble else 0.0,  # one record alone is no table
         short=int((widths < width).sum()),
         long=int((widths > width).sum()),
         broken=broken,
