@@ -223,7 +223,7 @@ def test_inference_that_fails_makes_a_reject_too(world: World, monkeypatch: pyte
     def infer(*args: Any, **options: Any) -> pa.Schema:
         raise OverflowError("too much")
 
-    monkeypatch.setattr("dolmen.ingest.drops.drop_ingestion.infer", infer)
+    monkeypatch.setattr("dolmen.ingest.inference.inference.infer_file", infer)
     assert world.ingest(world.drop("new/a.csv", "id\n1\n")) == []
     ((key, report),) = world.rejects().items()
     assert key.startswith("new/a-")

@@ -247,11 +247,11 @@ def test_a_tombstone_whose_predicate_is_elsewhere_may_match_everything() -> None
     table = Table(random.Random(1))
     file = table.append(slice(0, 5))
     segment = encode("files", [file], "segment/files/x", SCHEMA)[0]
-    unknown = tombstone().stamped(1 << 60)
+    unknown = tombstone().stamp(1 << 60)
     assert unknown.predicate is None
     narrow: WhereTombstone = msgspec.structs.replace(
         unknown, predicate=msgspec.to_builtins(parse("x > 50", SCHEMA, now_us=0))
     )
     for held in (file, segment):
         rows = RowBounds.of(held, SCHEMA, unknown.columns)
-        assert tuple(TombstoneJudge([narrow, unknown], SCHEMA).that_may_hide(rows)) == (unknown,)
+        assert tuple(TombstoneJudge([narrow, unknown], SCHEMA).judge_rows(rows)) == (unknown,)

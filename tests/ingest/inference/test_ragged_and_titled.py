@@ -9,9 +9,10 @@ import pytest
 
 import dolmen
 from dolmen.errors import InputError, RowError
+from dolmen.ingest.inference.inference import Inference
 
 
-def infer(text: str, name: str = "t.csv", **given: Any) -> dolmen.Inference:
+def infer(text: str, name: str = "t.csv", **given: Any) -> Inference:
     source = io.BytesIO(text.encode())
     source.name = name
     return dolmen.infer(source, **given)
