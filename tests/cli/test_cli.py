@@ -154,7 +154,7 @@ def test_tables_and_show_tell_of_unresolved_deletes(events: Cli) -> None:
         (["create", "t", "--columns", "id INTERVAL"], 2, "INTERVAL"),
         (["append", "events", "absent.csv"], 2, "absent.csv"),
         (["append", "events", "rows.xml"], 2, "rows.xml"),
-        (["scan", "events", "-o", "rows.xlsx"], 2, ".csv, .tsv or .jsonl"),
+        (["scan", "events", "-o", "rows.pdf"], 2, ".csv, .tsv or .jsonl"),
         (["scan", "absent"], 3, "absent"),
         (["scan", "events", "--version", "99"], 3, "99"),
         (["scan", "events", "--at", "2001-01-01"], 3, "younger"),

@@ -41,7 +41,7 @@ class Case:
     """
 
     def __init__(self, chance: random.Random, path: Path, table: str, *, settings: bool, kinds: str = "") -> None:
-        self.time_format = chance.choice(TIME_FORMATS) if settings else None
+        self.time_format: str | tuple[str, ...] | None = chance.choice(TIME_FORMATS) if settings else None
         self.nulls = chance.choice(NULLS) if settings else ("",)
         kind = chance.choice((kinds or "csv tsv jsonl csv tsv jsonl parquet arrow avro").split())
         self.cells, self.table = kind in ("csv", "tsv"), table
@@ -88,7 +88,7 @@ def _append_create(cli: Cli, path: Path, chance: random.Random, table: str) -> t
     case = Case(chance, path, table, settings=False)
     done = cli("append", table, case.write(), "--create", "--json")
     assert done.code == 0, done.err
-    return case, _rows(path, table)
+    return _inferred(case, path, table)
 
 
 def _create_like(cli: Cli, path: Path, chance: random.Random, table: str) -> tuple[Case, pa.Table]:
@@ -96,14 +96,14 @@ def _create_like(cli: Cli, path: Path, chance: random.Random, table: str) -> tup
     for command in (["create", table, "--like", case.write()], ["append", table, case.file]):
         done = cli(*command, "--json")
         assert done.code == 0, done.err
-    return case, _rows(path, table)
+    return _inferred(case, path, table)
 
 
 def _auto_create(cli: Cli, path: Path, chance: random.Random, table: str) -> tuple[Case, pa.Table]:
     case = Case(chance, path / "landing", table, settings=False)
     case.write()
     _backfill(cli, path, table, "--auto-create")
-    return case, _rows(path, table)
+    return _inferred(case, path, table)
 
 
 def _add(cli: Cli, path: Path, chance: random.Random, table: str) -> tuple[Case, pa.Table]:
@@ -131,6 +131,14 @@ def _backfill(cli: Cli, path: Path, table: str, *more: str) -> None:
 
 def _rows(path: Path, table: str) -> pa.Table:
     return dolmen.open(str(path / "db")).table(table).to_arrow()
+
+
+def _inferred(case: Case, path: Path, table: str) -> tuple[Case, pa.Table]:
+    """The case with the time formats that the table was created with, and its rows."""
+    settings = dolmen.open(str(path / "db")).table(table).settings()
+    formats = {"ingest_timestamp_format": settings["ingest_timestamp_format"]}
+    case.time_format = Dialect.of(formats).timestamp_formats or None
+    return case, _rows(path, table)
 
 
 Door = Callable[[Cli, Path, random.Random, str], tuple[Case, pa.Table]]

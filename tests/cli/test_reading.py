@@ -183,7 +183,8 @@ def test_machines_are_told_what_was_written(cli: Cli, tmp_path: Path) -> None:
     ("arguments", "phrase"),
     [
         (["-o", "x.avro"], "Avro"),
-        (["-o", "x.xlsx"], "format"),
+        (["-o", "x.pdf"], "format"),
+        (["-o", "x.xlsx"], "not written"),
         (["-o", "x.csv", "--format", "table"], "--format table"),
         (["-o", "s3://bucket/x.csv"], "local file"),
         (["-o", "."], "."),

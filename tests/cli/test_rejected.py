@@ -58,7 +58,7 @@ def deliver(world: World, url: str) -> None:
 
 def test_rejects_are_listed_newest_first_with_place_and_reason(world: World, cli: Cli) -> None:
     world.create("users", pa.schema([("id", pa.int64())]))
-    for path, body in (("events/a.csv", f"{HEAD}x,1,x\n"), ("users/b.jsonl", "{\n"), ("events/c.xlsx", "PK")):
+    for path, body in (("events/a.csv", f"{HEAD}x,1,x\n"), ("users/b.jsonl", "{\n"), ("events/c.pdf", "PK")):
         world.ingest(world.drop(path, body))
     listed = cli("rejected", "ls")
     assert listed.code == 0

@@ -17,12 +17,12 @@ from pyarrow import ipc
 
 from support.functions import World
 from support.malformed_case import as_parquet
-from support.malformed_files import MALFORMED_FILES, USERS
+from support.malformed_files import DROPPED_FILES, USERS
 
 
 def test_each_malformed_file_gives_up_its_bad_rows_or_is_rejected_whole(world: World) -> None:
     """With quarantine, what has a bad row is ingested without it, and what is bad as a whole is rejected."""
-    files = [file for file in MALFORMED_FILES if file.schema is USERS][:: 1 if os.environ.get("DOLMEN_LONG") else 3]
+    files = [file for file in DROPPED_FILES if file.schema is USERS][:: 1 if os.environ.get("DOLMEN_LONG") else 3]
     world.create("users", USERS, primary_key=None)
     world.database.table("users").set(ingest_on_bad_row="quarantine")
     records = [world.drop("users/first.csv", "id\n1\n")]

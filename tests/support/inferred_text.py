@@ -247,7 +247,9 @@ def as_typed(columns: dict[str, TextColumn], kind: str) -> bytes:
     return data.getvalue()
 
 
-def check_column(column: TextColumn, found: pa.ChunkedArray, time_format: str | None, *, cells: bool) -> None:
+def check_column(
+    column: TextColumn, found: pa.ChunkedArray, time_format: str | Sequence[str] | None, *, cells: bool
+) -> None:
     """Raises AssertionError unless values give back the texts of their column, up to notation.
 
     Args:
@@ -275,7 +277,7 @@ def check_column(column: TextColumn, found: pa.ChunkedArray, time_format: str | 
         assert not padded or len(places) == 1, f"{column.values} are of different precision, and would be {values}"
 
 
-def _gives_back(text: str, value: Any, kind: pa.DataType, time_format: str | None) -> bool:
+def _gives_back(text: str, value: Any, kind: pa.DataType, time_format: str | Sequence[str] | None) -> bool:
     if t.is_boolean(kind):
         return text.lower() == str(value).lower()
     if t.is_integer(kind) or t.is_decimal(kind):
@@ -284,14 +286,13 @@ def _gives_back(text: str, value: Any, kind: pa.DataType, time_format: str | Non
         return _gives_back_float(text, value)
     if re.fullmatch(r"[+-]?[0-9.]+([eE][+-]?[0-9]+)?", text):
         return False  # a number is no time
-    if time_format in PATTERNS:
+    for pattern in [time_format] if isinstance(time_format, str) else time_format or ():
         try:
-            moment = dt.datetime.strptime(text, time_format)
+            moment = dt.datetime.strptime(text, pattern)
         except ValueError:
-            pass
-        else:
-            whole = dt.datetime.combine(value, dt.time()) if t.is_date(kind) else value
-            return bool(moment == whole)
+            continue
+        whole = dt.datetime.combine(value, dt.time()) if t.is_date(kind) else value
+        return bool(moment == whole)
     if t.is_date(kind):
         return text == value.isoformat()
     form = (

@@ -389,6 +389,12 @@ def _quote_factor(trial: DialectTrial) -> float:
             elif sign == '"' != quote and (opens or (closes and not cell[-2].isdigit())):
                 odd += 0.6
     factor = 1 - 0.5 * min(1.0, odd / max(1, len(cells)) * 3)
+    if (
+        quote is None
+        and trial.delimiter != "\t"
+        and any(len(cell) > 1 and cell[0] == '"' == cell[-1] for cell, _ in cells)
+    ):
+        factor *= 0.05  # some fields are quoted as a whole, so a quote without its partner is damage
     if quote == "'" and not has_quoted:
         factor *= 0.8
     escape = trial.signs.escape

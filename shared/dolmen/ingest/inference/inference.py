@@ -311,7 +311,9 @@ class SampledFile:
         self.whole = len(raw) <= SAMPLE_BYTES
         self.sample = raw[:SAMPLE_BYTES]
         if not raw:
-            raise InputError(f"file {self.name!r} is empty: it needs at least a line to infer columns from")
+            raise InputError(
+                f"file {self.name!r} is empty: it needs at least a line to infer columns from, or declare a schema"
+            )
         try:
             return self._text_candidates(named)
         except (RowError, LimitError):

@@ -118,6 +118,8 @@ def _best(trials: list[DialectTrial], head: bytes, decoded: str, is_free: bool) 
         refuse_aligned(decoded)
     if is_free and not (fitting and fitting[0].delimiter in PLAIN and fitting[0].consistency > 0.99):
         _refuse_spaced_quotes(head)
+    if named and fitting and several[0].score > fitting[0].score:
+        return several  # its error is better than values that keep their quotes
     if fitting and single and single[0].score > fitting[0].score:
         return [single[0], *fitting]
     return fitting or single or several
