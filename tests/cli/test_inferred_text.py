@@ -43,6 +43,7 @@ class Case:
     def __init__(self, chance: random.Random, path: Path, table: str, *, settings: bool, kinds: str = "") -> None:
         self.time_format: str | tuple[str, ...] | None = chance.choice(TIME_FORMATS) if settings else None
         self.nulls = chance.choice(NULLS) if settings else ("",)
+        self.inferred_nulls: tuple[str, ...] = ()
         kind = chance.choice((kinds or "csv tsv jsonl csv tsv jsonl parquet arrow avro").split())
         self.cells, self.table = kind in ("csv", "tsv"), table
         self.columns = random_columns(chance, COLUMNS, ROWS, json_numbers=kind == "jsonl")
@@ -73,7 +74,7 @@ class Case:
             if name not in rows.column_names:
                 assert not any((value or "").strip() for value in column.values), "only a blank column is not added"
                 continue
-            check_column(column, rows[name], self.time_format, cells=self.cells)
+            check_column(column, rows[name], self.time_format, cells=self.cells, nulls=self.inferred_nulls)
 
 
 def _read(cli: Cli, path: Path, chance: random.Random, table: str) -> tuple[Case, pa.Table]:
@@ -136,8 +137,8 @@ def _rows(path: Path, table: str) -> pa.Table:
 def _inferred(case: Case, path: Path, table: str) -> tuple[Case, pa.Table]:
     """The case with the time formats that the table was created with, and its rows."""
     settings = dolmen.open(str(path / "db")).table(table).settings()
-    formats = {"ingest_timestamp_format": settings["ingest_timestamp_format"]}
-    case.time_format = Dialect.of(formats).timestamp_formats or None
+    dialect = Dialect.of({name: settings[name] for name in ("ingest_timestamp_format", "ingest_nulls")})
+    case.time_format, case.inferred_nulls = dialect.timestamp_formats or None, dialect.nulls
     return case, _rows(path, table)
 
 

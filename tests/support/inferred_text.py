@@ -248,7 +248,12 @@ def as_typed(columns: dict[str, TextColumn], kind: str) -> bytes:
 
 
 def check_column(
-    column: TextColumn, found: pa.ChunkedArray, time_format: str | Sequence[str] | None, *, cells: bool
+    column: TextColumn,
+    found: pa.ChunkedArray,
+    time_format: str | Sequence[str] | None,
+    *,
+    cells: bool,
+    nulls: Sequence[str] = (),
 ) -> None:
     """Raises AssertionError unless values give back the texts of their column, up to notation.
 
@@ -259,7 +264,8 @@ def check_column(
     values = found.to_pylist()
     for text, value in zip(column.values, values, strict=True):
         told = f"{text!r} is {value!r} of {kind} among {column.values}"
-        if text is None or (cells and not text.strip() and not t.is_string(kind)):
+        is_null = text is None or (cells and not text.strip()) or text.strip() in nulls
+        if text is None or (is_null and not t.is_string(kind)):
             assert value is None, told
         elif t.is_string(kind):
             assert value == text, told

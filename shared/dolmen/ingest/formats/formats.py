@@ -95,7 +95,14 @@ READERS: dict[FileKind, FormatReader] = {
 _UNREAD = {
     (".xls", ".xlsb"): "is a binary workbook, which is not read: save it as .xlsx",
     (".xz", ".lzma", ".lz4", ".br", ".z"): "is compressed in a format that is not read: unpack it, or use .gz or .zst",
-    (".7z", ".rar", ".tar", ".tgz", ".tbz2", ".txz"): "is an archive that is not read: unpack it, and give each file",
+    (
+        ".7z",
+        ".rar",
+        ".tar",
+        ".tgz",
+        ".tbz2",
+        ".txz",
+    ): "is an archive of a format that is not read: unpack it, and give each file",
 }
 """What to do with files that many have and no reader takes, by the ends of their names."""
 
