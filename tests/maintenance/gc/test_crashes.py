@@ -141,7 +141,7 @@ def check_collected(store: ObjectStore) -> None:
 
     for _ in range(1_000):  # the newest version is dated within the second that the store's clock shows
         collect(context, settings=NOW)
-        if there() == needed():
+        if there() == needed() and len(list(store.list("manifest/"))) <= 3:
             break
         time.sleep(0.1)
     assert sorted(db.table("t").to_arrow()["k"].to_pylist()) == [100, 101]
