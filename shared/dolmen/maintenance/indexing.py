@@ -31,6 +31,7 @@ from dolmen.format.manifest import Manifest, Segment, TableEntry
 from dolmen.format.properties import has_index
 from dolmen.format.types import to_mask
 from dolmen.maintenance.segment_merging import size_tier
+from dolmen.rows.scan.data_objects import cut_by_size
 from dolmen.rows.scan.reading import PlanReader, RowGroupColumns
 from dolmen.rows.scan.row_groups import FilePlan, RowGroup, column_of
 from dolmen.store.cache import ObjectCache
@@ -45,7 +46,7 @@ MOST_LOST = 3
 """A run stops after this many commits that failed because others had changed the index."""
 
 _ROWS_AT_ONCE = 1 << 24
-"""The approximate number of rows of the files in a new part."""
+"""The most rows of the files in a new part, unless it is one file."""
 
 _CACHE_BYTES = 16 * MIB
 
@@ -176,7 +177,8 @@ class IndexVersion:
     def plan_parts(self, tried: set[str]) -> list[PartBuilding]:
         """Parts that can be built at the same time: of files without an index (except ``tried``), or merged parts."""
         indexed_uuids = {uuid for part in self.open_parts.values() for uuid in part.head.files}
-        new_parts = [PartBuilding(files=group) for group in _group_files(self._unindexed_files(indexed_uuids | tried))]
+        new_files = cut_by_size(self._unindexed_files(indexed_uuids | tried), lambda file: file.rows, _ROWS_AT_ONCE)
+        new_parts = [PartBuilding(files=tuple(group)) for group in new_files]
         if new_parts:
             return new_parts
         files = {key: part.head.files for key, part in self.open_parts.items()}
@@ -285,17 +287,3 @@ def parts_to_merge(parts: Sequence[Segment], live_share: dict[str, float]) -> li
             if sum(part.count for part in group) <= MOST_ENTRIES:
                 groups.append(group)
     return groups or [(part,) for part in parts if live_share[part.object] < 1 / 2]
-
-
-def _group_files(files: Iterable[DataFile]) -> Iterator[tuple[DataFile, ...]]:
-    """Groups of files, each for one new part."""
-    group: list[DataFile] = []
-    rows = 0
-    for file in files:
-        group.append(file)
-        rows += file.rows
-        if rows >= _ROWS_AT_ONCE:
-            yield tuple(group)
-            group, rows = [], 0
-    if group:
-        yield tuple(group)

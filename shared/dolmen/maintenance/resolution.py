@@ -25,8 +25,8 @@ from dolmen.entries.segments.segment_reader import erasures_of
 from dolmen.format.entries import DataFile, Tombstone
 from dolmen.format.manifest import Erasure, Manifest, TableEntry
 from dolmen.maintenance.erasures.erasure_work import note_erased_files
-from dolmen.maintenance.unresolved import ErasureMatches, Unresolved
-from dolmen.rows.scan.data_objects import local_path
+from dolmen.maintenance.unresolved import ErasureMatches, Unresolved, files_behind
+from dolmen.rows.scan.data_objects import cut_by_size, local_path
 from dolmen.rows.scan.key_access import FilterChoice, IndexedDeletes
 from dolmen.rows.scan.plan import FactSheet
 from dolmen.rows.scan.reading import PlanReader, RowGroupColumns, hidden_rows, whole_groups
@@ -167,7 +167,7 @@ class _Resolution:
         batch: list[tuple[DataFile, str | None]] = []
         rows = 0
         segment: str | None = None
-        for file, file_segment in self._files():
+        for file, file_segment in files_behind(self.entry, self.context.segments, self.unresolved.greatest_ts):
             # A full batch is committed, and a half-full one at the end of a segment, which is then done.
             is_full = len(batch) >= self.batch_files or rows + file.rows > _BATCH_ROWS
             if batch and (is_full or (file_segment != segment and len(batch) >= self.batch_files // 2)):
@@ -179,17 +179,6 @@ class _Resolution:
             batch.append((file, file_segment))
             rows += file.rows
         self._resolve_batch(batch, None)
-
-    def _files(self) -> Iterator[tuple[DataFile, str | None]]:
-        """Yields live files that may need resolution, oldest first, each with its segment; of a segment all or none."""
-        files = LiveFiles.of(self.entry, self.context.segments)
-        for segment in files.segments:
-            if segment.applied_through < self.unresolved.greatest_ts:
-                for file in files.of_segment(segment.object):
-                    yield file, segment.object
-        for file in self.entry.files:
-            if file.applied_through < self.unresolved.greatest_ts:
-                yield file, None
 
     def _resolve_batch(self, files: list[tuple[DataFile, str | None]], next_segment: str | None) -> None:
         """Resolves these files and commits. All their segments are complete then, except the next file's segment."""
@@ -349,14 +338,11 @@ def gather_vectors(context: Context, name: str, *, deadline: Callable[[], bool] 
     entry = context.segments.whole(manifest.table(name))
     if entry.tombstones or entry.segments_of("tombstones"):
         return 0
-    scattered = _scattered_files(LiveFiles.of(entry, context.segments))
     moved = 0
-    while scattered and not deadline():
-        batch, size = list[DataFile](), 0
-        while scattered and len(batch) < BATCH_FILES and size < _BATCH_BYTES:
-            file = scattered.pop()
-            batch.append(file)
-            size += file.vector.length if file.vector else 0
+    scattered = _scattered_files(LiveFiles.of(entry, context.segments))
+    for batch in cut_by_size(scattered, lambda f: f.vector.length if f.vector else 0, _BATCH_BYTES, BATCH_FILES):
+        if deadline():
+            break
         positions = {file.path: BitMap() for file in batch}
         statement = Resolve(name, entry.uuid, entry.epoch, manifest.commit_ts, positions, gather=frozenset(positions))
         if submit(context.head, "gather", [statement]).manifest is None:

@@ -25,7 +25,7 @@ from dolmen.commit.loop import submit
 from dolmen.commit.statements.erasures import HurryErasure
 from dolmen.errors import InputError, TableNotFoundError
 from dolmen.format.layout import check_table_name
-from dolmen.format.manifest import TableEntry
+from dolmen.format.manifest import SegmentKind, TableEntry
 from dolmen.format.properties import TableSettings
 from dolmen.maintenance.compact.compaction import Compacted, compact
 from dolmen.maintenance.debt import Debts
@@ -137,9 +137,9 @@ class _Rounder:
         names = [name for name in entries if tables is None or name in tables]
         if "expire" in steps:
             self._expire(tables)
-        resolving = sorted(names, key=lambda name: (-_deletes(entries[name]), name)) if "resolve" in steps else []
+        resolving = _most_first(names, entries, "tombstones") if "resolve" in steps else []
         compactable = [name for name in names if name not in compacted_elsewhere]
-        compacting = sorted(compactable, key=lambda name: (-_files(entries[name]), name)) if "compact" in steps else []
+        compacting = _most_first(compactable, entries, "files") if "compact" in steps else []
         # An idle table, whose entry is in a segment, needs no work on its index.
         awake = [name for name in names if not entries[name].section and "index" in steps]
         indexing = [n for n in awake if TableSettings.of(entries[n]).index or entries[n].segments_of("index")]
@@ -223,12 +223,10 @@ class _Rounder:
         self._progress(ended)
 
 
-def _deletes(entry: TableEntry) -> int:
-    return len(entry.tombstones) + sum(segment.count for segment in entry.segments_of("tombstones"))
-
-
-def _files(entry: TableEntry) -> int:
-    return len(entry.files) + sum(segment.count for segment in entry.segments_of("files"))
+def _most_first(names: Sequence[str], entries: Mapping[str, TableEntry], kind: SegmentKind) -> list[str]:
+    """Names of tables, those with most entries of a kind first."""
+    spilled = {name: sum(segment.count for segment in entries[name].segments_of(kind)) for name in names}
+    return sorted(names, key=lambda name: (-spilled[name] - len(getattr(entries[name], kind)), name))
 
 
 _COLLECTIONS = 4

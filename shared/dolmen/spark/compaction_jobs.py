@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import compress
 from typing import Any
 
 import pyarrow as pa
@@ -325,10 +326,7 @@ class CompactionRun:
         )
         are_committed = self._are_in_version(groups, committed.manifest)
         if any(are_committed):
-            self.done.add([group for group, is_committed in zip(groups, are_committed, strict=True) if is_committed])
-            results = [result for result, is_committed in zip(rewritten, are_committed, strict=True) if is_committed]
-            self.done.spilled_bytes += sum(result.spilled_bytes for result in results)
-            self.done.bytes_copied += sum(result.copied_bytes for result in results)
+            self.done.add(list(compress(zip(groups, rewritten, strict=True), are_committed)))
         for (pending, _), is_committed in zip(job.groups, are_committed, strict=True):
             if not is_committed:
                 self.done.dropped += 1

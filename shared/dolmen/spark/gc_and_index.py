@@ -24,6 +24,7 @@ from dolmen.format.properties import DatabaseSettings, has_index
 from dolmen.maintenance.gc.collection import Collected, collect
 from dolmen.maintenance.gc.mark import Codes, KeySet, MarkPart, keys_of_part, split_mark, stable_code, stable_codes
 from dolmen.maintenance.indexing import Indexed, IndexVersion, PartBuilding, index_reader, index_table
+from dolmen.rows.scan.data_objects import cut_by_size
 from dolmen.spark.sessions import check_database, check_session
 from dolmen.spark.tasks import (
     MapBatches,
@@ -96,7 +97,7 @@ class SparkMarker:
     def __call__(self, manifest: Manifest, reader: SegmentReader, after: int) -> KeySet:
         keys, parts = split_mark(manifest, reader, after)
         codes = [stable_codes(keys)]
-        for some in _waves(parts):
+        for some in cut_by_size(parts, lambda part: part.entries, _ENTRIES_A_JOB):
             codes += self._codes(manifest, after, some)
         return KeySet.of_codes(codes)
 
@@ -164,18 +165,6 @@ def mark_parts(task: MarkTask) -> MapBatches:
                 yield pa.RecordBatch.from_pylist([dict(zip(_COLUMNS.names, values, strict=True))], schema=_COLUMNS)
 
     return run
-
-
-def _waves(parts: Sequence[MarkPart]) -> Iterator[list[MarkPart]]:
-    some, entries = list[MarkPart](), 0
-    for part in parts:
-        some.append(part)
-        entries += part.entries
-        if entries >= _ENTRIES_A_JOB:
-            yield some
-            some, entries = [], 0
-    if some:
-        yield some
 
 
 def index(

@@ -20,7 +20,7 @@ from dolmen.commit.uploads import Intent
 from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import TableSettings
 from dolmen.maintenance.compact.compaction_plan import CompactionOptions, CompactionPlan, PlannedGroup, plan_compaction
-from dolmen.maintenance.compact.rewrite import GroupRewriter, TableVersion
+from dolmen.maintenance.compact.rewrite import GroupRewriter, Rewritten, TableVersion
 from dolmen.maintenance.erasures.erasure_work import rewrite_through
 from dolmen.rows.scan.plan import FactSheet
 
@@ -89,10 +89,12 @@ class Compacted(FactSheet):
     commits: int = 0
     finished: bool = True
 
-    def add(self, groups: Sequence[Group]) -> None:
+    def add(self, groups: Sequence[tuple[Group, Rewritten]]) -> None:
         """Counts the groups of one commit."""
         self.groups, self.commits = self.groups + len(groups), self.commits + 1
-        for group in groups:
+        for group, rewritten in groups:
+            self.spilled_bytes += rewritten.spilled_bytes
+            self.bytes_copied += rewritten.copied_bytes
             rows = sum(file.rows for file in group.outputs)
             self.files_in, self.files_out = self.files_in + len(group.inputs), self.files_out + len(group.outputs)
             self.bytes_in += sum(file.size for file in group.inputs)
@@ -203,9 +205,7 @@ class _Compaction:
         committed = submit(head, "compact", [statement], first_upload_us=first_upload_us, txid=txid)
         if committed.manifest is None:
             return False
-        self.done.add([group])
-        self.done.spilled_bytes += rewritten.spilled_bytes
-        self.done.bytes_copied += rewritten.copied_bytes
+        self.done.add([(group, rewritten)])
         return True
 
     def object_name(self) -> str:

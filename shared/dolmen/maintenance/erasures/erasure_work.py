@@ -168,18 +168,20 @@ def load_receipt(store: ObjectStore, id_: str) -> Receipt | None:
 
 
 def update_receipt(
-    store: ObjectStore, runtime: Runtime, id_: str, change: Callable[[Receipt | None], Receipt]
+    store: ObjectStore, runtime: Runtime, first: Receipt, change: Callable[[Receipt], Receipt]
 ) -> Receipt:
-    """Changes a receipt, or None, by compare-and-swap; ``change`` may be called several times.
+    """Changes a receipt by compare-and-swap, or the ``first`` one if there is none, unless it says "gone".
+
+    ``change`` may be called several times.
 
     Raises:
         CorruptionError: the receipt is damaged: it is left unchanged.
         StoreUnavailableError: it is unknown whether it was written.
     """
-    key = receipt_key(id_)
+    key = receipt_key(first.id)
     for _ in attempts(runtime, RECEIPT):
         old, etag = _load(store, key)
-        new = change(old)
+        new = change(old or first) if old is None or not old.gone_at else old
         if new == old or isinstance(store.put(key, new.encode(), if_match=etag), Stored):
             return new
     raise StoreUnavailableError(f"cannot write {key!r} in {store.url}: others write it, or no response comes")
@@ -196,16 +198,13 @@ def note_erased_files(
     def write(item: tuple[Erasure, Mapping[str, int | None]]) -> None:
         erasure, rows_of = item
 
-        def add_files(receipt: Receipt | None) -> Receipt:
-            receipt = receipt or receipt_of(erasure, manifest)
-            if receipt.gone_at:
-                return receipt
+        def add_files(receipt: Receipt) -> Receipt:
             noted_paths = {file.path for file in receipt.files}
             files = [ErasedFile(path, rows) for path, rows in sorted(rows_of.items()) if path not in noted_paths]
             return msgspec.structs.replace(receipt, files=(*receipt.files, *files)) if files else receipt
 
         with suppress(CorruptionError):  # the last step of the erasure reports it, and deletes continue
-            update_receipt(store, runtime, erasure.id, add_files)
+            update_receipt(store, runtime, receipt_of(erasure, manifest), add_files)
 
     for _ in runtime.map(write, rows_by_erasure):
         pass
@@ -221,18 +220,15 @@ def write_receipts(context: Context, manifest: Manifest, work: ErasureWork) -> N
         first = note.version if note else 0
         tags = tuple(name for name in work.tags if manifest.tags[name].version < first)
 
-        def complete_receipt(receipt: Receipt | None) -> Receipt:
-            receipt = receipt or receipt_of(erasure, manifest)
-            if receipt.gone_at:
-                return receipt
-            receipt = _add_tags(erasure.id, tags, receipt)
+        def complete_receipt(receipt: Receipt) -> Receipt:
+            receipt = _add_tags(tags, receipt)
             if erasure.id not in forgets:
                 return receipt
             rewritten_at = receipt.rewritten_at if receipt.rewritten_version == first else work.now_us
             return msgspec.structs.replace(receipt, rewritten_version=first, rewritten_at=rewritten_at)
 
         with suppress(CorruptionError):
-            update_receipt(context.store, context.runtime, erasure.id, complete_receipt)
+            update_receipt(context.store, context.runtime, receipt_of(erasure, manifest), complete_receipt)
 
     for _ in context.runtime.map(write, work.listed if work.tags else work.forgets):
         pass
@@ -240,11 +236,15 @@ def write_receipts(context: Context, manifest: Manifest, work: ErasureWork) -> N
         for id_ in entry.ids:
             tags = tuple(name for name in work.tags if manifest.tags[name].version < entry.version)
             with suppress(CorruptionError):
-                update_receipt(context.store, context.runtime, id_, partial(_add_tags, id_, tags))
+                update_receipt(context.store, context.runtime, unnamed_receipt(id_), partial(_add_tags, tags))
 
 
-def _add_tags(id_: str, tags: Sequence[str], receipt: Receipt | None) -> Receipt:
-    receipt = receipt or Receipt(format_version=FORMAT_VERSION, id=id_)
+def unnamed_receipt(id_: str) -> Receipt:
+    """A receipt that has the id alone, for an erasure that has left the list without one."""
+    return Receipt(format_version=FORMAT_VERSION, id=id_)
+
+
+def _add_tags(tags: Sequence[str], receipt: Receipt) -> Receipt:
     return msgspec.structs.replace(receipt, tags=(*receipt.tags, *(name for name in tags if name not in receipt.tags)))
 
 

@@ -13,11 +13,18 @@ from dolmen.commit.head import Context
 from dolmen.entries.segments.erasures_in_force import least_erasure
 from dolmen.entries.segments.segment_reader import SegmentReader, erasures_of
 from dolmen.errors import InputError, NotFoundError, ObjectNotFoundError
-from dolmen.format.layout import FORMAT_VERSION, parse_manifest_key
+from dolmen.format.layout import parse_manifest_key
 from dolmen.format.manifest import Erasure, LeavingErasures, Manifest
 from dolmen.format.properties import DatabaseSettings
 from dolmen.format.receipts import MOST_OUTSIDE, RECEIPT_PREFIX, Outside, Receipt, State, parse_receipt_key
-from dolmen.maintenance.erasures.erasure_work import expire_at, load_receipt, receipt_of, rewrite_at, rewritten_through
+from dolmen.maintenance.erasures.erasure_work import (
+    expire_at,
+    load_receipt,
+    receipt_of,
+    rewrite_at,
+    rewritten_through,
+    unnamed_receipt,
+)
 from dolmen.rows.scan.data_objects import data_object
 from dolmen.rows.scan.plan import FactSheet
 from dolmen.transactions.publisher import publisher
@@ -149,7 +156,7 @@ def _erasure_status(
 
 
 def _leaving_status(context: Context, manifest: Manifest, entry: LeavingErasures, id_: str) -> ErasureStatus:
-    receipt = load_receipt(context.store, id_) or Receipt(format_version=FORMAT_VERSION, id=id_)
+    receipt = load_receipt(context.store, id_) or unnamed_receipt(id_)
     if receipt.gone_at:
         return ErasureStatus(receipt, "gone")
     if manifest.horizon < entry.version:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice, takewhile
 
 from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.errors import CorruptionError
@@ -179,27 +180,15 @@ class ReleasedDeleter:
 
     def _delete_manifests(self) -> bool:
         """Deletes manifests of expired versions and lost attempts, oldest first. Returns whether it came to the end."""
-        batch: list[ObjectInfo] = []
-
-        def erase() -> None:
-            if self.deleter.erase_listed("manifests", batch) and self._failed_version is None:
-                self._failed_version = self.through
-            batch.clear()
-
         tagged = {tag.manifest for tag in self.manifest.tags.values()}
         for released in read_released(self.manifest, self.reader, self.manifest.freed):
             tagged.update(released.manifests)  # deleted after the objects that they need, in this run or a later one
-        for info in self.store.list("manifest/"):
-            parsed = parse_manifest_key(info.key)
-            if parsed is None or info.key in tagged:
-                continue
-            if parsed[0] >= self.through:
-                break
-            batch.append(info)
-            if len(batch) >= BATCH:
-                erase()
-                if self.deadline():
-                    return False
-        if batch:
-            erase()
+        untagged = (info for info in self.store.list("manifest/") if info.key not in tagged)
+        versions = ((parsed[0], info) for info in untagged if (parsed := parse_manifest_key(info.key)) is not None)
+        expired = (info for _, info in takewhile(lambda item: item[0] < self.through, versions))
+        while batch := list(islice(expired, BATCH)):
+            if self.deleter.erase_listed("manifests", batch) and self._failed_version is None:
+                self._failed_version = self.through
+            if len(batch) == BATCH and self.deadline():
+                return False
         return True

@@ -21,6 +21,7 @@ from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.errors import CorruptionError
 from dolmen.format.layout import SEGMENTS
 from dolmen.format.manifest import Manifest, Released, Segment, TableEntry, references
+from dolmen.rows.scan.data_objects import cut_by_size
 
 Codes = npt.NDArray[np.int64]
 
@@ -216,7 +217,7 @@ def _released_keys(entry: Released, reader: SegmentReader) -> Iterator[str]:
 
 
 PART_ENTRIES = 200_000
-"""The approximate number of entries of one part. A segment is never divided."""
+"""The most entries of one part, unless it is one segment, which is never divided."""
 
 PartKind: TypeAlias = Literal["files", "tombstones", "erasures", "released", "trees", "manifests", "tagged"]
 
@@ -294,11 +295,5 @@ def keys_of_part(part: MarkPart, manifest: Manifest, reader: SegmentReader, afte
 
 
 def _group_segments(kind: PartKind, segments: Sequence[Segment], table: str = "") -> Iterator[MarkPart]:
-    group: list[Segment] = []
-    for segment in segments:
-        group.append(segment)
-        if sum(each.count for each in group) >= PART_ENTRIES:
-            yield MarkPart(kind, tuple(group), table)
-            group = []
-    if group:
+    for group in cut_by_size(segments, lambda segment: segment.count, PART_ENTRIES):
         yield MarkPart(kind, tuple(group), table)

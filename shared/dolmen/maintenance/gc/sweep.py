@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from heapq import merge
-from itertools import chain
+from itertools import chain, islice
 
 from dolmen.base.units import HOUR_US, SECOND_US
 from dolmen.commit.head import Head
@@ -157,15 +157,11 @@ class Sweep:
 
     def _sweep(self, dated: Iterable[tuple[int, ObjectInfo]]) -> int | None:
         """Deletes orphans. Returns None at the end, or the hour that it had reached at the deadline."""
-        batch: list[tuple[int, ObjectInfo]] = []
-        for item in dated:
-            batch.append(item)
-            if len(batch) >= BATCH:
-                self._judge(batch)
-                batch = []
-                if self.deadline():
-                    return item[0]
-        self._judge(batch)
+        remaining = iter(dated)
+        while batch := list(islice(remaining, BATCH)):
+            self._judge(batch)
+            if len(batch) == BATCH and self.deadline():
+                return batch[-1][0]
         return None
 
     def _judge(self, batch: list[tuple[int, ObjectInfo]]) -> None:

@@ -20,7 +20,7 @@ from dolmen.errors import (
 from dolmen.format.entries import DataFile, Vector
 from dolmen.format.layout import POINTER, Pointer, manifest_key, parse_manifest_key
 from dolmen.format.manifest import HistoryEntry, Manifest, TableEntry
-from dolmen.maintenance.verify.contents import DataCheck, DeleteObjects, check_deletes
+from dolmen.maintenance.verify.contents import DataCheck, DeleteObjects, check_deletes, is_first
 from dolmen.maintenance.verify.entries import TableContents, read_segment
 from dolmen.maintenance.verify.findings import FindingLog
 from dolmen.maintenance.verify.objects import References
@@ -237,7 +237,7 @@ class KeptContents:
             return
         files = []
         for file in view.files(new):
-            if self._is_new(file.path, 0):
+            if is_first(self.seen, (file.path, 0)):
                 files.append(file)
             if file.vector:
                 self._add_vector(file.vector, file.uuid, file.rows, view, entry)
@@ -246,13 +246,13 @@ class KeptContents:
         for uuid, vector in view.overlay_vectors():
             self._add_vector(vector, uuid, sys.maxsize, view, entry)
         for tombstone in view.tombstones:
-            if self._is_new(tombstone.blob.object, tombstone.blob.offset):
+            if is_first(self.seen, (tombstone.blob.object, tombstone.blob.offset)):
                 self._deletes.add_tombstone(tombstone, view.name, entry)
 
     def read_segments(self, context: Context, manifest: Manifest, log: FindingLog) -> None:
         """Reads the database's own segments of one version, unless they were read before."""
         for segment in manifest.segments:
-            if self._is_new(segment.object, 0):
+            if is_first(self.seen, (segment.object, 0)):
                 read_segment(context, segment, log)
 
     def check(self, context: Context, log: FindingLog, skip: set[str]) -> None:
@@ -262,14 +262,8 @@ class KeptContents:
             DataCheck(context, name, entry, log, skip).check_data(iter(files), len(files))
 
     def _add_vector(self, vector: Vector, file: str, rows: int, view: TableContents, entry: TableEntry) -> None:
-        if self._is_new(vector.object, vector.offset):
+        if is_first(self.seen, (vector.object, vector.offset)):
             self._deletes.add_vector_of(vector, file, rows, view.name, entry)
-
-    def _is_new(self, key: str, offset: int) -> bool:
-        if (key, offset) in self.seen:
-            return False
-        self.seen.add((key, offset))
-        return True
 
 
 def check_intents(context: Context, log: FindingLog) -> None:

@@ -43,7 +43,7 @@ from dolmen.maintenance.verify.chain import (
     newest_manifest,
     read_manifest,
 )
-from dolmen.maintenance.verify.contents import DataCheck, DeleteObjects, check_deletes
+from dolmen.maintenance.verify.contents import DataCheck, DeleteObjects, check_deletes, is_first
 from dolmen.maintenance.verify.entries import (
     TableCheck,
     TableContents,
@@ -276,20 +276,13 @@ class _Verification:
             self._kept.read_segments(self._context, manifest, self._log)
         for name, root in manifest.tables.items():
             # A digest instead of the entry, because a table is the same in most versions.
-            if self._is_new(hashlib.blake2b(msgspec.msgpack.encode(root), digest_size=16).digest()):
+            if is_first(self._seen, hashlib.blake2b(msgspec.msgpack.encode(root), digest_size=16).digest()):
                 view = TableContents(self._context, name, root, manifest, self._log)
                 # Segments only lose files, so the first version that has one needs the most of them.
-                new = {segment.object for segment in view.segments if self._is_new(segment.object)}
+                new = {segment.object for segment in view.segments if is_first(self._seen, segment.object)}
                 self._reference_table(view, "kept", new=new)
                 if self._deep:
                     self._kept.add(view, new)
-
-    def _is_new(self, key: str | bytes) -> bool:
-        """Whether a key, or a digest, is seen for the first time; versions come oldest first."""
-        if key in self._seen:
-            return False
-        self._seen.add(key)
-        return True
 
     def _check_released(self, newest: Manifest) -> None:
         """Adds references to the newest version's released objects, which older versions need."""

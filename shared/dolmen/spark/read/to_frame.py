@@ -34,6 +34,7 @@ from dolmen.format.schema import COMMIT_TS, COMMIT_TS_ID, Field
 from dolmen.predicate.ast import columns as columns_of
 from dolmen.predicate.parse import Where
 from dolmen.predicate.text import to_sql
+from dolmen.rows.scan.data_objects import cut_by_size
 from dolmen.rows.scan.row_groups import Deletes, FilePlan
 from dolmen.rows.scan.scan import Scan, plan_of, reader_of, rows_with_positions, scan_files
 from dolmen.spark.frame_types import Origin, is_own, quote, spark_arrow_schema, spark_arrow_type, spark_schema, to_frame
@@ -201,11 +202,11 @@ class _Native:
         except Unsupported:
             return [], list(plan.files)
         # Where Spark cannot evaluate the deletes of some files, dolmen reads just these.
-        for group in (together for age in self._by_age(others) for together in _groups_read_together(age)):
+        for together in (some for age in self._by_age(others) for some in _groups_read_together(age)):
             try:
-                frame = self._live_frame(group, where)
+                frame = self._live_frame(together, where)
             except Unsupported:
-                worker_files += group
+                worker_files += together
             else:
                 frames.append(frame)
         return frames, worker_files
@@ -382,19 +383,11 @@ def _with_ids(schema: s.StructType, fields: Sequence[Field]) -> s.StructType:
     )
 
 
-def _groups_read_together(files: Collection[FilePlan]) -> Iterator[list[FilePlan]]:
+def _groups_read_together(files: Collection[FilePlan]) -> Iterator[Sequence[FilePlan]]:
     """Groups files with deletes, so that one scan reads each group."""
     ts = sorted({t.ts for file in files for t in file.where_tombstones})
     kinds: dict[tuple[bool, int], list[FilePlan]] = defaultdict(list)
     for file in files:
         kinds[file.file.vector is not None, bisect_right(ts, file.file.applied_through)].append(file)
     for alike in kinds.values() if len(kinds) <= MOST_STAGES else [files]:
-        some, bits = list[FilePlan](), 0
-        for file in alike:
-            more = file.file.rows if file.file.vector else 0
-            if some and (len(some) == FILES_TOGETHER or bits + more > MOST_BITS):
-                yield some
-                some, bits = [], 0
-            some.append(file)
-            bits += more
-        yield some
+        yield from cut_by_size(alike, lambda plan: plan.file.rows if plan.file.vector else 0, MOST_BITS, FILES_TOGETHER)
