@@ -129,12 +129,12 @@ UPKEEP: tuple[Mutation, ...] = (
                 "        draft.revoked = ()\n",
             ),
             Edit(
-                "maintenance/gc/dead_jobs.py",
+                "maintenance/gc/sweep.py",
                 "    return [intent for intent in intents.values() if intent.done or intent.txid in manifest.revoked_intents]\n",
                 "    return list(intents.values())\n",
             ),
             Edit(
-                "maintenance/gc/dead_jobs.py",
+                "maintenance/gc/sweep.py",
                 "        before_us = manifest.revoked_intents[intent.txid] - SLACK_US\n",
                 "        before_us = manifest.created_at - SLACK_US // 4\n",
             ),
@@ -143,7 +143,7 @@ UPKEEP: tuple[Mutation, ...] = (
     mutation(
         "a revoked job's objects are deleted although a version names them",
         "of a revoked job's objects, those that no kept version references are deleted",
-        "maintenance/gc/dead_jobs.py",
+        "maintenance/gc/sweep.py",
         "zip(uploads, is_needed.tolist(), strict=True) if not needed]\n        failed",
         "zip(uploads, is_needed.tolist(), strict=True)]\n        failed",
     ),

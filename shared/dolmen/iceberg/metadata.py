@@ -233,7 +233,7 @@ class TableMetadata:
             "partition-statistics": [],
         }
         if self.mapping:
-            document["properties"][NAME_MAPPING] = encode_mapping(self.mapping)
+            document["properties"][NAME_MAPPING] = msgspec.json.encode(list(map(_to_json, self.mapping))).decode()
         if self.hint is not None:
             document["properties"][_HINT] = str(self.hint)
         if self.format_version == 3:
@@ -395,10 +395,6 @@ def _same_type(before: Any, now: Any) -> bool:
     if isinstance(before, dict) and isinstance(now, dict) and before["type"] == now["type"]:
         return before["type"] != "struct" or keeps_types(before["fields"], now["fields"])
     return bool(before == now)
-
-
-def encode_mapping(mapping: Sequence[MappedColumn]) -> str:
-    return msgspec.json.encode([_to_json(column) for column in mapping]).decode()
 
 
 def decode_mapping(text: str) -> tuple[MappedColumn, ...]:

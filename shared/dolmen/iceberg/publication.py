@@ -51,7 +51,6 @@ class IcebergPublication(FactSheet):
     """The result of a publication.
 
     Args:
-        table: the table's name.
         version: the version that Iceberg readers see; it is the snapshot's id.
         metadata_location: absolute path of the metadata that shows it; "" in a dry run without an earlier publication.
         format_version: of Iceberg, 2 or 3.
@@ -59,7 +58,6 @@ class IcebergPublication(FactSheet):
         is_repaired: whether it replaced another writer's metadata.
         files, rows: data files, and physical rows in them. A dry run has no figures from here on.
         delete_files, deleted_rows: delete files, and positions in them.
-        snapshots: number of versions that readers can travel to.
         left_out: the reason for each column that Iceberg's readers do not see, by name.
         files_read: data files that were read, to find the rows that unresolved deletes hide.
         objects, bytes: written objects, including the hint, and their size. Pins take two more commits.

@@ -173,19 +173,11 @@ class Debts:
 
 
 def debts(context: Context, *, exact: bool = False) -> Debts:
-    """Computes the debts of the newest version.
-
-    Args:
-        exact: also read segments, where their entries in the manifest are not enough.
-
-    Raises:
-        CorruptionError: the manifest, or a segment that had to be read, is damaged or missing.
-    """
+    """Computes the debts of the newest version. See ``Database.stats``."""
     return debts_of(context, context.head.refresh().manifest, exact=exact)
 
 
 def debts_of(context: Context, manifest: Manifest, *, exact: bool = False) -> Debts:
-    """Computes the debts of a version. See ``debts``."""
     released = [entry for entry in manifest.released if entry.version > manifest.freed]
     trees = [tree for entry in released for tree in entry.trees]
     return Debts(

@@ -107,14 +107,9 @@ def maintain(
     deadline: Deadline | None = None,
     progress: Callable[[Done | StepFailure], None] = lambda ended: None,
 ) -> Round:
-    """Does all maintenance that is due, as far as the time allows. Safe to repeat, and to run beside others.
+    """Does all maintenance that is due, as far as the time allows. See ``Database.maintain``.
 
-    Args:
-        tables: their names; None for all.
-        steps: some of ``STEPS``.
-        compacted_elsewhere: tables that a job compacts; they get all other steps here.
-        deadline: when to stop. Finished work is committed by then, and the next round continues.
-        progress: called after each step.
+    Safe to repeat, and to run beside others. At the deadline, finished work is committed.
     """
     rounder = _Rounder(context, deadline or Deadline(context.runtime), progress)
     return rounder.run(tables, steps, compacted_elsewhere)
@@ -234,14 +229,7 @@ _COLLECTIONS = 4
 
 
 def hurry_erasure(context: Context, id_: str) -> ErasureStatus:
-    """Rewrites the files that hold rows of an erasure, and lets the versions that need these files expire.
-
-    The next collections do the rest, which takes ``reader_grace`` and ``orphan_age``. Safe to repeat.
-
-    Raises:
-        NotFoundError: there is neither an erasure nor a receipt of this id.
-        Error: of a step that failed; the others are done.
-    """
+    """See ``Database.hurry_erasure``. Safe to repeat. Raises the error of a failed step once the others are done."""
     if status_of(context, id_).state == "gone":
         return status_of(context, id_)
     now_us = max(context.store.clock.now_us, context.head.refresh().manifest.created_at)

@@ -31,10 +31,16 @@ from dolmen.entries.segments.live import LiveFiles
 from dolmen.errors import InputError, SchemaError, short_repr
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.maintenance.compact.compaction import Compacted, PendingGroup, PendingGroups, is_replaced, target_file_bytes
-from dolmen.maintenance.compact.compaction_plan import CompactionOptions, CompactionPlan, PlannedGroup, plan_compaction
+from dolmen.maintenance.compact.compaction import (
+    Compacted,
+    PendingGroup,
+    PendingGroups,
+    is_replaced,
+    plan_version,
+    target_file_bytes,
+)
+from dolmen.maintenance.compact.compaction_plan import CompactionOptions, CompactionPlan, PlannedGroup
 from dolmen.maintenance.compact.rewrite import GroupRewriter, Rewritten, TableVersion, write_options
-from dolmen.maintenance.erasures.erasure_work import rewrite_through
 from dolmen.rows.scan.scan import Scan, scan_files
 from dolmen.rows.write.data_file import write_data_files
 from dolmen.spark.frame_types import quote, spark_schema
@@ -180,23 +186,19 @@ class CompactionRun:
         self._waiting = PendingGroups(self.done.plan.groups)
         self._stopped = False
 
-    def _plan(self, version: TableVersion, options: CompactionOptions) -> CompactionPlan:
-        through, dead = rewrite_through(self._context, version.manifest), version.dead_uuids()
-        return plan_compaction(self._name, version.entry, version.files, self._target, options, dead, through)
-
     def _plan_parts(self, version: TableVersion, parallelism: int) -> CompactionPlan:
         """The core's plan, with smaller groups if more tasks could run at once."""
-        plan = self._plan(version, self._options)
+        plan = plan_version(self._context, version, self._target, self._options)
         total = sum(group.bytes_out for group in plan.groups)
         finer = max(2 * self._target, -(-total // parallelism))
         if version.entry.sort_key or finer >= self._options.group_bytes:
             return plan
-        return self._plan(version, replace(self._options, group_bytes=finer))
+        return plan_version(self._context, version, self._target, replace(self._options, group_bytes=finer))
 
     def _plan_whole(self, version: TableVersion) -> CompactionPlan:
         """All files that any merging would improve, as one group."""
         self._options = replace(self._options, growth=1, group_bytes=_UNLIMITED)
-        plan = self._plan(version, self._options)
+        plan = plan_version(self._context, version, self._target, self._options)
         if not plan.groups:
             return plan
         group_of_all = PlannedGroup(

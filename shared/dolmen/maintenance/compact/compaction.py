@@ -144,12 +144,16 @@ def compact(
     with context.reading(manifest.version):
         version = TableVersion.of(context, name, manifest)
         target = target_file_bytes(version.entry, options)
-        erase_through = rewrite_through(context, manifest)
-        plan = plan_compaction(name, version.entry, version.files, target, options, version.dead_uuids(), erase_through)
+        plan = plan_version(context, version, target, options)
     result = Compacted(plan, finished=dry_run or not plan.groups)
     if not result.finished:
         _Compaction(context, name, version.entry, options, target, deadline, result).run()
     return result
+
+
+def plan_version(context: Context, version: TableVersion, target: int, options: CompactionOptions) -> CompactionPlan:
+    through, dead = rewrite_through(context, version.manifest), version.dead_uuids()
+    return plan_compaction(version.name, version.entry, version.files, target, options, dead, through)
 
 
 def target_file_bytes(entry: TableEntry, options: CompactionOptions) -> int:

@@ -33,8 +33,8 @@ from dolmen.format.receipts import (
     receipt_key,
 )
 from dolmen.maintenance.erasures.erasure_work import load_receipt, unnamed_receipt, update_receipt
-from dolmen.maintenance.gc.dead_jobs import ListedIntent
 from dolmen.maintenance.gc.mark import KeySet, read_released
+from dolmen.maintenance.gc.sweep import ListedIntent
 from dolmen.maintenance.unresolved import ErasureMatches, files_behind
 from dolmen.maintenance.verify.findings import FindingLog
 from dolmen.rows.scan.data_objects import data_object

@@ -24,10 +24,18 @@ from dolmen.format.properties import DatabaseSettings
 from dolmen.maintenance.erasures.erasure_work import ErasureWork, erasure_work, write_receipts
 from dolmen.maintenance.erasures.receipts import ReceiptFinisher
 from dolmen.maintenance.erasures.status import ErasureFigures, figures_of
-from dolmen.maintenance.gc.dead_jobs import ListedIntent, clear_intent, dead_jobs, finished_intents, list_intents
 from dolmen.maintenance.gc.deletion import Amount, ObjectDeleter, ReleasedDeleter
 from dolmen.maintenance.gc.mark import KeySet, Marker, mark
-from dolmen.maintenance.gc.sweep import Sweep, has_objects_to_sweep, sweep_cutoff
+from dolmen.maintenance.gc.sweep import (
+    ListedIntent,
+    Sweep,
+    clear_intent,
+    dead_jobs,
+    has_objects_to_sweep,
+    intents_to_clear,
+    list_intents,
+    sweep_cutoff,
+)
 from dolmen.transactions.publisher import publisher
 
 OPERATION = "gc"
@@ -132,17 +140,13 @@ def collect(
     marker: Marker = mark,
     outside: Sequence[str] = (),
 ) -> Collected:
-    """Lets old versions expire, and deletes objects that no kept version needs.
+    """Lets old versions expire, and deletes objects that no kept version needs. See ``Database.gc``.
 
     Objects of versions that expire now are deleted by a later run, once ``reader_grace`` is over.
 
     Args:
-        dry_run: report what would be deleted, and delete nothing.
-        deadline: called between batches; when it returns True, progress is recorded, and the next run continues.
         settings: retention settings; by default those of the database.
-        full: look for orphans among all objects, including those that earlier runs have looked at.
         marker: finds the objects to keep; it is called with a version at or after the fence.
-        outside: URLs outside the database; the receipts of erasures count their objects.
 
     Raises:
         ConflictError: other collections moved the fence again and again.
@@ -336,7 +340,7 @@ class _Collection:
         )
 
     def _clear_intents(self) -> bool:
-        for intent in finished_intents(self.plan.intents, self.manifest):
+        for intent in intents_to_clear(self.plan.intents, self.manifest):
             if self.deadline():
                 return False
             clear_intent(self.context.store, self._deleter, intent, self.manifest, None if intent.done else self._kept)

@@ -65,8 +65,6 @@ class DeleteCost:
     """The cost of a table's unresolved deletes for a scan of the whole table.
 
     Args:
-        deletes: number of unresolved deletes.
-        oldest_age_us: age of the oldest, in microseconds.
         files, rows: files and rows that a scan compares with the deletes.
         objects, bytes: objects that a scan fetches for deletes whose record is not in the manifest, and their size.
         slowdown: estimated time of a scan of the whole table, as a multiple of the time without these deletes. It
@@ -106,9 +104,7 @@ class PastWork:
 
     Args:
         version, at: the version that it made, and its time by the store's clock, in microseconds.
-        operation: its kind, in a word.
         done: its changes in words: tables and columns, never values.
-        message: its author's message.
         requests: ids of the requests that it applied: the first few.
         upkeep: whether it is background work.
     """
@@ -131,8 +127,6 @@ class TableHealth:
 
     Args:
         debt: the work that it needs; its figures of files, rows and small files are exact.
-        primary_key, sort_key: names of the columns.
-        columns: number of columns.
         overlap: the overlap of its files; None for a table without a sort key, or without files.
         deletes: what its unresolved deletes cost; None if it has none.
         publishes: whether maintenance publishes it as Iceberg.
@@ -206,7 +200,6 @@ class PendingErasure:
         state: see ``dolmen.maintenance.erasures.status.ErasureStatus``.
         due_at: when its rows must be gone.
         in_danger: whether hardly any of its time is left.
-        tables: names of its tables.
         next_step, next_at: the next step, and its latest time; 0 if that depends on other things.
     """
 
@@ -280,7 +273,6 @@ class Health:
         erasures: pending erasures, in the order of their deadlines.
         erasures_in_danger: number of all pending erasures with hardly any time left.
         past: recent commits, newest first.
-        planned: work that is due.
         concerns: the most urgent first.
         tables_left_out, erasures_left_out: number of further ones.
     """

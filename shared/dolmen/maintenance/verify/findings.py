@@ -279,7 +279,6 @@ class VerifyReport:
     """The result of ``verify``.
 
     Args:
-        url: the database's URL.
         version: the version whose contents were checked.
         findings: in the order of discovery, at most ``MOST_FINDINGS`` of a kind.
         counts: number of findings of each kind, including those not listed.

@@ -78,18 +78,10 @@ def verify(
     all_versions: bool = False,
     progress: Progress | None = None,
 ) -> VerifyReport:
-    """Checks a database, and reports problems, their cost and what to do. Changes nothing.
+    """Checks a database, and reports problems, their cost and what to do. See ``Database.verify``.
 
-    Args:
-        version: the version whose contents are checked; the newest by default.
-        deep: read every data file as a whole: checksums, row counts, statistics and values, order of rows.
-        all_versions: read the manifests of all kept versions, and check that every object they need exists; with
-            ``deep`` read these objects too. Otherwise only objects in the newest version's list of released objects
-            are checked for older versions.
-        progress: called with a kind of thing, the number checked so far, and the total.
-
-    Returns:
-        a report; ``report.ok`` says whether there is no error.
+    Without ``all_versions``, for older versions only the objects in the newest version's list of released objects are
+    checked.
 
     Raises:
         DatabaseNotFoundError: there is no pointer, and there was never a commit.
