@@ -130,7 +130,7 @@ UPKEEP: tuple[Mutation, ...] = (
             ),
             Edit(
                 "maintenance/gc/sweep.py",
-                "    return [intent for intent in intents.values() if intent.done or intent.txid in manifest.revoked_intents]\n",
+                "    return [intent for intent in intents.values() if intent.is_done or intent.txid in manifest.revoked_intents]\n",
                 "    return list(intents.values())\n",
             ),
             Edit(
@@ -226,8 +226,8 @@ UPKEEP: tuple[Mutation, ...] = (
         "manifests are deleted before their readers finish",
         "expired manifests are deleted last: those before the horizon whose grace is over",
         "maintenance/gc/deletion.py",
-        "            if parsed[0] >= self.through:\n                break\n",
-        "            if parsed[0] >= self.manifest.horizon + 1:\n                break\n",
+        "takewhile(lambda item: item[0] < self.through, versions)",
+        "takewhile(lambda item: item[0] < self.manifest.horizon + 1, versions)",
     ),
     mutation(
         "an expired version is read",

@@ -131,7 +131,7 @@ class _Adopter:
         store = self.unit.context.store
         locations = [parse_location(store, url) for url in sources]
         iceberg = find_iceberg(store, self.unit.context.runtime, locations[0]) if len(locations) == 1 else None
-        self.refusals.are_of_table = iceberg is not None
+        self.refusals.belong_to_table = iceberg is not None
         files = self._read_footers(iceberg.files(self.refusals) if iceberg else self._plain_files(locations))
         shapes, numbers = _group_by_shape(files)
         if iceberg:
@@ -151,13 +151,13 @@ class _Adopter:
         for location in locations:
             if location.is_data_of_iceberg:
                 self.refusals.add("", "it is the data of an Iceberg table: name the folder of the table")
-                self.refusals.are_of_table = True
+                self.refusals.belong_to_table = True
                 continue
             count = len(files)
             for info, parts in () if location.key.endswith(".parquet") else location.files():
                 if kind := next((kind for folder, kind in _OTHER_TABLES.items() if folder in parts), ""):
                     self.refusals.add("", f"it is a {kind} table, whose metadata decides which files have rows")
-                    self.refusals.are_of_table = True
+                    self.refusals.belong_to_table = True
                     break
                 if not any(part.startswith(HIDDEN) for part in parts):
                     file = location.with_key(info.key)
@@ -189,7 +189,7 @@ class _Adopter:
         for number, file in enumerate(chain(nearby, runtime.map(read, items)), 1):
             if isinstance(file, tuple):
                 location, reasons = file
-                self.refusals.are_of_table |= location.is_reserved
+                self.refusals.belong_to_table |= location.is_reserved
                 for reason in reasons:
                     self.refusals.add(location.label, reason)
             else:

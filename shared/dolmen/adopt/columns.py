@@ -43,7 +43,7 @@ class AdoptionRefusals:
 
     def __init__(self) -> None:
         self._reasons: dict[tuple[str, str], tuple[int, str]] = {}
-        self.are_of_table = False
+        self.belong_to_table = False
         """True if the files belong to a table of another format: they must not be loaded either."""
 
     def add(self, file: str, reason: str, column: str = "", files: int = 1) -> None:
@@ -69,7 +69,7 @@ class AdoptionRefusals:
             return
         lines = self.lines()
         more = [f"... and {len(lines) - _MOST_LINES:,} more reasons"] if len(lines) > _MOST_LINES else []
-        advice = [READ_BY_ENGINE] if self.are_of_table else []
+        advice = [READ_BY_ENGINE] if self.belong_to_table else []
         raise AdoptionError(source, [*lines[:_MOST_LINES], *more], *advice)
 
 

@@ -245,7 +245,7 @@ def _digest(document: dict[str, Any]) -> str:
     return hashlib.sha256(msgspec.json.encode(document)).hexdigest()
 
 
-WORDS = {
+ICEBERG_TYPES = {
     BOOL.name: "boolean",
     "int8": "int",
     "int16": "int",
@@ -359,9 +359,9 @@ def iceberg_type(arrow_type: pa.DataType) -> Any:
     if t.is_fixed_size_binary(arrow_type):
         return f"fixed[{arrow_type.byte_width}]"
     column_type = type_of(arrow_type)
-    if column_type is None or column_type.name not in WORDS:
+    if column_type is None or column_type.name not in ICEBERG_TYPES:
         raise _UnpublishedTypeError(f"Iceberg's readers cannot read type {short_type(arrow_type)}")
-    return WORDS[column_type.name]
+    return ICEBERG_TYPES[column_type.name]
 
 
 def default_json(value: Plain, arrow_type: pa.DataType) -> Any:

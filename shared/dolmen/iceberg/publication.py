@@ -29,7 +29,7 @@ from dolmen.iceberg.manifests import FileEntry, ManifestFile, decode_manifest_li
 from dolmen.iceberg.metadata import FormatVersion, PublishedSchema, PublishedSnapshot, TableMetadata, keeps_types
 from dolmen.iceberg.publication_directory import (
     PREFIX,
-    Newest,
+    NewestMetadata,
     PublicationDirectory,
     asks_for_publication,
     pin_version,
@@ -176,7 +176,7 @@ class _Publisher:
     def run(self, anew: bool, dry_run: bool, lookup_bytes: int | None) -> IcebergPublication | None:
         """Publishes. Returns None if another publisher was faster."""
         newest = self._directory.newest(thorough=anew)
-        own_metadata = self._keep_own(newest.metadata)
+        own_metadata = self._own_metadata(newest.metadata)
         if anew and own_metadata is not None and own_metadata.current.version > self._manifest.version:
             return None
         metadata = None if anew else own_metadata
@@ -215,7 +215,7 @@ class _Publisher:
         elapsed_us = self._context.store.clock.now_us - self._began_us
         return elapsed_us > DatabaseSettings.of(self._manifest).orphan_age_us // 2
 
-    def _keep_own(self, metadata: TableMetadata | None) -> TableMetadata | None:
+    def _own_metadata(self, metadata: TableMetadata | None) -> TableMetadata | None:
         """The metadata, if its paths are of this database; None if the database was copied."""
         is_here = metadata is not None and metadata.location == self._directory.location
         return metadata if is_here and metadata is not None and metadata.table_uuid == self._entry.uuid else None
@@ -233,7 +233,7 @@ class _Publisher:
             and len(metadata.snapshots) == snapshots
         )
 
-    def _finish(self, newest: Newest, number: int, metadata: TableMetadata, pins: dict[int, str]) -> str:
+    def _finish(self, newest: NewestMetadata, number: int, metadata: TableMetadata, pins: dict[int, str]) -> str:
         """Replaces the hint, registers the table in Glue, and returns its name there; removes earlier pins.
 
         Pins are removed last: until then the version that Glue names is complete.
@@ -328,9 +328,9 @@ class _Publisher:
         self, base: BaseManifests, groups: FileGroups, writer: ManifestWriter
     ) -> Iterator[ManifestFile]:
         identities = [groups.identity(group) for group in groups.groups]
-        base.keep("data", identities)
+        base.note_kept("data", identities)
         for group, identity in zip(groups.groups, identities, strict=True):
-            manifest = base.carry_over("data", identity)
+            manifest = base.find("data", identity)
             if manifest is None:
                 manifest = writer.write("data", identity, self._data_entries(base, groups, group))
             yield manifest

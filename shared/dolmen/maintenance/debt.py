@@ -211,7 +211,7 @@ def _debt_of(context: Context, manifest: Manifest, name: str, root: TableEntry, 
     sums.add_files(entry.files)
     if exact:
         for part in LiveFiles.of(entry, context.segments).live_segments():
-            sums.add_live(part)
+            sums.add_segment(part)
     else:
         for segment in entry.segments_of("files"):
             sums.add_means(segment)
@@ -258,7 +258,7 @@ class FileSums:
         figures = [(file.size, file.rows, file.rows - file.live_rows, file.applied_through) for file in files]
         self._add(*np.array(figures, np.int64).reshape(-1, 4).T)
 
-    def add_live(self, each: LiveSegment) -> None:
+    def add_segment(self, each: LiveSegment) -> None:
         columns = each.table.numbers("size"), each.table.numbers("rows"), each.cardinalities(), each.applied_through()
         self._add(*(column[each.positions()] for column in columns))
 

@@ -109,7 +109,7 @@ def index_table(
                 inputs = [part for building in buildings for part in building.parts]
                 first_upload_us = context.store.clock.now_us
                 outputs = (build or _build_here)(version, buildings)
-            put = version.put(inputs, outputs)
+            put = version.statement(inputs, outputs)
             if submit(context.head, "index", [put], first_upload_us=first_upload_us).manifest is None:
                 lost += 1
             else:
@@ -189,7 +189,7 @@ class IndexVersion:
         """Writes a part and returns it; None if it would have no entry. Raises CorruptionError."""
         return self._merge_parts(building.parts) if building.parts else self._index_files(building.files)
 
-    def put(self, inputs: Sequence[Segment], outputs: Sequence[Segment]) -> PutIndexParts:
+    def statement(self, inputs: Sequence[Segment], outputs: Sequence[Segment]) -> PutIndexParts:
         entry, existing = self.entry, frozenset(part.object for part in self.parts)
         replaced = tuple(part.object for part in inputs)
         return PutIndexParts(

@@ -165,16 +165,16 @@ def _plan_file_merge(context: Context, name: str, entry: TableEntry, erase_throu
     if not segments:
         return None
     live = LiveFiles.of(entry, reader)
-    removals, patches = entry.segments_of("removed"), entry.segments_of("overlays")
+    removals, overlay_segments = entry.segments_of("removed"), entry.segments_of("overlays")
     spilled_removed = list(chain.from_iterable(map(reader.removed, removals)))
-    spilled_overlays = list(chain.from_iterable(map(reader.overlays, patches)))
+    spilled_overlays = list(chain.from_iterable(map(reader.overlays, overlay_segments)))
     removed, overlays = {*entry.removed, *spilled_removed}, [*entry.overlays, *spilled_overlays]
     keys_by_uuid = _find_segments(live, {*removed, *(overlay.file for overlay in overlays)})
     changes = Counter(keys_by_uuid.values())
     chosen = {segment.object for run in tiers(segments) for segment in run}
     chosen |= {segment.object for segment in segments if changes[segment.object] * DIRTY_PART > segment.count}
     chosen |= {segment.object for segment in segments if _has_erased_bounds(live, segment, erase_through)}
-    if len(removals) >= FAN_IN or len(patches) >= FAN_IN:
+    if len(removals) >= FAN_IN or len(overlay_segments) >= FAN_IN:
         chosen |= changes.keys()
     # Only this merge can remove a change that was spilled while another merge applied it to the file's entry.
     if not chosen and {*spilled_removed, *(overlay.file for overlay in spilled_overlays)} <= keys_by_uuid.keys():
@@ -191,7 +191,7 @@ def _plan_file_merge(context: Context, name: str, entry: TableEntry, erase_throu
         name,
         entry.uuid,
         entry.epoch,
-        tuple(segment.object for segment in (*run, *removals, *patches)),
+        tuple(segment.object for segment in (*run, *removals, *overlay_segments)),
         tuple(segment for segment, _ in outputs),
         frozenset(folded_uuids & removed),
         frozenset(overlay for overlay in overlays if overlay.file in folded_uuids),

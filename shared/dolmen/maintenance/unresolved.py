@@ -24,7 +24,7 @@ from dolmen.rows.scan.row_groups import Deletes, FilePlan, OpenFile, RowGroup, n
 from dolmen.rows.scan.scan_deletes import BlobReader, load_deletes
 
 
-class Unresolved:
+class UnresolvedDeletes:
     """Finds the tombstones that may hide rows of a file, by statistics: by the keys, and not by their bounds alone.
 
     Keys tombstones over the same columns are tested together: one look-up covers ten thousand of them.

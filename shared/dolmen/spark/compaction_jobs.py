@@ -184,7 +184,7 @@ class CompactionRun:
         self._work = self._recluster_groups if is_whole else self._rewrite_groups
         self._groups_a_job = 1 if is_whole else -(-parallelism // 2)
         self._waiting = PendingGroups(self.done.plan.groups)
-        self._stopped = False
+        self._is_stopped = False
 
     def _plan_parts(self, version: TableVersion, parallelism: int) -> CompactionPlan:
         """The core's plan, with smaller groups if more tasks could run at once."""
@@ -220,30 +220,30 @@ class CompactionRun:
         self._url = portable_url(context.store)
         self._intent = Intent.begin(context.store, context.runtime, f"compact {name}", [name])
         failure: Exception | None = None
-        while self._waiting and not self._stopped:
+        while self._waiting and not self._is_stopped:
             for job, outcome in self._run_concurrently(self._jobs(deadline)):
                 if isinstance(outcome, Exception):
-                    failure, self._stopped = failure or outcome, True
+                    failure, self._is_stopped = failure or outcome, True
                 else:
                     self._commit(job, outcome)
                     progress(self.done)
         if failure is not None:
             raise failure
-        self.done.finished = not self._stopped
+        self.done.finished = not self._is_stopped
         if self.done.finished and not self.done.dropped:  # else it is revoked in an hour, with the dropped files
             self._intent.finish()
 
     def _jobs(self, deadline: Callable[[], bool]) -> Iterator[Job]:
-        while self._waiting and not self._stopped:
+        while self._waiting and not self._is_stopped:
             if deadline():
-                self._stopped = True
+                self._is_stopped = True
                 return
             pending = [self._waiting.take()]
             while self._waiting and len(pending) < self._groups_a_job:
                 pending.append(self._waiting.take())
             job = self._job(pending)
             if job is None:
-                self._stopped = True  # the table was dropped or created again
+                self._is_stopped = True  # the table was dropped or created again
                 return
             if job.groups:
                 yield job
@@ -272,7 +272,7 @@ class CompactionRun:
 
     def _recluster(self, task: CompactionTask, version: TableVersion, inputs: tuple[DataFile, ...]) -> Rewritten:
         row_ts, entry = version.commit_ts_of(inputs)
-        table = _SomeFiles(self._context, version.name, version.manifest, inputs)
+        table = _FilesOfTable(self._context, version.name, version.manifest, inputs)
         frame = to_spark(table, with_commit_ts=row_ts is None, spark=self._spark)
         live_bytes = sum(file.live_bytes for file in inputs)
         names = (version.entry.schema.by_id[id_].name for id_ in version.entry.sort_key)
@@ -316,7 +316,7 @@ class CompactionRun:
             is_over = True
         finally:
             if not is_over:  # nothing will commit the results of running jobs
-                self._stopped = True
+                self._is_stopped = True
                 spark.interruptTag(tag)
 
     def _commit(self, job: Job, rewritten: Sequence[Rewritten]) -> None:
@@ -358,7 +358,7 @@ def can_recluster(entry: TableEntry) -> bool:
     return bool(entry.sort_key)
 
 
-class _SomeFiles(PinnedTable):
+class _FilesOfTable(PinnedTable):
     """Some files of a table in one version."""
 
     def __init__(self, context: Context, name: str, manifest: Manifest, inputs: Sequence[DataFile]) -> None:
@@ -369,7 +369,7 @@ class _SomeFiles(PinnedTable):
         return scan_files(super().scan(*args, **options), self._paths)
 
 
-def _check_rows(table: _SomeFiles, version: TableVersion, inputs: Sequence[DataFile], written: int) -> None:
+def _check_rows(table: _FilesOfTable, version: TableVersion, inputs: Sequence[DataFile], written: int) -> None:
     """Raises AssertionError unless Spark wrote all rows. Counts by entries, or by a scan if deletes are unresolved."""
     plans = [plan for file in inputs if (plan := version.unresolved.plan(file)) is not None]
     expected = sum(plan.file.live_rows for plan in plans if not plan.tombstones)

@@ -148,7 +148,7 @@ class ReceiptFinisher:
                 if (parse_manifest_key(key) or (0, ""))[0] < entry.version:
                     return False
         # A job that began earlier may still upload files with rows of an older version, even if only as orphans.
-        if any(not intent.done and intent.first_us <= entry.left_at for intent in self.intents.values()):
+        if any(not intent.is_done and intent.first_us <= entry.left_at for intent in self.intents.values()):
             return False
         # Publications last: finding them reads each one's metadata.
         published = publisher().published_before(self.context, entry.version)
@@ -193,7 +193,7 @@ class ReceiptFinisher:
             if is_adopted(path):
                 label = data_object(self.context.store, path).label
                 self.errors[label] = f"it was adopted, and may hold rows of erasure {receipt.id}: delete it yourself"
-            elif not self.kept().holds([path])[0]:
+            elif path not in self.kept():
                 self.errors[path] = f"it holds rows of erasure {receipt.id}, and was not deleted"
         return not paths
 

@@ -168,7 +168,7 @@ class ReleasedDeleter:
     def _add(self, version: int, keys: Sequence[str]) -> None:
         if not self._keys:
             self._oldest = version
-        is_needed = self.kept.holds(keys)
+        is_needed = self.kept.member_mask(keys)
         free = (key for key, needed in zip(keys, is_needed.tolist(), strict=True) if not needed)
         self._keys += [key for key in free if self._last_holders.get(key, 0) <= version]
 

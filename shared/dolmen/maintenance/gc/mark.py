@@ -61,7 +61,7 @@ class KeySet:
     def __len__(self) -> int:
         return len(self._sorted_codes)
 
-    def holds(self, keys: Sequence[str]) -> npt.NDArray[np.bool_]:
+    def member_mask(self, keys: Sequence[str]) -> npt.NDArray[np.bool_]:
         codes = np.fromiter(map(self._code, keys), np.int64, len(keys))
         ordered = self._sorted_codes
         if not len(ordered):
@@ -71,7 +71,7 @@ class KeySet:
         return is_needed
 
     def __contains__(self, key: object) -> bool:
-        return isinstance(key, str) and bool(self.holds([key])[0])
+        return isinstance(key, str) and bool(self.member_mask([key])[0])
 
 
 Marker: TypeAlias = Callable[[Manifest, SegmentReader, int], KeySet]

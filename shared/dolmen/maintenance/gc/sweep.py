@@ -119,7 +119,7 @@ class SweepProgress:
     """The progress of a sweep: orphans before ``swept`` are deleted; ``waiting`` counts those that are too young."""
 
     swept: int
-    complete: bool
+    is_complete: bool
     waiting: Amount
 
 
@@ -169,7 +169,7 @@ class Sweep:
         return None
 
     def _judge(self, batch: list[tuple[int, ObjectInfo]]) -> None:
-        is_needed = self.kept.holds([info.key for _, info in batch]).tolist()
+        is_needed = self.kept.member_mask([info.key for _, info in batch]).tolist()
         orphans = [item for item, needed in zip(batch, is_needed, strict=True) if not needed]
         old = [item for item in orphans if item[1].last_modified_us < self.before_us]
         young = [info.size for _, info in orphans if info.last_modified_us >= self.before_us]
@@ -225,7 +225,7 @@ class ListedIntent:
 
     txid: str
     objects: list[ObjectInfo] = field(default_factory=list)
-    done: bool = False
+    is_done: bool = False
 
     @property
     def first_us(self) -> int:
@@ -242,19 +242,19 @@ def list_intents(store: ObjectStore) -> dict[str, ListedIntent]:
         if parsed := parse_intent_key(info.key):
             intent = intents.setdefault(parsed[0], ListedIntent(parsed[0]))
             intent.objects.append(info)
-            intent.done |= parsed[1]
+            intent.is_done |= parsed[1]
     return intents
 
 
 def dead_jobs(intents: dict[str, ListedIntent], manifest: Manifest, before_us: int) -> tuple[str, ...]:
     """Txids of jobs to revoke: jobs without a heartbeat since ``before_us``."""
-    silent = {intent.txid for intent in intents.values() if not intent.done and intent.last_us < before_us}
+    silent = {intent.txid for intent in intents.values() if not intent.is_done and intent.last_us < before_us}
     return tuple(sorted(silent.difference(manifest.revoked_intents)))
 
 
 def intents_to_clear(intents: dict[str, ListedIntent], manifest: Manifest) -> list[ListedIntent]:
     """Intents to delete: their job is done, or it was revoked and its objects go first."""
-    return [intent for intent in intents.values() if intent.done or intent.txid in manifest.revoked_intents]
+    return [intent for intent in intents.values() if intent.is_done or intent.txid in manifest.revoked_intents]
 
 
 def clear_intent(
@@ -262,11 +262,11 @@ def clear_intent(
 ) -> None:
     """Deletes the objects of a revoked job, and then its intent. ``kept`` may be None for a job that is done."""
     failed: set[str] = set()
-    if not intent.done:
+    if not intent.is_done:
         assert kept is not None
         before_us = manifest.revoked_intents[intent.txid] - SLACK_US
         uploads = [info for info in _objects_of(store, intent, before_us) if info.last_modified_us < before_us]
-        is_needed = kept.holds([info.key for info in uploads])
+        is_needed = kept.member_mask([info.key for info in uploads])
         garbage = [info for info, needed in zip(uploads, is_needed.tolist(), strict=True) if not needed]
         failed = deleter.erase_listed("revoked", garbage)
     if not failed:  # otherwise the next run needs the intent to find them

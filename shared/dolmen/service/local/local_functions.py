@@ -44,9 +44,9 @@ class DeliveryFailure:
     """Why a message failed."""
 
     reason: str
-    final: bool = False  # it can never be applied, so it is not delivered again
-    postponed: bool = False  # it was not begun, for lack of time
-    waiting: bool = False  # it is a drop whose table does not exist
+    is_final: bool = False  # it can never be applied, so it is not delivered again
+    is_postponed: bool = False  # it was not begun, for lack of time
+    is_waiting: bool = False  # it is a drop whose table does not exist
 
 
 @dataclass(slots=True)
@@ -125,9 +125,9 @@ class LocalFunction:
         if reason := fields.get("reason"):
             reason = f"{fields['error']}: {reason}" if fields.get("error") else str(reason)
             final, waiting = bool(fields.get("final")), text == "drop waiting"
-            self._failures[id_] = DeliveryFailure(reason, final=final, waiting=waiting)
+            self._failures[id_] = DeliveryFailure(reason, is_final=final, is_waiting=waiting)
         elif text.endswith(" postponed"):
-            self._failures.setdefault(id_, DeliveryFailure(text, postponed=True))
+            self._failures.setdefault(id_, DeliveryFailure(text, is_postponed=True))
         self._log_records.append((text, level, fields))
 
 

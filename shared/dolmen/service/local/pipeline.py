@@ -217,8 +217,8 @@ def run_local(
             server = PageServer(LocalHealthPage(layout, runtime).draw, page_port, runtime)
             on_event(LocalEvent("report", "serving", logging.INFO, {"address": stack.enter_context(server).address}))
         stack.enter_context(_environment(_settings(layout, auto_create)))
-        lines = [
-            stack.enter_context(_open_line(name, source, functions, layout, runtime, on_event, poll_seconds))
+        channels = [
+            stack.enter_context(_open_channel(name, source, functions, layout, runtime, on_event, poll_seconds))
             for name, source in (
                 ("ingest", LandingDirectory(layout.landing, layout.state, runtime)),
                 ("delete", DirectoryQueue(layout.queue, runtime)),
@@ -232,17 +232,17 @@ def run_local(
 
         schedule = stack.enter_context(Schedule(functions, log, seconds, pass_on, runtime))
         while True:
-            handled = [line.step() for line in lines]
+            handled = [channel.step() for channel in channels]
             schedule.poll()
             idle = not any(handled)
-            if idle and once and not any(line.is_busy for line in lines):
+            if idle and once and not any(channel.is_busy for channel in channels):
                 return
             if idle:
                 runtime.sleep(poll_seconds)
 
 
 @dataclass
-class _Line:
+class _Channel:
     """A source, the function that handles its letters, and the letters that are not finished."""
 
     source: LandingDirectory | DirectoryQueue
@@ -272,13 +272,13 @@ class _Line:
         failures = self.function.deliver(batch)
         for letter in batch:
             failure = failures.get(letter.id)
-            if failure is not None and failure.postponed:
+            if failure is not None and failure.is_postponed:
                 letter.tries -= 1
                 continue
-            if failure is not None and not failure.final and letter.tries < MAX_TRIES:
+            if failure is not None and not failure.is_final and letter.tries < MAX_TRIES:
                 backoff = min(self.poll_seconds * 2**letter.tries, MAX_BACKOFF_SECONDS)
                 # A person looks on: report a misspelt table name within seconds.
-                letter.due = self.runtime.monotonic() + (self.poll_seconds if failure.waiting else backoff)
+                letter.due = self.runtime.monotonic() + (self.poll_seconds if failure.is_waiting else backoff)
                 continue
             if failure is not None:
                 self._give_up(letter, failure.reason)
@@ -295,7 +295,7 @@ class _Line:
 
 
 @contextmanager
-def _open_line(
+def _open_channel(
     name: str,
     source: LandingDirectory | DirectoryQueue,
     functions: Path,
@@ -303,13 +303,13 @@ def _open_line(
     runtime: Runtime,
     on_event: Callable[[LocalEvent], None],
     poll_seconds: float,
-) -> Iterator[_Line]:
+) -> Iterator[_Channel]:
     def pass_on(text: str, level: int, fields: dict[str, Any]) -> None:
         on_event(LocalEvent(name, text, level, fields))
 
     function = LocalFunction(functions / name, layout.state / "functions.log", pass_on, runtime)
     try:
-        yield _Line(source, function, layout, runtime, on_event, poll_seconds)
+        yield _Channel(source, function, layout, runtime, on_event, poll_seconds)
     finally:
         function.close()
 

@@ -145,7 +145,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
     def __init__(self, raw: Mapping[str, str], schema: s.StructType) -> None:
         self._schema = schema
         options = self._options = Options.of(raw, self.allowed)
-        self._most = options.number("max_versions_per_trigger")
+        self._most_versions = options.number("max_versions_per_trigger")
         self._ignore_deletes = options.flag("ignore_deletes")
         if options.text("starting_version") and options.text("starting_timestamp"):
             raise InputError("the options startingVersion and startingTimestamp say two things: give one")
@@ -265,12 +265,12 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         """
         if newest.version <= begin.version or not self._has_changed(newest, begin):
             return begin
-        if self._most is None:
+        if self._most_versions is None:
             return Offset.of(newest, self._entry(newest))
         version = begin.version
         horizon = newest.horizon - 1  # older versions can't be read: the first batch takes them together
         while True:
-            version = min(max(version, horizon) + self._most, newest.version)
+            version = min(max(version, horizon) + self._most_versions, newest.version)
             if version == newest.version:
                 return Offset.of(newest, self._entry(newest))
             manifest = self._manifest(version)

@@ -347,7 +347,7 @@ class _SqlMerge:
     @cached_property
     def _source_view(self) -> str:
         """A view of the source, with the alias that expressions use."""
-        return f"`{self.change.views.make(self.source.withColumn(Source.HERE, F.lit(True)))}` AS {self._alias}"
+        return f"`{self.change.views.make(self.source.withColumn(Source.IN_SOURCE, F.lit(True)))}` AS {self._alias}"
 
     def _check_scopes(self, empty: str) -> None:
         """Raises InputError if a clause names columns of the side that its rows do not have."""
@@ -408,7 +408,7 @@ class _SqlMerge:
     def _rows(self, target: str) -> DataFrame:
         """The rows that have an action, or two sides."""
         column, on = self.change.column, f"ON (\n{self.statement.on}\n)"
-        in_source, in_target = f"{self._alias}.`{Source.HERE}` IS NOT NULL", f"{column(ROW)} IS NOT NULL"
+        in_source, in_target = f"{self._alias}.`{Source.IN_SOURCE}` IS NOT NULL", f"{column(ROW)} IS NOT NULL"
         conditions = [[clause.when for clause in kind] for kind in self._kinds]
         matched, _, by_source = conditions
         if matched or by_source:

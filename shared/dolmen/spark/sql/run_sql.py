@@ -99,7 +99,7 @@ class _Run:
         with self._attached.lock, Views(self._spark, self._args) as views:
             self._refresh()
             statement = read_statement(self._with_versions(views))
-            does = statement.does
+            does = statement.change
             assert isinstance(does, InsertStatement)
             frame = views.run(f"{statement.ctes}\n{does.query}", does.query)
         target_table = attachment.database.table(table)
@@ -128,7 +128,7 @@ class _Run:
             self._refresh(attachment)
             attachment.show(unit_of(transaction).base)
             statement = read_statement(self._with_versions(views))
-            does = statement.does
+            does = statement.change
             assert isinstance(does, DeleteStatement | UpdateStatement | MergeStatement)
             if does.target.name.startswith(VIEW):
                 raise InputError("an older version can't be changed: leave out VERSION AS OF, or restore it")

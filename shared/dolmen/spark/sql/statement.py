@@ -275,7 +275,7 @@ class SqlStatement:
     """A statement that changes a table, and the text of the WITH before it; "" if there is none."""
 
     ctes: str
-    does: ChangingStatement
+    change: ChangingStatement
 
 
 def kind_of(sql: str) -> tuple[str, str]:
@@ -298,10 +298,10 @@ def read_statement(sql: str) -> SqlStatement:
     """Reads a statement that changes a table, as ``kind_of`` says. Raises InputError."""
     reader, ctes, kind = _begin(sql)
     readers: tuple[Callable[[SqlReader], ChangingStatement], ...] = _insert, _delete, _update, _merge
-    does = readers[_CHANGES.index(kind)](reader)
+    change = readers[_CHANGES.index(kind)](reader)
     if not reader.is_done:
         raise reader.error("nothing more is expected")
-    return SqlStatement(ctes, does)
+    return SqlStatement(ctes, change)
 
 
 def _begin(sql: str) -> tuple[SqlReader, str, str]:

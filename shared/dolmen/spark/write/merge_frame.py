@@ -256,7 +256,7 @@ class MergePlan:
         target_keys = [F.col(f"target.{quote(field.name)}") for field in self.fields]
         sides = self._sift(target, source).alias("target"), source.frame.alias("source")
         if self._reads_target:
-            in_source, in_target = f"source.{Source.HERE} IS NOT NULL", f"target.{ROW} IS NOT NULL"
+            in_source, in_target = f"source.{Source.IN_SOURCE} IS NOT NULL", f"target.{ROW} IS NOT NULL"
             position = [F.col(f"target.{ROW}").alias(ROW), F.col(f"target.{FILE}").alias(FILE)]
         else:
             sides, in_source, in_target = sides[::-1], "TRUE", "FALSE"

@@ -94,17 +94,17 @@ class SourceSummary:
 class Source:
     """A DataFrame whose rows are merged, joined on ``fields``: evaluated once, and kept until ``close``.
 
-    Its ``frame`` has the columns ``keys`` in the table's own types, and ``HERE``.
+    Its ``frame`` has the columns ``keys`` in the table's own types, and ``IN_SOURCE``.
     """
 
-    HERE = "__source"
+    IN_SOURCE = "__source"
     """A column that is NULL where there is no source row."""
 
     def __init__(self, frame: DataFrame, fields: tuple[Field, ...]) -> None:
         self._fields, self._columns = fields, frame.columns
         self.keys = [f"__key_{index}" for index in range(len(fields))]
         keys = [column.alias(name) for column, name in zip(key_columns(frame, fields), self.keys, strict=True)]
-        rows = frame.select("*", F.lit(True).alias(self.HERE), *keys)
+        rows = frame.select("*", F.lit(True).alias(self.IN_SOURCE), *keys)
         grouped = rows.repartition(*self.keys).sortWithinPartitions(*self.keys)
         self.frame = grouped.persist(StorageLevel.MEMORY_AND_DISK)
 
