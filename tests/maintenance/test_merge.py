@@ -176,7 +176,7 @@ def test_a_merge_of_a_table_overwritten_or_dropped_meanwhile_is_moot(world: Worl
     entry = table(world)
     overwrite = Overwrite("t", entry.uuid, entry.epoch, world.newest.commit_ts, (file("n"),))
     merger = world.writer()
-    (merge,) = [each for each in planned(merger) if each.name == "t"]
+    (merge,) = [each for each in planned(merger) if each.statement.name == "t"]
     other.commit(overwrite)
     assert submit(merger.head, "merge", [upload_merge(context(merger), merge)]).manifest is None
     assert [each.uuid for each in files(world, writer)] == ["n"]

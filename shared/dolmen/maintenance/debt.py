@@ -57,7 +57,6 @@ class TableDebt:
         oldest_unresolved_age_us: its age at the newest commit, in microseconds; None if there is none.
         small_files, small_bytes: number and size of files below half the target size, without their deleted rows.
         vector_objects: number of ``.del`` objects that hold vectors of entries in the manifest.
-        segments: the table's segments, by kind.
         inline_bytes: size of each tail in the manifest, by kind.
         idle: whether the whole entry is in a segment.
         published_version: the version that Iceberg's readers see; 0 if there is none yet, None if the table is not
@@ -118,7 +117,6 @@ class Debts:
         manifest_budget: size beyond which entries are moved into segments.
         inline_bytes: size of the database's own tails in the manifest, by kind.
         segments: the database's own segments, by kind.
-        applied_ids: number of remembered request ids.
         released_objects: objects in ``released`` that wait to be deleted, without those listed in segments.
         released_trees: segments that are released with all objects that they name.
         released_bytes: known size of released segments and of the data files that these name.

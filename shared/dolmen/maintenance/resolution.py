@@ -55,8 +55,6 @@ class Resolved(FactSheet):
         dropped: tombstones that its commits removed.
         looked_at: files that were older than a tombstone.
         read: files whose columns were read; statistics decided about the others.
-        changed: files in which rows were deleted.
-        rows: rows that are now hidden by position.
         bytes_read: bytes read from data files, Bloom filters included.
         finished: False when it is_stopped early: call it again.
         gathered: vectors that were moved into few objects.

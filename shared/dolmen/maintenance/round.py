@@ -76,7 +76,6 @@ class Round:
 
     Args:
         done: the steps in the order of their ends; a table may have had several turns.
-        failures: the steps that failed.
         finished: True if no work was left for lack of time.
         indexes_behind: tables whose index this round should have brought up to date, but did not.
     """

@@ -134,7 +134,6 @@ def compact(
             in one commit for each table.
         options: sizes; the tables' own by default. Without a sort key, groups are made smaller than ``group_bytes``,
             down to two full files, if there would be fewer groups than tasks that run at once.
-        dry_run: only plan.
         deadline: called before groups are begun; True = commit the running ones, and leave the rest for later.
         progress: called after each commit with the table's name and the result so far.
 

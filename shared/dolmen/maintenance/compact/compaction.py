@@ -131,7 +131,6 @@ def compact(
     Args:
         deadline: called before each group; when it returns True, finished groups are committed and the rest is left.
         options: sizes and limits; by default those of the table.
-        dry_run: plan only.
 
     Raises:
         TableNotFoundError: no such table.

@@ -216,7 +216,6 @@ class CollectionPlan:
             none is needed.
         needs_commit: whether that commit is needed.
         has_to_sweep: whether there may be orphans that are old enough to delete.
-        intents: all intents, by txid.
     """
 
     now_us: int

@@ -229,7 +229,6 @@ class MarkPart(msgspec.Struct, frozen=True, omit_defaults=True):
         kind: the source: a table's live ``files``, its ``tombstones``, the database's ``erasures``, entries that
             commits have ``released``, all objects that released ``trees`` reach, or that ``manifests`` of dropped tags
             need, or that manifests of present tags (``tagged``) need, which must exist.
-        table: the table's name; "" for the database.
     """
 
     kind: PartKind

@@ -284,7 +284,6 @@ class VerifyReport:
         counts: number of findings of each kind, including those not listed.
         checked: number of things checked, by kind of thing.
         orphans: objects that nothing references, by the first part of their key.
-        deep: whether data was read.
     """
 
     url: str

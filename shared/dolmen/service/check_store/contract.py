@@ -96,7 +96,7 @@ class Check:
     Args:
         promise: the sentence that must be true.
         means: the consequence for dolmen when it does not hold.
-        harmless: whether dolmen can still be used then.
+        is_harmless: whether dolmen can still be used then.
         needs: permissions it needs beside putting and getting objects.
     """
 

@@ -197,7 +197,6 @@ def run_local(
     Args:
         landing_dir, queue_dir: see ``LocalLayout``.
         functions_dir: functions to run instead of dolmen's own.
-        poll_seconds: the pause between two looks.
         once: end as soon as all files and requests have been handled or given up.
         auto_create: create a table that does not exist from the first file dropped for it.
         compact_seconds, gc_seconds: seconds between two calls of the function; None = never.

@@ -53,7 +53,6 @@ def sql(
 
     Args:
         args: values of the parameters ``:name`` or ``?``, as ``spark.sql`` takes them.
-        spark: the session; the active one by default.
         request: an id under which a change is applied once, however often it is tried.
 
     Returns:

@@ -2,9 +2,6 @@
 
 Target rows that change are hidden and written again; all others stay in their files. The commit depends on the rows
 that were read, so a commit that may have changed these makes the merge start again on the newest version.
-
-SQL's MERGE (``sql.row_changes``) is planned apart: its conditions are pieces of SQL over any source. How a clause is
-chosen, the job and the changes are the same (``row_actions``).
 """
 
 from __future__ import annotations
