@@ -108,7 +108,8 @@ def index_table(
                 done = replace(done, files=done.files + len(files))
                 inputs = [part for building in buildings for part in building.parts]
                 first_upload_us = context.store.clock.now_us
-                outputs = (build or _build_here)(version, buildings)
+                built = build(version, buildings) if build else map(version.build, buildings)
+                outputs = [part for part in built if part is not None]
             put = version.statement(inputs, outputs)
             if submit(context.head, "index", [put], first_upload_us=first_upload_us).manifest is None:
                 lost += 1
@@ -118,10 +119,6 @@ def index_table(
                 progress(done)
         manifest = (context.head.cached or context.head.refresh()).manifest
     return done
-
-
-def _build_here(version: IndexVersion, buildings: Sequence[PartBuilding]) -> list[Segment]:
-    return [part for part in map(version.build, buildings) if part is not None]
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -216,19 +217,22 @@ def run_local(
             server = PageServer(LocalHealthPage(layout, runtime).draw, page_port, runtime)
             on_event(LocalEvent("report", "serving", logging.INFO, {"address": stack.enter_context(server).address}))
         stack.enter_context(_environment(_settings(layout, auto_create)))
-        channels = [
-            stack.enter_context(_open_channel(name, source, functions, layout, runtime, on_event, poll_seconds))
-            for name, source in (
-                ("ingest", LandingDirectory(layout.landing, layout.state, runtime)),
-                ("delete", DirectoryQueue(layout.queue, runtime)),
-            )
-        ]
         seconds = {name: every for name, every in (("compact", compact_seconds), ("gc", gc_seconds)) if every}
         log = layout.state / "functions.log"
 
         def pass_on(function: str, text: str, level: int, fields: dict[str, Any]) -> None:
             on_event(LocalEvent(function, text, level, fields))
 
+        sources: dict[str, LandingDirectory | DirectoryQueue] = {
+            "ingest": LandingDirectory(layout.landing, layout.state, runtime),
+            "delete": DirectoryQueue(layout.queue, runtime),
+        }
+        channels = []
+        for name, source in sources.items():
+            function = stack.enter_context(
+                closing(LocalFunction(functions / name, log, partial(pass_on, name), runtime))
+            )
+            channels.append(_Channel(source, function, layout, runtime, on_event, poll_seconds))
         schedule = stack.enter_context(Schedule(functions, log, seconds, pass_on, runtime))
         while True:
             handled = [channel.step() for channel in channels]
@@ -291,26 +295,6 @@ class _Channel:
         path = self.layout.dead_letters / f"{self.function.name}-{letter.id}.json"
         write_atomically(path, text + "\n")
         self.on_event(LocalEvent(self.function.name, "given up", logging.ERROR, about | {"dead_letter": str(path)}))
-
-
-@contextmanager
-def _open_channel(
-    name: str,
-    source: LandingDirectory | DirectoryQueue,
-    functions: Path,
-    layout: LocalLayout,
-    runtime: Runtime,
-    on_event: Callable[[LocalEvent], None],
-    poll_seconds: float,
-) -> Iterator[_Channel]:
-    def pass_on(text: str, level: int, fields: dict[str, Any]) -> None:
-        on_event(LocalEvent(name, text, level, fields))
-
-    function = LocalFunction(functions / name, layout.state / "functions.log", pass_on, runtime)
-    try:
-        yield _Channel(source, function, layout, runtime, on_event, poll_seconds)
-    finally:
-        function.close()
 
 
 def _settings(layout: LocalLayout, auto_create: bool) -> dict[str, str]:

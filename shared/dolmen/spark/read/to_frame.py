@@ -262,7 +262,7 @@ class _Native:
             free_keys -= len(ts)
             if free_keys < 0:
                 raise Unsupported("too many unresolved keys")
-            joins.append(self._keys(lookup.columns, arrays, ts, values, applied_through))
+            joins.append(self._keys(lookup.columns, arrays, ts, values))
         # An erasure may name columns of later versions, which these files lack.
         ids = self._ids.union(*(t.columns for t in tombstones.values()), *(lookup.columns for lookup in lookups))
         may_lack = self._is_older(files[0]) or not ids <= self._by_id.keys()
@@ -271,14 +271,10 @@ class _Native:
         return self._frame(files, conditions, joins, ids, values, with_row=bool(positions))
 
     def _keys(
-        self,
-        ids: tuple[int, ...],
-        arrays: Sequence[pa.Array],
-        ts: npt.NDArray[np.int64],
-        values: FileValues,
-        applied_through: Sequence[int],
+        self, ids: tuple[int, ...], arrays: Sequence[pa.Array], ts: npt.NDArray[np.int64], values: FileValues
     ) -> tuple[DataFrame, Column]:
         """The deleted keys, with the condition of their join."""
+        applied_through = [file.file.applied_through for file in values.files]
         names = [f"__key_{index}" for index in range(len(arrays))]
         keys = dict(zip(names, (array.cast(spark_arrow_type(array.type)) for array in arrays), strict=True))
         same = reduce(Column.__and__, (self._column(id_) == F.col(name) for id_, name in zip(ids, names, strict=True)))
