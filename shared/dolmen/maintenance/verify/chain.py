@@ -148,26 +148,15 @@ def _kept_history(context: Context, newest: Manifest, oldest: int) -> Iterator[H
 
 
 def _check_order(entry: HistoryEntry, later: HistoryEntry, log: FindingLog) -> None:
-    checks = (
-        (
-            entry.version != later.version - 1,
-            "chain-broken",
-            f"the version before {later.version} is {entry.version} in its history",
-        ),
-        (
-            entry.commit_ts >= later.commit_ts,
-            "commit-ts-order",
-            f"commit_ts {later.commit_ts}, and {entry.commit_ts} of the version before",
-        ),
-        (
-            entry.created_at > later.created_at,
-            "created-at-order",
-            f"created_at {later.created_at}, and {entry.created_at} of the version before",
-        ),
-    )
-    for is_wrong, kind, reason in checks:
-        if is_wrong:
-            log.add(kind, later.manifest, reason, versions=(entry.version, later.version))
+    wrong: dict[str, str] = {}
+    if entry.version != later.version - 1:
+        wrong["chain-broken"] = f"the version before {later.version} is {entry.version} in its history"
+    if entry.commit_ts >= later.commit_ts:
+        wrong["commit-ts-order"] = f"commit_ts {later.commit_ts}, and {entry.commit_ts} of the version before"
+    if entry.created_at > later.created_at:
+        wrong["created-at-order"] = f"created_at {later.created_at}, and {entry.created_at} of the version before"
+    for kind, reason in wrong.items():
+        log.add(kind, later.manifest, reason, versions=(entry.version, later.version))
 
 
 def _check_manifest(

@@ -34,6 +34,7 @@ from dolmen.format.entries import DataFile, Vector
 from dolmen.format.layout import POINTER, file_label
 from dolmen.format.manifest import HistoryEntry, Manifest, Segment, SegmentKind, TableEntry, references
 from dolmen.maintenance.erasures.receipts import check_erasures
+from dolmen.maintenance.gc.deletion import Amount
 from dolmen.maintenance.gc.mark import manifest_keys
 from dolmen.maintenance.verify.chain import (
     KeptContents,
@@ -52,7 +53,7 @@ from dolmen.maintenance.verify.entries import (
     check_segment_bounds,
     read_segment,
 )
-from dolmen.maintenance.verify.findings import FindingLog, Progress, Unreferenced, VerifyReport
+from dolmen.maintenance.verify.findings import FindingLog, Progress, VerifyReport
 from dolmen.maintenance.verify.objects import MissingObject, Need, References, check_objects, check_repeated_files
 from dolmen.store.cache import ObjectCache
 from dolmen.transactions.publisher import publisher
@@ -153,7 +154,7 @@ class _Verification:
             raise VersionExpiredError(f"version {version} expired while it was checked: verify a newer one")
         return newest
 
-    def _report(self, version: int, missing: Iterable[MissingObject], orphans: dict[str, Unreferenced]) -> VerifyReport:
+    def _report(self, version: int, missing: Iterable[MissingObject], orphans: dict[str, Amount]) -> VerifyReport:
         log = self._log
         for one in missing:
             log.add(
