@@ -94,13 +94,13 @@ class ReleasedDeleter:
             if len(self._keys) >= BATCH or entry.trees or entry.manifests:
                 self._flush()
                 if self.deadline():
-                    return self._progress(done, complete=False)
+                    return self._progress(done, is_complete=False)
             self._free(entry)
             done = entry.version
         self._flush()
         if self.deadline() or not self._delete_manifests():
-            return self._progress(self.through - 1, complete=False)
-        return self._progress(self.through, complete=True)
+            return self._progress(self.through - 1, is_complete=False)
+        return self._progress(self.through, is_complete=True)
 
     def _entries(self) -> Iterator[Released]:
         for entry in read_released(self.manifest, self.reader, self.manifest.freed):
@@ -121,10 +121,10 @@ class ReleasedDeleter:
                 last.update(dict.fromkeys(manifest_segments(manifest, self.reader), entry.version))
         return last
 
-    def _progress(self, done: int, *, complete: bool) -> tuple[int, bool]:
+    def _progress(self, done: int, *, is_complete: bool) -> tuple[int, bool]:
         if self._failed_version is not None:  # objects that could not be deleted stay on the list
             done = min(done, self._failed_version - 1)
-        return max(done, self.manifest.freed), complete
+        return max(done, self.manifest.freed), is_complete
 
     def _free(self, entry: Released) -> None:
         """Deletes the objects of a commit's list: data that trees and manifests name, then segments, then manifests."""

@@ -148,16 +148,16 @@ class Sweep:
         start_us = self.manifest.swept
         undated = chain(self.head.store.list("segment/"), _lost_manifests(self.head, self.manifest, self._from_us))
         if self._sweep((0, info) for info in undated) is not None:
-            return self._result(start_us, complete=False)
+            return self._result(start_us, is_complete=False)
         # Data and tombstone objects have hours in their names.
         dated = merge(*map(self._in_directory, all_directories(self.head.store)), key=lambda item: item[0])
         reached_us = self._sweep(dated)
-        return self._result(self.before_us if reached_us is None else reached_us, complete=reached_us is None)
+        return self._result(self.before_us if reached_us is None else reached_us, is_complete=reached_us is None)
 
-    def _result(self, reached_us: int, *, complete: bool) -> SweepProgress:
+    def _result(self, reached_us: int, *, is_complete: bool) -> SweepProgress:
         if self._failed_us is not None:
             reached_us = min(reached_us, self._failed_us)
-        return SweepProgress(max(self.manifest.swept, min(reached_us, self.before_us)), complete, self._waiting)
+        return SweepProgress(max(self.manifest.swept, min(reached_us, self.before_us)), is_complete, self._waiting)
 
     def _sweep(self, dated: Iterable[tuple[int, ObjectInfo]]) -> int | None:
         """Deletes orphans. Returns None at the end, or the hour that it had reached at the deadline."""

@@ -37,7 +37,7 @@ def newest_manifest(context: Context, log: FindingLog) -> Manifest | None:
         if pointer is None:
             return None
         own_log = FindingLog()
-        manifest = read_manifest(context, pointer.manifest, pointer.version, own_log, hint=True)
+        manifest = read_manifest(context, pointer.manifest, pointer.version, own_log, is_newest=True)
         if manifest is not None or pointer == last_pointer:
             break
         # Try again only if the pointer has moved: its version may have expired between the two requests.
@@ -74,7 +74,9 @@ def _check_forward(context: Context, pointer: Pointer, log: FindingLog) -> None:
         log.add("pointer-back", POINTER, reason)
 
 
-def read_manifest(context: Context, key: str, version: int, log: FindingLog, *, hint: bool = False) -> Manifest | None:
+def read_manifest(
+    context: Context, key: str, version: int, log: FindingLog, *, is_newest: bool = False
+) -> Manifest | None:
     """Reads a manifest; None, with a finding, if it cannot be read."""
     try:
         return context.head.read_manifest(key)
@@ -88,7 +90,7 @@ def read_manifest(context: Context, key: str, version: int, log: FindingLog, *, 
         raise
     except Error as error:  # an invalid table name or schema, for instance
         reason, kind = str(error), "manifest-damaged"
-    if hint:
+    if is_newest:
         reason = f"{reason}, and {POINTER} names it; {last_manifest(context)}"
     log.add(kind, key, reason, versions=(version, version))
     return None

@@ -180,8 +180,8 @@ class _Merging:
             plan.rows(target, self.source),
             plan.actions,
             key=fields if self.clauses.takes_all_matched else (),
-            once=summary.has_repeats and not self.clauses.deletes_all_matched,
-            new=self.clauses.may_insert_twice(entry, names),
+            checks_repeats=summary.has_repeats and not self.clauses.deletes_all_matched,
+            checks_keys=self.clauses.may_insert_twice(entry, names),
             request=self.request,
         )
 
