@@ -45,7 +45,7 @@ class _Console(Console):
         raise BrokenPipeError  # handled in one place, for all output
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Shows control characters of any text escaped; those of rich itself are in segments of their own."""
+        """Shows control characters of any text escaped; rich's own are in other segments."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(printable(segment.text, "\n"), segment.style)
 

@@ -131,9 +131,9 @@ class _Rounder:
         names = [name for name in entries if tables is None or name in tables]
         if "expire" in steps:
             self._expire(tables)
-        resolving = _most_first(names, entries, "tombstones") if "resolve" in steps else []
+        resolving = _by_most_entries(names, entries, "tombstones") if "resolve" in steps else []
         compactable = [name for name in names if name not in compacted_elsewhere]
-        compacting = _most_first(compactable, entries, "files") if "compact" in steps else []
+        compacting = _by_most_entries(compactable, entries, "files") if "compact" in steps else []
         # An idle table, whose entry is in a segment, needs no work on its index.
         awake = [name for name in names if not entries[name].section and "index" in steps]
         indexing = [n for n in awake if TableSettings.of(entries[n]).index or entries[n].segments_of("index")]
@@ -217,8 +217,8 @@ class _Rounder:
         self._progress(ended)
 
 
-def _most_first(names: Sequence[str], entries: Mapping[str, TableEntry], kind: SegmentKind) -> list[str]:
-    """Names of tables, those with most entries of a kind first."""
+def _by_most_entries(names: Sequence[str], entries: Mapping[str, TableEntry], kind: SegmentKind) -> list[str]:
+    """Names of tables, the most entries of a kind first."""
     spilled = {name: sum(segment.count for segment in entries[name].segments_of(kind)) for name in names}
     return sorted(names, key=lambda name: (-spilled[name] - len(getattr(entries[name], kind)), name))
 

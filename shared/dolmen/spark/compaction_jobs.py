@@ -61,7 +61,7 @@ from dolmen.store import portable_url
 from dolmen.transactions.snapshot import PinnedTable
 
 JOBS_AT_ONCE = 3
-"""A job's slowest task holds up its commit, while those of the next jobs keep the processors busy."""
+"""A job's slowest task holds up its commit, while tasks of the next jobs keep the processors busy."""
 _UNLIMITED = 1 << 62
 """Bytes."""
 

@@ -357,7 +357,7 @@ def _key_range(columns: Sequence[Bounds], rows: int) -> tuple[_Key, _Key] | None
     """The least and the greatest key that rows may have; None if the first column's bounds are unknown.
 
     A key ends with the first column that has more than one value: later columns say nothing about the order. A bound
-    without all columns stands for all keys that begin with it, so units that only touch there overlap.
+    without all columns bounds all keys that begin with it, so units that only touch there overlap.
     """
     low: list[tuple[Any, ...]] = []
     high: list[tuple[Any, ...]] = []

@@ -332,7 +332,7 @@ class _Collection:
 
     @cached_property
     def _kept(self) -> KeySet:
-        """Keys of the objects to keep: those of the newest version, and of older ones that may still be read."""
+        """Keys of the objects that the newest version needs, or an older one that may still be read."""
         return self.marker(self.manifest, self.context.segments, self._last_deletable)
 
     def run(self) -> Collected:

@@ -256,7 +256,7 @@ def _first_invalid(column: pa.ChunkedArray) -> tuple[int, str] | None:
 
 
 def _bounds(column: pa.ChunkedArray) -> Bounds:
-    """Exact bounds of all values, without NaN: found apart from those of ``rows.write``, which they check."""
+    """Exact bounds of all values, without NaN: found without the code of ``rows.write``, which they check."""
     if is_nested(column.type):
         return Bounds(nulls=column.null_count)
     values, nans = column, 0

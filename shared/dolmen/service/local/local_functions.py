@@ -108,7 +108,7 @@ class LocalFunction:
         return {id_: self._failures.get(id_, DeliveryFailure("see the functions' log")) for id_ in failed}
 
     def invoke(self, event: dict[str, Any]) -> Any:
-        """Invokes it with an event; returns its answer, and raises what it raises."""
+        """Invokes it with an event; returns its answer. Errors of the handler are raised here."""
         self._failures.clear()
         self._log_records.clear()
         context = InvocationContext(f"dolmen-{self.name}", self._runtime.uuid(), self._runtime)

@@ -321,7 +321,7 @@ class _Native:
         dropped_fields = [self._field(id_) for id_ in ids if id_ not in self._by_id]
         by_id = bool(dropped_fields) or self._is_older(files[0])
         fields += [msgspec.structs.replace(field, name=self._name(field.id)) for field in dropped_fields]
-        # Files of many commits have the timestamp of each row; those of one commit have it in their entry.
+        # Files of many commits have the timestamp of each row; a file of one commit has it in its entry.
         if self._with_ts and any(file.file.row_ts is None for file in files):
             fields.append(Field(id=COMMIT_TS_ID, name=COMMIT_TS, type="int64"))
         try:

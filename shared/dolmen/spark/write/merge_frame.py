@@ -81,8 +81,8 @@ def merge(
 
     It reads the columns it needs, of rows whose keys are within the source's, and repeats itself when others delete
     rows of the table, or add rows that may match. ``on`` the primary key, with all columns updated and inserted, it is
-    an ``upsert``, which reads nothing. A primary key is one row: where ``append`` has made several, the one that was
-    committed last counts, and if it changes the others are deleted.
+    an ``upsert``, which reads nothing. A primary key is one row: where ``append`` has made several, the last
+    committed one counts, and if it changes the others are deleted.
 
     Args:
         frame: evaluated once. It may have columns that the table lacks, for expressions.
@@ -339,7 +339,7 @@ class MergePlan:
         try:
             return frame.select(*(self._expression(text).alias(name) for name, text in texts.items())).schema
         except (AnalysisException, ParseException) as error:
-            if len(texts) > 1:  # find the one that Spark refuses
+            if len(texts) > 1:  # find the expression that Spark refuses
                 for name, text in texts.items():
                     self._types(frame, {name: text})
                 raise
