@@ -18,8 +18,8 @@ PAST: tuple[Mutation, ...] = (
         "the manifest of a tagged version goes with those around it",
         "manifests before the horizon go, but for those that tags name",
         "maintenance/gc/deletion.py",
-        "            if parsed is None or info.key in tagged:\n",
-        "            if parsed is None:\n",
+        'store.list("manifest/") if info.key not in tagged)',
+        'store.list("manifest/"))',
     ),
     mutation(
         "a version that has expired is tagged",

@@ -261,7 +261,7 @@ def ls(
         if as_json:
             print_json({name: getattr(reject, name) for name in _FACTS} | {"report": report})
         else:
-            print_text(_line(reject, report))  # not cut off, because keys are copied from here
+            print_text(_two_lines(reject, report))  # not cut off, because keys are copied from here
     if not as_json:
         more = f", {len(rejects) - limit:,} more with a larger --limit" if len(rejects) > limit else ""
         say(f"{len(rejects):,} in {store.url}{more}")
@@ -330,7 +330,7 @@ def _store(url: str | None) -> ObjectStore:
     raise InputError("the URL of rejects is missing: give --rejected, e.g. s3://landing-bucket/rejected")
 
 
-def _line(reject: RejectEntry, report: dict[str, Any]) -> str:
+def _two_lines(reject: RejectEntry, report: dict[str, Any]) -> str:
     """Two lines about a reject, for people."""
     where = _position(report, "line", "column")
     reason = str(report.get("reason", "its report cannot be read")).partition("\n")[0]

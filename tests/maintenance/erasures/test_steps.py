@@ -440,7 +440,7 @@ def test_a_merge_keeps_the_mark_of_a_file_that_was_resolved_since_it_was_planned
         table.append(people(f"other-{number:03}", "zoe"))
     context = place.context()
     merge = next(plan_merges(context, context.head.refresh().manifest, "t"))
-    home = merge.inputs[0]
+    home = merge.statement.inputs[0]
     file = next(LiveFiles.of(entry_of(place), context.segments).of_segment(home))
     table.erase(f"who = '{file.stats[1].min}'")
     ts = place.manifest.commit_ts

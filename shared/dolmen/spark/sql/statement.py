@@ -216,11 +216,6 @@ class Target:
 
 
 @dataclass(frozen=True)
-class QueryStatement:
-    """A query: it changes nothing."""
-
-
-@dataclass(frozen=True)
 class InsertStatement:
     """INSERT, of all columns in order if ``columns`` is None, by their names, or in place of all other rows."""
 
@@ -277,10 +272,10 @@ ChangingStatement: TypeAlias = InsertStatement | DeleteStatement | UpdateStateme
 
 @dataclass(frozen=True)
 class SqlStatement:
-    """A statement, and the text of the WITH before it; "" if there is none, and for queries."""
+    """A statement that changes a table, and the text of the WITH before it; "" if there is none."""
 
     ctes: str
-    does: QueryStatement | ChangingStatement
+    change: ChangingStatement
 
 
 def kind_of(sql: str) -> tuple[str, str]:
@@ -300,14 +295,13 @@ def kind_of(sql: str) -> tuple[str, str]:
 
 
 def read_statement(sql: str) -> SqlStatement:
+    """Reads a statement that changes a table, as ``kind_of`` says. Raises InputError."""
     reader, ctes, kind = _begin(sql)
-    if kind == "QUERY":
-        return SqlStatement("", QueryStatement())
     readers: tuple[Callable[[SqlReader], ChangingStatement], ...] = _insert, _delete, _update, _merge
-    does = readers[_CHANGES.index(kind)](reader)
+    change = readers[_CHANGES.index(kind)](reader)
     if not reader.is_done:
         raise reader.error("nothing more is expected")
-    return SqlStatement(ctes, does)
+    return SqlStatement(ctes, change)
 
 
 def _begin(sql: str) -> tuple[SqlReader, str, str]:

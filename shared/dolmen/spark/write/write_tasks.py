@@ -36,8 +36,8 @@ from dolmen.spark.tasks import (
     collect_objects,
     collect_rows,
     conform_batches,
-    dolmen_error,
     open_to_write,
+    raising_dolmen_errors,
 )
 from dolmen.store import portable_url
 from dolmen.store.base import ObjectStore, create
@@ -283,16 +283,14 @@ def collect_with_heartbeats(transaction: Transaction, job: DataFrame) -> list[Ro
         finally:
             spark.removeJobTag(tag)
 
-    try:
-        run = inheritable_thread_target(job.sparkSession)(collect)
-        rows: list[Row] = unit.context.runtime.attend(run, BEAT_SECONDS / 10, intent.beat)
-    except FAILURES as failure:
-        if error := dolmen_error(failure):
-            raise error from failure
-        raise
-    except BaseException:  # interrupted, or without a heartbeat: nothing will commit the job's objects
-        spark.cancelJobsWithTag(tag)
-        raise
+    with raising_dolmen_errors():
+        try:
+            run = inheritable_thread_target(job.sparkSession)(collect)
+            rows: list[Row] = unit.context.runtime.attend(run, BEAT_SECONDS / 10, intent.beat)
+        except BaseException as error:
+            if not isinstance(error, FAILURES):  # interrupted, or no heartbeat: nothing will commit the objects
+                spark.cancelJobsWithTag(tag)
+            raise
     return rows
 
 
