@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import duckdb
+import msgspec
 import numpy as np
 import polars as pl
 import pyarrow as pa
@@ -63,6 +64,19 @@ def test_a_footer_taken_apart_and_put_together_is_the_same_bytes(number: int) ->
     assert len(parts.groups) == written.parquet().metadata.num_row_groups > 1
     assert parts.encode(parts.groups, 300) == metadata
     assert parts.frame == written_frame(written.entry.schema.arrow)
+
+
+def test_columns_of_equal_names_and_other_ids_are_written_with_their_own_ids() -> None:
+    rows = pa.table({"id": range(250), "name": [str(number) for number in range(250)]})
+    first = write(rows, options=SMALL)
+    renumbered = msgspec.structs.replace(first.entry.schema, fields=tuple(
+        msgspec.structs.replace(field, id=field.id + 5) for field in first.entry.schema.fields
+    ))  # fmt: skip
+    other = write(rows, options=SMALL, entry=msgspec.structs.replace(first.entry, schema=renumbered))
+    files = (first.parquet(), other.parquet())
+    ids = [[int(field.metadata[b"PARQUET:field_id"]) for field in file.schema_arrow] for file in files]
+    assert ids == [[1, 2], [6, 7]]
+    assert other.rows().equals(rows)
 
 
 def test_bytes_that_are_no_footer_are_refused() -> None:

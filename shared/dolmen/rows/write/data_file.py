@@ -17,7 +17,14 @@ from pyarrow import types as t
 
 from dolmen.base.runtime import Runtime
 from dolmen.errors import SchemaError
-from dolmen.format.chunk_locations import PARQUET_MAGIC, GroupSums, SpliceSource, move_sums
+from dolmen.format.chunk_locations import (
+    PARQUET_MAGIC,
+    GroupSums,
+    SpliceSource,
+    file_without_rows,
+    move_sums,
+    thrift_metadata,
+)
 from dolmen.format.entries import DataFile
 from dolmen.format.layout import data_key
 from dolmen.format.manifest import TableEntry
@@ -38,7 +45,7 @@ from dolmen.rows.write.parquet_object import (
     prepare,
     write_object,
 )
-from dolmen.store.base import Buffer, ObjectOutput, ObjectStore, StreamedOutput
+from dolmen.store.base import ObjectOutput, ObjectStore, StreamedOutput
 
 Output = TypeVar("Output", bound=StreamedOutput)
 
@@ -81,28 +88,17 @@ class EncodedGroups:
         return cls(body, source, encoded.rows, encoded.extents)
 
 
-@lru_cache(64)
 def written_metadata(schema: pa.Schema) -> pq.FileMetaData:
     """The footer of a file of these columns without rows, as it is written now."""
-    return pq.read_metadata(pa.BufferReader(_file_without_rows(schema)))
+    return pq.read_metadata(pa.BufferReader(file_without_rows(schema)))
 
 
-@lru_cache(64)
 def written_frame(schema: pa.Schema) -> bytes:
     """The encoded footer of a file of these columns as it is written now, without its rows and row groups.
 
     Only row groups of files with the same frame may be put together.
     """
-    body = _file_without_rows(schema)
-    length = int.from_bytes(body[-8:-4], "little")
-    return FooterParts.parse(body[-8 - length : -8]).frame
-
-
-def _file_without_rows(schema: pa.Schema) -> bytes:
-    sink = pa.BufferOutputStream()
-    pq.ParquetWriter(sink, schema).close()
-    body: bytes = sink.getvalue().to_pybytes()
-    return body
+    return FooterParts.parse(thrift_metadata(file_without_rows(schema))).frame
 
 
 class SplicedObject(Generic[Output]):
@@ -114,6 +110,7 @@ class SplicedObject(Generic[Output]):
 
     def __init__(self, output: Output, path: str, entry: TableEntry) -> None:
         self._output, self._path, self._entry = output, path, entry
+        self._frame = written_frame(entry.schema.arrow)
         self._position = self._state = 0  # bytes so far, and their CRC-32
         self._groups: list[MovedGroup] = []
         self._sums: list[GroupSums] = []
@@ -157,7 +154,7 @@ class SplicedObject(Generic[Output]):
         states, pages = move_sums(self._sums, self._differences)
         footer = pages.encode() if len(pages.lengths) else b""
         footer += ChunkSums(tuple(states), crc32(behind, self._state), start + len(behind)).encode()
-        metadata = FooterParts(written_frame(self._entry.schema.arrow), ()).encode(encoded, self._rows)
+        metadata = FooterParts(self._frame, ()).encode(encoded, self._rows)
         footer += metadata + len(metadata).to_bytes(4, "little") + PARQUET_MAGIC
         self._output.write(behind + footer)
         size = commit_output(self._output, self._path, start + len(behind) + len(footer))
@@ -190,7 +187,7 @@ class SplicedObject(Generic[Output]):
 
     def _add(self, source: SpliceSource, groups: range) -> None:
         """Adds the locations and checksums of row groups whose bytes were appended."""
-        if source.footer.frame != written_frame(self._entry.schema.arrow):
+        if source.footer.frame != self._frame:
             raise AssertionError(f"{source.key} has other columns than {self._path}, or another writer")
         first, end = source.byte_range(groups)
         self._groups += source.moved_groups(groups, self._position - first)
@@ -401,9 +398,11 @@ def _check_storable(encoded: bytes) -> None:
         columns = [pa.array([each, None if field.nullable else each], field.type) for field, each in examples]
         rows = pa.table(columns, schema)
         run = prepare(list(rows.columns), entry)
-        output = _Memory()
-        write_object(output, "probe", entry, WritePlan.of(run, DEFAULT), run)
-        table = pq.ParquetFile(pa.BufferReader(bytes(output.body))).read(use_threads=False)
+        body: list[bytes] = []
+        written = encode(body.append, entry, WritePlan.of(run, DEFAULT), run)
+        file_entry("", 0, written.rows, written.footer, written.extents, 0, entry)  # statistics, too, can be written
+        body += written.behind, written.footer
+        table = pq.ParquetFile(pa.BufferReader(b"".join(body))).read(use_threads=False)
         if not table.cast(schema).equals(run.table):
             raise pa.ArrowInvalid("the rows that were read are not those that were written")
     except (pa.ArrowException, OSError, OverflowError, ValueError, RecursionError) as error:
@@ -422,24 +421,3 @@ def _example(kind: pa.DataType) -> Any:
     if t.is_fixed_size_binary(kind):
         return b"a" * kind.byte_width
     return b"a" if t.is_binary(kind) else True if t.is_boolean(kind) else 0
-
-
-class _Memory:
-    def __init__(self) -> None:
-        self.body = bytearray()
-
-    def write(self, data: Buffer, /) -> int:
-        self.body += data
-        return len(data)
-
-    def commit(self) -> int:
-        return len(self.body)
-
-    def abort(self) -> None:
-        """Does nothing."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        """Does nothing."""
