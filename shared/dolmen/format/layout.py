@@ -294,9 +294,7 @@ class Pointer(msgspec.Struct, frozen=True):
     def decode(cls, body: bytes, key: str) -> Pointer:
         """Reads a pointer. Raises as ``decode_sealed`` does."""
         pointer = decode_sealed(body, key, cls, "not a pointer")
-        parsed = parse_manifest_key(pointer.manifest)
-        if parsed is None or parsed[0] != pointer.version:
-            raise CorruptionError(key, f"version {pointer.version} with manifest {pointer.manifest!r}")
+        check_manifest_key(pointer.manifest, pointer.version, key)
         return pointer
 
 
