@@ -28,8 +28,8 @@ from dolmen.format.layout import POINTER
 from dolmen.rows.scan import lookup
 from dolmen.store import MemoryBucket, MemoryStore
 from dolmen.store.base import PutOutcome
-from dolmen.store.counting import CountingStore
 from dolmen.transactions import row_statements
+from dolmen_simulator.counting import CountingStore
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("n", pa.int64())])
 

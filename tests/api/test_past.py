@@ -29,9 +29,9 @@ from dolmen.errors import (
 )
 from dolmen.format.layout import Tag
 from dolmen.rows.scan.scan import plan_of
-from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryStore
 from dolmen.transactions.transaction import unit_of
+from dolmen_simulator.counting import CountingStore
 from support.stores import RUNTIME
 
 WEST = timezone(timedelta(hours=-5))
