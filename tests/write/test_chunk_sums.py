@@ -14,7 +14,7 @@ from dolmen.format.entries import DataFile
 from dolmen.format.page_locations import SUMS_MAGIC, ChunkSums
 from dolmen.rows.scan.data_objects import DataFileFooter
 from dolmen.rows.scan.file_bytes import FileBytes
-from dolmen.rows.write.encodings import WriteOptions
+from dolmen.rows.write.runs import WriteOptions
 from support.random_tables import random_table
 from support.written import events, write
 

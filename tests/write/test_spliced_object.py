@@ -20,8 +20,7 @@ from dolmen.format.entries import DataFile
 from dolmen.format.page_locations import ChunkSums, PageLocations, chunk_range
 from dolmen.format.parquet_footer import FooterParts, ThriftCursor, ThriftStruct
 from dolmen.rows.write.data_file import CopiedGroup, CopiedGroups, EncodedGroups, SplicedObject, written_frame
-from dolmen.rows.write.encodings import WriteOptions
-from dolmen.rows.write.parquet_object import Run, WritePlan, prepare
+from dolmen.rows.write.runs import Run, WriteOptions, WritePlan, prepare
 from support.random_tables import random_table
 from support.written import Written, write
 

@@ -106,8 +106,7 @@ def _ids_and_names(schema: Schema) -> list[tuple[int, str]]:
 class NamesDependency:
     """A read of the names of tables: the commit is valid only if no table was created, dropped or renamed since.
 
-    Args:
-        among: the names that the transaction looked for; None for all. ``seen`` has the ones that existed.
+    ``among``: the names that the transaction looked for; None for all. ``seen`` has the ones that existed.
     """
 
     seen: frozenset[str]
@@ -406,9 +405,8 @@ class Change:
     def apply(self, draft: Draft, first_ts: int) -> Effects:
         """Adds the effects of this change to a draft. Pure. Its first statement gets ``first_ts``.
 
-        Raises:
-            StaleWriterError: the change's objects may have been collected.
-            ConflictError: the base contradicts what the change was made on.
+        Raises StaleWriterError: the change's objects may have been collected; ConflictError: the base contradicts what
+        the change was made on.
         """
         self._check_fence(draft.base)
         for dependency in self.dependencies:

@@ -19,12 +19,7 @@ import pyarrow as pa
 from dolmen.api.database import Database
 from dolmen.commit.change import Expect
 from dolmen.commit.statements.catalog import AlterTable
-from dolmen.declaration.declaration_file import (
-    Declaration,
-    DeclaredColumn,
-    DeclaredTable,
-    default_text,
-)
+from dolmen.declaration.declaration_file import Declaration, DeclaredColumn, DeclaredTable, default_text
 from dolmen.errors import ConflictError, InputError, SchemaError, TableExistsError, TableNotFoundError
 from dolmen.format.column_history import widening_problem
 from dolmen.format.evolution import (

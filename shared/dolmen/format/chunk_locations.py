@@ -161,8 +161,7 @@ def _read_metadata(footer: bytes) -> pq.FileMetaData:
 class _EmptyFile:
     """A file with some columns and no rows, into whose footer row groups can be put.
 
-    Args:
-        columns: of each leaf, the encoded number of its physical type and its encoded path.
+    ``columns``: of each leaf, the encoded number of its physical type and its encoded path.
     """
 
     footer: EmptyFooter
@@ -333,10 +332,8 @@ class GroupSums:
 def move_sums(parts: Sequence[GroupSums], differences: Sequence[int]) -> tuple[list[States], PageLocations]:
     """The checksums of row groups that move behind other bytes, and their pages.
 
-    They follow from the old checksums, so damaged bytes still differ from them.
-
-    Args:
-        differences: of each part, between CRC-32 of the bytes before it, old and new, by exclusive or.
+    They follow from the old checksums, so damaged bytes still differ from them. ``differences``: of each part, between
+    CRC-32 of the bytes before it, old and new, by exclusive or.
     """
     moved = np.array(differences, np.int64)
 

@@ -421,12 +421,7 @@ def parse_attributes(given: Mapping[str, Any]) -> dict[str, Any]:
     return known
 
 
-_FLAGS = {
-    "header": "--no-header",
-    "nulls": "--null",
-    "booleans": "--boolean",
-    "timestamp_formats": "--time-format",
-}
+_FLAGS = {"header": "--no-header", "nulls": "--null", "booleans": "--boolean", "timestamp_formats": "--time-format"}
 
 
 def flag_of(attribute: str) -> str:

@@ -19,16 +19,7 @@ from dolmen.errors import (
     UnsupportedFormatError,
     VersionExpiredError,
 )
-from dolmen.format.entries import (
-    Blob,
-    ColumnStats,
-    DataFile,
-    KeysTombstone,
-    Overlay,
-    Tombstone,
-    Vector,
-    WhereTombstone,
-)
+from dolmen.format.entries import Blob, ColumnStats, DataFile, KeysTombstone, Overlay, Tombstone, Vector, WhereTombstone
 from dolmen.format.layout import (
     CLOCK_STEP_US,
     FORMAT_VERSION,
@@ -496,11 +487,8 @@ RESERVED: dict[type, tuple[str, ...]] = {TableEntry: ("indexes",)}
 def references(value: Any, *, reserved: bool = True) -> Iterator[str]:
     """Keys of all objects that a manifest, a table's entry or any entry names itself; with repetitions.
 
-    Args:
-        reserved: whether parts with references that this code does not know are an error. Readers may ignore them.
-
-    Raises:
-        UnsupportedFormatError: there is such a part.
+    ``reserved``: whether parts with references that this code does not know are an error. Readers may ignore them.
+    Raises UnsupportedFormatError: there is such a part.
     """
     if isinstance(value, msgspec.Struct):
         kind = type(value)

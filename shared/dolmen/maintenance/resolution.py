@@ -259,7 +259,7 @@ class _Resolution:
         """
         reader = PlanReader.of_table(self.context, self.name, self.manifest, self.entry)
         deletes = self.unresolved.deletes
-        choice = None if ids else FilterChoice.of(self.context, self.entry, None, deletes, ids, len(plans))
+        choice = None if ids else FilterChoice(self.context, self.entry, None, deletes, ids, len(plans)).or_none()
         groups_left: dict[str, int] = {}
         hidden: dict[str, BitMap] = {}
         vectors: dict[str, BitMap] = {}
@@ -306,7 +306,7 @@ class _Resolution:
         """Bytes read to test these row groups of a file; a small file is fetched whole, with its footer."""
         if file.source is not None and local_path(self.context.store, file.file.path) is None:
             return file.file.size
-        ranges = (each for group in groups for each in file.footer.ranges(group.index, group.tests | ids))
+        ranges = (each for group in groups for each in file.footer.ranges(group.index, group.tested_ids | ids))
         return sum(each.length for each in ranges)
 
     def _commit(self) -> None:

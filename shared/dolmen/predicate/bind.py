@@ -67,8 +67,7 @@ _HINTS = {
 def find_column(name: str, schema: Schema, *, quoted: bool = True) -> Field:
     """The column of this name, ignoring case. Raises PredicateError if there is not one, or it is nested.
 
-    Args:
-        quoted: whether a column with exactly this name wins over columns whose names differ only in case.
+    ``quoted``: whether a column with exactly this name wins over columns whose names differ only in case.
     """
     fields = [field for field in schema.fields if field.name.lower() == name.lower()]
     if quoted and len(fields) > 1:
@@ -91,8 +90,7 @@ def find_column(name: str, schema: Schema, *, quoted: bool = True) -> Field:
 def compare(op: Op, left: Side, right: Side, within: Domain | None = None) -> Predicate:
     """``left op right``. Raises PredicateError if values of these types cannot be compared.
 
-    Args:
-        within: the domain of the comparison, if it depends on a third value (BETWEEN).
+    ``within``: the domain of the comparison, if it depends on a third value (BETWEEN).
     """
     if isinstance(left, Value) and isinstance(right, _NAMED):
         return compare(_MIRROR[op], right, left, within)
@@ -341,8 +339,7 @@ def _canonical_values(values: Sequence[Any], arrow_type: pa.DataType) -> list[Pl
 def days_to_timestamps(p: Predicate, types: Mapping[int, pa.DataType]) -> Predicate:
     """The predicate with its date columns bound as timestamps, where they have become timestamps.
 
-    Args:
-        types: the current types, by id, of the columns that had a narrower type before.
+    ``types``: the current types, by id, of the columns that had a narrower type before.
     """
     if not any(type_of(current) is TIMESTAMP for current in types.values()):
         return p

@@ -116,8 +116,7 @@ def grid(arrow_type: pa.DataType, domain: Domain) -> Grid:
 def fit(op: Op, value: Any, cells: Grid) -> tuple[Op, int] | bool:
     """Rewrites ``column op value`` with a value of the column's type, so that the column needs no cast.
 
-    Args:
-        value: any finite int, float or Decimal.
+    ``value``: any finite int, float or Decimal.
 
     Returns:
         the operator and the raw value to compare with; or the outcome for every value that is not NULL.

@@ -74,8 +74,7 @@ class Statistics(Protocol):
 def judge(p: Predicate, stats: Mapping[int, Bounds], rows: int) -> StatsVerdict:
     """Judges whether the predicate is TRUE for none, some or all rows of a file; NEVER for a file without rows.
 
-    Args:
-        stats: bounds by column id, as plain values of the column's bound type or of a narrower type of the same domain.
+    ``stats``: bounds by column id, as plain values of the column's bound type or of a narrower type of the same domain.
     """
     if rows == 0:
         return StatsVerdict.NEVER

@@ -266,9 +266,7 @@ class TableChange:
 def add_inserts(unit: UnitOfWork, entry: TableEntry, write: Write, keys: Iterable[pa.RecordBatch]) -> None:
     """Adds rows that are already written, provided that the table has none of ``keys``: primary keys of these rows.
 
-    Raises:
-        DuplicateKeyError: several rows have one key, or the table has it.
-        RowError: a key is NULL.
+    Raises DuplicateKeyError: several rows have one key, or the table has it; RowError: a key is NULL.
     """
     check = _InsertCheck.of(unit, write.name, entry)
     for _ in check.add_keys(keys):

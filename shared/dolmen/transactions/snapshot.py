@@ -14,13 +14,7 @@ from dolmen.commit.head import Base, Context
 from dolmen.commit.statements.catalog import CloneTable, DropTag, PutTag, Restore, table_and_memory
 from dolmen.commit.versions import is_settled, manifest_at_tag, manifest_at_time, manifest_at_version
 from dolmen.entries.segments.erasures_in_force import apply_later_erasures
-from dolmen.errors import (
-    InputError,
-    InvalidNameError,
-    TableExistsError,
-    TableNotFoundError,
-    short_repr,
-)
+from dolmen.errors import InputError, InvalidNameError, TableExistsError, TableNotFoundError, short_repr
 from dolmen.format.layout import RESERVED_TAGS, Tag, check_table_name, check_tag_name
 from dolmen.format.manifest import EMPTY, Manifest, TableEntry
 from dolmen.rows.write.row_digest import content_digest

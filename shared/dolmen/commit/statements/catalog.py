@@ -26,14 +26,7 @@ from dolmen.entries.segments.erasures_in_force import (
     with_erasures,
 )
 from dolmen.entries.segments.live import check_days_of_table
-from dolmen.errors import (
-    ConflictError,
-    InputError,
-    LimitError,
-    TableExistsError,
-    TagExistsError,
-    TagNotFoundError,
-)
+from dolmen.errors import ConflictError, InputError, LimitError, TableExistsError, TagExistsError, TagNotFoundError
 from dolmen.format.column_history import is_date_to_timestamp, record_names
 from dolmen.format.entries import Tombstone
 from dolmen.format.evolution import SchemaChange, WidenColumn, needed_features

@@ -486,8 +486,7 @@ def find_all(
 ) -> Iterator[tuple[int, npt.NDArray[np.int64], Addresses]]:
     """The entries of some distinct, ascending keys in several trees. A level of all trees is read together.
 
-    Args:
-        read: reads pages by the number of their tree and their reference, and keeps their order.
+    ``read``: reads pages by the number of their tree and their reference, and keeps their order.
 
     Yields:
         the number of a tree; for some of its entries the index of each one's key in ``keys``; and the row's address.

@@ -222,12 +222,11 @@ class TableState:
     ) -> TableState | None:
         """The table with this uuid; None if the version has no such table. Fetches the entry of an idle one.
 
+        Raises SchemaError: a column has a wider type than in the feed's last version, so its values may not fit.
+
         Args:
             erasures: oldest first; rows that they erased after this version are hidden.
             hide: whether columns that the version does not show are NULL; otherwise they have the files' values.
-
-        Raises:
-            SchemaError: a column has a wider type than in the feed's last version, so its values may not fit.
         """
         stored_entry = entry_of(manifest, uuid)
         if stored_entry is None:

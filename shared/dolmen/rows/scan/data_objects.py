@@ -433,13 +433,12 @@ def open_file(
 ) -> FetchedFooter:
     """Gets a file's footer from the cache, or with one request.
 
+    Raises CorruptionError: the file is missing, or not the one its entry describes.
+
     Args:
         table: for messages.
         with_filters: fetch its Bloom filters with the footer, but not the rest of a small file.
         like: the footer of another file, which probably has the same columns; saves time.
-
-    Raises:
-        CorruptionError: the file is missing, or not the one its entry describes.
     """
     key = ("footer", file.path, 0)
     location = data_object(store, file.path)

@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 from dolmen.base.runtime import cached_property
 from dolmen.base.units import MIB
 from dolmen.entries.segments.row_bounds import RowBounds
-from dolmen.entries.segments.tombstone_judge import KeyRanges
+from dolmen.entries.segments.tombstone_judge import KeysTombstones
 from dolmen.errors import LimitError
 from dolmen.format.entries import KeysTombstone
 from dolmen.format.types import CodesKind, Mask, to_array, to_mask, type_of
@@ -428,8 +428,8 @@ class KeysLookup:
         return [array.filter(younger) for array in arrays], ts[ts > applied_through]
 
     @cached_property
-    def _ranges(self) -> list[KeyRanges]:
-        return KeyRanges.each(self._tombstones, dict(zip(self.columns, self.types, strict=True)))
+    def _ranges(self) -> list[KeysTombstones]:
+        return KeysTombstones.each(self._tombstones, dict(zip(self.columns, self.types, strict=True)))
 
     def judge(self, rows: RowBounds) -> StatsVerdict:
         if self._greatest_ts <= rows.applied_through:

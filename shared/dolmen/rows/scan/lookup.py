@@ -84,14 +84,15 @@ class KeySearch:
             for group in reader.groups():
                 rows = found.rows.get(group.file.file.uuid)
                 if rows is None:
-                    yield group if self._filter_rows else replace(group, filter=None)
+                    yield group if self._filter_rows else replace(group, predicate=None)
                     continue
                 row_indexes = group.rows_at(rows.bitmap)
                 if len(row_indexes):
-                    yield replace(group, filter=None).pick(row_indexes, key_ids)  # the positions say which rows match
+                    # The positions say which rows match.
+                    yield replace(group, predicate=None).pick(row_indexes, key_ids)
 
         def work(group: RowGroup, columns: RowGroupColumns) -> pa.RecordBatch | None:
-            keep = row_mask(group, columns.read(group.tests))
+            keep = row_mask(group, columns.read(group.tested_ids))
             chosen = pa.array(np.arange(group.rows)) if keep is None else pc.indices_nonzero(to_boolean_array(keep))
             if not len(chosen):
                 return None
@@ -103,9 +104,7 @@ class KeySearch:
             output = [column_of(group, field, arrays).take(chosen) for field in scan.output]
             return pa.record_batch(output, scan.schema)
 
-        for batch in reader.read(work, groups(), ids):
-            if batch is not None and batch.num_rows:
-                yield batch
+        yield from (batch for batch in reader.read(work, groups(), ids) if batch is not None and batch.num_rows)
 
     def _batch(
         self, scan: ScanPlan, group: RowGroup, columns: RowGroupColumns, chosen: pa.Array, rows: FoundRows

@@ -32,10 +32,11 @@ from dolmen.format.page_locations import ChunkSums
 from dolmen.format.parquet_footer import FooterParts, MovedGroup, move_groups
 from dolmen.format.properties import has_index
 from dolmen.format.schema import COMMIT_TS_FIELD
-from dolmen.rows.write.encodings import DEFAULT, WriteOptions
-from dolmen.rows.write.parquet_object import (
+from dolmen.rows.write.runs import (
+    DEFAULT,
     Extent,
     Run,
+    WriteOptions,
     WritePlan,
     commit_output,
     cut,
@@ -220,7 +221,8 @@ def write_data_files(
     """Writes rows into as many data files as they need; without rows it writes no file.
 
     It reads the batches and uploads in the calling thread; runs are sorted and encoded on all processors. An error
-    aborts the current file; finished ones are left as orphans.
+    aborts the current file; finished ones are left as orphans. Raises StoreUnavailableError, AccessDeniedError: from
+    the upload; and whatever ``batches`` raises.
 
     Args:
         table_name: part of the objects' keys.
@@ -233,9 +235,6 @@ def write_data_files(
     Returns:
         Their entries, in the order of the rows, not yet stamped. Those of files with ``_commit_ts`` have the bounds of
         that column instead of ``row_ts``.
-
-    Raises:
-        StoreUnavailableError, AccessDeniedError: from the upload; and whatever ``batches`` raises.
     """
     keys = partial(_key, store, table_name, name or runtime.uuid)
     files = _Files(open_output or store.open_output, keys, table, options, runtime, beat)
@@ -342,7 +341,7 @@ class _Files(Generic[Output]):
         for group in copied.groups:
             piece.append(group)
             size += group.size
-            if size < self._options.target_file_bytes and group is not copied.groups[-1]:
+            if size < self._options.file_bytes and group is not copied.groups[-1]:
                 continue
             self._file().copy(CopiedGroups(copied.source, tuple(piece)))
             self._end_if_full()
@@ -365,7 +364,7 @@ class _Files(Generic[Output]):
         return self._current
 
     def _end_if_full(self) -> None:
-        if self._current and self._current.size >= self._options.target_file_bytes:
+        if self._current and self._current.size >= self._options.file_bytes:
             self._end()
 
     def _end(self) -> None:

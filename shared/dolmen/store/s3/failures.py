@@ -118,11 +118,7 @@ def describe(error: BotoCoreError | ClientError) -> str:
 def translate(
     error: BotoCoreError | ClientError, bucket: str, key: str, *, conditional: bool = False, version: str | None = None
 ) -> Error:
-    """The exception to raise for a final error.
-
-    Args:
-        conditional: whether the request has an ETag as its condition.
-    """
+    """The exception to raise for a final error. ``conditional``: whether the request has an ETag as its condition."""
     text = describe(error)
     if not isinstance(error, ClientError):
         if isinstance(error, _NO_CREDENTIALS):

@@ -37,10 +37,7 @@ class Expression:
     """An SQL expression in DuckDB's dialect over the columns of a row: ``Expression("price * 1.1")``.
 
     It sees the columns of its row by their names. Subqueries, aggregates and window functions are refused. It needs
-    DuckDB (``pip install 'dolmen[sql]'``).
-
-    Args:
-        sql: the text.
+    DuckDB (``pip install 'dolmen[sql]'``). ``sql``: the text.
     """
 
     sql: str
@@ -61,11 +58,7 @@ class Update:
 
 @dataclass(frozen=True)
 class Delete:
-    """Deletes a target row.
-
-    Args:
-        when: an SQL expression; only rows for which it is TRUE.
-    """
+    """Deletes a target row. ``when``: an SQL expression; only rows for which it is TRUE."""
 
     when: str | None = None
 
@@ -327,14 +320,12 @@ def terms_of(
 class RowTemplate:
     """Makes rows of a table.
 
+    Raises InputError: DuckDB refuses an expression; SchemaError: values are of another kind than their column.
+
     Args:
         terms: by column of the table; columns without one have their default.
         sides: the columns of each side.
         find: how values that are not computed are cast to the table's types.
-
-    Raises:
-        InputError: DuckDB refuses an expression.
-        SchemaError: values are of another kind than their column.
     """
 
     def __init__(
