@@ -171,7 +171,7 @@ def check_sums(file: DataFile, body: bytes) -> None:
             assert not pages.counts[place]
             continue
         for number, states in enumerate(found.states):
-            assert states.fit(body[found.starts[number] : found.starts[number + 1]])
+            assert states.match(body[found.starts[number] : found.starts[number + 1]])
     assert file.size == len(body)
 
 
@@ -267,7 +267,7 @@ def test_a_damaged_byte_in_a_source_is_one_in_the_file_too() -> None:
     assert sums is not None
     places = [chunk_range(metadata.row_group(group).column(0)) for group in range(4)]
     intact = [
-        states.fit(made[start : start + length]) for (start, length), states in zip(places, sums.states, strict=True)
+        states.match(made[start : start + length]) for (start, length), states in zip(places, sums.states, strict=True)
     ]
     assert intact.count(False) == 1
 

@@ -56,7 +56,7 @@ Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class PlacedGroups:
+class GroupsMetadata:
     """Some row groups of a file.
 
     Args:
@@ -134,7 +134,7 @@ class ChunkLocations:
         groups: list[int] = np.unique(np.searchsorted(ends, positions, "right")).tolist()
         return groups if not groups or groups[-1] < len(ends) else []
 
-    def pick(self, groups: list[int]) -> PlacedGroups:
+    def pick(self, groups: list[int]) -> GroupsMetadata:
         """Some row groups by their numbers, ascending."""
         template = _template(self.schema)
         ends = len(PARQUET_MAGIC) + np.cumsum(self.lengths.ravel()).reshape(self.lengths.shape)
@@ -150,7 +150,7 @@ class ChunkLocations:
             encoded.append(encode_group(columns, int(self.lengths[group].sum()), rows))
         footer = template.footer.fill(int(self.rows[groups].sum()), encoded)
         states = map(States, before[groups].ravel().tolist(), self.states[groups].ravel().tolist())
-        return PlacedGroups(_read_metadata(footer), tuple(firsts), tuple(states))
+        return GroupsMetadata(_read_metadata(footer), tuple(firsts), tuple(states))
 
 
 def _read_metadata(footer: bytes) -> pq.FileMetaData:
@@ -445,4 +445,4 @@ class SpliceSource:
                 return False
             end = start + length
         behind = self.sums.behind_chunks(self.metadata)
-        return end == self.start == behind.start and behind.states.fit(self.behind)
+        return end == self.start == behind.start and behind.states.match(self.behind)

@@ -286,12 +286,15 @@ class SetSortKey:
         fields = tuple(entry.schema.field(name) for name in self.columns)
         if len({field.id for field in fields}) < len(fields):
             raise SchemaError("a column is twice in the key")
-        for field in fields:
-            if is_nested(field.arrow_type):
-                raise SchemaError(
-                    f"rows can't be sorted by column {field.name!r} of type {short_type(field.arrow_type)}"
-                )
-        return msgspec.structs.replace(entry, sort_key=tuple(field.id for field in fields))
+        return msgspec.structs.replace(entry, sort_key=tuple(field.id for field in check_sortable(fields)))
+
+
+def check_sortable(fields: tuple[Field, ...]) -> tuple[Field, ...]:
+    """Returns ``fields`` if rows can be sorted by them. Raises SchemaError for nested columns."""
+    for field in fields:
+        if is_nested(field.arrow_type):
+            raise SchemaError(f"rows can't be sorted by column {field.name!r} of type {short_type(field.arrow_type)}")
+    return fields
 
 
 def unquote_name(name: str) -> str | None:

@@ -38,7 +38,7 @@ class States(NamedTuple):
     start: int
     end: int
 
-    def fit(self, body: Any) -> bool:
+    def match(self, body: Any) -> bool:
         """Whether ``body`` is that part."""
         return zlib.crc32(body, self.start) == self.end
 

@@ -174,6 +174,10 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
         """JSON forms of the values, other than NULL, of columns that new rows come without; by name."""
         return {field.name: field.write_default for field in self.fields if field.write_default is not None}
 
+    def names_of(self, ids: Iterable[int]) -> list[str]:
+        """The names of the columns with these ids, in their order."""
+        return [self.by_id[id_].name for id_ in ids]
+
     @cached_property
     def by_id(self) -> dict[int, Field]:
         """Columns by id, dropped ones included."""

@@ -10,7 +10,7 @@ with matches; compaction rewrites these in time.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from pyroaring import BitMap
@@ -22,7 +22,8 @@ from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import Resolve
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.entries.segments.segment_reader import erasures_of
-from dolmen.format.entries import DataFile, Tombstone
+from dolmen.entries.segments.tombstone_judge import FileTombstones
+from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Erasure, Manifest, TableEntry
 from dolmen.maintenance.erasures.erasure_work import note_erased_files
 from dolmen.maintenance.unresolved import ErasureMatches, Unresolved
@@ -248,9 +249,7 @@ class _Resolution:
         self.counts["changed"] += bool(fresh)
         self.counts["rows"] += len(fresh)
 
-    def _read_files(
-        self, plans: list[FilePlan], erasing: Mapping[str, Sequence[Tombstone]], ids: frozenset[int]
-    ) -> int:
+    def _read_files(self, plans: list[FilePlan], erasing: Mapping[str, FileTombstones], ids: frozenset[int]) -> int:
         """Reads files to find their hidden rows. Returns the number of files finished.
 
         Args:

@@ -408,7 +408,7 @@ def equal_values(term: Term, literal: ast.Literal, arrow_type: pa.DataType) -> p
 
 
 def _all_exact(p: ast.In, domain: Domain) -> bool:
-    return all(domains.exact_float(value, domain) for value in p.plain)  # type: ignore[arg-type]
+    return all(domains.is_exact_float(value, domain) for value in p.plain)  # type: ignore[arg-type]
 
 
 def _value_set(p: ast.In, arrow_type: pa.DataType, domain: Domain) -> pa.Array:

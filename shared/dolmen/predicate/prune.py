@@ -23,7 +23,7 @@ from dolmen.predicate.ast import Predicate, Term
 from dolmen.predicate.domains import Domain, Op, convert, domain_of, fit, grid, join
 
 Fact: TypeAlias = bool | npt.NDArray[np.bool_]
-"""Whether something is possible: in one file, or in each of many files. A bool may stand for all of many files."""
+"""Whether something is possible: in one file, or in each of many files. A bool may be for all of many files."""
 
 _GRIDS = frozenset((Domain.EXACT, Domain.DATE, Domain.TIME, Domain.NAIVE, Domain.ZONED))
 """Domains in which the values of a type are evenly spaced."""

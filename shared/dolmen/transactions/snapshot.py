@@ -264,7 +264,7 @@ def restore_table(unit: UnitOfWork, name: str, moment: Moment, request: str | No
                 f"table {name!r} did not exist in version {source.version}, so nothing can be restored"
             )
         tables = table_and_memory(name, entries[source_name], entries)
-        unit.add(Restore(name, uuid, source.version, source.commit_ts, tables, present=True, request=request))
+        unit.add(Restore(name, uuid, source.version, source.commit_ts, tables, must_exist=True, request=request))
     unit.add_content(request, "restore", name, moment.digest)
 
 
@@ -315,7 +315,7 @@ def clone_table(unit: UnitOfWork, source: str, name: str, moment: Moment, reques
 
 
 def _whole_entries(context: Context, manifest: Manifest) -> dict[str, TableEntry]:
-    """The entries of all tables of a version; those of idle tables are fetched."""
+    """The entries of all tables of a version; the entries of idle tables are fetched."""
     with context.reading(manifest.version):
         return {name: context.segments.whole(entry) for name, entry in manifest.tables.items()}
 

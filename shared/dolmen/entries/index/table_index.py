@@ -152,7 +152,7 @@ class OpenPart:
     head: IndexHead
     tree: Tree
 
-    def fits(self, columns: tuple[int, ...], kinds: tuple[str, ...]) -> bool:
+    def has_keys_of(self, columns: tuple[int, ...], kinds: tuple[str, ...]) -> bool:
         """Whether its keys consist of these columns, encoded as values of these kinds."""
         return (self.head.columns, self.head.kinds) == (columns, kinds)
 
@@ -324,7 +324,7 @@ class TableIndex:
         """Opens the index of a table (whole entry): one request for each part that is not cached. See ``open``."""
         encoding = encoding_of(entry)
         opened = reader.runtime.map(reader.open, entry.segments_of("index"))
-        fitting = tuple(part for part in opened if part.fits(entry.primary_key, encoding.kinds))
+        fitting = tuple(part for part in opened if part.has_keys_of(entry.primary_key, encoding.kinds))
         return cls(encoding, fitting, reader)
 
     @cached_property

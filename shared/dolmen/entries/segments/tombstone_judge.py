@@ -10,7 +10,7 @@ from functools import partial
 from itertools import chain
 from math import ceil, floor, isfinite
 from operator import itemgetter
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -214,7 +214,7 @@ class _WherePredicate:
         return StatsVerdict.MAYBE if rows.rows else StatsVerdict.NEVER
 
 
-class FileTombstones(Sequence[Tombstone]):
+class FileTombstones:
     """The tombstones that may hide rows of one file, oldest first. Each group in ``ranges`` contributes some.
 
     A list of them is made only on demand: there may be ten thousand keys tombstones, the same for each of many files.
@@ -251,9 +251,7 @@ class FileTombstones(Sequence[Tombstone]):
         return bool(self._where or self._ranges)
 
     def __len__(self) -> int:
-        return len(self._where) + sum(
-            int(np.count_nonzero(ranges.tombstone_mask(self._rows))) for ranges in self._ranges
-        )
+        return len(self.indexes())
 
     def __iter__(self) -> Iterator[Tombstone]:
         found: list[tuple[int, Tombstone]] = [(each.index, each.tombstone) for each in self._where]
@@ -261,15 +259,6 @@ class FileTombstones(Sequence[Tombstone]):
             kept = np.flatnonzero(ranges.tombstone_mask(self._rows))
             found += zip(ranges.indexes[kept].tolist(), (ranges.tombstones[at] for at in kept.tolist()), strict=True)
         return iter([tombstone for _, tombstone in sorted(found, key=itemgetter(0))])
-
-    @overload
-    def __getitem__(self, at: int) -> Tombstone: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> tuple[Tombstone, ...]: ...
-
-    def __getitem__(self, at: int | slice) -> Tombstone | tuple[Tombstone, ...]:
-        return tuple(self)[at]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, (FileTombstones, tuple)) and tuple(self) == tuple(other)
@@ -283,7 +272,7 @@ class FileTombstones(Sequence[Tombstone]):
 class TombstoneJudge:
     """Judges rows by their bounds against some tombstones, oldest first.
 
-    ``predicates`` are those of ``where`` tombstones, if they were loaded; by default those in the entries.
+    ``predicates``: of the ``where`` tombstones, if they were loaded; by default, the ones in the entries.
     """
 
     def __init__(

@@ -209,7 +209,7 @@ class ChangePlanner:
 
     def _stored_state(self, manifest: Manifest) -> TableState | None:
         """The table in a version, with the rows that were erased since."""
-        return TableState.of(self._context, manifest, self._entry.uuid, self._entry.schema, hide=False)
+        return TableState.of(self._context, manifest, self._entry.uuid, self._entry.schema, hides_absent=False)
 
     def _with_key(self, ids: Sequence[int]) -> FeedColumns:
         """The columns, with key columns if the table still has all of them."""

@@ -272,7 +272,7 @@ class DataFileFooter:
             raise CorruptionError(file.path, f"{metadata.num_rows} rows, not the {file.rows} of its entry")
         adopted = AdoptedPath.parse(file.path)
         columns_by = adopted.columns_by if adopted else None
-        if like and like.columns_by == columns_by and _same_columns(metadata, like.metadata):
+        if like and like.columns_by == columns_by and _has_same_columns(metadata, like.metadata):
             columns = like.columns
         elif adopted:
             columns = _adopted_columns(metadata, mapping if columns_by == "names" else None)
@@ -358,7 +358,7 @@ def _adopted_columns(metadata: pq.FileMetaData, mapping: Sequence[MappedColumn] 
     return columns
 
 
-def _same_columns(one: pq.FileMetaData, other: pq.FileMetaData) -> bool:
+def _has_same_columns(one: pq.FileMetaData, other: pq.FileMetaData) -> bool:
     """True if the columns of two files surely have the same names, types and ids."""
     if not one.schema.equals(other.schema):  # it compares no names and ids of nested columns
         return False

@@ -34,8 +34,8 @@ from dolmen.rows.scan.data_objects import DataFileFooter, FetchedFooter, FileCol
 _NAME = "c"
 
 
-def fits(chunk: pq.ColumnChunkMetaData, column: pq.ColumnSchema, arrow_type: pa.DataType) -> bool:
-    """True if pages of a chunk can be read as those of a file that pyarrow writes now."""
+def is_readable(chunk: pq.ColumnChunkMetaData, column: pq.ColumnSchema, arrow_type: pa.DataType) -> bool:
+    """True if pages of a chunk can be read like pages that pyarrow writes now."""
     if column.max_definition_level > 1 or column.max_repetition_level:
         return False
     _, template_column = _template(arrow_type, bool(column.max_definition_level))
@@ -108,7 +108,9 @@ def picked_pages(footer: DataFileFooter, group: int, column: FileColumn, rows: R
         return None
     leaf, metadata = column.leaves[0], footer.metadata
     chunk = footer.pages.of_chunk(metadata, footer.sums, group, leaf)
-    if chunk is None or not fits(metadata.row_group(group).column(leaf), metadata.schema.column(leaf), column.type):
+    if chunk is None or not is_readable(
+        metadata.row_group(group).column(leaf), metadata.schema.column(leaf), column.type
+    ):
         return None
     page_of_row = np.searchsorted(chunk.firsts, rows, "right") - 1
     pages, page_of = np.unique(page_of_row, return_inverse=True)
@@ -125,7 +127,7 @@ def verify(expected: Mapping[ChunkRange, States], body: bytes) -> None:
 
 
 def _verify(states: States, body: Any, start: int) -> None:
-    if not states.fit(body):
+    if not states.match(body):
         raise OSError(f"the checksum of the column chunk at byte {start} differs")
 
 
@@ -246,8 +248,8 @@ class FileBytes:
     def read(self, row_group: int, leaves: list[int]) -> pa.Table:
         """Decodes Parquet columns of one row group, after verifying their checksums.
 
-        In files without checksums of column chunks it verifies those of pages, which don't cover page headers. Raises
-        OSError or ArrowException if there is no such file, or it holds something else.
+        In files without checksums of column chunks, the pages' are verified, which don't cover page headers. Raises
+        OSError or ArrowException if there is no such file, or it has other contents.
         """
         metadata, sums = self._footer.metadata, self._footer.sums
         expected = sums.of_chunks(metadata, row_group, leaves) if sums else {}
@@ -295,7 +297,7 @@ class FileBytes:
         for page, range_ in zip(pages.indexes, pages.ranges(), strict=True):
             file.seek(range_.start)
             body = file.read_buffer(range_.length)
-            if not chunk.states[page].fit(body):
+            if not chunk.states[page].match(body):
                 raise OSError(f"the checksum of the page at byte {range_.start} differs")
             bodies.append(body)
         leaf = column.leaves[0]

@@ -181,7 +181,7 @@ class FilterChoice:
             return None
         # All deletes must be excluded for rows not to be tested.
         tests = self.deletes.tests_of(plan)
-        keys = [lookup.count if lookup.in_memory and ids & set(lookup.columns) else None for lookup in tests.lookups]
+        keys = [lookup.count if lookup.is_in_memory and ids & set(lookup.columns) else None for lookup in tests.lookups]
         return _total([*keys, *(_value_count(each.predicate, ids) for each in tests.predicates)])
 
     def _share(self, plan: FilePlan) -> float:
@@ -201,7 +201,7 @@ class FilterChoice:
 class IndexedRows:
     """The rows of some keys, hidden rows included, in the files (uuids) that the index has ``covered_files``.
 
-    ``footers`` are those of the row groups with these rows, by uuid, if the index has their locations.
+    ``footers``: by uuid, of the row groups with these rows, if the index has their locations.
     """
 
     covered: frozenset[str]
@@ -289,7 +289,7 @@ class IndexedDeletes:
     def of(cls, context: Context, entry: TableEntry, deletes: Deletes, files: int) -> IndexedDeletes | None:
         """The deletes by primary key, if there are any and the table has an index; ``files`` is a count."""
         lookups = deletes.lookups.get(tuple(sorted(entry.primary_key)), ())
-        if not entry.segments_of("index") or len(lookups) != 1 or not lookups[0].in_memory:
+        if not entry.segments_of("index") or len(lookups) != 1 or not lookups[0].is_in_memory:
             return None
         choice = FilterChoice(context, entry, None, deletes, frozenset(), files)
         return cls(context, entry, lookups[0], choice)

@@ -94,7 +94,7 @@ def slots(key_codes: npt.NDArray[np.int64], bits: int) -> npt.NDArray[np.int64]:
 
 
 def integers(array: pa.Array) -> npt.NDArray[np.int64]:
-    """The values of an integer-like array; those of uint64 wrap around."""
+    """The values of an integer-like array; uint64 wraps around."""
     if pa.types.is_boolean(array.type):
         array = array.cast(pa.uint8())
     signed = not pa.types.is_unsigned_integer(array.type)
@@ -411,7 +411,7 @@ class KeysLookup:
         return self._keys.count
 
     @property
-    def in_memory(self) -> bool:
+    def is_in_memory(self) -> bool:
         return isinstance(self._keys, KeysInMemory)
 
     def all_keys(self) -> list[pa.Array]:

@@ -115,7 +115,7 @@ class PlanReader:
     """Runs a plan. Each is used once.
 
     Args:
-        cautious: opens no file before its row groups are asked for; for scans that may stop early.
+        is_cautious: opens no file before its row groups are asked for; for scans that may stop early.
         tests_only: reads only columns that decide about rows.
         by_index: finds the rows of listed keys through the table's index, if that reads less.
         footers: by uuid, footers, or parts of them, that need not be fetched.
@@ -124,7 +124,7 @@ class PlanReader:
     context: Context
     plan: ScanPlan
     pending: Pending | None = None
-    cautious: bool = False
+    is_cautious: bool = False
     tests_only: bool = False
     by_index: bool = False
     footers: Mapping[str, DataFileFooter] = field(default_factory=dict)
@@ -150,10 +150,10 @@ class PlanReader:
         """Fetches footers and vectors, and the Bloom filters that ``choice`` chooses, all of them at the same time."""
         bitmaps: dict[str, BitMap] = {}
         are_local = is_local(self.context.store)
-        most_files = LOCAL_FILES if are_local and not self.cautious else 1
+        most_files = LOCAL_FILES if are_local and not self.is_cautious else 1
 
         def tasks() -> Iterator[FetchTask]:
-            for some in cut_by_size(files, vector_bytes, 0 if self.cautious else VECTOR_BYTES):
+            for some in cut_by_size(files, vector_bytes, 0 if self.is_cautious else VECTOR_BYTES):
                 here, requests = self._vectors.split([plan.file for plan in some])
                 bitmaps.update(here)
                 yield from requests
@@ -174,7 +174,7 @@ class PlanReader:
 
         runtime, items = self.context.runtime, tasks()
         here = runtime.near(work, items, count=count) if are_local else ()
-        ahead = 1 if self.cautious else None
+        ahead = 1 if self.is_cautious else None
         others = runtime.map(work, items, ahead=ahead, size=size, most=AHEAD_BYTES)
         for opened in chain(here, others):
             if isinstance(opened, dict):

@@ -64,7 +64,7 @@ class KeyFilters:
         expected = filters_range(footer)
         if expected is None or expected != Range(start, start + len(body)) or footer.sums is None:
             return None
-        if not footer.sums.behind_chunks(footer.metadata).states.fit(body):
+        if not footer.sums.behind_chunks(footer.metadata).states.match(body):
             return None
         return cls(footer, start, memoryview(body))
 
@@ -133,7 +133,7 @@ class FileProbe:
 
     def may_hold(self, group: int, lookup: KeysLookup) -> bool:
         """True if a row of a row group may have one of a lookup's keys."""
-        if not lookup.in_memory or lookup.count > MOST_KEYS:
+        if not lookup.is_in_memory or lookup.count > MOST_KEYS:
             return True
         column_masks = [self._mask(group, id_, lookup, at) for at, id_ in enumerate(lookup.columns)]
         masks = [mask for mask in column_masks if mask is not None]
@@ -363,7 +363,7 @@ def row_groups(file: OpenFile, where: Predicate | None, deletes: Deletes, schema
 
 
 def live_mask(group: RowGroup, columns: Mapping[int, pa.Array]) -> Mask | None:
-    """A mask of the rows that are not deleted; None for all rows. ``columns``: those of ``group.tested_ids``, by id."""
+    """A mask of the rows that are not deleted; None for all rows. ``columns``: by id, for ``group.tested_ids``."""
     # The vector comes first. It counts all physical rows of the file, so the row group must be whole.
     keep = keep_mask(group.file.vector, group.first, group.rows) if group.deleted and group.file.vector else None
     # Keys: lookups over the same columns share the codes of the rows.
@@ -372,7 +372,7 @@ def live_mask(group: RowGroup, columns: Mapping[int, pa.Array]) -> Mask | None:
         if lookup.columns not in rows:
             rows[lookup.columns] = Tuples([columns[id_] for id_ in lookup.columns], lookup.types)
         keep = _exclude(keep, lookup.hidden_mask(rows[lookup.columns], group.file.file.applied_through))
-    # Predicates that ``PlanReader.read`` has not evaluated together with those of other row groups.
+    # Predicates that ``PlanReader.read`` has not evaluated together with other row groups' predicates.
     if group.predicates:
         (group,) = add_hidden_masks([group], [columns])
         assert group.hidden is not None
@@ -381,7 +381,7 @@ def live_mask(group: RowGroup, columns: Mapping[int, pa.Array]) -> Mask | None:
 
 
 def add_hidden_masks(groups: Sequence[RowGroup], columns: Sequence[Mapping[int, pa.Array]]) -> list[RowGroup]:
-    """Adds to row groups a mask of the rows that their predicates hide; ``columns`` has those of ``group.tested_ids``.
+    """Adds to row groups a mask of the rows that their predicates hide; ``columns``: by id, for ``tested_ids``.
 
     Evaluates a predicate once for all row groups whose columns have the same types: many small row groups take as long
     as one.

@@ -39,7 +39,7 @@ def count_rows(reader: PlanReader) -> int:
     uncounted = tuple(file for file in plan.files if file.exact_rows is None)
     if not uncounted or (plan.limit is not None and counted >= plan.limit):
         return counted
-    uncounted_reader = replace(reader, plan=replace(plan, files=uncounted), cautious=False, tests_only=True)
+    uncounted_reader = replace(reader, plan=replace(plan, files=uncounted), is_cautious=False, tests_only=True)
     return counted + sum(uncounted_reader.read(_count, uncounted_reader.groups(), frozenset()))
 
 
@@ -263,7 +263,7 @@ class Scan:
 
     def _reader(self, plan: ScanPlan) -> PlanReader:
         is_limited = plan.limit is not None
-        return PlanReader(self._view.context, plan, self._view.pending, cautious=is_limited, by_index=not is_limited)
+        return PlanReader(self._view.context, plan, self._view.pending, is_cautious=is_limited, by_index=not is_limited)
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         with self._view.reading():

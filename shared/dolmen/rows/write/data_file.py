@@ -354,7 +354,7 @@ class _Files(Generic[Output]):
 
     def _plan_of(self, run: Run) -> WritePlan:
         if self._plan is None or self._plan.encodings.row_bytes is None:  # of too few rows to try encodings on them
-            return WritePlan.of(run, self._options, looked_up=has_index(self._table))
+            return WritePlan.of(run, self._options, is_looked_up=has_index(self._table))
         return self._plan
 
     def _file(self) -> SplicedObject[Output]:

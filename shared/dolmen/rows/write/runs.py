@@ -120,7 +120,7 @@ def _pieces(batch: pa.RecordBatch, max_bytes: int, max_rows: int) -> Iterator[pa
 def prepare(columns: list[pa.ChunkedArray], entry: TableEntry) -> Run:
     """Sorts rows by the table's sort key and measures each column. Empties the list, so that memory is freed."""
     schema = entry.schema.arrow
-    sort_columns(columns, schema, [entry.schema.by_id[id_].name for id_ in entry.sort_key])
+    sort_columns(columns, schema, entry.schema.names_of(entry.sort_key))
     table = pa.table([fill_hidden(column) for column in columns], schema)
     columns.clear()
     extents = {field.id: extent(column) for field, column in zip(entry.schema.fields, table.columns, strict=True)}
@@ -270,11 +270,11 @@ class WritePlan:
     group_rows: int
 
     @classmethod
-    def of(cls, first: Run, options: WriteOptions, *, looked_up: bool = False) -> WritePlan:
+    def of(cls, first: Run, options: WriteOptions, *, is_looked_up: bool = False) -> WritePlan:
         """The settings that suit the first run."""
         encodings = choose(first.table)
         most_bytes, least, most = options.row_group_bytes, MIN_GROUP_ROWS, MAX_GROUP_ROWS
-        if looked_up:
+        if is_looked_up:
             together = max(LOOKED_UP_GROUP_BYTES, LOOKED_UP_CHUNK_BYTES * len(leaves(first.table.schema)))
             most_bytes, least, most = min(most_bytes, together), MIN_LOOKED_UP_ROWS, MAX_LOOKED_UP_ROWS
             encodings = replace(encodings, uncompressed=frozenset())  # the index knows compressed column chunks only
@@ -368,7 +368,7 @@ def _complete_extents(extents: Mapping[int, Extent], entry: TableEntry, metadata
 
 
 def _bloom_filters(entry: TableEntry, rows: pa.Table, group_rows: int) -> dict[str, dict[str, Any]]:
-    """Filters for the primary key: those of all row groups are sized by the values in the first."""
+    """Filters for the primary key, which all row groups have in the size that the values in the first need."""
     filters, bits = {}, key_filter_bits(entry)
     for id_ in entry.primary_key:
         field = entry.schema.by_id[id_]
@@ -407,7 +407,7 @@ def statistics_columns(entry: TableEntry) -> list[int]:
 def sorting_columns(entry: TableEntry) -> list[pq.SortingColumn] | None:
     """The order of rows as row groups have it: ascending, NULLs last; None without a sort key."""
     columns = [leaf.column for leaf in leaves(entry.schema.arrow)]
-    names = [entry.schema.by_id[id_].name for id_ in entry.sort_key]
+    names = entry.schema.names_of(entry.sort_key)
     return [pq.SortingColumn(columns.index(name)) for name in names] or None
 
 

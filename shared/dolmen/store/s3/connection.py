@@ -108,7 +108,7 @@ class RequestPattern:
     Args:
         url, path: up to the key; the path begins after the host.
         headers: sent with each.
-        signed: headers that the signature covers, by lower-case name, without those of one request.
+        signed: headers that the signature covers, by lower-case name, without the ones that differ by request.
     """
 
     url: str
@@ -181,7 +181,7 @@ be about the pattern, too: then the client sends the request again."""
 
 
 class ObjectReader:
-    """Sends GETs of objects. Responses and errors are those of the client's ``get_object``, as far as stores use them.
+    """Sends GETs of objects. Responses and errors are as from the client's ``get_object``, as far as stores use them.
 
     The client's own session sends the requests (its connections, proxies, certificates, time-outs), the session's
     credentials sign them, and handlers of ``before-send`` see them.
@@ -316,7 +316,7 @@ class Connection:
     reader: ObjectReader | None = None
 
     def send(self, operation: str, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Sends a request once. Responses and errors are those of boto3's method ``operation``."""
+        """Sends a request once. Responses and errors are as from boto3's method ``operation``."""
         sender = self.reader if self.reader and operation == "get_object" else self.client
         try:
             response: dict[str, Any] = getattr(sender, operation)(**request)
