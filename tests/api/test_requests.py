@@ -14,7 +14,7 @@ import dolmen
 from dolmen import Commit, Database
 from dolmen.commit.change import digest_of
 from dolmen.errors import AppliedIdError, ConflictError, InputError, TableNotFoundError
-from dolmen.store.counting import CountingStore
+from dolmen_simulator.counting import CountingStore
 from support.people import SCHEMA, people
 
 Way: TypeAlias = Callable[[Database, Callable[[Any], object]], object]

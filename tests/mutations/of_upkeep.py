@@ -242,8 +242,8 @@ UPKEEP: tuple[Mutation, ...] = (
         (
             Edit(
                 "maintenance/compact/splice.py",
-                "        if group.deleted or group.tests or not self._file_fits(group.file):\n",
-                "        if group.tests or not self._file_fits(group.file):\n",
+                "        if group.deleted or group.tested_ids or not self._file_fits(group.file):\n",
+                "        if group.tested_ids or not self._file_fits(group.file):\n",
             ),
             Edit(
                 "maintenance/compact/rewrite.py",
@@ -257,7 +257,7 @@ UPKEEP: tuple[Mutation, ...] = (
         "row groups with rows that a tombstone may hide are copied",
         "only row groups all of whose rows are live are copied as they are",
         "maintenance/compact/splice.py",
-        "        if group.deleted or group.tests or not self._file_fits(group.file):\n",
+        "        if group.deleted or group.tested_ids or not self._file_fits(group.file):\n",
         "        if group.deleted or not self._file_fits(group.file):\n",
     ),
     mutation(

@@ -19,6 +19,7 @@ from dolmen.base import arguments
 from dolmen.commit.statements.catalog import AdoptTable
 from dolmen.errors import AdoptionError, SchemaError
 from dolmen.format.entries import DataFile
+from dolmen.format.evolution import check_sortable
 from dolmen.format.ingest_properties import check_table_properties
 from dolmen.format.layout import check_table_name
 from dolmen.format.manifest import TableEntry
@@ -26,7 +27,7 @@ from dolmen.format.schema import Schema
 from dolmen.rows.scan.data_objects import is_local
 from dolmen.rows.write.data_file import check_storable
 from dolmen.rows.write.row_digest import content_digest
-from dolmen.transactions.keys import check_key, check_sortable
+from dolmen.transactions.keys import check_key
 from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.unit_of_work import Commit, UnitOfWork
 

@@ -35,7 +35,7 @@ import pyarrow as pa
 from dolmen.base import arguments
 from dolmen.base.units import MIB
 from dolmen.errors import Error, InputError, LimitError, PredicateError, SchemaError, short_repr
-from dolmen.format.evolution import check_comment
+from dolmen.format.evolution import check_comment, check_sortable
 from dolmen.format.ingest_properties import INGEST_PROPERTIES, TABLE_PROPERTIES, check_table_properties
 from dolmen.format.layout import check_table_name
 from dolmen.format.properties import DATABASE_PROPERTIES, check_properties
@@ -44,7 +44,7 @@ from dolmen.format.types import TYPES, Json, from_json, short_type
 from dolmen.predicate.constants import scalar_from_text
 from dolmen.predicate.domains import Domain, domain_of
 from dolmen.predicate.text import plain_text
-from dolmen.transactions.keys import check_key, check_sortable
+from dolmen.transactions.keys import check_key
 from dolmen.transactions.transaction_table import default_json
 
 T = TypeVar("T")

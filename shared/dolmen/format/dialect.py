@@ -125,8 +125,8 @@ class Dialect:
         encoding: of text. A byte order mark is skipped, and none contradicts it.
         delimiter: what separates the fields of CSV and TSV, one ASCII character; None: comma or tab, by the format.
         quote: the character around fields of CSV that hold delimiters or line ends; None: no field is quoted, and
-            every character stands for itself.
-        escape: the character after which a character of CSV stands for itself; None: quotes in quoted fields are
+            every character means itself.
+        escape: the character after which a character of CSV means itself; None: quotes in quoted fields are
             doubled.
         comment: lines of CSV that begin with this text, outside quoted fields, are skipped; None: no line is.
         skip_lines: how many lines of CSV, or rows of a sheet, come before the header, or the first record.
@@ -421,12 +421,7 @@ def parse_attributes(given: Mapping[str, Any]) -> dict[str, Any]:
     return known
 
 
-_FLAGS = {
-    "header": "--no-header",
-    "nulls": "--null",
-    "booleans": "--boolean",
-    "timestamp_formats": "--time-format",
-}
+_FLAGS = {"header": "--no-header", "nulls": "--null", "booleans": "--boolean", "timestamp_formats": "--time-format"}
 
 
 def flag_of(attribute: str) -> str:

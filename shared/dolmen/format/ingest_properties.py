@@ -13,7 +13,7 @@ from dolmen.base.units import parse_duration
 from dolmen.errors import InputError, SchemaError, short_repr
 from dolmen.format.dialect import DIALECT_PROPERTIES, MAX_TEXT, STRICT, Dialect
 from dolmen.format.properties import (
-    OWN_PROPERTIES,
+    STORAGE_PROPERTIES,
     HasProperties,
     Property,
     by_name,
@@ -291,7 +291,7 @@ class IngestSettings:
             )
 
 
-TABLE_PROPERTIES = {**OWN_PROPERTIES, **INGEST_PROPERTIES}
+TABLE_PROPERTIES = {**STORAGE_PROPERTIES, **INGEST_PROPERTIES}
 
 
 def check_table_properties(

@@ -211,7 +211,7 @@ def pin_version(context: Context, manifest: Manifest, table: str) -> None:
     """Keeps a version and its objects; makes no commit if it is pinned. Raises VersionExpiredError, LimitError."""
     tag = Tag(manifest.version, manifest.key, manifest.created_at)
     name = f"{RESERVED_TAGS}{table}.{manifest.version}"
-    submit(context.head, OPERATION, [PutTag(name, tag, move=True)])
+    submit(context.head, OPERATION, [PutTag(name, tag, may_move=True)])
 
 
 def unpin_versions(context: Context, table: str, before: int | None) -> None:

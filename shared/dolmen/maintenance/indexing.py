@@ -167,7 +167,7 @@ class IndexVersion:
         return [
             part
             for part, opened in ((part, self.open_parts[part.object]) for part in self.parts)
-            if not opened.fits(self.entry.primary_key, self.encoding.kinds)
+            if not opened.has_keys_of(self.entry.primary_key, self.encoding.kinds)
             or self.live.keys().isdisjoint(opened.head.files)
         ]
 

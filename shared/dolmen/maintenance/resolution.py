@@ -10,7 +10,7 @@ with matches; compaction rewrites these in time.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from pyroaring import BitMap
@@ -22,7 +22,8 @@ from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import Resolve
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.entries.segments.segment_reader import erasures_of
-from dolmen.format.entries import DataFile, Tombstone
+from dolmen.entries.segments.tombstone_judge import FileTombstones
+from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Erasure, Manifest, TableEntry
 from dolmen.maintenance.erasures.erasure_work import note_erased_files
 from dolmen.maintenance.unresolved import ErasureMatches, UnresolvedDeletes, files_behind
@@ -235,9 +236,7 @@ class _Resolution:
         self.counts["changed"] += bool(fresh)
         self.counts["rows"] += len(fresh)
 
-    def _read_files(
-        self, plans: list[FilePlan], erasing: Mapping[str, Sequence[Tombstone]], ids: frozenset[int]
-    ) -> int:
+    def _read_files(self, plans: list[FilePlan], erasing: Mapping[str, FileTombstones], ids: frozenset[int]) -> int:
         """Reads files to find their hidden rows. Returns the number of files finished.
 
         Args:
@@ -246,7 +245,7 @@ class _Resolution:
         """
         reader = PlanReader.of_table(self.context, self.name, self.manifest, self.entry)
         deletes = self.unresolved.deletes
-        choice = None if ids else FilterChoice.of(self.context, self.entry, None, deletes, ids, len(plans))
+        choice = None if ids else FilterChoice(self.context, self.entry, None, deletes, ids, len(plans)).or_none()
         groups_left: dict[str, int] = {}
         hidden: dict[str, BitMap] = {}
         vectors: dict[str, BitMap] = {}
@@ -293,7 +292,7 @@ class _Resolution:
         """Bytes read to test these row groups of a file; a small file is fetched whole, with its footer."""
         if file.source is not None and local_path(self.context.store, file.file.path) is None:
             return file.file.size
-        ranges = (each for group in groups for each in file.footer.ranges(group.index, group.tests | ids))
+        ranges = (each for group in groups for each in file.footer.ranges(group.index, group.tested_ids | ids))
         return sum(each.length for each in ranges)
 
     def _commit(self) -> None:

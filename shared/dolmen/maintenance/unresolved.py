@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 import numpy as np
@@ -97,7 +97,7 @@ class ErasureMatches:
                 groups.append(RowGroup(file, index, first, rows, deleted, None, (), ()))
         return groups
 
-    def count(self, group: RowGroup, columns: RowGroupColumns, tombstones: Sequence[Tombstone]) -> Counter[int]:
+    def count(self, group: RowGroup, columns: RowGroupColumns, tombstones: Iterable[Tombstone]) -> Counter[int]:
         """By an erasure's timestamp, the number of rows of a row group that it matches, if there are any."""
         counts: Counter[int] = Counter()
         arrays = columns.read(frozenset(id_ for tombstone in tombstones for id_ in tombstone.columns))

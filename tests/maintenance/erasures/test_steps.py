@@ -25,8 +25,8 @@ from dolmen.maintenance.resolution import resolve
 from dolmen.maintenance.round import measures_of_collection
 from dolmen.maintenance.segment_merging import merge_segments, plan_merges, upload_merge
 from dolmen.maintenance.verify.verification import verify
-from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore
+from dolmen_simulator.counting import CountingStore
 from support.aging import Place
 from support.erased import SCHEMA, days, holders, maintain, people
 

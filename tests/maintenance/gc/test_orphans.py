@@ -17,9 +17,9 @@ from dolmen.errors import StaleWriterError
 from dolmen.maintenance.gc.collection import collect
 from dolmen.maintenance.gc.mark import KeySet
 from dolmen.maintenance.gc.sweep import directories, hour_of, hour_prefix, sweep_cutoff
-from dolmen.store.counting import CountingStore
 from dolmen.store.local_store import LocalStore
 from dolmen.store.memory import MemoryStore
+from dolmen_simulator.counting import CountingStore
 from support.aging import DAY_US, DEFAULTS, HOUR_US, SCHEMA, START_US, Place, rows
 from support.commit_world import ScriptedStore, meanwhile
 from support.stores import RUNTIME

@@ -15,7 +15,7 @@ import pytest
 
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Schema
-from dolmen.rows.write.parquet_object import sort_columns
+from dolmen.rows.write.runs import sort_columns
 from dolmen.spark.load import load_tasks as load_tasks
 from dolmen.spark.load.load_tasks import Ranges, SortKeys
 

@@ -26,16 +26,14 @@ from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.entries.segments.row_bounds import column_bounds
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.format.types import to_boolean_array
 from dolmen.maintenance.compact.compaction_plan import CompactionOptions
 from dolmen.maintenance.compact.splice import ReadUnit, Splicing
 from dolmen.maintenance.unresolved import UnresolvedDeletes
 from dolmen.rows.scan.data_objects import GAP_BYTES
 from dolmen.rows.scan.reading import PlanReader, RowGroupColumns
-from dolmen.rows.scan.row_groups import FilePlan, OpenFile, RowGroup, column_of, live_mask, row_groups
+from dolmen.rows.scan.row_groups import FilePlan, OpenFile, RowGroup, column_of, kept_rows, live_mask, row_groups
 from dolmen.rows.write.data_file import CopiedGroups, with_commit_ts, write_data_files, write_spliced_files
-from dolmen.rows.write.encodings import DEFAULT, WriteOptions
-from dolmen.rows.write.parquet_object import sort_columns
+from dolmen.rows.write.runs import WriteOptions, sort_columns
 
 _REQUESTS_AT_ONCE = 4
 """Each reads up to 8 MB ahead, which bounds memory."""
@@ -207,12 +205,7 @@ class _Rewriting:
 
 
 def write_options(options: CompactionOptions, target_file_bytes: int) -> WriteOptions:
-    return replace(
-        DEFAULT,
-        target_file_bytes=target_file_bytes,
-        run_bytes=options.run_bytes,
-        row_group_bytes=options.row_group_bytes,
-    )
+    return WriteOptions(target_file_bytes, run_bytes=options.run_bytes, row_group_bytes=options.row_group_bytes)
 
 
 class LiveRows:
@@ -270,13 +263,10 @@ class LiveRows:
 
     def _decode(self, group: RowGroup, columns: RowGroupColumns) -> tuple[pa.RecordBatch, int]:
         """The live rows of a row group, and the number of its physical rows."""
-        keep = live_mask(group, columns.read(group.tests))
+        keep = live_mask(group, columns.read(group.tested_ids))
         arrays = columns.read(self._ids)
         output = [column_of(group, field, arrays) for field in self._fields]
-        if keep is not None and np.count_nonzero(keep) < len(keep):
-            kept_rows = to_boolean_array(keep)
-            output = [array.filter(kept_rows) for array in output]
-        return pa.RecordBatch.from_arrays(output, schema=self._entry.schema.arrow), group.rows
+        return kept_rows(output, keep, self._entry.schema.arrow), group.rows
 
 
 class Sorter:

@@ -29,13 +29,14 @@ from dolmen.format.types import to_scalar
 from dolmen.rows.scan.data_objects import DataFileFooter, check_footer, missing_file_error
 from dolmen.rows.scan.row_groups import FilePlan, OpenFile, RowGroup
 from dolmen.rows.write.data_file import CopiedGroup, CopiedGroups, written_frame, written_metadata
-from dolmen.rows.write.encodings import WRITTEN_CODECS, WriteOptions, leaves
-from dolmen.rows.write.parquet_object import (
+from dolmen.rows.write.encodings import WRITTEN_CODECS, leaves
+from dolmen.rows.write.runs import (
     BLOOM_FALSE_POSITIVES,
     MAX_GROUP_ROWS,
     PAGE_BYTES,
     PAGE_ROWS,
     Extent,
+    WriteOptions,
     sorting_columns,
     statistics_columns,
 )
@@ -68,7 +69,7 @@ class SpliceJudge:
 
     def group(self, group: RowGroup) -> CopiedGroup | None:
         """A row group to copy; None if it has to be encoded again."""
-        if group.deleted or group.tests or not self._file_fits(group.file):
+        if group.deleted or group.tested_ids or not self._file_fits(group.file):
             return None
         footer = group.file.footer
         row_group = footer.metadata.row_group(group.index)
@@ -107,7 +108,7 @@ class SpliceJudge:
 
     def _has_same_pages(self, footer: DataFileFooter) -> bool:
         """Whether the positions of all pages are known, and pages are larger than in a table with an index."""
-        flat = [not leaf.nested for leaf in self._leaves]
+        flat = [not leaf.is_nested for leaf in self._leaves]
         if footer.sums is None:
             return False
         if not any(flat):

@@ -201,7 +201,7 @@ class DataCheck:
                 body = opened.body[start:end]
             else:
                 body = self._context.store.get(file.path, (start, end)).body
-            if not states.fit(body):
+            if not states.match(body):
                 yield "index-damaged", f"bytes {start:,} to {end:,}: checksum differs"
 
     def _source(self, opened: OpenedFile, group: int, ids: frozenset[int]) -> FileBytes:

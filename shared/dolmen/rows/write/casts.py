@@ -101,7 +101,7 @@ def lossless_cast(source: pa.DataType, target: pa.DataType) -> Cast | None:
         return checked_cast(wide, target)
     if t.is_floating(source) and t.is_floating(target):
         return checked_cast(target) if source.bit_width <= target.bit_width else partial(_narrow_float, target=target)
-    if _same_kind(source, target):
+    if _is_same_kind(source, target):
         return checked_cast(target)
     hint = ""
     if t.is_timestamp(source) and t.is_timestamp(target):
@@ -195,7 +195,7 @@ def _item_cast(source: pa.DataType, target: pa.Field, find: FindCast) -> Cast | 
     return reject_null
 
 
-def _same_kind(source: pa.DataType, target: pa.DataType) -> bool:
+def _is_same_kind(source: pa.DataType, target: pa.DataType) -> bool:
     if t.is_integer(source):
         return bool(t.is_integer(target) or t.is_floating(target))
     if t.is_decimal(source):

@@ -36,8 +36,7 @@ from dolmen.ingest.announcements import Drop
 from dolmen.ingest.formats.formats import SourceFile, detect_file, read
 from dolmen.ingest.formats.source_file import ReadOptions
 from dolmen.ingest.landing import Landing
-from dolmen.rows.write.encodings import WriteOptions
-from dolmen.rows.write.parquet_object import cut, sort_columns
+from dolmen.rows.write.runs import WriteOptions, cut, sort_columns
 from dolmen.spark.tasks import ipc_bytes, open_to_write, table_from_ipc
 from dolmen.spark.write.write_tasks import WriteTask, decode_entry
 
@@ -195,7 +194,7 @@ class LoadTask(WriteTask):
 
     def load(self, rows: Batches) -> list[DataFile]:
         store = open_to_write(self.url, shared_runtime())
-        return self.put(store, rows, WriteOptions(target_file_bytes=self.file_bytes))
+        return self.put(store, rows, WriteOptions(file_bytes=self.file_bytes))
 
 
 class TaskFiles(msgspec.Struct, frozen=True):

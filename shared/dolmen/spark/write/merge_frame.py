@@ -227,7 +227,7 @@ class MergePlan:
         if any(text == _column("target", name) for name, text in self._texts):
             return self._names
         keys = {field.name for field in self.fields}
-        return [name for name in self._names if name in keys or self.clauses.name(name)]
+        return [name for name in self._names if name in keys or self.clauses.may_name(name)]
 
     @cached_property
     def actions(self) -> list[Action]:

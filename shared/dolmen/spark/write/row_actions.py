@@ -55,7 +55,7 @@ Conditions: TypeAlias = Sequence[Sequence[str | None]]
 """The conditions of the clauses for matched rows, for source rows alone, and for target rows alone."""
 ACTION = "__action"
 """The column with the number of a row's action."""
-LISTED = 100
+MOST_LISTED_KEYS = 100
 """The most keys that are listed one by one; a longer list becomes its range."""
 
 
@@ -80,7 +80,7 @@ class SourceSummary:
             sum(part.rows for part in parts),
             sum(part.nulls for part in parts),
             any(part.has_repeats for part in parts),
-            all(part.lists_all for part in parts) and (keys is None or keys.num_rows <= LISTED),
+            all(part.lists_all for part in parts) and (keys is None or keys.num_rows <= MOST_LISTED_KEYS),
             keys,
         )
 
@@ -152,7 +152,7 @@ def summarize_keys(batches: Iterator[pa.RecordBatch], fields: tuple[Field, ...])
         last = whole.slice(whole.num_rows - 1)
         some = keys_from_arrow(whole, fields)
         keys = some if keys is None else combine_keys([keys, some])
-        if keys.num_rows > LISTED:
+        if keys.num_rows > MOST_LISTED_KEYS:
             lists_all = False
             ends = [pc.min_max(column) for column in keys.columns]
             arrays = [pa.array([end["min"], end["max"]], key.type) for end, key in zip(ends, keys.columns, strict=True)]

@@ -29,8 +29,8 @@ from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field, Schema
 from dolmen.format.types import to_mask
 from dolmen.rows.write.data_file import write_data_files
-from dolmen.rows.write.encodings import DEFAULT, WriteOptions
 from dolmen.rows.write.row_digest import mix, row_hashes
+from dolmen.rows.write.runs import DEFAULT, WriteOptions
 from dolmen.spark.tasks import (
     FAILURES,
     collect_objects,

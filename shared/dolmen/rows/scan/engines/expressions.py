@@ -1,6 +1,6 @@
 """SQL expressions over columns of rows: DuckDB evaluates them on record batches, one batch after the other.
 
-Rows may have several sides, such as those of a table and of the source of a merge: ``target.price + source.price``.
+Rows may have several sides, as in a merge the table's and the source's: ``target.price + source.price``.
 An expression sees the columns of its own row, so subqueries, aggregates and window functions are refused.
 """
 
@@ -41,14 +41,14 @@ class Literals:
     Literals may become values of another type; values of columns and computed values may not.
 
     Args:
-        every: every result is a literal.
-        texts: every result that is a text is a literal.
-        null: NULL or an empty list is among the results.
+        only_literals: every result is a literal.
+        only_literal_texts: every result that is a text is a literal.
+        has_null: NULL or an empty list is among the results.
     """
 
-    every: bool
-    texts: bool
-    null: bool
+    only_literals: bool
+    only_literal_texts: bool
+    has_null: bool
 
     @classmethod
     def of(cls, tree: Node, columns: Mapping[str, list[pa.DataType]]) -> Literals:
