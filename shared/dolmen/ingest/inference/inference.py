@@ -11,8 +11,8 @@ from __future__ import annotations
 import codecs
 import io
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -279,6 +279,27 @@ class _BadRows:
 
 
 @dataclass
+class _QuotedNulls:
+    """The texts for NULL that a file may have in quotes, or escaped: there they are values."""
+
+    dialect: Dialect
+    texts: set[str] = field(default_factory=set)
+    data: bytes = b""
+
+    def set_data(self, data: bytes) -> None:
+        self.data = data
+
+    def find(self, columns: Iterable[ColumnEvidence]) -> None:
+        """Looks in the data for the texts that its cells have."""
+        quote, escape = self.dialect.quote, self.dialect.escape
+        texts = set[str]().union(*(each.nulls for each in columns)) - self.texts
+        if escape is not None and escape.encode() in self.data:
+            self.texts |= texts
+        elif quote is not None:
+            self.texts |= {text for text in texts if f"{quote}{text}{quote}".encode() in self.data}
+
+
+@dataclass
 class SampledFile:
     """A file whose way of reading is sought."""
 
@@ -351,12 +372,17 @@ class SampledFile:
         source = self._source(candidate.kind, candidate.dialect)
         if source.format.traits.delimiter is not None:
             evidence: dict[str, ColumnEvidence] = {}
-            for batch in csv_reader.text_cells(source, on_bad_row):
+            quoted = _QuotedNulls(candidate.dialect)
+            for batch in csv_reader.text_cells(source, on_bad_row, quoted.set_data):
                 for name, cells in zip(batch.schema.names, batch.columns, strict=True):
-                    evidence.setdefault(name, ColumnEvidence(candidate.dialect)).observe(cells)
+                    if name not in evidence:
+                        evidence[name] = ColumnEvidence(candidate.dialect)
+                    evidence[name].observe(cells)
+                quoted.find(evidence.values())
             values = decide(evidence, candidate.dialect, self.given)
             nulls = candidate.dialect.nulls
-            if values.dialect.nulls != nulls and on_bad_row is None and not self._fits(candidate.kind, values):
+            doubtful = quoted.texts & (set(values.dialect.nulls) - set(nulls))
+            if doubtful and on_bad_row is None and not self._fits(candidate.kind, values):
                 # A quoted text is no NULL, and the cells do not show quotes.
                 values = decide(evidence, candidate.dialect, {**self.given, "nulls": nulls})
             return values.dialect, values.schema, tuple(values.notes)
@@ -417,7 +443,7 @@ class SampledFile:
 
     def losses(self, kind: FileKind, dialect: Dialect, schema: pa.Schema) -> Iterator[str]:
         """Lists what the columns do not hold of the file."""
-        if FORMATS[kind].is_text:
+        if FORMATS[kind].is_text or kind == "excel":  # whose empty columns have nothing to lose
             return
         own = formats.survey(self._source(kind, dialect))
         for each in own:
