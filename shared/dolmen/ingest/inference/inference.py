@@ -23,7 +23,7 @@ from dolmen.format.dialect import STRICT, Dialect, Encoding
 from dolmen.format.ingest_properties import COMPRESSIONS, ENDINGS, FORMATS, Compression, FileKind
 from dolmen.format.types import column_text, short_type
 from dolmen.ingest.formats import csv_reader, formats, json_types
-from dolmen.ingest.formats.source_file import BadRow, Format, OnBadRow, ReadOptions, SourceFile
+from dolmen.ingest.formats.source_file import BadRow, Format, OnBadRow, ReadOptions, RewindableFile, SourceFile
 from dolmen.ingest.inference.candidate import Candidate
 from dolmen.ingest.inference.column_evidence import ColumnEvidence, Values, decide
 from dolmen.ingest.inference.sniff_container import sniff_container
@@ -211,7 +211,7 @@ def infer_file(
     """Infers how a file is meant to be read; see the module.
 
     Args:
-        open: opens the file from its beginning, each time it is called.
+        open: opens the file from its beginning. It is called once.
         kind: its format, if that is known: else its content and its name decide.
         given: attributes of ``Dialect`` that are known.
         limits: of the bytes and columns that are read; their dialect counts for nothing.
@@ -221,7 +221,14 @@ def infer_file(
     Raises:
         InputError: no way to read the whole file was found: the error of the best one.
     """
-    file = SampledFile(open, name, kind, dict(given or {}), limits or ReadOptions(), on_bad_row)
+    with open() as opened:
+        reopen = RewindableFile(opened).reopen
+        file = SampledFile(reopen, name, kind, dict(given or {}), limits or ReadOptions(), on_bad_row)
+        return _infer(file, samples)
+
+
+def _infer(file: SampledFile, samples: bool) -> Inference:
+    on_bad_row, name = file.skip, file.name
     errors: list[Error] = []
     tried: set[tuple[FileKind, Dialect]] = set()
     candidates = file.candidates()
