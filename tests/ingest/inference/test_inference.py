@@ -182,6 +182,11 @@ def test_given_values_are_checked() -> None:
             dolmen.infer(source)  # type: ignore[arg-type]
 
 
+def test_more_skipped_lines_than_there_are_is_said() -> None:
+    with pytest.raises(InputError, match="no line after the 99 that are skipped"):
+        infer("a,b\n1,2\n", given={"skip_lines": 99})
+
+
 def test_an_open_file_stays_open_and_where_it_was(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b"rubbish\na|b\n1|2\n")
     with (tmp_path / "a.csv").open("rb") as file:
