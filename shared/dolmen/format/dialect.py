@@ -183,15 +183,27 @@ class Dialect:
     def check(self) -> None:
         """Raises InputError for settings that contradict each other."""
         signs = {"delimiter": self.delimiter, "quote": self.quote, "escape": self.escape}
-        given = [(name, sign) for name, sign in signs.items() if sign is not None]
-        for index, (name, sign) in enumerate(given):
-            for other, same in given[:index]:
-                if sign == same and {name, other} != {"quote", "escape"}:
-                    raise InputError(f"{sign!r} cannot be both the {other} and the {name} of fields")
-        if self.comment is not None and self.comment[0] in [sign for _, sign in given]:
-            raise InputError(f"{self.comment!r} cannot begin a comment: {self.comment[0]!r} has another meaning")
+        if self.comment is not None:
+            signs["comment"] = self.comment[0]
+        if self.quote is None and self.escape is None:  # then no number can hold a delimiter
+            signs |= {"decimal": self.decimal, "thousands": self.thousands}
+        found: dict[str, str] = {}
+        for name, sign in signs.items():
+            if sign is None:
+                continue
+            if self.delimiter is None and sign in (",", "\t") and name in ("quote", "escape", "comment"):
+                what = f"{_setting(name)}: {sign!r} separates fields of CSV or TSV unless another sign does"
+                raise InputError(f"{what}: set {_setting('delimiter')}, too")
+            if sign in found and {found[sign], name} != {"quote", "escape"}:
+                raise InputError(f"{_setting(found[sign])} and {_setting(name)} cannot both be {sign!r}")
+            found.setdefault(sign, name)
         if self.thousands == self.decimal:
-            raise InputError(f"{self.decimal!r} cannot be both the decimal mark and what separates groups of digits")
+            raise InputError(f"{_setting('decimal')} and {_setting('thousands')} cannot both be {self.decimal!r}")
+        for pair in self.booleans:
+            if pair[0].lower() == "false" or pair[1].lower() == "true":
+                raise InputError(f"{_setting('booleans')}: {'/'.join(pair)!r}: true is always true, and false is false")
+            if both := sorted({*pair} & {*self.nulls}):
+                raise InputError(f"{_setting('booleans')} and {_setting('nulls')} cannot both have {both[0]!r}")
 
 
 STRICT = Dialect()
@@ -427,6 +439,11 @@ _FLAGS = {"header": "--no-header", "nulls": "--null", "booleans": "--boolean", "
 def flag_of(attribute: str) -> str:
     """The option of the command line that sets an attribute of ``Dialect``."""
     return _FLAGS.get(attribute, f"--{attribute.replace('_', '-')}")
+
+
+def _setting(attribute: str) -> str:
+    """The property and the option that set an attribute of ``Dialect``."""
+    return f"{_BY_ATTRIBUTE[attribute].name} ({flag_of(attribute)})"
 
 
 def as_options(properties: Mapping[str, Any]) -> str:

@@ -96,7 +96,9 @@ def parse_decimal(text: pa.Array, target: pa.DataType) -> pa.Array:
 
 def changes_digits(text: pa.Array, floats: pa.Array) -> bool:
     """Whether a double, in its shortest notation, has other digits than the text that it was parsed from."""
-    doubtful = pc.or_(pc.greater(pc.binary_length(text), _SURE_DIGITS), pc.match_substring(text, "e", ignore_case=True))
+    doubtful = pc.greater(pc.binary_length(text), _SURE_DIGITS)
+    if may_have(text, b"eE"):
+        doubtful = pc.or_(doubtful, pc.match_substring(text, "e", ignore_case=True))
     text, shortest = text.filter(doubtful), floats.filter(doubtful).cast(pa.string())
     others = pc.not_equal(text, shortest)  # few: most are written in their shortest notation
     text, shortest = text.filter(others), shortest.filter(others)
@@ -133,9 +135,28 @@ FIRST_DAY, LAST_DAY = -719_162, 2_932_896
 def join_strings(strings: pa.Array) -> pa.Buffer:
     """The bytes of all strings, one after the other; none is NULL."""
     _, offsets, data = strings.buffers()
+    if not data:
+        return pa.py_buffer(b"")
     bounds = np.frombuffer(offsets, np.int32)
     first = int(bounds[strings.offset])
-    return data.slice(first, int(bounds[strings.offset + len(strings)]) - first) if data else pa.py_buffer(b"")
+    return data.slice(first, int(bounds[strings.offset + len(strings)]) - first)
+
+
+def may_have(text: pa.Array, signs: bytes) -> bool:
+    """Whether one of these ASCII characters may be in some text: far cheaper than to look into each."""
+    data = join_strings(text).to_pybytes()
+    return any(data.find(sign) >= 0 for sign in signs)
+
+
+def _may_lack_minutes(text: pa.Array) -> bool:
+    """Whether the byte after the hour, in some text that is longer than a date, is no colon."""
+    _, offsets, data = text.buffers()
+    if not data:
+        return False
+    bounds = np.frombuffer(offsets, np.int32)[text.offset : text.offset + len(text) + 1]
+    starts = bounds[:-1][np.diff(bounds) > len("2025-01-31")]
+    after = np.frombuffer(data, np.uint8).take(starts + len("2025-01-31T13"), mode="clip")
+    return bool((after != ord(":")).any())
 
 
 def text_cast(target: pa.DataType, *, empty_is_null: bool, parse: Parse | None = None) -> Cast:
@@ -194,7 +215,7 @@ def _parse_time(text: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _parse_integer(text: pa.Array, target: pa.DataType) -> pa.Array:
-    if pc.any(pc.match_substring(text, "x", ignore_case=True)).as_py():
+    if may_have(text, b"xX") and pc.any(pc.match_substring(text, "x", ignore_case=True)).as_py():
         raise Misfit("hexadecimal")  # Arrow would take 0x1F for 31
     try:
         return text.cast(target)
@@ -203,7 +224,7 @@ def _parse_integer(text: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _parse_float(text: pa.Array, target: pa.DataType) -> pa.Array:
-    if pc.any(pc.match_substring(text, "(")).as_py():
+    if may_have(text, b"(") and pc.any(pc.match_substring(text, "(")).as_py():
         raise Misfit("NaN with a payload")  # Arrow would take nan(1) for NaN
     values = text.cast(target)
     infinite = text.filter(pc.is_inf(values))
@@ -223,7 +244,7 @@ def check_years(values: pa.Array) -> pa.Array:
 
 
 def _cast_timestamp(text: pa.Array, target: pa.DataType) -> pa.Array:
-    if pc.any(pc.match_substring_regex(text, _HOUR_ALONE)).as_py():
+    if _may_lack_minutes(text) and pc.any(pc.match_substring_regex(text, _HOUR_ALONE)).as_py():
         raise Misfit("an hour without minutes")  # Arrow would take 01 for 01:00
     try:
         return text.cast(target)

@@ -99,10 +99,13 @@ def survey(source: SourceFile, skip_bad_rows: bool) -> pa.Schema:
     return pa.schema([(name, pa.null() if shape == NOTHING else shape.arrow_type) for name, shape in shapes.items()])
 
 
-def text_cells(source: SourceFile, on_bad_row: OnBadRow | None = None) -> Iterator[pa.RecordBatch]:
+def text_cells(
+    source: SourceFile, on_bad_row: OnBadRow | None = None, see_data: Callable[[bytes], None] = lambda _: None
+) -> Iterator[pa.RecordBatch]:
     """The cells of all rows as text, NULL where a field is; the first batch has no rows, and all the columns' names.
 
-    Raises as ``read`` does, also InputError for a file without a record.
+    ``see_data`` is called with the records of each other batch, as they are in the file, before it. Raises as ``read``
+    does, also InputError for a file without a record.
     """
     with source.text() as stream:
         file = DelimitedFile.open(stream, source, None, isolate_broken=on_bad_row is not None)
@@ -110,7 +113,13 @@ def text_cells(source: SourceFile, on_bad_row: OnBadRow | None = None) -> Iterat
             raise InputError(f"file {source.name!r} is empty: it needs at least a line to infer columns from")
         text = pa.schema(dict.fromkeys(file.columns, pa.string()))
         yield _no_rows(text)
-        yield from file.batches(_DelimitedConverter(file, text, source.options, on_bad_row).convert)
+        converter = _DelimitedConverter(file, text, source.options, on_bad_row)
+
+        def convert(block: Block, row: int) -> tuple[pa.RecordBatch, int]:
+            see_data(block.data)
+            return converter.convert(block, row)
+
+        yield from file.batches(convert)
 
 
 def _shapes(source: SourceFile, on_bad_row: OnBadRow | None = None) -> dict[str, TextShape]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from dolmen.errors import Error, InputError, LimitError, RowError, SchemaError
 from dolmen.format.dialect import DIALECT_PROPERTIES, STRICT, Dialect, as_options, flag_of
 from dolmen.format.ingest_properties import FORMATS
-from dolmen.ingest.formats.source_file import SourceFile
+from dolmen.ingest.formats.source_file import RewindableFile, SourceFile
 from dolmen.ingest.inference.candidate import Candidate
 from dolmen.ingest.inference.inference import SampledFile, describe, format_name
 
@@ -51,8 +51,10 @@ def _explain(source: SourceFile, error: InputError) -> Hint | None:
     kind, own = source.format.kind, source.options.dialect
     if not FORMATS[kind].is_text:
         return None
-    file = SampledFile(source.open, source.name, None, {}, replace(source.options, dialect=STRICT), None)
-    candidate = file.candidates()[0]
+    with source.open() as opened:
+        reopen = RewindableFile(opened).reopen
+        file = SampledFile(reopen, source.name, None, {}, replace(source.options, dialect=STRICT), None)
+        candidate = file.candidates()[0]
     if candidate.kind != kind and {candidate.kind, kind} != {"csv", "tsv"}:
         properties = {"ingest_format": candidate.kind, **candidate.dialect.properties()}
         options = f"--format {candidate.kind} {as_options(candidate.dialect.properties())}".rstrip()

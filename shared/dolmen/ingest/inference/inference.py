@@ -11,8 +11,8 @@ from __future__ import annotations
 import codecs
 import io
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -23,7 +23,7 @@ from dolmen.format.dialect import STRICT, Dialect, Encoding
 from dolmen.format.ingest_properties import COMPRESSIONS, ENDINGS, FORMATS, Compression, FileKind
 from dolmen.format.types import column_text, short_type
 from dolmen.ingest.formats import csv_reader, formats, json_types
-from dolmen.ingest.formats.source_file import BadRow, Format, OnBadRow, ReadOptions, SourceFile
+from dolmen.ingest.formats.source_file import BadRow, Format, OnBadRow, ReadOptions, RewindableFile, SourceFile
 from dolmen.ingest.inference.candidate import Candidate
 from dolmen.ingest.inference.column_evidence import ColumnEvidence, Values, decide
 from dolmen.ingest.inference.sniff_container import sniff_container
@@ -211,7 +211,7 @@ def infer_file(
     """Infers how a file is meant to be read; see the module.
 
     Args:
-        open: opens the file from its beginning, each time it is called.
+        open: opens the file from its beginning. It is called once.
         kind: its format, if that is known: else its content and its name decide.
         given: attributes of ``Dialect`` that are known.
         limits: of the bytes and columns that are read; their dialect counts for nothing.
@@ -221,7 +221,14 @@ def infer_file(
     Raises:
         InputError: no way to read the whole file was found: the error of the best one.
     """
-    file = SampledFile(open, name, kind, dict(given or {}), limits or ReadOptions(), on_bad_row)
+    with open() as opened:
+        reopen = RewindableFile(opened).reopen
+        file = SampledFile(reopen, name, kind, dict(given or {}), limits or ReadOptions(), on_bad_row)
+        return _infer(file, samples)
+
+
+def _infer(file: SampledFile, samples: bool) -> Inference:
+    on_bad_row, name = file.skip, file.name
     errors: list[Error] = []
     tried: set[tuple[FileKind, Dialect]] = set()
     candidates = file.candidates()
@@ -276,6 +283,27 @@ class _BadRows:
             return []
         where = f"line {self.first.line}" if self.first.line else f"row {self.first.row}"
         return [f"{count_text(self.count, 'row')} cannot be read, the first on {where}: {self.first.reason}"]
+
+
+@dataclass
+class _QuotedNulls:
+    """The texts for NULL that a file may have in quotes, or escaped: there they are values."""
+
+    dialect: Dialect
+    texts: set[str] = field(default_factory=set)
+    data: bytes = b""
+
+    def set_data(self, data: bytes) -> None:
+        self.data = data
+
+    def find(self, columns: Iterable[ColumnEvidence]) -> None:
+        """Looks in the data for the texts that its cells have."""
+        quote, escape = self.dialect.quote, self.dialect.escape
+        texts = set[str]().union(*(each.nulls for each in columns)) - self.texts
+        if escape is not None and escape.encode() in self.data:
+            self.texts |= texts
+        elif quote is not None:
+            self.texts |= {text for text in texts if f"{quote}{text}{quote}".encode() in self.data}
 
 
 @dataclass
@@ -351,12 +379,17 @@ class SampledFile:
         source = self._source(candidate.kind, candidate.dialect)
         if source.format.traits.delimiter is not None:
             evidence: dict[str, ColumnEvidence] = {}
-            for batch in csv_reader.text_cells(source, on_bad_row):
+            quoted = _QuotedNulls(candidate.dialect)
+            for batch in csv_reader.text_cells(source, on_bad_row, quoted.set_data):
                 for name, cells in zip(batch.schema.names, batch.columns, strict=True):
-                    evidence.setdefault(name, ColumnEvidence(candidate.dialect)).observe(cells)
+                    if name not in evidence:
+                        evidence[name] = ColumnEvidence(candidate.dialect)
+                    evidence[name].observe(cells)
+                quoted.find(evidence.values())
             values = decide(evidence, candidate.dialect, self.given)
             nulls = candidate.dialect.nulls
-            if values.dialect.nulls != nulls and on_bad_row is None and not self._fits(candidate.kind, values):
+            doubtful = quoted.texts & (set(values.dialect.nulls) - set(nulls))
+            if doubtful and on_bad_row is None and not self._fits(candidate.kind, values):
                 # A quoted text is no NULL, and the cells do not show quotes.
                 values = decide(evidence, candidate.dialect, {**self.given, "nulls": nulls})
             return values.dialect, values.schema, tuple(values.notes)
@@ -417,7 +450,7 @@ class SampledFile:
 
     def losses(self, kind: FileKind, dialect: Dialect, schema: pa.Schema) -> Iterator[str]:
         """Lists what the columns do not hold of the file."""
-        if FORMATS[kind].is_text:
+        if FORMATS[kind].is_text or kind == "excel":  # whose empty columns have nothing to lose
             return
         own = formats.survey(self._source(kind, dialect))
         for each in own:

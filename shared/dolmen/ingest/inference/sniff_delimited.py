@@ -71,6 +71,8 @@ def sniff_delimited(sample: bytes, *, whole: bool, given: Mapping[str, Any], kin
     if best and (around := _around_problem(best[0], text, len(head))):
         head = head[: head.rfind(b"\n", 0, _HEAD_BYTES // 2) + 1] + around  # both must fit
         best = _best(find_trials(head, False, fixed), head, decoded, is_free)
+    if not best and "skip_lines" in given and is_all and not head[line_offset(head, given["skip_lines"]) :]:
+        raise InputError(f"it has no line after the {given['skip_lines']:,} that are skipped (--skip-lines)")
     if not best:
         raise InputError("no delimiter separates its lines into fields: give one (--delimiter)")
     close = [best[0], *(trial for trial in best[1:] if _is_tie(trial, best[0]))][:_MOST_CANDIDATES]
