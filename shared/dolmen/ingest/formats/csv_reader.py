@@ -330,7 +330,8 @@ class _DelimitedConverter:
         self._find_cast = partial(_cell_cast, notation=notation, ignore_extra=options.ignore_extra)
         native = {field.name: _native_type(field.type, notation) for field in schema}
         self._native = {name: kind for name, kind in native.items() if kind is not None}
-        self._marked = [column for column in file.columns if mark_name(column) in schema.names]
+        names = set(schema.names)
+        self._marked = [column for column in file.columns if mark_name(column) in names]
         self._placeholders = pa.array(options.placeholders, pa.string())
         self._placeholder_bytes = [text.encode() for text in options.placeholders] if self._marked else []
         self._plans: dict[tuple[int, ...], tuple[dict[str, pa.DataType], CastPlan]] = {}

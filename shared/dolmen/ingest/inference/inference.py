@@ -155,7 +155,14 @@ class Inference:
 
 
 _SHOWN_COLUMNS = 60
-_NOTES_ABOUT = {"comment": "comment", "skip_lines": "skipped", "header": "header", "names": "number", "ragged": "lack"}
+_NOTES_ABOUT = {
+    "delimiter": "each line is one field",
+    "comment": "comment",
+    "skip_lines": "skipped",
+    "header": "header",
+    "names": "number",
+    "ragged": "lack",
+}
 """A word of the sniffers' notes for what they describe better than ``describe``."""
 _NAMES: dict[FileKind, str] = {"csv": "CSV", "tsv": "TSV", "jsonl": "JSON"}
 _NAMES |= {kind: kind.capitalize() for kind in FORMATS if kind not in _NAMES}
