@@ -102,6 +102,10 @@ class DialectTrial:
         return _are_names(self.reading.cells(self.start)[0])
 
     @property
+    def has_proven_header(self) -> bool:
+        return self.width > 2 and _is_header(self.reading, self.width, self.start)
+
+    @property
     def delimiter(self) -> str:
         return self.signs.delimiter
 
@@ -147,7 +151,7 @@ def find_trials(head: bytes, is_all: bool, fixed: Mapping[str, Any]) -> list[Dia
     weighed = list[DialectTrial]()
     for trial in sorted(trials, key=lambda trial: trial.bound, reverse=True):
         is_far = weighed and trial.bound < CLOSE * max(each.score for each in weighed)
-        if is_far and trial.width > 1 and not trial.names_columns:
+        if is_far and trial.width > 1 and not (trial.names_columns or trial.has_proven_header):
             continue
         _weigh(trial)
         weighed.append(trial)
@@ -293,6 +297,8 @@ def _find_comment(reading: DelimitedReading) -> str | None:
                     return comment
             continue
         is_on_top = marked[-1] < first
+        if is_on_top and comment != "!" and widths[first] == width > 1 and _is_header(reading, width, first):
+            return comment
         if width == 1:
             if is_on_top and comment != "!":
                 return comment
@@ -433,7 +439,8 @@ def _quote_factor(trial: DialectTrial) -> float:
         for sign, weight in (('"', 1.0), ("'", 0.0 if has_quoted else 0.7)):
             opens, closes = cell.startswith(sign), len(cell) > 1 and cell.endswith(sign)
             if opens and closes:
-                odd += weight
+                is_doubled = sign == "'" and sign in cell[1:-1] and sign not in cell[1:-1].replace(2 * sign, "")
+                odd += 5 if is_doubled else weight
             elif sign == '"' != quote and (opens or (closes and not cell[-2].isdigit())):
                 odd += 0.6
     if trial.delimiter not in PLAIN:  # '"' after a likelier delimiter

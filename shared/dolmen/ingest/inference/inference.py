@@ -366,6 +366,8 @@ class SampledFile:
             if values.dialect.nulls != nulls and on_bad_row is None and not self._fits(candidate.kind, values):
                 # A quoted text is no NULL, and the cells do not show quotes.
                 values = decide(evidence, candidate.dialect, {**self.given, "nulls": nulls})
+                why = "is not given as NULL", "is in quotes, and so no NULL"
+                values = replace(values, notes=tuple(note.replace(*why) for note in values.notes))
             return values.dialect, values.schema, tuple(values.notes)
         if candidate.kind == "jsonl" and on_bad_row is None:
             schema, notes = json_types.infer_columns(source)
