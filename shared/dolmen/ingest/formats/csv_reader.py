@@ -175,13 +175,6 @@ class DelimitedFile:
             header = Block(block.data[start:end], block.line_at(start))
             body = Block(block.data[end:], block.line_at(end))
             names = columns_by_name(header, signs, name, table, ignore_others, options.max_columns, dialect.names)
-            if table is not None and len(names) == 1 and names[0] is not None and names[0] not in table:
-                for sign in ";|\t,":
-                    if sign != signs.delimiter and sign in names[0]:
-                        raise SchemaError(
-                            f"file {name!r}, line {header.line}: no column {names[0]!r} in the table; {sign!r} seems "
-                            "to separate its fields: say so (--delimiter, or the setting ingest_delimiter)"
-                        )
             return of(names, "the header", chain([body], remaining))
         if dialect.header:
             raise InputError(f"file {name!r} is empty: it needs at least a line with the names of its columns")

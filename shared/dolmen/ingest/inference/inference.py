@@ -155,8 +155,9 @@ class Inference:
 
 
 _SHOWN_COLUMNS = 60
+ONE_FIELD = "each line is one field"
 _NOTES_ABOUT = {
-    "delimiter": "each line is one field",
+    "delimiter": ONE_FIELD,
     "comment": "comment",
     "skip_lines": "skipped",
     "header": "header",
