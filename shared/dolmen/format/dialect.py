@@ -457,5 +457,10 @@ def as_options(properties: Mapping[str, Any]) -> str:
             options.append("--header" if value in (True, "true") else "--no-header")
         else:
             texts = [str(text) for text in (value if isinstance(value, list) else [value]) if text != ""]
-            options += [f"{flag_of(attribute)} {shlex.quote(text)}" for text in texts]
+            options += [f"{flag_of(attribute)} {_quote(text)}" for text in texts]
     return " ".join(options)
+
+
+def _quote(text: str) -> str:
+    """The text for a shell; control characters as bash and zsh take them."""
+    return f"$'{text.encode('unicode_escape').decode()}'" if text < " " else shlex.quote(text)

@@ -184,13 +184,6 @@ class DelimitedFile:
             header = Block(block.data[start:end], block.line_at(start))
             body = Block(block.data[end:], block.line_at(end))
             names = columns_by_name(header, signs, name, table, ignore_others, options.max_columns, dialect.names)
-            if table is not None and len(names) == 1 and names[0] is not None and names[0] not in table:
-                for sign in ";|\t,":
-                    if sign != signs.delimiter and sign in names[0]:
-                        raise SchemaError(
-                            f"file {name!r}, line {header.line}: no column {names[0]!r} in the table; {sign!r} seems "
-                            "to separate its fields: say so (--delimiter, or the setting ingest_delimiter)"
-                        )
             return of(names, "the header", chain([body], remaining))
         if dialect.header:
             raise InputError(f"file {name!r} is empty: it needs at least a line with the names of its columns")
@@ -339,7 +332,8 @@ class _DelimitedConverter:
         self._find_cast = partial(_cell_cast, notation=notation, ignore_extra=options.ignore_extra)
         native = {field.name: _native_type(field.type, notation) for field in schema}
         self._native = {name: kind for name, kind in native.items() if kind is not None}
-        self._marked = [column for column in file.columns if mark_name(column) in schema.names]
+        names = set(schema.names)
+        self._marked = [column for column in file.columns if mark_name(column) in names]
         self._placeholders = pa.array(options.placeholders, pa.string())
         self._placeholder_bytes = [text.encode() for text in options.placeholders] if self._marked else []
         self._plans: dict[tuple[int, ...], tuple[dict[str, pa.DataType], CastPlan]] = {}

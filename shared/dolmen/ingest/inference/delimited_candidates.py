@@ -83,7 +83,7 @@ def _find_headers(trial: DialectTrial) -> list[tuple[bool, str | None]]:
         return [(False, None)]
     if not trial.table:
         return [(True, None)]
-    evidence = find_header(trial.cells[0], trial.cells[1:])
+    evidence = find_header(trial.cells[0], [*trial.cells[1:], *trial.short_cells])
     line = f"line {trial.line}"
     if evidence.certainty == "proven":
         return [(evidence.header, None)]

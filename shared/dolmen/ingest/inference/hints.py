@@ -14,7 +14,7 @@ from dolmen.format.dialect import DIALECT_PROPERTIES, STRICT, Dialect, as_option
 from dolmen.format.ingest_properties import FORMATS
 from dolmen.ingest.formats.source_file import RewindableFile, SourceFile
 from dolmen.ingest.inference.candidate import Candidate
-from dolmen.ingest.inference.inference import SampledFile, describe, format_name
+from dolmen.ingest.inference.inference import ONE_FIELD, SampledFile, describe, format_name
 
 _OF_VALUES = ("nulls", "decimal", "thousands", "booleans", "timestamp_formats")
 
@@ -68,11 +68,14 @@ def _explain(source: SourceFile, error: InputError) -> Hint | None:
         found = replace(found, delimiter=FORMATS[kind].delimiter)
     if FORMATS[kind].delimiter is not None:
         found = _with_values(file, replace(candidate, kind=kind, dialect=found), own, error)
+    found = replace(found, names=own.names)  # the table has no column with a numbered name
     changed = [name for name in Dialect.__slots__ if getattr(found, name) != getattr(own, name)]
     if not changed:
         return None
     own_words = set(describe(own))
     words = [text for text in describe(found) if text not in own_words] or ["it has the plain dialect"]
+    if any(ONE_FIELD in note for note in candidate.notes):
+        words = [ONE_FIELD if "separates the fields" in text else text for text in words]
     before = own.properties()
     properties = {name: value for name, value in found.properties().items() if before.get(name) != value}
     for name in before.keys() - found.properties().keys():  # it is plain in this

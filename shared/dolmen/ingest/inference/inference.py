@@ -155,7 +155,15 @@ class Inference:
 
 
 _SHOWN_COLUMNS = 60
-_NOTES_ABOUT = {"comment": "comment", "skip_lines": "skipped", "header": "header", "names": "number", "ragged": "lack"}
+ONE_FIELD = "each line is one field"
+_NOTES_ABOUT = {
+    "delimiter": ONE_FIELD,
+    "comment": "comment",
+    "skip_lines": "skipped",
+    "header": "header",
+    "names": "number",
+    "ragged": "lack",
+}
 """A word of the sniffers' notes for what they describe better than ``describe``."""
 _NAMES: dict[FileKind, str] = {"csv": "CSV", "tsv": "TSV", "jsonl": "JSON"}
 _NAMES |= {kind: kind.capitalize() for kind in FORMATS if kind not in _NAMES}
@@ -392,6 +400,8 @@ class SampledFile:
             if doubtful and on_bad_row is None and not self._fits(candidate.kind, values):
                 # A quoted text is no NULL, and the cells do not show quotes.
                 values = decide(evidence, candidate.dialect, {**self.given, "nulls": nulls})
+                why = "is not given as NULL", "is in quotes, and so no NULL"
+                values = replace(values, notes=tuple(note.replace(*why) for note in values.notes))
             return values.dialect, values.schema, tuple(values.notes)
         if candidate.kind == "jsonl" and on_bad_row is None:
             schema, notes = json_types.infer_columns(source)

@@ -140,7 +140,7 @@ def match_fields(
                 reason = f"columns {other!r} and {field.name!r} differ in case only: rename one, or drop it"
                 raise SchemaError(reason, column=own)
             raise SchemaError(f"column {other!r} is there twice", column=other)
-    names = [field.name for field in target]
+    names = dict.fromkeys(field.name for field in target)
     if extra := [name for name in indexes if name not in names]:
         listed = ", ".join(names)
         reason = f"no column {extra[0]!r} in the table; there are: {listed}; add_column (dolmen alter --add) adds one"
