@@ -45,6 +45,13 @@ def own_schema(source: SourceFile) -> pa.Schema:
     return pa.schema([field.with_type(_mark_intervals(field.type, flags)) for field in own])
 
 
+def int96_columns(source: SourceFile) -> list[str]:
+    """The paths of the columns whose times are INT96: ``read`` cuts them to microseconds."""
+    with _open(source) as file:
+        columns = map(file.schema.column, range(file.metadata.num_columns))
+        return [column.path for column in columns if column.physical_type == "INT96"]
+
+
 def _mark_intervals(kind: pa.DataType, flags: Iterator[bool]) -> pa.DataType:
     """The type with intervals where ``flags``, one for each column of Parquet, say so."""
     if t.is_struct(kind):
