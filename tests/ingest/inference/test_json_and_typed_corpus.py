@@ -112,6 +112,15 @@ def test_json_is_read_in_each_encoding(shape: str, encoding: str) -> None:
     assert _import(gzip.compress(text), "t.json.gz")[1].to_pylist() == rows
 
 
+@pytest.mark.parametrize("text", ['"a"\n"b"\n', '["a", "b"]', '["a",\n"b"\n]'])
+def test_values_that_are_no_objects_are_a_column(text: str) -> None:
+    found, table = _import(text.encode(), "t.json")
+    assert table.to_pylist() == [{"value": "a"}, {"value": "b"}]
+    assert "'value'" in found.summary
+    with pytest.raises(InputError, match="line 1"):
+        _import(b"1,2\n3,4\n", "t.json")  # it may be CSV
+
+
 def _in_the_middle(text: str, more: str) -> str:
     """The text with ``more`` before the last key ``id``."""
     at = text.rindex('"id"')

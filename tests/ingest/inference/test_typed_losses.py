@@ -7,6 +7,7 @@ import io
 from decimal import Decimal
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pytest
 from pyarrow import ipc, parquet
@@ -74,6 +75,12 @@ def test_digits_of_old_timestamps_are_a_loss() -> None:
     parquet.write_table(pa.table({"at": [dt.datetime(2026, 1, 1)]}), sink, use_deprecated_int96_timestamps=True)
     sink.seek(0)
     assert dolmen.infer(sink, format="parquet").losses == ("column 'at': times of INT96 are cut to microseconds",)
+
+
+def test_a_variant_is_said_to_be_a_struct(tmp_path: Any) -> None:
+    path = tmp_path / "t.parquet"
+    duckdb.execute(f"COPY (SELECT 1 AS id, 5::VARIANT AS v) TO '{path}' (FORMAT parquet)")
+    assert dolmen.infer(path).losses == ("column 'v': a VARIANT is a struct of its encoded parts",)
 
 
 @pytest.mark.parametrize(

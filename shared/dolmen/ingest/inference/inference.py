@@ -32,7 +32,7 @@ from dolmen.ingest.inference.sniff_container import sniff_container
 from dolmen.ingest.inference.sniff_delimited import sniff_delimited
 from dolmen.ingest.inference.sniff_encoding import encoding_note, sniff_encoding
 from dolmen.ingest.inference.sniff_json import sniff_json
-from dolmen.ingest.inference.typed_losses import int96_losses, may_not_fit, typed_losses
+from dolmen.ingest.inference.typed_losses import may_not_fit, typed_losses
 
 SAMPLE_BYTES = MIB
 _HEAD_BYTES = 4 * KIB
@@ -330,7 +330,8 @@ class SampledFile:
         note = None if "encoding" in self.given else encoding_note(encoding)
         text = _to_utf8(self.sample, encoding, self.whole)
         kind, found = self.kind, list[Candidate]()
-        if kind == "jsonl" or (kind is None and text.lstrip(b"\xef\xbb\xbf \t\r\n\x1e")[:1] in (b"{", b"[")):
+        begins_like_json = text.lstrip(b"\xef\xbb\xbf \t\r\n\x1e")[:1] in (b"{", b"[")
+        if "jsonl" in (kind, named if kind is None else None) or (kind is None and begins_like_json):
             found += sniff_json(text, whole=self.whole, given=self.given)
         if not found and "jsonl" in (kind, named if kind is None else None):
             found = [Candidate("jsonl", STRICT)]
@@ -451,9 +452,8 @@ class SampledFile:
             return
         source = self._source(kind, dialect)
         own_schema = formats.READERS[kind].own_schema
-        yield from typed_losses(name_columns(own_schema(source), source) if own_schema else formats.survey(source))
-        if kind == "parquet":
-            yield from int96_losses(parquet_reader.int96_columns(source))
+        own = name_columns(own_schema(source), source) if own_schema else formats.survey(source)
+        yield from typed_losses(own, parquet_reader.column_losses(source) if kind == "parquet" else ())
 
     def columns(self, kind: FileKind, dialect: Dialect, schema: pa.Schema, samples: bool) -> Iterator[InferredColumn]:
         """The columns, with values of the first rows."""

@@ -232,10 +232,14 @@ def _is_envelope(choices: list[_Rows], values: list[dict[str, Any]]) -> bool:
 
 
 def _parse(sample: bytes, whole: bool) -> _Sample | None:
-    """The values of a sample; None if it is no JSON, or if it begins with no object or array."""
+    """The values of a sample; None if it is no JSON. Texts and numbers are on lines of their own, or it may be CSV."""
     text = sample.removeprefix(b"\xef\xbb\xbf")
     if text.lstrip(b" \t\r\n\x1e")[:1] not in (b"{", b"["):
-        return None
+        try:
+            scalars = [json.loads(line) for line in text.split(b"\n")[: None if whole else -1] if line.strip()]
+        except (ValueError, RecursionError):
+            return None
+        return _Sample(scalars, False) if scalars else None
     lines = _objects_in_lines(text, whole)
     if lines is not None:
         return _Sample(lines, True)

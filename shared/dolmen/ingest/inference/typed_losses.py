@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 import pyarrow as pa
 from pyarrow import types as t
@@ -17,24 +18,19 @@ _OF_WRITERS = (b"ARROW:", b"PARQUET:", b"pandas", b"org.apache.", b"parquet.", b
 """The first letters of keys of metadata that repeat the columns, or name the writer."""
 
 
-def typed_losses(schema: pa.Schema) -> Iterator[str]:
+def typed_losses(schema: pa.Schema, others: Iterable[tuple[str, str]] = ()) -> Iterator[str]:
     """What the columns of a table do not hold of columns like these, in short sentences.
 
-    Values that do not fit are no losses: they are errors.
+    Values that do not fit are no losses: they are errors. ``others`` are paths of columns, with what else is lost.
     """
     about: dict[str, list[str]] = {}
-    for path, field in _fields(schema, ""):
-        for text in _losses(field):
-            about.setdefault(text, []).append(path)
+    found = ((path, text) for path, field in _fields(schema, "") for text in _losses(field))
+    for path, text in chain(found, others):
+        about.setdefault(text, []).append(path)
     yield from (_sentence(paths, text) for text, paths in about.items())
     keys = [key.decode(errors="replace") for key in schema.metadata or () if not key.startswith(_OF_WRITERS)]
     if keys:
         yield f"the file's metadata is not kept: {_listed(keys)}"
-
-
-def int96_losses(paths: list[str]) -> Iterator[str]:
-    if paths:
-        yield _sentence(paths, "times of INT96 are cut to microseconds")
 
 
 def _sentence(paths: list[str], text: str) -> str:
