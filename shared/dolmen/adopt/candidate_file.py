@@ -143,7 +143,6 @@ MOST_STATISTICS = 64
 _OLD_LZ4 = "UNKNOWN"
 """pyarrow's name for Hadoop's LZ4 frames (Parquet's codec LZ4), which it can read."""
 
-_APPEND = "append the file (dolmen append TABLE FILE --create), which converts them"
 _MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
 _END = 8
 _MOST_ROWS = 2**32 - 1
@@ -326,9 +325,9 @@ def _strip_ids(field: pa.Field) -> pa.Field:
 def _leaf_refusal(metadata: pq.FileMetaData, leaf: int) -> str:
     column = metadata.schema.column(leaf)
     if column.physical_type == "INT96":
-        return f"its times are INT96, which counts nanoseconds, and dolmen counts microseconds: {_APPEND}"
+        return "its times have Parquet's old type INT96, which counts nanoseconds, and dolmen counts microseconds"
     if '"timeUnit":"nanoseconds"' in column.logical_type.to_json().replace(" ", ""):
-        return f"its times count nanoseconds, and dolmen counts microseconds: {_APPEND}"
+        return "its times count nanoseconds, and dolmen counts microseconds"
     return ""
 
 
