@@ -325,13 +325,13 @@ def _refuse_timestamp_formats(value: tuple[str, ...]) -> None:
 
 
 def _parse_json_rows(value: Any) -> str:
-    """Reads ``lines``, ``values`` or a path; ``$.a.b[*]`` is ``a.b``."""
+    """Reads ``lines``, ``values`` or a path; ``$.a.b[*]`` is ``a.b``, and ``$.values`` no shape, but a path."""
     path = re.sub(r"^\$\.?|\[\*\]$", "", value) if isinstance(value, str) else ""
     if not 0 < len(path) <= MAX_TEXT or not re.fullmatch(r"[^.\s\[\]$]+(\.[^.\s\[\]$]+)*", path):
         raise InputError(
             f"{short_repr(value)} is none of lines, values, and a path to a list of objects, as in detail.items"
         )
-    return path
+    return f"$.{path}" if path in ("lines", "values") and value != path else path
 
 
 def _parse_sheet(value: Any) -> str | None:

@@ -16,8 +16,10 @@ class Candidate:
         dialect: only what differs from the strict one was found, or was given by the user.
         notes: what was assumed, for people; short sentences such as ``';' separates the fields``. None repeats what
             the dialect's properties say by themselves; each names what a row of data would be lost by.
+        losses: what the rows do not hold of the file.
     """
 
     kind: FileKind
     dialect: Dialect
     notes: tuple[str, ...] = ()
+    losses: tuple[str, ...] = ()

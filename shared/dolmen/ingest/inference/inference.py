@@ -18,18 +18,21 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from dolmen.base.units import KIB, MIB, count_text
-from dolmen.errors import Error, InputError, LimitError, RowError, short_repr
+from dolmen.errors import Error, InputError, LimitError, RowError
 from dolmen.format.dialect import STRICT, Dialect, Encoding
 from dolmen.format.ingest_properties import COMPRESSIONS, ENDINGS, FORMATS, Compression, FileKind
 from dolmen.format.types import column_text, short_type
-from dolmen.ingest.formats import csv_reader, formats, json_types
+from dolmen.ingest.formats import csv_reader, formats, json_types, parquet_reader
+from dolmen.ingest.formats.column_names import number_names
 from dolmen.ingest.formats.source_file import BadRow, Format, OnBadRow, ReadOptions, RewindableFile, SourceFile
+from dolmen.ingest.formats.typed_batches import name_columns
 from dolmen.ingest.inference.candidate import Candidate
 from dolmen.ingest.inference.column_evidence import ColumnEvidence, Values, decide
 from dolmen.ingest.inference.sniff_container import sniff_container
 from dolmen.ingest.inference.sniff_delimited import sniff_delimited
 from dolmen.ingest.inference.sniff_encoding import encoding_note, sniff_encoding
 from dolmen.ingest.inference.sniff_json import sniff_json
+from dolmen.ingest.inference.typed_losses import may_not_fit, typed_losses
 
 SAMPLE_BYTES = MIB
 _HEAD_BYTES = 4 * KIB
@@ -263,7 +266,7 @@ def _infer(file: SampledFile, samples: bool) -> Inference:
             tuple(file.columns(candidate.kind, dialect, schema, samples)),
             (*candidate.notes, *notes),
             file.difference(candidate, others[0]) if others else None,
-            (*file.losses(candidate.kind, dialect, schema), *bad.losses()),
+            (*candidate.losses, *file.losses(candidate.kind, dialect), *bad.losses()),
             file.compression,
         )
     raise errors[0]
@@ -363,7 +366,8 @@ class SampledFile:
         note = None if "encoding" in self.given else encoding_note(encoding)
         text = _to_utf8(self.sample, encoding, self.whole)
         kind, found = self.kind, list[Candidate]()
-        if kind == "jsonl" or (kind is None and text.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"[")):
+        begins_like_json = text.lstrip(b"\xef\xbb\xbf \t\r\n\x1e")[:1] in (b"{", b"[")
+        if "jsonl" in (kind, named if kind is None else None) or (kind is None and begins_like_json):
             found += sniff_json(text, whole=self.whole, given=self.given)
         if not found and "jsonl" in (kind, named if kind is None else None):
             found = [Candidate("jsonl", STRICT)]
@@ -372,7 +376,7 @@ class SampledFile:
             found = sniff_delimited(text, whole=self.whole, given=self.given, kind=own)
         set_ = {**self.given, "encoding": encoding}
         return [
-            Candidate(each.kind, replace(each.dialect, **set_), (*each.notes, note) if note else each.notes)
+            replace(each, dialect=replace(each.dialect, **set_), notes=(*each.notes, *([note] if note else [])))
             for each in found
         ]
 
@@ -406,13 +410,36 @@ class SampledFile:
         if candidate.kind == "jsonl" and on_bad_row is None:
             schema, notes = json_types.infer_columns(source)
             return candidate.dialect, schema, tuple(notes)
-        if on_bad_row is None or not source.format.traits.is_text:
+        if not source.format.traits.is_text:
+            return *self._read_typed(candidate, on_bad_row), ()
+        if on_bad_row is None:
             return candidate.dialect, formats.infer(source), ()
         found = formats.survey(source, skip_bad_rows=True)
         text = [each.with_type(pa.string()) if pa.types.is_null(each.type) else each for each in found]
         if not text:
             raise InputError(f"file {self.name!r} has no row to infer columns from")
         return candidate.dialect, pa.schema(text), ()
+
+    def _read_typed(self, candidate: Candidate, on_bad_row: OnBadRow | None) -> tuple[Dialect, pa.Schema]:
+        """The dialect and the columns of a file that is not text; names that no table can have are numbered.
+
+        Reads the columns whose values may not fit. Raises RowError if one does not.
+        """
+        dialect, own_schema = candidate.dialect, formats.READERS[candidate.kind].own_schema
+        source = self._source(candidate.kind, dialect)
+        if own_schema is None:
+            return dialect, formats.infer(source)
+        own = own_schema(source)
+        if number_names(own.names) != own.names and "names" not in self.given:
+            dialect = replace(dialect, names="number")
+            source = self._source(candidate.kind, dialect)
+        schema = formats.infer(source)
+        doubtful = [field for field, own_field in zip(schema, own, strict=True) if may_not_fit(own_field.type)]
+        if doubtful and on_bad_row is None:
+            source = replace(source, options=replace(source.options, extra="ignore"))
+            for _ in formats.read(source, pa.schema(doubtful)):
+                pass
+        return dialect, schema
 
     def _fits(self, kind: FileKind, values: Values) -> bool:
         """Whether the strict reader takes the whole file by these values."""
@@ -452,20 +479,24 @@ class SampledFile:
         """How another candidate would read the file, in what differs."""
         if other.kind != chosen.kind:
             return ", ".join([format_name(other.kind), *describe(other.dialect)])
+        if other.kind == "jsonl":
+            shape = other.dialect.json_rows
+            rows = "each object is a row" if shape in ("lines", "values") else f"the rows are at {shape!r}"
+            return f"{rows} (--json-rows {shape})"
         here, there = set(describe(chosen.dialect)), describe(other.dialect)
         added = [text for text in there if text not in here]
         if chosen.dialect.header != other.dialect.header and other.dialect.header:
             added.append("with a header")
         return ", ".join(added) or "the plain dialect"
 
-    def losses(self, kind: FileKind, dialect: Dialect, schema: pa.Schema) -> Iterator[str]:
+    def losses(self, kind: FileKind, dialect: Dialect) -> Iterator[str]:
         """Lists what the columns do not hold of the file."""
         if FORMATS[kind].is_text or kind == "excel":  # whose empty columns have nothing to lose
             return
-        own = formats.survey(self._source(kind, dialect))
-        for each in own:
-            if pa.types.is_null(each.type) and each.name in schema.names:
-                yield f"column {short_repr(each.name)} has no type: it is text"
+        source = self._source(kind, dialect)
+        own_schema = formats.READERS[kind].own_schema
+        own = name_columns(own_schema(source), source) if own_schema else formats.survey(source)
+        yield from typed_losses(own, parquet_reader.column_losses(source) if kind == "parquet" else ())
 
     def columns(self, kind: FileKind, dialect: Dialect, schema: pa.Schema, samples: bool) -> Iterator[InferredColumn]:
         """The columns, with values of the first rows."""
@@ -475,7 +506,7 @@ class SampledFile:
             if batch is not None:
                 for value in batch.column(index)[:100]:
                     if value.is_valid and len(texts) < _SAMPLES:
-                        texts[_shorten(str(value.as_py()))] = None
+                        texts[_shorten(_text_of(value))] = None
             yield InferredColumn(each.name, each.type, tuple(texts))
 
     def _first_rows(self, kind: FileKind, dialect: Dialect, schema: pa.Schema) -> pa.RecordBatch | None:
@@ -489,6 +520,13 @@ class SampledFile:
             return next(iter(formats.read(source, schema, on_bad_row=lambda _: None)), None)
         except (InputError, pa.ArrowException):  # the sample ends within its first row
             return None
+
+
+def _text_of(value: pa.Scalar) -> str:
+    try:
+        return str(value.as_py())
+    except (OverflowError, ValueError):  # a time that Python's types do not have
+        return str(value.cast(pa.string()).as_py())
 
 
 def _shorten(text: str) -> str:

@@ -248,7 +248,9 @@ def misfit_error(array: pa.Array, target: pa.DataType) -> Misfit:
         value = str(array[0])
     except (OverflowError, ValueError):  # a day or a time that Python has no words for
         value = str(array.cast(pa.int32() if t.is_date32(array.type) else pa.int64())[0])
-    return Misfit(f"{short_value(value)} cannot be stored as {target} without loss")
+    hint = "; write whole microseconds, or text" if getattr(array.type, "unit", "") == "ns" else ""
+    hint = "; write it as text" if t.is_decimal256(array.type) and t.is_decimal128(target) else hint
+    return Misfit(f"{short_value(value)} cannot be stored as {target} without loss{hint}")
 
 
 def _list_cast(source: pa.DataType, target: pa.DataType, find: FindCast) -> Cast | None:
