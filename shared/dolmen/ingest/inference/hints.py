@@ -13,8 +13,8 @@ from dolmen.errors import Error, InputError, LimitError, RowError, SchemaError
 from dolmen.format.dialect import DIALECT_PROPERTIES, STRICT, Dialect, as_options, flag_of
 from dolmen.format.ingest_properties import FORMATS
 from dolmen.ingest.formats.source_file import SourceFile
-from dolmen.ingest.inference.candidate import Candidate
-from dolmen.ingest.inference.inference import SampledFile, describe, format_name
+from dolmen.ingest.inference.candidate import Candidate, describe, format_name
+from dolmen.ingest.inference.inference import SampledFile
 
 _OF_VALUES = ("nulls", "decimal", "thousands", "booleans", "timestamp_formats")
 
