@@ -392,7 +392,7 @@ def write_pandas(chance: random.Random) -> WrittenTable:
         if orient == "table":
             names, rows = ["index", *names], [[number, *row] for number, row in enumerate(rows)]
         data = _file("a.json", lambda path: frame.to_json(path, **json_options))
-        return WrittenTable(data, "a.json", names, _rounded(rows), orient != "values", json_options)
+        return WrittenTable(data, "a.json", names, _rounded(rows), orient != "values", json_options, digits=15)
     options = {
         "engine": chance.choice(["openpyxl", "xlsxwriter", "odf"]),
         "index": index,

@@ -26,7 +26,7 @@ class Candidate:
     notes: tuple[str, ...] = ()
 
 
-_NAMES: dict[FileKind, str] = {"csv": "CSV", "tsv": "TSV", "jsonl": "JSON"}
+_NAMES: dict[FileKind, str] = {"csv": "CSV", "tsv": "TSV", "jsonl": "JSON", "orc": "ORC", "excel": "a workbook"}
 _NAMES |= {kind: kind.capitalize() for kind in FORMATS if kind not in _NAMES}
 _SIGNS = {"\t": "a tab", " ": "a space"}
 

@@ -49,9 +49,10 @@ def explain(source: SourceFile, error: Error) -> Hint | None:
 
 def _explain(source: SourceFile, error: InputError) -> Hint | None:
     kind, own = source.format.kind, source.options.dialect
-    if not FORMATS[kind].is_text:
+    if not FORMATS[kind].is_text and kind != "excel":
         return None
-    file = SampledFile(source.open, source.name, None, {}, replace(source.options, dialect=STRICT), None)
+    given = {} if own.sheet is None else {"sheet": own.sheet}
+    file = SampledFile(source.open, source.name, None, given, replace(source.options, dialect=STRICT), None)
     candidate = file.candidates()[0]
     if candidate.kind != kind and {candidate.kind, kind} != {"csv", "tsv"}:
         properties = {"ingest_format": candidate.kind, **candidate.dialect.properties()}
@@ -66,6 +67,8 @@ def _explain(source: SourceFile, error: InputError) -> Hint | None:
         found = replace(found, delimiter=FORMATS[kind].delimiter)
     if FORMATS[kind].delimiter is not None:
         found = _with_values(file, replace(candidate, kind=kind, dialect=found), own, error)
+    elif kind == "excel":
+        found = replace(found, **{name: getattr(own, name) for name in _OF_VALUES})
     changed = [name for name in Dialect.__slots__ if getattr(found, name) != getattr(own, name)]
     if not changed:
         return None

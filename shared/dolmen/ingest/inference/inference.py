@@ -157,6 +157,7 @@ class Inference:
 
 _SHOWN_COLUMNS = 60
 _NOTES_ABOUT = {"comment": "comment", "skip_lines": "skipped", "header": "header", "names": "number", "ragged": "lack"}
+_NOTES_ABOUT["json_rows"] = "rows are at"
 """A word of the sniffers' notes for what they describe better than ``describe``."""
 
 
