@@ -67,7 +67,7 @@ FORMATS: dict[FileKind, FileFormat] = {
         FileFormat("arrow", (".arrow", ".arrows", ".feather", ".ipc")),
         FileFormat("avro", (".avro",), is_written=False),
         FileFormat("orc", (".orc",), is_written=False),
-        FileFormat("excel", (".xlsx", ".xlsm", ".ods"), is_written=False, aliases=("xlsx", "ods")),
+        FileFormat("excel", (".xlsx", ".xlsm", ".xltx", ".xltm", ".ods"), is_written=False, aliases=("xlsx", "ods")),
     )
 }
 

@@ -28,7 +28,6 @@ from pyarrow import types as t
 from dolmen.base.units import DAY_US
 from dolmen.format.dialect import MONTHS, UNIT_DIGITS, TimePattern, parse_time_pattern
 from dolmen.format.types import TextKind, type_of
-from dolmen.ingest.formats.time_columns import write_as_iso
 from dolmen.rows.write.casts import Cast, Misfit, short_value
 
 _DIGITS = 38
@@ -41,6 +40,13 @@ _SMALL_NUMBER = re.compile(rb"(?:^|[^0-9A-Za-z-])[-+]?[0-9.]+[eE]-$")
 _STRING_OR_SMALL = re.compile(rb'"(?:[^"\\]|\\.)*"|(-?)((?:0|[1-9][0-9]*)(?:\.[0-9]+)?)[eE]-([0-9]+)')
 _LOWER_CASE = 0x20
 _BASE64 = r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
+_FEWEST_ALIGNED = 64
+"""Below, the fields of times are as fast as columns of bytes."""
+_NUMBERS = frozenset("YymdHMSf")
+_FULL_DIGITS = {"Y": 4} | dict.fromkeys("ymdHMS", 2)
+_LAST_CENTURY = 69
+_ISO = b"0000-00-00T00:00:00.000000"
+_BEGINS = {"Y": 0, "y": 2, "m": 5, "d": 8, "H": 11, "M": 14, "S": 17, "f": 20}
 _SURE_DIGITS = 15
 """Every double holds this many significant decimal digits."""
 
@@ -387,11 +393,51 @@ def parse_aligned(text: pa.Array, pattern: TimePattern, target: pa.DataType) -> 
     has_date, has_clock = "d" in pattern.directives, bool(pattern.directives & set("HI"))
     zone = "Z" if t.is_timestamp(target) and target.tz else ""
     clock = not t.is_date(target) and (has_clock or bool(zone))
-    iso = write_as_iso(text, pattern, date=has_date, clock=clock, end=zone)
+    iso = _write_as_iso(text, pattern, date=has_date, clock=clock, end=zone)
     try:
         return None if iso is None else parse_text(iso, target)
     except Misfit:
         return None
+
+
+def _write_as_iso(text: pa.Array, pattern: TimePattern, *, date: bool, clock: bool, end: str) -> pa.Array | None:
+    """Text of a pattern as ISO 8601, in which other text than digits may come along; None if it is not of one layout.
+
+    If that is valid, all of the text matches the pattern: the digits of each field are in the same columns.
+
+    Args:
+        date, clock: whether the date, and the time of day, is wanted.
+        end: follows each time.
+    """
+    if len(text) < _FEWEST_ALIGNED or text.null_count or pattern.directives - _NUMBERS:
+        return None
+    _, offsets, data = text.buffers()
+    bounds = np.frombuffer(offsets, np.int32)[text.offset : text.offset + len(text) + 1]
+    width = int(bounds[1] - bounds[0])
+    first = re.fullmatch(pattern.regex, text[0].as_py())
+    if first is None or (np.diff(bounds) != width).any() or len(first[0].encode()) != len(first[0]):
+        return None
+    spans = {name: first.span(name) for name in pattern.directives}
+    if any(end - begin != _FULL_DIGITS.get(name, end - begin) for name, (begin, end) in spans.items()):
+        return None
+    rows = np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]].reshape(len(text), width)
+    digits = {column for span in spans.values() for column in range(*span)}
+    if any((rows[:, column] != rows[0, column]).any() for column in set(range(width)) - digits):
+        return None  # another layout of as many characters
+    begin, stop = 0 if date else 11, 26 if "f" in spans else 19
+    template = _ISO[begin : stop if clock else 10] + end.encode()
+    written = np.empty((len(text), len(template)), np.uint8)
+    written[:] = np.frombuffer(template, np.uint8)
+    for name, (start, end_) in spans.items():
+        at = _BEGINS[name] - begin
+        if 0 <= at < len(template) - len(end):
+            written[:, at : at + end_ - start] = rows[:, start:end_]
+    if date and "y" in spans:
+        tens, ones = (rows[:, column].astype(np.int16) - ord("0") for column in range(*spans["y"]))
+        is_last = tens * 10 + ones >= _LAST_CENTURY
+        written[:, 0], written[:, 1] = np.where(is_last, ord("1"), ord("2")), np.where(is_last, ord("9"), ord("0"))
+    ends = np.arange(0, len(template) * (len(text) + 1), len(template), dtype=np.int32)
+    return pa.StringArray.from_buffers(len(text), pa.py_buffer(ends), pa.py_buffer(written))
 
 
 def parse_matches(text: pa.Array, pattern: TimePattern, target: pa.DataType) -> pa.Array:

@@ -10,7 +10,7 @@ name ends in                    kind       documented in
 ``.ipc``
 ``.avro``                       avro       ``avro_reader``: object container files
 ``.orc``                        orc        ``orc_reader``
-``.xlsx .xlsm``, ``.ods``       excel      ``sheet_reader``: one sheet of a workbook
+``.xlsx .xlsm .xltx``, ``.ods`` excel      ``sheet_reader``: one sheet of a workbook
 ==============================  =========  ==========================================================================
 
 Each ending may be followed by ``.gz`` (gzip), ``.zst`` (Zstandard), ``.bz2`` (bzip2) or ``.zip`` (a zip archive of one

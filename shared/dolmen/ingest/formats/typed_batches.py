@@ -17,10 +17,9 @@ import pyarrow as pa
 from pyarrow import types as t
 
 from dolmen.errors import InputError, RowError, SchemaError
-from dolmen.format.schema import is_nested, own_names, plain_type, stored_type
+from dolmen.format.schema import is_nested, number_names, own_names, plain_type, stored_type
 from dolmen.format.types import Json
 from dolmen.ingest.formats.column_limits import check_columns, count_columns, rows_at_once
-from dolmen.ingest.formats.column_names import NUMBER_THEM, number_names
 from dolmen.ingest.formats.source_file import OnBadRow, SourceFile, good_rows, is_closed
 from dolmen.ingest.formats.views_and_unions import ordinary_type, replace_unusual_types
 from dolmen.ingest.formats.zip_archive import too_many_bytes
@@ -28,6 +27,7 @@ from dolmen.rows.write.casts import Cast, FindCast, checked_cast, lossless_cast
 from dolmen.rows.write.conform import conform
 
 MOST_DIGITS = 38
+_NUMBER_THEM = "ingest_names: number gives such columns names (column_3, name_2)"
 _DECIMAL_DIGITS = {32: 9, 64: 18, 128: 38, 256: 76}
 
 
@@ -91,7 +91,7 @@ def inferred_schema(own: pa.Schema, source: SourceFile) -> pa.Schema:
             problem = f"column {given!r} is there twice" if given else f"column {number} has no name"
             if given and schema.names.count(given) == 1:
                 problem = f"column {given!r} differs from another in case only"
-            raise SchemaError(f"file {name!r}: {problem}; {NUMBER_THEM}", column=given or None)
+            raise SchemaError(f"file {name!r}: {problem}; {_NUMBER_THEM}", column=given or None)
     for field in schema:
         if t.is_interval(plain_type(field.type)):
             raise SchemaError(

@@ -27,6 +27,22 @@ class HeaderEvidence:
     header: bool
     certainty: Literal["proven", "likely", "assumed"]
 
+    def choices(self, first: str) -> list[tuple[bool, str | None]]:
+        """Whether there is a header, with a note if nothing proves it; then the contrary, too.
+
+        Args:
+            first: what notes call the first record, as in ``line 1``.
+        """
+        if self.certainty == "proven":
+            return [(self.header, None)]
+        if self.certainty == "likely":
+            if self.header:
+                return [(True, f"{first} is taken for the header, as most columns show (--no-header if it is a row)")]
+            return [(False, f"{first} is taken for a row, as most columns show (--header if it is the header)")]
+        is_header = (True, f"{first} is assumed to be the header: nothing proves it (--no-header if it is a row)")
+        is_row = (False, f"{first} is assumed to be a row: nothing proves that it is the header (--header if it is)")
+        return [is_header, is_row] if self.header else [is_row, is_header]
+
 
 def find_header(first: Sequence[str], rows: Sequence[Sequence[str]]) -> HeaderEvidence:
     """Weighs a first record against the ones below, which have as many cells.

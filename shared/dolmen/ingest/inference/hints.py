@@ -13,8 +13,8 @@ from dolmen.errors import Error, InputError, LimitError, RowError, SchemaError
 from dolmen.format.dialect import DIALECT_PROPERTIES, STRICT, Dialect, as_options, flag_of
 from dolmen.format.ingest_properties import FORMATS
 from dolmen.ingest.formats.source_file import RewindableFile, SourceFile
-from dolmen.ingest.inference.candidate import Candidate
-from dolmen.ingest.inference.inference import ONE_FIELD, SampledFile, describe, format_name
+from dolmen.ingest.inference.candidate import Candidate, describe, format_name
+from dolmen.ingest.inference.inference import ONE_FIELD, SampledFile
 
 _OF_VALUES = ("nulls", "decimal", "thousands", "booleans", "timestamp_formats")
 
@@ -49,11 +49,12 @@ def explain(source: SourceFile, error: Error) -> Hint | None:
 
 def _explain(source: SourceFile, error: InputError) -> Hint | None:
     kind, own = source.format.kind, source.options.dialect
-    if not FORMATS[kind].is_text:
+    if not FORMATS[kind].is_text and kind != "excel":
         return None
+    given = {} if own.sheet is None else {"sheet": own.sheet}
     with source.open() as opened:
         reopen = RewindableFile(opened).reopen
-        file = SampledFile(reopen, source.name, None, {}, replace(source.options, dialect=STRICT), None)
+        file = SampledFile(reopen, source.name, None, given, replace(source.options, dialect=STRICT), None)
         candidate = file.candidates()[0]
     if candidate.kind != kind and {candidate.kind, kind} != {"csv", "tsv"}:
         properties = {"ingest_format": candidate.kind, **candidate.dialect.properties()}
@@ -68,6 +69,8 @@ def _explain(source: SourceFile, error: InputError) -> Hint | None:
         found = replace(found, delimiter=FORMATS[kind].delimiter)
     if FORMATS[kind].delimiter is not None:
         found = _with_values(file, replace(candidate, kind=kind, dialect=found), own, error)
+    elif kind == "excel":
+        found = replace(found, **{name: getattr(own, name) for name in _OF_VALUES})
     found = replace(found, names=own.names)  # the table has no column with a numbered name
     changed = [name for name in Dialect.__slots__ if getattr(found, name) != getattr(own, name)]
     if not changed:

@@ -21,17 +21,18 @@ from dolmen.base.units import KIB, MIB, count_text
 from dolmen.errors import Error, InputError, LimitError, RowError
 from dolmen.format.dialect import STRICT, Dialect, Encoding
 from dolmen.format.ingest_properties import COMPRESSIONS, ENDINGS, FORMATS, Compression, FileKind
+from dolmen.format.schema import number_names
 from dolmen.format.types import column_text, short_type
 from dolmen.ingest.formats import csv_reader, formats, json_types, parquet_reader
-from dolmen.ingest.formats.column_names import number_names
 from dolmen.ingest.formats.source_file import BadRow, Format, OnBadRow, ReadOptions, RewindableFile, SourceFile
 from dolmen.ingest.formats.typed_batches import name_columns
-from dolmen.ingest.inference.candidate import Candidate
+from dolmen.ingest.inference.candidate import Candidate, describe, format_name
 from dolmen.ingest.inference.column_evidence import ColumnEvidence, Values, decide
 from dolmen.ingest.inference.sniff_container import sniff_container
 from dolmen.ingest.inference.sniff_delimited import sniff_delimited
 from dolmen.ingest.inference.sniff_encoding import encoding_note, sniff_encoding
 from dolmen.ingest.inference.sniff_json import sniff_json
+from dolmen.ingest.inference.sniff_sheet import infer_sheet, sniff_sheet
 from dolmen.ingest.inference.typed_losses import may_not_fit, typed_losses
 
 SAMPLE_BYTES = MIB
@@ -166,47 +167,9 @@ _NOTES_ABOUT = {
     "header": "header",
     "names": "number",
     "ragged": "lack",
+    "json_rows": "rows are at",
 }
 """A word of the sniffers' notes for what they describe better than ``describe``."""
-_NAMES: dict[FileKind, str] = {"csv": "CSV", "tsv": "TSV", "jsonl": "JSON"}
-_NAMES |= {kind: kind.capitalize() for kind in FORMATS if kind not in _NAMES}
-_SIGNS = {"\t": "a tab", " ": "a space"}
-
-
-def format_name(kind: FileKind) -> str:
-    """A format's name, for people."""
-    return _NAMES[kind]
-
-
-def describe(dialect: Dialect) -> list[str]:
-    """Describes what differs from the dialect of strict tables, in short texts."""
-
-    def sign(text: str) -> str:
-        return _SIGNS.get(text, repr(text))
-
-    found: dict[str, Callable[[Any], str]] = {
-        "delimiter": lambda value: f"{sign(value)} separates the fields",
-        "encoding": lambda value: value,
-        "quote": lambda value: "no quotes" if value is None else f"{value} quotes",
-        "escape": lambda value: f"{value} escapes",
-        "comment": lambda value: f"lines with {value} are comments",
-        "skip_lines": lambda value: f"{count_text(value, 'line')} before the header",
-        "header": lambda value: "no header",
-        "names": lambda value: "missing and repeated names are numbered",
-        "ragged": lambda value: "fields that rows lack at the end are NULL",
-        "nulls": lambda value: f"NULL is {', '.join(map(repr, value))}",
-        "decimal": lambda value: "decimal comma",
-        "thousands": lambda value: f"{sign(value)} between thousands",
-        "booleans": lambda value: f"Booleans are {', '.join('/'.join(pair) for pair in value)}",
-        "timestamp_formats": lambda value: f"times as in {' or '.join(value)}",
-        "json_rows": lambda value: (
-            "objects in an array, or one after the other" if value == "values" else f"rows in {value}"
-        ),
-        "sheet": lambda value: f"sheet {value!r}",
-    }
-    return [
-        text(getattr(dialect, name)) for name, text in found.items() if getattr(dialect, name) != getattr(STRICT, name)
-    ]
 
 
 def infer_file(
@@ -330,6 +293,7 @@ class SampledFile:
     sample: bytes = b""
     whole: bool = True
     compression: Compression | None = None
+    sheet_losses: list[str] = field(default_factory=list)
 
     def candidates(self) -> list[Candidate]:
         """Reads the sample. Returns the ways in which the file may be meant, the best first; at least one."""
@@ -344,7 +308,10 @@ class SampledFile:
         named = next((kind for ending, kind in ENDINGS.items() if stem.endswith(ending)), None)
         kind = self.kind or (found and found.kind) or named
         if kind is not None and not FORMATS[kind].is_text:
-            return [Candidate(kind, replace(STRICT, **self.given))]
+            dialect = replace(STRICT, **self.given)
+            return (
+                [Candidate(kind, dialect)] if kind != "excel" else sniff_sheet(self._source(kind, dialect), self.given)
+            )
         with self._source("csv", STRICT).stream() as stream:
             raw = _read(stream.read, SAMPLE_BYTES + 1)
         self.whole = len(raw) <= SAMPLE_BYTES
@@ -407,6 +374,11 @@ class SampledFile:
                 why = "is not given as NULL", "is in quotes, and so no NULL"
                 values = replace(values, notes=tuple(note.replace(*why) for note in values.notes))
             return values.dialect, values.schema, tuple(values.notes)
+        if candidate.kind == "excel":
+            dialect, schema, sheet_notes, self.sheet_losses = infer_sheet(
+                source, self.given, skip_bad_rows=on_bad_row is not None
+            )
+            return dialect, schema, tuple(sheet_notes)
         if candidate.kind == "jsonl" and on_bad_row is None:
             schema, notes = json_types.infer_columns(source)
             return candidate.dialect, schema, tuple(notes)
@@ -458,6 +430,11 @@ class SampledFile:
     def variations(self, candidate: Candidate, error: InputError) -> Iterator[Candidate]:
         """Ways to read a file whose sample fits the candidate, and whose rest does not."""
         dialect = candidate.dialect
+        if candidate.kind == "excel" and dialect.names == "strict" and "names" not in self.given:
+            if "has no name: name it" in str(error):
+                note = f"columns without a name are numbered: one has a value on row {getattr(error, 'line', None)}"
+                yield replace(candidate, dialect=replace(dialect, names="number"), notes=(*candidate.notes, note))
+            return
         if self.whole or not FORMATS[candidate.kind].is_text:
             return
         text = str(error)
@@ -492,6 +469,7 @@ class SampledFile:
     def losses(self, kind: FileKind, dialect: Dialect) -> Iterator[str]:
         """Lists what the columns do not hold of the file."""
         if FORMATS[kind].is_text or kind == "excel":  # whose empty columns have nothing to lose
+            yield from self.sheet_losses
             return
         source = self._source(kind, dialect)
         own_schema = formats.READERS[kind].own_schema

@@ -115,15 +115,40 @@ def sniff_json(sample: bytes, *, whole: bool, given: Mapping[str, Any]) -> list[
         else:
             notes = [f"the values are no objects: they are in a column {VALUE_COLUMN!r}"]
         return [Candidate("jsonl", replace(dialect, json_rows="values"), tuple(notes))]
-    own = Candidate("jsonl", replace(dialect, json_rows=plain))
+    own = Candidate("jsonl", replace(dialect, json_rows=plain), tuple(_note_columns(tops)))
     choices = [] if any(isinstance(value, list) for value in found.values) else _choose_paths(found.values)
     others = [_at_path(dialect, rows, found.values) for rows in choices]
     if others and _is_envelope(choices, found.values):
         return [*others, own]
     if others:
         names = ", ".join(repr(rows.name) for rows in choices)
-        own = replace(own, notes=(f"each object is a row; its lists of objects ({names}) stay in it",))
+        own = replace(
+            own,
+            notes=(
+                *own.notes,
+                f"each object is a row; its lists of objects ({names}) stay in it",
+            ),
+        )
     return [own, *others]
+
+
+def _note_columns(values: list[dict[str, Any]]) -> Iterator[str]:
+    """A note on a file's only object if it is a table by columns, or by numbers of rows, as pandas writes them."""
+    members = list(values[0].values()) if len(values) == 1 else []
+    count = len(members)
+    is_split = count and {"columns", "data"} <= values[0].keys() <= {"columns", "index", "data"}
+    if is_split and all(isinstance(each, list) for each in members):
+        orient = "split"
+    elif count and all(isinstance(each, dict) and each for each in members):
+        if list(members[0]) == [str(number) for number in range(len(members[0]))]:
+            orient = "columns"
+        elif list(values[0]) == [str(number) for number in range(count)]:
+            orient = "index"
+        else:
+            return
+    else:
+        return
+    yield f"the file is one object, so one row: write a table of pandas with orient='records', not {orient!r}"
 
 
 def _first_other(values: list[Any]) -> Any:
