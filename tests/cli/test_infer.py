@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import openpyxl
 import pytest
 
 import dolmen
@@ -50,6 +51,24 @@ def test_the_declaration_that_infer_prints_makes_a_table_that_reads_the_file(cli
     assert cli("apply", tmp_path / "tables.yaml", "--yes").code == 0
     assert cli("append", "orders", tmp_path / "a.csv").code == 0
     assert rows(tmp_path, "orders") == ROWS
+
+
+def test_so_does_the_declaration_of_a_workbook(cli: Cli, tmp_path: Path) -> None:
+    for name, row in ("first", [1, 0.5]), ("second", [2, "n/a"]):
+        book = openpyxl.Workbook()
+        for cells in ["Stock"], [], [None, "id", "share"], [None, *row], [None, 3, 1.5]:
+            book.active.append(cells)
+        book.create_sheet("Notes").append(["by hand"])
+        book.save(tmp_path / f"{name}.xlsx")
+    printed = cli("infer", tmp_path / "second.xlsx", "--yaml", "--table", "stock")
+    (tmp_path / "tables.yaml").write_text(printed.out)
+    assert cli("apply", tmp_path / "tables.yaml", "--yes").code == 0
+    assert cli("append", "stock", tmp_path / "first.xlsx").code == 0
+    assert cli("append", "stock", tmp_path / "second.xlsx").code == 0
+    shares = sorted((row["id"], row["share"]) for row in rows(tmp_path, "stock") if row["id"] < 3)
+    assert shares == [(1, 0.5), (2, None)]
+    (facts,) = cli("infer", tmp_path / "first.xlsx", "--json").lines()
+    assert facts["losses"] == ["not read: 1 other sheet with values: 'Notes'"]
 
 
 @pytest.mark.parametrize("door", ["create", "append"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import io
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import openpyxl
@@ -220,14 +219,3 @@ def test_a_workbook_of_another_name_is_one(name: str) -> None:
 def test_old_workbooks_are_refused_with_what_helps(start: bytes, name: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         infer(start + bytes(4000), name)
-
-
-def test_a_declared_table_takes_the_next_file_as_the_first_was_inferred(tmp_path: Path) -> None:
-    first, second = tmp_path / "first.xlsx", tmp_path / "second.xlsx"
-    first.write_bytes(book_of([["January"], [], [None, *NAMES], *([None, *row] for row in ROWS)], ("Notes", [["x"]])))
-    second.write_bytes(book_of([["February"], [], [None, *NAMES], [None, 4, "d", 9]], ("Notes", [["y"]])))
-    found = dolmen.infer(first)
-    db = dolmen.open(tmp_path / "db")
-    db.create_table("sales", found.schema, properties=found.properties)
-    rows = rows_of(second.read_bytes(), found, "second.xlsx")
-    assert rows == [[4, "d", 9.0]]
