@@ -80,7 +80,7 @@ def test_an_index_that_others_change_meanwhile_is_left_to_them(
 ) -> None:
     stopped = index(spark, db, "t", deadline=lambda: True)["t"]
     assert (stopped.commits, stopped.finished, parts(db)) == (0, False, ())
-    put, others = indexing.IndexVersion.put, list[Indexed]()
+    put, others = indexing.IndexVersion.statement, list[Indexed]()
 
     def late(version: IndexVersion, *args: Any) -> Any:
         if not others:
@@ -99,7 +99,7 @@ def test_an_index_that_others_change_meanwhile_is_left_to_them(
 def test_rows_that_are_erased_while_a_job_runs_are_in_no_part(
     spark: SparkSession, db: Database, table: dolmen.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put, erased = indexing.IndexVersion.put, list[str]()
+    put, erased = indexing.IndexVersion.statement, list[str]()
 
     def late(version: IndexVersion, *args: Any) -> Any:
         if not erased:
