@@ -12,6 +12,7 @@ import codecs
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
@@ -478,26 +479,29 @@ class SampledFile:
 
     def columns(self, kind: FileKind, dialect: Dialect, schema: pa.Schema, samples: bool) -> Iterator[InferredColumn]:
         """The columns, with values of the first rows."""
-        batch = self._first_rows(kind, dialect, schema) if samples else None
+        rows = self._first_rows(kind, dialect, schema) if samples else None
         for index, each in enumerate(schema):
             texts = dict[str, None]()
-            if batch is not None:
-                for value in batch.column(index)[:100]:
+            if rows is not None:
+                for value in rows.column(index)[:100]:
                     if value.is_valid and len(texts) < _SAMPLES:
                         texts[_shorten(_text_of(value))] = None
             yield InferredColumn(each.name, each.type, tuple(texts))
 
-    def _first_rows(self, kind: FileKind, dialect: Dialect, schema: pa.Schema) -> pa.RecordBatch | None:
+    def _first_rows(self, kind: FileKind, dialect: Dialect, schema: pa.Schema) -> pa.Table | None:
         """Some rows of the file: of the sample if it is text."""
         source = self._source(kind, dialect)
         if source.format.traits.is_text:
             source = SourceFile(
                 lambda: io.BytesIO(self.sample), Format(kind), self.name, source.options, block_bytes=_SHOWN_BYTES
             )
-        try:
-            return next(iter(formats.read(source, schema, on_bad_row=lambda _: None)), None)
-        except (InputError, pa.ArrowException):  # the sample ends within its first row
-            return None
+        batches = list[pa.RecordBatch]()
+        with suppress(InputError, pa.ArrowException):  # the sample ends within a row
+            for batch in formats.read(source, schema, on_bad_row=lambda _: None):
+                batches.append(batch)
+                if sum(map(len, batches)) >= _SAMPLES:
+                    break
+        return pa.Table.from_batches(batches) if batches else None
 
 
 def _text_of(value: pa.Scalar) -> str:
