@@ -171,7 +171,6 @@ def test_a_strict_table_refuses_a_file_and_says_what_it_looks_like(
         "id;name\n1;Ada\n2;Bob\n",
         "id\tname\n1\tAda\n2\tBob\n",
         "id|name\n1|Ada\n2|Bob\n",
-        "id name\n1 Ada\n2 Bob\n",
         "id\x01name\n1\x01Ada\n2\x01Bob\n",
         "1,Ada\n2,Bob\n",
         "Names of today\n\nid,name\n1,Ada\n2,Bob\n",

@@ -57,7 +57,7 @@ def kind_of_cell(text: str) -> str:
 
 
 def form_of_text(text: str) -> str:
-    """What a text looks like: ``url``, ``email``, ``address``, ``json``, ``word``, ``phrase`` or ``text``."""
+    """The form of a text: ``url``, ``email``, ``address``, ``json``, ``word``, ``phrase`` or ``text``."""
     return _found(text)
 
 
