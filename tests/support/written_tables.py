@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
+from zoneinfo import ZoneInfo
 
 import duckdb
 import openpyxl
@@ -148,6 +149,7 @@ class WrittenTable:
         times: patterns that dates and times were written in, as text.
         nulls: what stands for NULL.
         digits: how many its writer gives a float.
+        zone: of times that were written without one, and have an offset in the file.
     """
 
     data: bytes
@@ -158,6 +160,7 @@ class WrittenTable:
     how: dict[str, Any] = field(default_factory=dict)
     nulls: tuple[str, ...] = ("",)
     digits: int = 17
+    zone: str = "UTC"
 
 
 # -- judging
@@ -233,6 +236,8 @@ def _compare(value: Any, meant: Any, written: WrittenTable, dialect: Dialect) ->
         return None if is_same else "value"
     if value is None:
         return "NULL"
+    if isinstance(value, dt.datetime) and value.tzinfo is not None:
+        value = value.astimezone(ZoneInfo(written.zone)).replace(tzinfo=None)
     if isinstance(meant, str):
         return None if value == meant or _gives_back(value, meant, dialect) else "value"
     if isinstance(value, str):
@@ -617,4 +622,6 @@ def write_spark(chance: random.Random, spark: Any, folder: Path) -> WrittenTable
     frame = spark.createDataFrame(table.arrow()).coalesce(1)
     frame.write.format(kind).options(**options).save(str(path))
     (part,) = (each for each in path.iterdir() if each.name.startswith("part-"))
-    return WrittenTable(part.read_bytes(), part.name, table.names, table.rows, header, options | {"kind": kind}, nulls)
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    how = options | {"kind": kind}
+    return WrittenTable(part.read_bytes(), part.name, table.names, table.rows, header, how, nulls, zone=zone)

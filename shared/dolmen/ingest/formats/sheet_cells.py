@@ -99,7 +99,7 @@ class SheetInfo:
 
 @dataclass(slots=True)
 class SheetRemarks:
-    """What a sheet has beside the values of its cells, as far as it was read.
+    """Counts and formats that a sheet has beside the values of its cells, as far as it was read.
 
     Args:
         formulas, comments: how many there are.

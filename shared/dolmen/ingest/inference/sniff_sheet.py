@@ -212,7 +212,7 @@ def infer_sheet(
 
 
 def _losses(sheet: Sheet, others: Sequence[Any]) -> Iterator[str]:
-    """What the rows do not hold of a workbook."""
+    """Lists what the rows do not hold of a workbook."""
     remarks = sheet.remarks
     for sign in sorted(set(remarks.signs.values())):
         names = [name for number, name in sheet.names.items() if remarks.signs.get(number) == sign]
