@@ -271,7 +271,7 @@ def _encoder(dialect: Dialect) -> Callable[[bytes], bytes]:
 
 
 def _json_around(dialect: Dialect) -> tuple[bytes, bytes]:
-    """What is before and after a row of JSON in an object that has it at the dialect's path."""
+    """The text before and after a row of JSON in an object that has it at the dialect's path."""
     if dialect.json_rows in ("lines", "values"):
         return b"", b""
     names = dialect.json_rows.removeprefix("$.").split(".")

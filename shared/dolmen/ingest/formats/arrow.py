@@ -106,9 +106,8 @@ def _check(batches: Iterator[pa.RecordBatch], source: SourceFile) -> Iterator[pa
             try:
                 column.validate(full=True)  # foreign bytes: offsets may lie outside, text may not be UTF-8
             except pa.ArrowException as error:
-                raise InputError(
-                    f"file {source.name!r}, record batch {number}, column {name!r}: its values are damaged: {error}"
-                ) from error
+                where = f"record batch {number}, column {name!r}"
+                raise InputError(f"file {source.name!r} is not a readable Arrow file: {where}: {error}") from error
         yield batch
 
 

@@ -19,7 +19,7 @@ _OF_WRITERS = (b"ARROW:", b"PARQUET:", b"pandas", b"org.apache.", b"parquet.", b
 
 
 def typed_losses(schema: pa.Schema, others: Iterable[tuple[str, str]] = ()) -> Iterator[str]:
-    """What the columns of a table do not hold of columns like these, in short sentences.
+    """Lists, in short sentences, what the columns of a table do not hold of columns like these.
 
     Values that do not fit are no losses: they are errors. ``others`` are paths of columns, with what else is lost.
     """
