@@ -170,7 +170,7 @@ REFUSED: list[tuple[Callable[[dolmen.Table], object], type[Exception], str]] = [
     (lambda t: t.add_column("c", "BIGINT"), InputError, "no pyarrow type"),  # type: ignore[arg-type]
     (lambda t: t.add_column("c", pa.int8(), 300), InputError, "default 300 of column 'c'"),
     (lambda t: t.add_column("c", pa.int8(), "x"), InputError, "default 'x' of column 'c'"),
-    (lambda t: t.add_column("c", pa.list_(pa.int8()), [1]), InputError, "no default but NULL"),
+    (lambda t: t.add_column("c", pa.list_(pa.int8()), [1]), InputError, "no default except NULL"),
     (lambda t: t.add_column("c", pa.int8(), nullable=False), SchemaError, "has no default"),
     (lambda t: t.drop_column("nope"), SchemaError, "no column 'nope'"),
     (lambda t: t.drop_column("id"), SchemaError, "part of the primary key"),

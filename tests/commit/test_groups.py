@@ -307,7 +307,7 @@ def test_other_content_under_the_id_of_an_earlier_change_is_refused(world: World
 def test_a_change_that_excludes_a_request_of_the_group_is_refused(world: World, writer: Writer) -> None:
     entry = table(world)
     first = writer.change(append(entry, "a", request="r"), applied={"r": "d"})
-    second = writer.change(append(entry, "b"), excluded=frozenset({"r"}))
+    second = writer.change(append(entry, "b"), excluded_by=frozenset({"r"}))
     done, refused = commit_together(writer, first, second)
     assert version_of(done).version == 2
     assert isinstance(refused, ConflictError)

@@ -149,7 +149,7 @@ def test_what_is_held_is_bounded_over_all_files_of_a_commit() -> None:
         output.write(b"x")
         output.commit()
     assert not files, "nothing is held unless it is allowed"
-    files.allow()
+    files.buffer_small_files()
     for key, size in (("data/a", MOST_BUFFERED_BYTES - 10), ("data/b", 11), ("data/c", 10), ("data/d", 1)):
         with files.open(key) as output:
             assert output.write(bytes(size - 1)) == size - 1
@@ -260,7 +260,7 @@ def test_a_lost_race_uploads_the_file_once(bucket: MemoryBucket) -> None:
 def waiting(db: Database, *ids_: int) -> Member:
     """An append that holds its file, before it joins others."""
     transaction = Transaction(context_of(db), "append")
-    unit_of(transaction).uploads.files.allow()
+    unit_of(transaction).uploads.files.buffer_small_files()
     transaction.table("t").append(rows(*ids_))
     assert unit_of(transaction).uploads.files
     return member(transaction)

@@ -182,8 +182,8 @@ COMMITS: tuple[Mutation, ...] = (
         "applied ids are not checked",
         "a commit has applied ids, and each of them is applied only once",
         "commit/change.py",
-        "        found = find_applied(base, self.applied.keys() | self.excluded, segments)\n",
-        "        found = find_applied(base, self.excluded, segments)\n",
+        "        found = find_applied(base, self.applied.keys() | self.excluded_by, segments)\n",
+        "        found = find_applied(base, self.excluded_by, segments)\n",
     ),
     mutation(
         "a file that does not match its table is rejected without a commit",
@@ -196,7 +196,7 @@ COMMITS: tuple[Mutation, ...] = (
         "a rejection does not exclude that its file is ingested",
         "a change conflicts if a request was applied that excludes it: of a file and its rejection, one is committed",
         "commit/change.py",
-        "        found = find_applied(base, self.applied.keys() | self.excluded, segments)\n",
+        "        found = find_applied(base, self.applied.keys() | self.excluded_by, segments)\n",
         "        found = find_applied(base, self.applied.keys(), segments)\n",
     ),
     mutation(
@@ -329,8 +329,8 @@ COMMITS: tuple[Mutation, ...] = (
         "only the leader of a group gets the unknown outcome",
         "the outcome of the pointer's PUT is that of all changes in the version",
         "commit/loop.py",
-        "error if member is self._own else copy_error(error)",
-        'error if member is self._own else StoreUnavailableError("no answer")',
+        "error if member is self._own_member else copy_error(error)",
+        'error if member is self._own_member else StoreUnavailableError("no answer")',
     ),
     mutation(
         "a group that lost is reported as committed to all but its leader",

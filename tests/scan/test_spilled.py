@@ -96,7 +96,7 @@ def test_scans_of_a_spilled_table_are_those_of_the_same_table_before() -> None:
                 # Which reason is found first differs; how many files there are does not.
                 assert sum(plan_of(new).pruned.values()) == sum(plan_of(old).pruned.values()), (seed, text)
                 assert text is not None or plan_of(new).pruned == plan_of(old).pruned, seed
-                assert as_stored(plan_of(new).unresolved) == as_stored(plan_of(old).unresolved), (seed, text)
+                assert as_stored(plan_of(new).all_tombstones) == as_stored(plan_of(old).all_tombstones), (seed, text)
                 new.explain()
                 looked_into += plan_of(new).segments.read
                 pruned += plan_of(new).segments.pruned

@@ -19,7 +19,7 @@ from dolmen.predicate.parse import parse
 from dolmen.rows.scan.plan import View
 from dolmen.rows.scan.scan import Scan
 from dolmen.rows.write.conform import conform
-from dolmen.rows.write.runs import DEFAULT, WritePlan, prepare, write_object
+from dolmen.rows.write.runs import DEFAULT, WritePlan, make_run, write_object
 from dolmen.store.base import ObjectStore
 from dolmen.store.cache import ObjectCache
 from dolmen.store.memory import MemoryStore
@@ -110,7 +110,7 @@ def write_file(store: ObjectStore, name: str, entry: TableEntry, data: pa.Table,
     """Writes one data file with row groups of at most so many rows; returns its entry, not stamped."""
     (*batches,) = conform(data.to_reader(), entry.schema)
     columns = pa.Table.from_batches(batches, entry.schema.arrow).columns
-    run = prepare(list(columns), entry)
+    run = make_run(list(columns), entry)
     plan = replace(WritePlan.of(run, DEFAULT), group_rows=group_rows)
     key = data_key(name, store.clock.now_us, Runtime().uuid())
     return write_object(store.open_output(key), key, entry, plan, run)

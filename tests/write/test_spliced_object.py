@@ -20,7 +20,7 @@ from dolmen.format.entries import DataFile
 from dolmen.format.page_locations import ChunkSums, PageLocations, chunk_range
 from dolmen.format.parquet_footer import FooterParts, ThriftCursor, ThriftStruct
 from dolmen.rows.write.data_file import CopiedGroup, CopiedGroups, EncodedGroups, SplicedObject, written_frame
-from dolmen.rows.write.runs import Run, WriteOptions, WritePlan, prepare
+from dolmen.rows.write.runs import Run, WriteOptions, WritePlan, make_run
 from support.random_tables import random_table
 from support.written import Written, write
 
@@ -131,7 +131,7 @@ def copied(source: SpliceSource, groups: range, extents: dict[int, Any]) -> Copi
 
 
 def run_of(rows: pa.Table, written: Written) -> Run:
-    return prepare(list(rows.cast(written.entry.schema.arrow).columns), written.entry)
+    return make_run(list(rows.cast(written.entry.schema.arrow).columns), written.entry)
 
 
 def texts(table: pa.Table) -> list[str]:

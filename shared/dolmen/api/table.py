@@ -14,7 +14,7 @@ from dolmen.api.cursor import read_changes
 from dolmen.api.writer import MAX_BYTES, MAX_ROWS, MAX_SECONDS, BufferedWriter
 from dolmen.base import arguments
 from dolmen.base.runtime import AUTOCOMMIT, attempts
-from dolmen.commit.change import ColumnsMovedError, ErasedMeanwhileError, find_applied
+from dolmen.commit.change import ColumnsChangedError, ErasedMeanwhileError, find_applied
 from dolmen.commit.head import Context
 from dolmen.commit.versions import manifest_at_version
 from dolmen.errors import AppliedIdError, ConflictError, Error, InputError, NotFoundError
@@ -233,7 +233,7 @@ class _Autocommit:
         for attempt in attempts(self.context.runtime, AUTOCOMMIT):
             unit = UnitOfWork(self.context, self.operation, message=self.message)
             if may_delay_files:
-                unit.uploads.files.allow()
+                unit.uploads.files.buffer_small_files()
             try:
                 self._add(unit)
                 if self.operation != "alter":  # that operation compares the columns itself
@@ -242,7 +242,7 @@ class _Autocommit:
             except ErasedMeanwhileError:
                 if attempt.is_last or not _is_repeatable(self.data):
                     raise
-            except (InputError, ColumnsMovedError) as error:
+            except (InputError, ColumnsChangedError) as error:
                 if (commit := self._find_earlier_commit(error)) is not None:
                     return commit
                 if isinstance(error, AppliedIdError) or not self._has_new_columns(unit.base, error):

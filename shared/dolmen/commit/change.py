@@ -1,6 +1,6 @@
 """A change: the statements of one commit as data, which can be applied to any base version, and what they depend on.
 
-Statements that change nothing (``Expect``) and dependencies make the commit valid only while something is unchanged.
+``Expect`` statements and dependencies change nothing: the commit is valid only if what they name is unchanged.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ class Statement(Protocol):
         """Changes the draft. Pure. Raises ConflictError, and the errors that the statement documents."""
 
 
-class Prepared(Statement, Protocol):
-    """A statement that must be fitted to a base version before it is applied to it."""
+class PreparableStatement(Statement, Protocol):
+    """A statement that must be prepared for each base version before it is applied to that."""
 
     def prepare(self, draft: Draft, uploads: PendingUploads) -> Statement:
-        """Returns the statement fitted to the draft's base. Reads what it needs for that."""
+        """Returns the statement for the draft's base. Reads what it needs for that."""
 
 
-def is_prepared(statement: Statement) -> TypeGuard[Prepared]:
-    """Whether a statement must be fitted. ``isinstance`` would check the whole protocol each time."""
+def needs_preparing(statement: Statement) -> TypeGuard[PreparableStatement]:
+    """Whether a statement has ``prepare``. ``isinstance`` would check the whole protocol each time."""
     return hasattr(statement, "prepare")
 
 
@@ -83,19 +83,19 @@ class RowsDependency:
         if base.commit_ts == self.base_ts:
             return
         entry = draft.table(self.name, self.uuid)
-        where = f"table {self.name!r}, read at commit_ts {self.base_ts}: version {base.version} "
+        prefix = f"table {self.name!r}, read at commit_ts {self.base_ts}: version {base.version} "
         if entry.epoch != self.epoch:
-            raise ConflictError(where + f"has overwritten or restored it; {self.advice}")
+            raise ConflictError(prefix + f"has overwritten or restored it; {self.advice}")
         if entry.last_delete_ts > self.base_ts:
-            raise ConflictError(where + f"or one before it deleted rows; {self.advice}")
+            raise ConflictError(prefix + f"or one before it deleted rows; {self.advice}")
         if any(field.widened_ts > self.base_ts for field in entry.schema.fields):
-            raise ConflictError(where + f"or one before it widened a column; {self.advice}")
+            raise ConflictError(prefix + f"or one before it widened a column; {self.advice}")
         if self.schema is not None and _ids_and_names(self.schema) != _ids_and_names(entry.schema):
-            raise ConflictError(where + f"or one before it added, dropped, renamed or moved a column; {self.advice}")
+            raise ConflictError(prefix + f"or one before it added, dropped, renamed or moved a column; {self.advice}")
         files = any(file.greatest_row_ts > self.base_ts and self.may_match(file) for file in entry.files)
         spilled = (segment for segment in entry.segments_of("files") if segment.greatest > self.base_ts)
         if files or any(self.may_match(segment) for segment in spilled):
-            raise ConflictError(where + f"or one before it added rows that may match; {self.advice}")
+            raise ConflictError(prefix + f"or one before it added rows that may match; {self.advice}")
 
 
 def _ids_and_names(schema: Schema) -> list[tuple[int, str]]:
@@ -111,7 +111,7 @@ class NamesDependency:
 
     seen: frozenset[str]
     among: frozenset[str] | None = None
-    uuid = "*"
+    uuid = "*"  # of no table: ``Change.without_requests`` keeps it valid
 
     @property
     def name(self) -> str:
@@ -128,7 +128,7 @@ class NamesDependency:
             )
 
 
-class ColumnsMovedError(ConflictError):
+class ColumnsChangedError(ConflictError):
     """A column's name has another meaning than when the call used it: the caller must repeat the call."""
 
 
@@ -142,14 +142,14 @@ class ColumnsDependency:
     schema: Schema
 
     def check(self, draft: Draft) -> None:
-        """Raises ColumnsMovedError if one was dropped or renamed, also inside of a column. New ones do not matter."""
+        """Raises ColumnsChangedError if one was dropped or renamed, also inside of a column. New ones do not matter."""
         if draft.base.commit_ts == self.base_ts:
             return
         now = {(field.name, field.id): field for field in draft.table(self.name, self.uuid).schema.fields}
         for column in self.schema.fields:
             column_now = now.get((column.name, column.id))
             if column_now is None or (column_now.type != column.type and is_nested(column_now.arrow_type)):
-                raise ColumnsMovedError(
+                raise ColumnsChangedError(
                     f"column {column.name!r} of table {self.name!r} was dropped, renamed or replaced by version "
                     f"{draft.base.version} or one before it: repeat the call"
                 )
@@ -173,7 +173,7 @@ class Expect:
     columns: Schema | None = None
 
     def apply(self, draft: Draft, ts: int) -> None:
-        """Raises ConflictError if something has changed, TableNotFoundError if there is no such table any more."""
+        """Raises ConflictError if something has changed, TableNotFoundError if the table was dropped."""
         if self.name is None:
             now = draft.properties
         else:
@@ -218,13 +218,13 @@ class ExpectErasures:
     request: str | None = None
 
     def apply(self, draft: Draft, ts: int) -> None:
-        """Raises ErasedMeanwhileError if there is such an erasure, TableNotFoundError if the table is gone."""
+        """Raises ErasedMeanwhileError if there is such an erasure, TableNotFoundError if there is no such table."""
         entry = draft.table(self.name, self.uuid)
         for erasure in draft.erasures_after(self.seen_ts):
             if erasure.is_later_than(self.dropped_us) and reaches(erasure, entry):
                 raise ErasedMeanwhileError(
-                    f"table {self.name!r}: version {erasure.version} erased rows meanwhile, which these may be: read "
-                    "them again, and leave out what was erased"
+                    f"table {self.name!r}: version {erasure.version} erased rows meanwhile, perhaps some of these: "
+                    "read them again, and leave out the erased ones"
                 )
 
 
@@ -255,10 +255,10 @@ def digest_of(request: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def is_raw_digest(digest: str, request: Any) -> bool:
-    """Whether a digest was made from a request's raw arguments, as older versions did for deletes."""
+def matches_raw(digest: str, raw: Any) -> bool:
+    """Whether a digest is that of a request's raw arguments, as older versions made it for deletes."""
     try:
-        return digest == digest_of(request)
+        return digest == digest_of(raw)
     except (InputError, TypeError, ValueError):
         return False
 
@@ -310,7 +310,7 @@ class Change:
         dependencies: reads that the commit's validity depends on.
         first_upload_us: the server's clock before its first object was uploaded; None before any upload.
         txid: the intent under which its objects were uploaded, if any.
-        excluded: ids of requests that exclude this change: it is refused if a version has applied one of them.
+        excluded_by: ids of requests that exclude this change: it is refused if a version has applied one of them.
         is_upkeep: whether this is background work, which makes no version when nothing is left to do.
     """
 
@@ -323,7 +323,7 @@ class Change:
     txid: str | None = None
     is_upkeep: bool = False
     message: str = ""
-    excluded: frozenset[str] = frozenset()
+    excluded_by: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         arguments.operation(self.operation)
@@ -337,10 +337,10 @@ class Change:
 
         Raises:
             AppliedIdError: an id was applied with another digest. An empty digest matches any other.
-            ConflictError: an excluded id was applied.
+            ConflictError: a request in ``excluded_by`` was applied.
         """
-        found = find_applied(base, self.applied.keys() | self.excluded, segments)
-        for id_ in sorted(self.excluded & found.keys()):
+        found = find_applied(base, self.applied.keys() | self.excluded_by, segments)
+        for id_ in sorted(self.excluded_by & found.keys()):
             raise ConflictError(
                 f"request {id_!r}, which excludes this one, was applied by version {found[id_].version}"
             )
@@ -357,47 +357,47 @@ class Change:
     def without_requests(self, ids: set[str]) -> Change:
         """The same change without the requests ``ids`` and their statements.
 
-        Raises ConflictError if a delete by position or a dependency is based on rows as these requests left them, or if
-        the requests' rows share a file with rows of others.
+        Raises ConflictError if a remaining statement or dependency is based on rows that these requests changed, or if
+        a file has rows of these requests and of others.
         """
         if not ids:
             return self
-        changed = set[str]()  # uuids of tables changed by a removed request; names may change in between
-        remaining = list[Statement]()
+        changed = dict[str, str]()  # by a table's uuid, a removed request that changed it; names may change in between
+        remaining, dependent = list[Statement](), list[tuple[str | None, str]]()
         for statement in self.statements:
             if _belongs_to(statement, ids):
-                changed.add(statement.uuid)
+                changed[statement.uuid] = statement.request or min(getattr(statement, "requests", ids))
                 continue
             if getattr(statement, "looks_up_rows", False) and statement.uuid in changed:
-                raise ConflictError(
-                    f"table {statement.name!r}: rows were looked up after a request applied meanwhile: repeat"
-                )
+                dependent.append((statement.name, changed[statement.uuid]))
             remaining.append(statement)
-        for dependency in self.dependencies if remaining else ():  # when nothing is left to commit, none can fail
-            if dependency.uuid in changed:
-                raise ConflictError(
-                    f"table {dependency.name!r} was read beside a request that was applied meanwhile: repeat"
-                )
+        if remaining:  # when nothing is left to commit, no dependency can fail
+            dependent += ((each.name, changed[each.uuid]) for each in self.dependencies if each.uuid in changed)
+        for table, request in dependent[:1]:
+            raise ConflictError(
+                f"table {table!r}: another writer has applied request {request!r}, on whose rows this commit depends: "
+                "repeat the transaction"
+            )
         applied = {id_: digest for id_, digest in self.applied.items() if id_ not in ids}
         return replace(self, statements=tuple(remaining), applied=applied)
 
     @property
-    def is_prepared(self) -> bool:
+    def needs_preparing(self) -> bool:
         """Whether ``prepare`` has anything to do."""
-        return any(is_prepared(statement) for statement in self.statements)
+        return any(map(needs_preparing, self.statements))
 
     def with_first_upload(self, now_us: int) -> Change:
         """The same change, with ``now_us`` as the time of its first upload; unchanged if it had one before."""
         return self if self.first_upload_us is not None else replace(self, first_upload_us=now_us)
 
     def prepare(self, draft: Draft, uploads: PendingUploads) -> Change:
-        """This change, fitted to the base of ``draft``. May read and may add uploads; most statements need neither."""
-        if not self.is_prepared:
+        """This change for the base of ``draft``. May read and may add uploads; most statements need neither."""
+        if not self.needs_preparing:
             return self
         draft, base = draft.copy(), draft.base  # each statement must see the effects of those before it
         statements: list[Statement] = []
         for index, statement in enumerate(self.statements):
-            prepared = statement.prepare(draft, uploads) if is_prepared(statement) else statement
+            prepared = statement.prepare(draft, uploads) if needs_preparing(statement) else statement
             prepared.apply(draft, base.commit_ts + 1 + index)
             statements.append(prepared)
         return replace(self, statements=tuple(statements))
@@ -456,7 +456,7 @@ def make_version(
         first_ts = effects[-1].commit_ts + 1
     if changes[0].is_upkeep and not draft.has_changes:
         return None, effects
-    did, did_more = summarize(effect for each in effects for effect in each.on_tables)
+    first_effects, further_effects = summarize(effect for each in effects for effect in each.on_tables)
     draft.counts = sum((each.counts for each in effects), Counts())
     words = {change.operation for change in changes}
     manifest = draft.finish(
@@ -465,8 +465,8 @@ def make_version(
         operation=words.pop() if len(words) == 1 else GROUP_OPERATION,
         commit_ts=effects[-1].commit_ts,
         created_at=max(base.created_at, now_us),
-        did=did,
-        did_more=did_more,
+        did=first_effects,
+        did_more=further_effects,
         message=join_messages(changes),
         applied=tuple(id_ for each in effects for id_ in each.applied),
     )

@@ -59,14 +59,14 @@ class Committed:
         entry = self.manifest.as_history()
         if self.effects is None or self.change is None:
             return entry
-        did, did_more = summarize(self.effects.on_tables)
+        first_effects, further_effects = summarize(self.effects.on_tables)
         return msgspec.structs.replace(
             entry,
             commit_ts=self.effects.commit_ts,
             operation=self.change.operation,
             counts=self.effects.counts,
-            did=did,
-            did_more=did_more,
+            did=first_effects,
+            did_more=further_effects,
             message=self.change.message,
         )
 
@@ -78,7 +78,7 @@ class Member:
     Args:
         signal: set when there is an outcome, or when this change leads.
         already: its requests that committed versions had applied.
-        tries: how often the pointer was put for it.
+        attempts: how often the pointer was put for it.
     """
 
     change: Change
@@ -86,7 +86,7 @@ class Member:
     signal: Signal
     number: int = 0
     already: dict[str, int] = field(default_factory=dict)
-    tries: int = 0
+    attempts: int = 0
     outcome: Committed | Error | None = None
 
     def result(self) -> Committed:
@@ -105,7 +105,7 @@ def commit(head: Head, change: Change, uploads: PendingUploads) -> Committed:
         StoreUnavailableError: the store can't be reached; nothing was committed.
         UnknownOutcomeError: an attempt was sent, and its outcome cannot be found out.
     """
-    if uploads.files and head.queue.has_leader:  # they would go up with the leader's next version, which takes longer
+    if uploads.files and head.queue.has_leader:  # upload them now: they would delay the leader's next version
         change = change.with_first_upload(head.store.clock.now_us)
         uploads.upload_files()
     member = Member(change, uploads, head.runtime.signal())
@@ -144,17 +144,17 @@ def submit(
 class _AdaptedChange:
     """A change, adapted to the base and to the changes before it in the same version.
 
-    ``found`` has its requests that were applied before, some perhaps by a change of the same version.
+    ``already`` has its requests that were applied before, some perhaps by a change of the same version.
     """
 
     member: Member
     change: Change
-    found: dict[str, int]
+    already: dict[str, int]
 
     @property
     def has_work(self) -> bool:
         """Whether some of its requests, or its statements, were not applied before."""
-        return not self.found or bool(self.change.applied or self.change.statements)
+        return not self.already or bool(self.change.applied or self.change.statements)
 
 
 def _choose_group(waiting: list[Member], most: int) -> list[Member]:
@@ -191,22 +191,22 @@ class Leader:
     """Commits the changes that wait, together, until this thread's own has an outcome."""
 
     def __init__(self, head: Head, own: Member) -> None:
-        self._head, self._runtime, self._queue, self._own = head, head.runtime, head.queue, own
+        self._head, self._runtime, self._queue, self._own_member = head, head.runtime, head.queue, own
         self._root_budget = RootBudget(head.runtime, head.segments)
-        self._most, self._unstamped = MOST_CHANGES, 0
-        self._base_covers = 0  # number of the last change that was queued before the base was read
+        self._most_changes, self._unstamped = MOST_CHANGES, 0
+        self._queued_before_base = 0  # the number of the last change that was queued before the base was read
         self._attempted: list[Member] = []
         self._sent = ""  # the commit id of a pointer that may have landed
 
     def lead(self) -> None:
-        """Makes attempts until its own change has an outcome. All changes involved get an error of the store."""
+        """Makes attempts until this thread's change has an outcome. An error of an attempt ends all of its changes."""
         try:
             self._begin()
-            while self._own.outcome is None:
+            while self._own_member.outcome is None:
                 self._attempt()
         except Error as error:
             for member in self._attempted or self._queue.all():
-                self._queue.end(member, error if member is self._own else copy_error(error))
+                self._queue.end(member, error if member is self._own_member else copy_error(error))
             self._attempted = []
         finally:
             for member in self._attempted:
@@ -232,7 +232,7 @@ class Leader:
 
     def _refresh(self) -> None:
         queued = self._queue.last_number
-        self._base, self._base_covers = self._head.refresh(), queued
+        self._base, self._queued_before_base = self._head.refresh(), queued
 
     def _attempt(self) -> None:
         """Makes the next version of the changes that wait, and tries to commit it."""
@@ -242,12 +242,12 @@ class Leader:
         if not group:
             return
         applied = [each for each in group if each.has_work]
-        # Each change records its first upload before the manifest is made: the fence refuses the version by this time.
+        # Each change records the time of its first upload before the manifest is made: the fence depends on it.
         for each in applied:
             if each.member.uploads.has_objects:
                 self._record_upload(each)
-        own = applied[0]
-        commit_id = own.change.commit_id if len(applied) == 1 else self._runtime.uuid()
+        first = applied[0]
+        commit_id = first.change.commit_id if len(applied) == 1 else self._runtime.uuid()
         try:
             # The stamp first: it dates the version, and the pointer may be sent only while it is young (``may_send``).
             stamp = head.stamp(base.manifest)
@@ -261,25 +261,25 @@ class Leader:
             attempt = self._runtime.attempt()
             made, effects = make_version(changes, base.manifest, stamp.time_us, attempt, commit_id, head.segments)
             if made is None:
-                self._queue.end(own.member, Committed(None, own.member.already, own.member.tries))
+                self._queue.end(first.member, Committed(None, first.member.already, first.member.attempts))
                 return
-            manifest = self._root_budget.spill_from(made, base.manifest, is_upkeep=own.change.is_upkeep)
+            manifest = self._root_budget.spill_from(made, base.manifest, is_upkeep=first.change.is_upkeep)
             # The spill precedes the encoding. Decoding what was encoded proves that readers can read this version.
             manifest, body = manifest.as_read()
         except Error as error:
             if len(applied) > 1:
-                self._most = 1  # each goes alone, and meets its own error
-            elif self._is_final(own.member, error):
-                self._queue.end(own.member, error)
+                self._most_changes = 1  # each goes alone, and meets its own error
+            elif self._is_final(first.member, error):
+                self._queue.end(first.member, error)
             return
         # From here on an interruption concerns the whole group. All objects are stored before the pointer names them.
         self._attempted = [each.member for each in group]
         spill = self._root_budget.take_waiting(head.store.clock.now_us)
-        own.member.uploads.upload([each.member.uploads for each in applied[1:]], spill, manifest.key, body)
+        first.member.uploads.upload([each.member.uploads for each in applied[1:]], spill, manifest.key, body)
         if head.may_send(stamp):
             for member in self._attempted:
-                member.tries += 1
-            # Between these two lines the outcome is unknown: an interrupted thread reports it for all changes.
+                member.attempts += 1
+            # While ``_sent`` is set, the outcome is unknown: all changes get that error if this thread is interrupted.
             self._sent = commit_id
             etag = _swing(head, base, manifest, stamp)
             self._sent = ""
@@ -288,11 +288,11 @@ class Leader:
                 head.advance(Base(manifest, etag))
                 self._finish(group, manifest, effects)
                 return
-            # Another commit came first. The next base is newer than the changes queued by now: their errors are final.
+            # Another commit came first. The next base is read after all changes queued so far: their errors are final.
             self._attempted = []
             queued = self._queue.last_number
-            self._base = await_turn(head, self._own.tries, self._runtime.monotonic() - began)
-            self._base_covers = queued
+            self._base = await_turn(head, self._own_member.attempts, self._runtime.monotonic() - began)
+            self._queued_before_base = queued
             return
         self._attempted = []
         if head.seconds_since(stamp) > STAMP_SECONDS:  # a recent response has told the time
@@ -301,23 +301,23 @@ class Leader:
     def _adapt(self) -> list[_AdaptedChange]:
         """Adapts the changes that wait to the base, each to the effects of those before it.
 
-        A change that fails behind others may fail because of them. It waits for the next version, where it comes first.
-        Returns none if this thread's change has an outcome, or if the base was read again.
+        A change that fails after others may fail because of them. It waits for the next version, where it comes first.
+        Returns an empty list if this thread's change has an outcome, or if the base was read again.
         """
         base, segments = self._base.manifest, self._head.segments
         members, draft, adapted = (
-            _choose_group(self._queue.all(), self._most),
+            _choose_group(self._queue.all(), self._most_changes),
             Draft(base, segments),
             list[_AdaptedChange](),
         )
         for member in members:
             try:
-                # Requests that are applied already leave the change before anything is compared with the base.
-                found = member.change.already_applied(draft.base, segments)
-                change = member.change.without_requests(set(found))
-                each = _AdaptedChange(member, change, member.already | found)
+                # Requests that were applied before leave the change before anything is compared with the base.
+                already = member.change.already_applied(draft.base, segments)
+                change = member.change.without_requests(set(already))
+                each = _AdaptedChange(member, change, member.already | already)
                 if each.has_work:
-                    if change.is_prepared:  # it may read rows of the changes before it: their files must be stored
+                    if change.needs_preparing:  # it may read rows of the changes before it: their files must be stored
                         for other in adapted:
                             if other.has_work and other.member.uploads.files:
                                 self._record_upload(other)
@@ -329,17 +329,17 @@ class Leader:
                         effects = change.apply(tried, draft.base.commit_ts + 1)
                         draft = tried.next_draft(effects.commit_ts, effects.applied)
             except Error as error:
-                if adapted:  # perhaps an error because of these: it waits for the next version
+                if adapted:  # perhaps the error is due to these: it waits for the next version
                     continue
                 if self._is_final(member, error):
                     self._queue.end(member, error)
                 return []
             # Only requests that the base has applied are certain: this version may not land.
-            if all(version <= base.version for version in found.values()):
-                member.already, member.change = each.found, change  # true whatever becomes of this attempt
+            if all(version <= base.version for version in already.values()):
+                member.already, member.change = each.already, change  # true whatever becomes of this attempt
                 if not each.has_work:
-                    self._queue.end(member, Committed(None, member.already, member.tries))
-                    if member is self._own:
+                    self._queue.end(member, Committed(None, member.already, member.attempts))
+                    if member is self._own_member:
                         return []
                     continue
             adapted.append(each)
@@ -353,12 +353,12 @@ class Leader:
 
     def _is_final(self, member: Member, error: Error) -> bool:
         """Whether an error is final, because the base is the newest version. Otherwise reads the newest one."""
-        base, is_fresh = self._base.manifest, member.number <= self._base_covers
+        base, is_fresh = self._base.manifest, member.number <= self._queued_before_base
         is_missing = isinstance(error, CorruptionError) and error.is_missing
         if is_fresh and not is_missing:
             return True
         self._refresh()  # an error on a cached base proves nothing
-        # An object that is missing is damage, unless the base expired while the change was adapted to it.
+        # A missing object is damage, unless the base has expired meanwhile.
         return is_fresh and base.version >= self._base.manifest.horizon
 
     def _finish(self, group: list[_AdaptedChange], manifest: Manifest, effects: list[Effects]) -> None:
@@ -367,11 +367,11 @@ class Leader:
         for each in group:
             member = each.member
             if not each.has_work:
-                outcome = Committed(None, each.found, member.tries)
+                outcome = Committed(None, each.already, member.attempts)
             elif len(effects) == 1:
-                outcome = Committed(manifest, each.found, member.tries)
+                outcome = Committed(manifest, each.already, member.attempts)
             else:
-                outcome = Committed(manifest, each.found, member.tries, next(rest), each.change)
+                outcome = Committed(manifest, each.already, member.attempts, next(rest), each.change)
             self._queue.end(member, outcome)
 
 
@@ -432,9 +432,9 @@ def turn_seconds(turn: Turn) -> float:
 
 
 def await_turn(head: Head, losses: int, seconds: float) -> Base:
-    """Waits until an attempt is worth while, and returns the newest version. ``seconds``: of the last attempt.
+    """Waits until another attempt may succeed, and returns the newest version.
 
-    After ``LOSSES_BEFORE_TURN`` lost attempts it takes a turn.
+    After ``LOSSES_BEFORE_TURN`` lost attempts it takes a turn. ``seconds``: how long the last attempt took.
     """
     runtime = head.runtime
     own = Turn(runtime.uuid(), round(min(max(2 * seconds, _SHORTEST_SECONDS), LONGEST_SECONDS) * 1_000))
@@ -472,7 +472,7 @@ def _wait_for_others(head: Head, look: Look, own: Turn, first: int, trip: float)
             since, slept = latest, 0.0
         assert latest.turn is not None
         if max(latest.at - since.at, slept) >= turn_seconds(latest.turn):
-            break  # the writer that has the turn does not come
+            break  # the writer that has the turn does not commit
         passed = latest.pointer.version - first
         pause = runtime.random.uniform(0.5, 1) * max(trip, 0.001) * max(_PATIENCE / (1 + passed), _LEAST_TRIPS)
         runtime.sleep(pause)

@@ -1,4 +1,4 @@
-"""The small objects that one commit uploads together with its manifest, and intents, which announce larger uploads.
+"""What a commit uploads with its manifest, such as deletes as tombstones; and intents, which announce other uploads.
 
 An intent is an object that says which objects a long job is writing before it commits them. It protects nothing: the
 fence in the manifest decides which commits may still land. It lets collection find the objects of a dead job at once
@@ -31,7 +31,7 @@ from dolmen.format.delete_object import (
     read_footer,
 )
 from dolmen.format.entries import Blob, KeysTombstone, Tombstone, Vector, WhereTombstone
-from dolmen.format.layout import FORMAT_VERSION, decode_sealed, prepare, seal, tombstone_key
+from dolmen.format.layout import FORMAT_VERSION, build_decoders, decode_sealed, seal, tombstone_key
 from dolmen.format.manifest import PREDICATE_EXPRESSIONS, Segment
 from dolmen.format.schema import Schema
 from dolmen.format.types import to_array
@@ -52,8 +52,8 @@ class BufferedFiles:
         self.bodies: dict[str, bytes] = {}
         """The buffered bodies, by key."""
 
-    def allow(self) -> None:
-        """Lets small files wait. Only for a commit that does not read what it has written; in others no file waits."""
+    def buffer_small_files(self) -> None:
+        """Small files wait for the commit from now on. Only for one that does not read what it has written."""
         self._most_bytes = MOST_BUFFERED_BYTES
 
     def __bool__(self) -> bool:
@@ -120,7 +120,7 @@ class PendingUploads:
         """The uploads of earlier changes of the same version, which may still wait."""
 
     def tombstone_object(self, table: str, uuid: str) -> TombstoneObject:
-        """The ``.del`` object for this commit's deletes of a table ("" = of several); a new one after each upload."""
+        """The ``.del`` object for deletes of a table (uuid "": of several); another one after each upload."""
         if uuid not in self._open:
             key = tombstone_key(table, self._store.clock.now_us, self._runtime.uuid())
             self._open[uuid] = TombstoneObject(key, uuid)
@@ -140,7 +140,7 @@ class PendingUploads:
     def _own_body(self, key: str) -> bytes | None:
         if (body := self._uploaded.get(key)) is not None:
             return body
-        return next((target.encode() for target in self._open.values() if target.key == key), None)
+        return next((each.encode() for each in self._open.values() if each.key == key), None)
 
     def read_vector(self, vector: Vector, rows: int) -> BitMap:
         """Reads a deletion vector that this commit made, or that is in the store. Raises CorruptionError."""
@@ -186,7 +186,7 @@ class PendingUploads:
             pass
 
     def _take_objects(self) -> dict[str, bytes]:
-        bodies = {target.key: target.encode() for target in self._open.values()}
+        bodies = {each.key: each.encode() for each in self._open.values()}
         for key, body in bodies.items():
             read_footer(body, key)
         self._uploaded |= bodies
@@ -200,33 +200,33 @@ MAX_REQUEST_BYTES = 64 * MIB
 INLINE_BYTES = 1024
 """The longest predicate, as JSON, that is also in the manifest entry."""
 
-Target: TypeAlias = Callable[[], TombstoneObject]
-"""Opens the ``.del`` object that is written to; called only if there is something to write."""
+OpenTombstoneObject: TypeAlias = Callable[[], TombstoneObject]
+"""Opens the ``.del`` object to write into; called only if there is something to write."""
 
 
-def record_predicate(target: Target, schema: Schema, predicate: Predicate) -> Tombstone | None:
-    """Records a bound predicate: as keys if it only lists keys. None if no row can match it. Raises LimitError."""
+def record_predicate(open_object: OpenTombstoneObject, schema: Schema, predicate: Predicate) -> Tombstone | None:
+    """Makes a tombstone: by keys if the bound predicate lists keys only; None if none can match. Raises LimitError."""
     keys = keys_in(predicate, schema)
     if keys is not None:
-        return record_keys(target, keys)
+        return record_keys(open_object, keys)
     check_evaluates(predicate)
     body = to_json(predicate)
     if len(body) > MAX_REQUEST_BYTES:
         raise LimitError(f"a predicate of {len(body):,} bytes: at most {MAX_REQUEST_BYTES:,} are allowed")
     ids = tuple(sorted(columns(predicate)))
-    blob = target().add_where(body, ids)
+    blob = open_object().add_where(body, ids)
     inline = to_builtins(predicate) if len(body) <= INLINE_BYTES else None
     needs = (PREDICATE_EXPRESSIONS,) if uses_calls(predicate) else ()
     return WhereTombstone(ids, blob, inline, needs=needs)
 
 
-def record_keys(target: Target, keys: Keys) -> KeysTombstone | None:
-    """Records keys; None without any. Raises LimitError."""
-    if keys.num_rows == 0:  # also for equalities with NULL, which equals nothing
+def record_keys(open_object: OpenTombstoneObject, keys: Keys) -> KeysTombstone | None:
+    """Makes a tombstone of keys; None without any. Raises LimitError."""
+    if keys.num_rows == 0:  # as for ``id = NULL``, which no row matches
         return None
     if keys.num_rows > MAX_KEYS:
         raise LimitError(f"{keys.num_rows:,} keys in one request: at most {MAX_KEYS:,} are allowed, so split it")
-    return add_keys(target(), keys)
+    return add_keys(open_object(), keys)
 
 
 def keys_in(predicate: Predicate, schema: Schema) -> Keys | None:
@@ -351,4 +351,4 @@ class LateIntent:
             self._intent.beat()
 
 
-prepare(Heartbeat)
+build_decoders(Heartbeat)

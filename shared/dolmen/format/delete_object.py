@@ -24,7 +24,7 @@ from pyroaring import BitMap
 
 from dolmen.errors import CorruptionError, InputError, RowError
 from dolmen.format.entries import Blob, KeysTombstone, Vector, column_stats
-from dolmen.format.layout import FORMAT_VERSION, decode_sealed, prepare, seal
+from dolmen.format.layout import FORMAT_VERSION, build_decoders, decode_sealed, seal
 from dolmen.format.schema import Field, type_from_json
 from dolmen.format.types import Json, Plain, can_be_key, from_json, to_array, to_json, to_plain, type_of
 
@@ -370,4 +370,4 @@ def _prefixes(values: pa.Array, skipped: int) -> npt.NDArray[np.uint64]:
     return prefixes.view(">u8").ravel().astype(np.uint64)
 
 
-prepare(TombstoneFooter)
+build_decoders(TombstoneFooter)

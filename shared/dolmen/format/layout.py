@@ -247,7 +247,7 @@ def decode_sealed(body: bytes, key: str, kind: type[T], problem: str, features: 
         raise CorruptionError(key, f"{problem}: {error}") from error
 
 
-def prepare(*types: Any) -> None:
+def build_decoders(*types: Any) -> None:
     """Builds msgspec's decoders of these types while their module is imported, when only one thread runs.
 
     Otherwise, two threads that read a type for the first time may crash the process (msgspec 0.22).
@@ -324,4 +324,4 @@ class Cursor(msgspec.Struct, frozen=True):
         return now_us <= self.moved_at + self.age_us
 
 
-prepare(Pointer, _Versioned)
+build_decoders(Pointer, _Versioned)

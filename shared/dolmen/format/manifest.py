@@ -25,13 +25,13 @@ from dolmen.format.layout import (
     FORMAT_VERSION,
     Cursor,
     Tag,
+    build_decoders,
     check_manifest_key,
     check_reference,
     check_table_name,
     decode_sealed,
     manifest_key,
     parse_manifest_key,
-    prepare,
     seal,
 )
 from dolmen.format.schema import Field, Schema
@@ -515,4 +515,4 @@ def check_references(value: Any, holder: str) -> None:
         check_reference(path, holder)
 
 
-prepare(Manifest)
+build_decoders(Manifest)

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from dolmen.errors import CorruptionError
-from dolmen.format.layout import decode_sealed, prepare, seal
+from dolmen.format.layout import build_decoders, decode_sealed, seal
 
 
 def erasure_id(request: str) -> str:
@@ -132,4 +132,4 @@ def parse_receipt_key(key: str) -> str | None:
     return match[1] if match else None
 
 
-prepare(Receipt)
+build_decoders(Receipt)

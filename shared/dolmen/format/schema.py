@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from dolmen.base.runtime import cached_property
 from dolmen.errors import SchemaError
-from dolmen.format.layout import prepare
+from dolmen.format.layout import build_decoders
 from dolmen.format.types import (
     DECIMAL,
     FIXED_BINARY,
@@ -472,4 +472,4 @@ def leaf_count(arrow_type: pa.DataType) -> int:
     return sum(leaf_count(arrow_type.field(index).type) for index in range(arrow_type.num_fields))
 
 
-prepare(Field, MappedColumn)
+build_decoders(Field, MappedColumn)

@@ -21,7 +21,7 @@ from dolmen.base.units import GIB
 from dolmen.errors import CorruptionError, SchemaError
 from dolmen.format import bloom_filters
 from dolmen.format.entries import Bounds, ColumnStats, DataFile, Overlay, Tombstone, Vector, bounds, least_erasing
-from dolmen.format.layout import FORMAT_VERSION, check_format_version, prepare, seal, unseal
+from dolmen.format.layout import FORMAT_VERSION, build_decoders, check_format_version, seal, unseal
 from dolmen.format.manifest import (
     AppliedId,
     Erasure,
@@ -218,7 +218,7 @@ def _json(column: pa.Array) -> list[Any]:
     return plain if column_type and column_type.plain in (bool, int, str) else list(map(to_json, plain))
 
 
-prepare(_Odd)
+build_decoders(_Odd)
 
 _HEAD = struct.Struct("<4sQQ")
 _MAGIC = b"DSG1"
@@ -382,4 +382,4 @@ def _of_files(entries: Sequence[DataFile], key: str, body: bytes, schema: Schema
     )
 
 
-prepare(*_DOCUMENTS.values())
+build_decoders(*_DOCUMENTS.values())

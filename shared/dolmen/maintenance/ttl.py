@@ -21,7 +21,7 @@ from dolmen.entries.segments.live import LiveFiles
 from dolmen.entries.segments.row_bounds import may_hold_matches
 from dolmen.errors import Error, NotFoundError
 from dolmen.format.entries import DataFile
-from dolmen.format.layout import prepare
+from dolmen.format.layout import build_decoders
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import TableSettings, TimeToLive, check_ttl_column
 from dolmen.predicate.constants import format_date, format_timestamp
@@ -170,4 +170,4 @@ def _literal(at_us: int, arrow_type: pa.DataType) -> str:
     return f"TIMESTAMP '{format_timestamp(at_us)}'"
 
 
-prepare(LastExpiry)
+build_decoders(LastExpiry)

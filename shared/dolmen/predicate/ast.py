@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from dolmen.base.runtime import cached_property
 from dolmen.errors import LimitError, PredicateError, SchemaError
-from dolmen.format.layout import prepare
+from dolmen.format.layout import build_decoders
 from dolmen.format.schema import type_from_json
 from dolmen.format.types import Json, Plain
 from dolmen.format.types import from_json as value_from_json
@@ -390,7 +390,7 @@ def _check_value(value: Plain, arrow_type: pa.DataType) -> None:
         raise SchemaError(f"a value that does not fit {arrow_type}")
 
 
-prepare(Predicate)
+build_decoders(Predicate)
 
 
 MAX_CONDITIONS = 10_000

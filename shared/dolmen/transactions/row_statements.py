@@ -16,7 +16,7 @@ from pyroaring import BitMap
 
 from dolmen.base import arguments
 from dolmen.base.units import MIB
-from dolmen.commit.change import ExpectErasures, Statement, is_raw_digest
+from dolmen.commit.change import ExpectErasures, Statement, matches_raw
 from dolmen.commit.draft import Draft
 from dolmen.commit.head import Context
 from dolmen.commit.statements.row_changes import DeletePositions, InsertRows, Overwrite, Write
@@ -69,7 +69,7 @@ class TableChange:
 
         def make(rows: Iterator[pa.RecordBatch]) -> Write | None:
             files = self.write_rows(rows)
-            return self._write(files) if files else None
+            return self._write_statement(files) if files else None
 
         self._add_rows("append", make, data, cast, leave_out_erased)
 
@@ -88,21 +88,21 @@ class TableChange:
             if keys.num_rows == 0:
                 return None
             files = self.write_rows(batches)
-            return self._write(files, self.delete_keys(keys).tombstones)
+            return self._write_statement(files, self.delete_keys(keys).tombstones)
 
         names = sorted(field.name for field in fields)
         self._add_rows("upsert", make, data, cast, leave_out_erased, lambda: names)
 
     def replace(self, data: Any, keys: Any) -> None:
-        """Adds the statement of ``TransactionTable.replace``: rows, and a tombstone for keys, also of other rows."""
+        """Adds the statement of ``TransactionTable.replace``: rows, and a tombstone for keys, perhaps of other rows."""
         chosen = take_keys(self.entry, keys)
 
         def make(rows: Iterator[pa.RecordBatch]) -> Write | None:
             files = self.write_rows(rows)
             tombstones = self.delete_keys(chosen).tombstones
-            return self._write(files, tombstones) if files or tombstones else None
+            return self._write_statement(files, tombstones) if files or tombstones else None
 
-        # The keys hide rows in any case, so leaving a row out would delete it.
+        # Erased rows are written, too: their older versions are hidden in any case, so a row left out would be deleted.
         self._add_rows("replace", make, data, False, False, lambda: keys_content(self.entry, chosen))
 
     def overwrite(self, data: Any, force: bool, cast: bool, leave_out_erased: bool | None) -> None:
@@ -131,8 +131,8 @@ class TableChange:
     ) -> None:
         """Adds a statement that writes rows. If its request was applied before, rows are only compared by digest.
 
-        ``make`` makes the statement from rows that fit the table, or None if there is nothing to do; ``content`` adds
-        to the request's content.
+        ``make`` makes the statement from rows that fit the table, or None if there is nothing to do; ``content``
+        returns what the request's digest covers besides the operation, the table's name and the rows.
         """
         arguments.flag("cast", cast)
         if leave_out_erased is not None:
@@ -155,13 +155,13 @@ class TableChange:
             unit.add_digest(request, content_digest(operation, self.name, content(), digest.hexdigest()))
 
     def write_rows(self, batches: Iterable[pa.RecordBatch]) -> tuple[DataFile, ...]:
-        """Writes rows that fit the table into data files; without rows, none. A second file begins an intent."""
+        """Writes fitted rows into data files; without rows, none. Files after the first are named after an intent."""
         context = self.unit.context
         late = LateIntent(context.runtime, self.unit.intent)
         write = partial(write_data_files, context.store, self.name, self.entry, batches, context.runtime)
         return tuple(write(name=late.name, beat=late.beat, open_output=self.unit.uploads.files.open))
 
-    def _write(self, files: tuple[DataFile, ...], tombstones: tuple[Tombstone, ...] = ()) -> Write:
+    def _write_statement(self, files: tuple[DataFile, ...], tombstones: tuple[Tombstone, ...] = ()) -> Write:
         return Write(self.name, self.entry.uuid, files, tombstones, self.request, schema=self.entry.schema)
 
     def make_insert(self, rows: Iterable[pa.RecordBatch]) -> InsertRows | None:
@@ -170,13 +170,13 @@ class TableChange:
         first, remaining = _buffer(check.add_keys(rows))
         if not first:
             return None
-        if remaining is None and self._fit(InsertRows(self._write(()), check), check) is None:
+        if remaining is None and self._check_insert(InsertRows(self._write_statement(()), check), check) is None:
             return None
-        statement = InsertRows(self._write(self.write_rows(chain(first, remaining or ()))), check)
-        return statement if remaining is None else self._fit(statement, check)
+        statement = InsertRows(self._write_statement(self.write_rows(chain(first, remaining or ()))), check)
+        return statement if remaining is None else self._check_insert(statement, check)
 
-    def _fit(self, statement: InsertRows, check: _InsertCheck) -> InsertRows | None:
-        """Checks the keys; None if the request was applied by a version that the transaction did not know."""
+    def _check_insert(self, statement: InsertRows, check: _InsertCheck) -> InsertRows | None:
+        """Checks the keys, and prepares the statement; None if a version new to the transaction applied the request."""
         check.check_distinct()
         try:
             return self.unit.prepare(statement)
@@ -207,7 +207,7 @@ class TableChange:
         if request is not None and unit.needs_content(request):
             digest = content_digest("delete", name, *rows_content(entry, predicate, key_rows))
             earlier = unit.find_applied([request]).get(request)
-            if earlier and is_raw_digest(earlier.digest, {"table": name, "where": predicate, "keys": keys, "on": on}):
+            if earlier and matches_raw(earlier.digest, {"table": name, "where": predicate, "keys": keys, "on": on}):
                 digest = earlier.digest
             unit.add_digest(request, digest)
 
@@ -216,14 +216,14 @@ class TableChange:
         if keys is not None:
             return self.delete_keys(keys)
         predicate = parse_where(self.unit.context, self.entry, where)
-        target = partial(self.unit.uploads.tombstone_object, self.name, self.entry.uuid)
-        tombstone = record_predicate(target, self.entry.schema, predicate)
-        return self._write((), (tombstone,) if tombstone else ())
+        open_object = partial(self.unit.uploads.tombstone_object, self.name, self.entry.uuid)
+        tombstone = record_predicate(open_object, self.entry.schema, predicate)
+        return self._write_statement((), (tombstone,) if tombstone else ())
 
     def delete_keys(self, keys: Keys) -> Write:
         """Makes a tombstone for the rows with these keys (see ``take_keys``); none without keys. Reads no data."""
         tombstone = record_keys(partial(self.unit.uploads.tombstone_object, self.name, self.entry.uuid), keys)
-        return self._write((), (tombstone,) if tombstone else ())
+        return self._write_statement((), (tombstone,) if tombstone else ())
 
     def _delete_positions(self, where: Where) -> DeletePositions | None:
         """Finds matching rows, to delete them by position; reads the predicate's columns. None if nothing matches."""
@@ -235,32 +235,32 @@ class TableChange:
             positions = matching_positions(View(unit.context, unit.manifest, name, unit.uploads.read), predicate)
         if positions:
             return DeletePositions(name, uuid, positions, self.request, tuple(sorted(columns(predicate))), epoch)
-        # It may match rows after a rebase that removes earlier statements (Change.without).
+        # It may match rows after a rebase that removes earlier statements (``Change.without_requests``).
         return DeletePositions(name, uuid, {}, self.request) if unit.has_changed(uuid) else None
 
     def rows_to_change(
         self, columns: Sequence[str], predicate: Predicate | None, *, with_commit_ts: bool = False
     ) -> Iterator[tuple[pa.RecordBatch, RowLocations]]:
-        """Reads rows in steps. From now on the commit depends on them: it is refused if others change them."""
+        """Reads rows in steps. From now on the commit is refused if another one changes these rows."""
         self.unit.depend_on_rows(self.name, predicate)
         view = View(self.unit.context, self.unit.manifest, self.name, self.unit.uploads.read)
         scan = Scan(view, columns=columns, where=predicate, with_commit_ts=with_commit_ts)
         return _cut_into_steps(rows_with_positions(scan))
 
     def replace_rows(self, rows: Iterable[pa.RecordBatch], hidden: HiddenRows, columns: tuple[int, ...] = ()) -> None:
-        """Writes rows of exactly the table's schema, and adds the statements that hide others and show these.
+        """Writes rows of exactly the table's schema, and adds the statements that hide old rows and add these.
 
         ``hidden`` is complete after the last row was read; ``columns`` are the columns of the condition.
         """
         unit, uuid = self.unit, self.entry.uuid
         unit.begin_upload()
-        # To leave a row out would delete it.
+        # Erased rows are written, too: their older versions are hidden, so a row left out would be deleted.
         files = self.write_rows(unit.filter_erased(self.entry, rows, leave_out=False))
         if hidden or unit.has_changed(uuid):
-            # It may hide rows after a rebase that removes earlier statements (Change.without).
+            # Needed after a rebase that removes earlier statements (``Change.without_requests``).
             unit.add(DeletePositions(self.name, uuid, hidden, self.request, columns))
         if files:
-            unit.add(self._write(files))
+            unit.add(self._write_statement(files))
 
 
 def add_inserts(unit: UnitOfWork, entry: TableEntry, write: Write, keys: Iterable[pa.RecordBatch]) -> None:
@@ -317,7 +317,7 @@ class _InsertCheck:
             raise self._error(count, first, in_rows=True)
 
     def __call__(self, draft: Draft, uploads: PendingUploads, newer_than: int) -> None:
-        """See ``KeysCheck``."""
+        """Checks the table's keys: see ``dolmen.commit.statements.row_changes.KeysCheck``."""
         entry = draft.table(self._name, self._uuid)
         if encoding_of(entry).kinds != self._keys.encoding.kinds:
             raise ConflictError(
@@ -354,7 +354,7 @@ def rows_of(
 
 
 def cast_rows(entry: TableEntry, data: Any) -> pa.RecordBatchReader:
-    """Fits rows to a table, with a loss where necessary (see ``lossy``)."""
+    """Fits rows to a table, with a loss where necessary (see ``lossy_cast``)."""
     schema = entry.schema.arrow
     return pa.RecordBatchReader.from_batches(schema, conform(as_batches(data, schema), entry.schema, lossy_cast))
 

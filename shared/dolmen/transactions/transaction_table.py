@@ -191,7 +191,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         Args:
             data: see ``append``; without rows the table becomes empty.
             force: also replace rows that others have added or deleted since this began.
-            cast, request, leave_out_erased: as for ``append``. ``force`` does not make it another request.
+            cast, request, leave_out_erased: as for ``append``. A retry of a request may change ``force``.
 
         Raises:
             ConflictError: others added or deleted rows meanwhile (unless forced), or overwrote the table too.
@@ -228,7 +228,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
             where: SQL text or a mapping; ``"TRUE"`` deletes all rows.
             parameters: values for ``?`` in the text of ``where``, in order, or for ``:name``, by name.
             keys: values (tuples for several columns) of the primary key or of the columns ``on``.
-            request: as for ``append``. The order of keys and ``mode`` do not make it another delete.
+            request: as for ``append``. A retry may change the order of keys, and ``mode``.
 
         Examples:
             >>> commit = people.delete("age < ?", parameters=[30])
@@ -264,8 +264,8 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         Args:
             where, parameters, keys, on: as for ``delete``.
             within: a time, such as "2d", within which the rows leave the disk; by default that of the setting
-                ``erase_within``. It does not make it another request.
-            request: as for ``append``. The same request has the same erasure.
+                ``erase_within``. A retry of a request may change it.
+            request: as for ``append``. A retry returns the same erasure.
 
         Raises:
             PredicateError, SchemaError: the predicate or the keys do not fit the table.
@@ -294,7 +294,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
     ) -> CommitT:
         """Gives rows new values, in one commit. Other rows stay as they are in their files.
 
-        If what it reads changes before the commit, it starts again on the newest version: concurrent updates lose
+        If rows that it reads change before the commit, it starts again on the newest version: concurrent updates lose
         nothing.
 
         Args:
@@ -307,7 +307,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
             InputError: DuckDB refuses an expression, or is not installed and there is one.
             SchemaError: there is no such column, it is part of the primary key, or values are of another kind.
             RowError: a value does not fit its column; nothing is rounded.
-            ConflictError: others changed what it had read, a hundred times in a row.
+            ConflictError: others changed the rows that it had read, a hundred times in a row.
 
         Examples:
             >>> commit = people.update({"age": dolmen.Expression("age + 1")}, where="name = 'Ada'")
@@ -334,9 +334,9 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         equals nothing. For each row, the first clause whose condition is TRUE is applied. Expressions are DuckDB's SQL
         over ``target.<column>`` and ``source.<column>``.
 
-        The source is in memory. Of the table it reads the columns it needs of the rows whose keys are within the
-        source's; if these change before the commit, it starts again on the newest version. ``on`` the primary key,
-        with all columns updated and inserted, it is an ``upsert``, which reads nothing.
+        The source is in memory. Of the table, the merge reads the columns that it needs, and only rows that may have
+        keys of the source. If these rows change before the commit, it starts again on the newest version. A merge on
+        the primary key that updates and inserts all columns is an ``upsert``, which reads nothing.
 
         Args:
             source: rows, as for ``append``. Columns that the table does not have may be there for expressions to use.
@@ -355,7 +355,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
                 is not among ``on``.
             RowError: a value does not fit; or a NULL in ``on`` where that is the primary key.
             LimitError: the source has more than 256 MB.
-            ConflictError: others changed what it had read, a hundred times in a row.
+            ConflictError: others changed the rows that it had read, a hundred times in a row.
 
         Examples:
             >>> source = pa.table({"id": [3, 4], "name": ["Linus T.", "Dan"], "age": [28, 61]})
@@ -388,8 +388,8 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
 
         Args:
             name: any, but not that of another column; or the path of a field inside a column, such as
-                ``address.country``, which is NULL in existing rows. All calls that change columns but ``set_default``,
-                ``reorder``, ``comment`` and ``set_sort_key`` take such paths.
+                ``address.country``, which is NULL in existing rows. All calls that change columns take such paths,
+                except ``set_default``, ``reorder``, ``comment`` and ``set_sort_key``.
             type: see ``Database.create_table``.
             default: a value of the type, also for rows to come that are written without the column; None is NULL.
             nullable: whether rows may have NULL in it; without it, ``default`` is needed.
@@ -435,8 +435,8 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
             new: the column's or the field's own name.
 
         Raises:
-            SchemaError: there is no such column, the new name is taken or not allowed, or deletes of changes (CDC) are
-                remembered by the column.
+            SchemaError: there is no such column; the new name is taken or not allowed; or the column identifies or
+                orders changes (CDC), whose deletes are stored by its name.
             InputError: the new name is the old one.
 
         Examples:
@@ -471,7 +471,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
 
         Raises:
             SchemaError: there is no such column; it may not change to this type; a date is beyond all timestamps; or
-                deletes of changes (CDC) are remembered by the column.
+                the column identifies or orders changes (CDC), whose deletes are stored by its values.
 
         Examples:
             >>> commit = people.add_column("visits", pa.int32())
@@ -558,7 +558,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
 
         Args:
             changes: values by name (``settings`` lists them); None unsets a setting, so that its default holds.
-            request: as for ``append``. When it is tried again, settings that were changed since stay so.
+            request: as for ``append``. A retry does not undo later changes of these settings.
 
         Raises:
             InputError, SchemaError: a setting is unknown, or its value is not allowed.
@@ -572,7 +572,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
 
         def statement(change: TableChange) -> None:
             unit, entry = change.unit, change.entry
-            if unit.has_applied(request):  # settings that were changed since may contradict it
+            if unit.has_applied(request):  # later changes of settings may contradict it
                 checked = check_properties(changes, TABLE_PROPERTIES, "a table")
             else:
                 checked = check_table_properties(changes, entry.schema, entry.primary_key, entry.properties)
@@ -695,15 +695,15 @@ def default_json(name: str, arrow_type: pa.DataType, value: Any) -> Json:
         return None
     stored = stored_type(arrow_type)
     if is_nested(stored):
-        raise InputError(f"column {name!r} of type {short_type(stored)} can have no default but NULL")
+        raise InputError(f"column {name!r} of type {short_type(stored)} can have no default except NULL")
     schema = pa.schema([pa.field(name, stored)])
     try:
         [batch] = conform(as_batches([{name: value}], schema), schema, lossless_cast)
         [plain] = to_plain(batch.column(0))
         return to_json_value(plain)
     except (SchemaError, RowError, InputError) as error:
-        is_text = not isinstance(value, str) or domain_of(stored) is Domain.TEXT
-        hint = "" if is_text and not hasattr(value, "sql") else "; a default is a value, and no expression"
+        may_be_sql = hasattr(value, "sql") or (isinstance(value, str) and domain_of(stored) is not Domain.TEXT)
+        hint = "; a default is a value, and no expression" if may_be_sql else ""
         raise InputError(f"default {short_repr(value)} of column {name!r}: {error}{hint}") from error
 
 

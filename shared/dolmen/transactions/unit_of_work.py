@@ -20,7 +20,7 @@ from dolmen.commit.change import (
     RowsDependency,
     Statement,
     find_applied,
-    is_prepared,
+    needs_preparing,
 )
 from dolmen.commit.draft import Draft
 from dolmen.commit.head import STAMP_SECONDS, Context
@@ -193,7 +193,7 @@ class UnitOfWork:
         self._dependencies: list[RowsDependency | ColumnsDependency | NamesDependency] = []
         self._looked_up: set[str] = set()
         self._applied: dict[str, str] = {}
-        self._excluded: set[str] = set()
+        self._excluded_by: set[str] = set()
         self._content: dict[str, tuple[str, ...]] = {}
         self._request_bound_later: str | None = None
         self._first_upload_us: int | None = None
@@ -293,7 +293,7 @@ class UnitOfWork:
             self._first_upload_us = self.context.store.clock.now_us
 
     def intent(self) -> Intent:
-        """The intent of this attempt. It begins at first use: when an append needs a second file."""
+        """The intent of this attempt, which begins at first use: when an append needs a second file."""
         if self._intent is None:
             self._intent = Intent.begin(self.context.store, self.context.runtime, self._operation)
         return self._intent
@@ -302,7 +302,7 @@ class UnitOfWork:
         """Adds a statement and applies it to the draft. If that raises, the statement is left out."""
         self._check_open()
         draft = self._draft or Draft(self.base, self.context.segments)
-        if is_prepared(statement):
+        if needs_preparing(statement):
             with self.context.reading(self.base.version):
                 statement = statement.prepare(draft, self.uploads)
         statement.apply(draft, self.next_ts)
@@ -407,7 +407,7 @@ class UnitOfWork:
 
     def exclude(self, request: str) -> None:
         """See ``Transaction.exclude``."""
-        self._excluded.add(arguments.request_id(request))
+        self._excluded_by.add(arguments.request_id(request))
 
     def needs_content(self, request: str | None) -> bool:
         """True if statements of this request add to its content: yes, unless the caller binds it to a digest."""
@@ -473,7 +473,7 @@ class UnitOfWork:
             first_upload_us=self._first_upload_us,
             txid=self._intent.txid if self._intent else None,
             message=self._message,
-            excluded=frozenset(self._excluded),
+            excluded_by=frozenset(self._excluded_by),
         )
 
     def result(self, change: Change, done: Committed) -> Commit:

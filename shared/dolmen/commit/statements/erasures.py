@@ -184,12 +184,12 @@ class WakeTables(DatabaseStatement):
 
 def delete_remembered(memory: RememberedKeys, erased: ErasedTable, uploads: PendingUploads) -> ErasedTable:
     """Records the delete of the same keys from a memory."""
-    target, tombstone = partial(uploads.tombstone_object, memory.name, ""), erased.tombstone
+    open_object, tombstone = partial(uploads.tombstone_object, memory.name, ""), erased.tombstone
     recorded: Tombstone | None
     if isinstance(tombstone, KeysTombstone):
-        recorded = record_keys(target, memory.keys(tombstone, uploads.read_blob))
+        recorded = record_keys(open_object, memory.keys(tombstone, uploads.read_blob))
     else:
-        recorded = record_predicate(target, memory.entry.schema, memory.predicate(tombstone, uploads.read_blob))
+        recorded = record_predicate(open_object, memory.entry.schema, memory.predicate(tombstone, uploads.read_blob))
     assert recorded is not None, "it names rows, like the delete that it is made from"
     return ErasedTable(memory.entry.uuid, recorded, memory.columns(erased))
 

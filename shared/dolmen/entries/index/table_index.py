@@ -33,7 +33,7 @@ from dolmen.entries.index.pages import (
 from dolmen.entries.segments.segment_reader import FetchTally
 from dolmen.errors import CorruptionError, ObjectNotFoundError
 from dolmen.format.chunk_locations import ChunkLocations
-from dolmen.format.layout import FORMAT_VERSION, decode_sealed, prepare, seal
+from dolmen.format.layout import FORMAT_VERSION, build_decoders, decode_sealed, seal
 from dolmen.format.manifest import Segment, TableEntry
 from dolmen.store.base import ObjectStore
 from dolmen.store.cache import ObjectCache
@@ -141,7 +141,7 @@ def _decode_root(body: bytes, part: Segment, checksum: int) -> tuple[IndexHead, 
         raise CorruptionError(part.object, f"root block: {error}") from error
 
 
-prepare(IndexHead)
+build_decoders(IndexHead)
 
 
 @dataclass(frozen=True, slots=True)

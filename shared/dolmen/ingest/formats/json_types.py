@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from pyarrow import types as t
 
 from dolmen.errors import InputError, LimitError
-from dolmen.format.layout import prepare
+from dolmen.format.layout import build_decoders
 from dolmen.ingest.formats.cells import NUMBER, TimeFormat, changes_digits, contains_kind
 from dolmen.ingest.formats.infer import (
     MAX_EXACT_FLOAT,
@@ -46,7 +46,7 @@ _IN_NUMBER = np.zeros(256, bool)
 _IN_NUMBER[list(b"0123456789+-.eE")] = True
 _QUOTE, _LF, _LOWER_CASE = ord('"'), ord("\n"), 0x20
 
-prepare(dict[str, Any])
+build_decoders(dict[str, Any])
 _DECODER = msgspec.json.Decoder(dict[str, Any])
 
 

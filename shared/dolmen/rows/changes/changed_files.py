@@ -347,7 +347,7 @@ def _reader(
         limit=None,
         files=files,
         pruned={},
-        unresolved=unresolved,
+        all_tombstones=unresolved,
     )
     return PlanReader(state.context, plan)
 

@@ -105,33 +105,33 @@ class FilterChoice:
     def comes_with_footer(self, plan: FilePlan) -> bool:
         """True if the filters of a file are to be fetched together with its footer."""
         file = plan.file
-        behind = file.footer[0] - file.filters
-        if not file.filters or behind > GAP_BYTES:
+        tail_bytes = file.footer[0] - file.filters
+        if not file.filters or tail_bytes > GAP_BYTES:
             return False
         keys = self._keys(plan)
         if keys is None or keys > MOST_KEYS:
             return False
-        excluded_share = self._excluded_share(keys, file, behind)
+        excluded_share = self._excluded_share(keys, file, tail_bytes)
         if excluded_share < _LEAST_EXCLUDED_SHARE:
             return False
         rows_bytes = int(file.filters * min(1.0, self._share(plan))) + REQUEST_BYTES
         if file.size <= GAP_BYTES:  # else it would be fetched whole
             return file.filters > (1 - excluded_share) * rows_bytes
-        return excluded_share * rows_bytes > behind
+        return excluded_share * rows_bytes > tail_bytes
 
     def expected_cost(self, plan: FilePlan) -> int:
         """The expected cost of testing a file's rows, in bytes: fetched bytes, and ``REQUEST_BYTES`` per request."""
         file, columns = plan.file, self._share(plan)
-        behind = file.size - file.footer[0]
+        tail_bytes = file.size - file.footer[0]
         if self.comes_with_footer(plan):
             keys = self._keys(plan)
             assert keys is not None
-            behind = file.size - file.filters
+            tail_bytes = file.size - file.filters
             remaining = 1 - self._excluded_share(keys, file, file.footer[0] - file.filters)
-            return int(behind + REQUEST_BYTES + remaining * (file.filters * columns + REQUEST_BYTES))
+            return int(tail_bytes + REQUEST_BYTES + remaining * (file.filters * columns + REQUEST_BYTES))
         if file.size <= GAP_BYTES:
             return file.size + REQUEST_BYTES
-        return int(behind + (file.size - behind) * columns) + 2 * REQUEST_BYTES
+        return int(tail_bytes + (file.size - tail_bytes) * columns) + 2 * REQUEST_BYTES
 
     def probe(self, file: OpenFile, found: FetchedFooter) -> FileProbe | None:
         """The filters of an opened file, if they came with its footer, are in the cache, or are worth a request."""

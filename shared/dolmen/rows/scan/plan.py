@@ -62,6 +62,7 @@ class View:
         return self.context.segments.whole(self.manifest.table(self.table))
 
     def reading(self) -> AbstractContextManager[None]:
+        """Wraps work that reads the version: a missing object raises VersionExpiredError if it has expired."""
         return self.context.reading(self.manifest.version)
 
 
@@ -99,7 +100,7 @@ class ScanPlan(FactSheet):
     Args:
         files: to read, oldest first.
         pruned: number of files left out, by reason.
-        unresolved: all tombstones of the table, oldest first.
+        all_tombstones: those of the table, oldest first, whether or not a file to read needs them.
         counted_files, counted_rows: files that are not listed, and the rows that the scan gets from them, by
             metadata; only in plans for counting.
     """
@@ -112,7 +113,7 @@ class ScanPlan(FactSheet):
     limit: int | None
     files: tuple[FilePlan, ...]
     pruned: Mapping[Reason, int]
-    unresolved: tuple[Tombstone, ...] = ()
+    all_tombstones: tuple[Tombstone, ...] = ()
     segments: SegmentUse = SegmentUse()
     counted_files: int = 0
     counted_rows: int = 0
@@ -148,18 +149,18 @@ class ScanPlan(FactSheet):
                 else "",
             ),
             ("rows in them", f"{sum(file.file.live_rows for file in self.files):,}"),
-            ("tombstones", f"{len(self.tombstones):,} of {len(self.unresolved):,} to be checked"),
+            ("tombstones", f"{len(self.tombstones):,} of {len(self.all_tombstones):,} to be checked"),
         ]
         return [(name, value) for name, value in facts if value]
 
     @cached_property
     def tombstones(self) -> tuple[Tombstone, ...]:
-        """All tombstones that some file has to be checked against, oldest first."""
-        is_needed = np.zeros(len(self.unresolved), np.bool_)
+        """The tombstones that may hide rows of the files to read, oldest first."""
+        is_needed = np.zeros(len(self.all_tombstones), np.bool_)
         for file in self.files:
-            if isinstance(file.tombstones, FileTombstones):  # others are not from ``unresolved``
+            if isinstance(file.tombstones, FileTombstones):  # others are not from ``all_tombstones``
                 is_needed[file.tombstones.indexes()] = True
-        return tuple(self.unresolved[index] for index in np.flatnonzero(is_needed).tolist())
+        return tuple(self.all_tombstones[index] for index in np.flatnonzero(is_needed).tolist())
 
 
 def plan(
@@ -175,8 +176,8 @@ def plan(
     """Plans a scan of one table in one version. Reads at most segments.
 
     Args:
-        counting: sums up the files that metadata can count instead of listing them.
-        newer_than: a commit timestamp: leaves out files without later rows.
+        counting: leaves out files whose rows metadata can count, and adds these rows up.
+        newer_than: leaves out files without rows after this commit timestamp.
 
     Raises TableNotFoundError, SchemaError, InputError (a negative limit), CorruptionError.
     """
@@ -195,7 +196,7 @@ def plan(
         limit=limit,
         files=tuple(planner.files),
         pruned={reason: count for reason, count in planner.pruned.items() if count},
-        unresolved=planner.tombstones,
+        all_tombstones=planner.tombstones,
         segments=SegmentUse(
             planner.read, len(planner.live.segments) - planner.read, reader.tally.requests, reader.tally.bytes
         ),
@@ -219,7 +220,7 @@ def output_fields(entry: TableEntry, names: Sequence[str] | None, with_commit_ts
         shown = {field.id: field for field in entry.schema.shown}
         fields = tuple(shown[entry.schema.field(name).id] for name in names)
         if len({field.id for field in fields}) < len(fields):
-            raise SchemaError(f"a column is there twice in {list(names)}")
+            raise SchemaError(f"{list(names)} names a column twice")
     return (*fields, COMMIT_TS_FIELD) if with_commit_ts else fields
 
 
@@ -243,7 +244,7 @@ class _ScanPlanner:
         self.files: list[FilePlan] = []
         self.pruned: Counter[Reason] = Counter()
         self.read = self.counted_files = self.counted_rows = 0
-        self._exact = 0
+        self._known_rows = 0  # of ``files``, as far as metadata tells it
 
     def run(self) -> None:
         requested: list[Segment] = []
@@ -251,7 +252,7 @@ class _ScanPlanner:
             verdict = self._verdict(segment)
             if verdict is StatsVerdict.NEVER:
                 self.pruned["filter"] += segment.count
-            elif verdict is StatsVerdict.ALWAYS and self._is_counted_in_root(segment):
+            elif verdict is StatsVerdict.ALWAYS and self._is_counted_by_manifest(segment):
                 self.counted_files += segment.count
                 self.counted_rows += segment.rows - segment.deleted
             else:
@@ -269,19 +270,19 @@ class _ScanPlanner:
                 self.pruned["limit"] += len(inline) - index
                 break
             self._add(file, partial(self._deletes.of_file, file))
-        # Counts of segments that were not read include files that were replaced.
+        # The counts of segments that were not read include files that were replaced since: take these out.
         file_count = len(self.files) + self.counted_files + sum(self.pruned.values())
         for reason in ("filter", "limit"):
             over = min(self.pruned[reason], max(0, file_count - self.live.count))
             self.pruned[reason] -= over
             file_count -= over
 
-    def _is_counted_in_root(self, segment: Segment) -> bool:
-        """True if the root has the exact number of rows of a segment whose rows all match."""
+    def _is_counted_by_manifest(self, segment: Segment) -> bool:
+        """True if the manifest has the number of live rows of a segment whose rows all match."""
         return self._counting and not len(self.live.changes.uuids) and not self._deletes.of_segment(segment)
 
     def _has_enough(self) -> bool:
-        return self._limit is not None and self._exact + self.counted_rows >= self._limit
+        return self._limit is not None and self._known_rows + self.counted_rows >= self._limit
 
     def _add_segment(self, segment: LiveSegment) -> None:
         where, table = self._where, segment.table
@@ -289,14 +290,14 @@ class _ScanPlanner:
         self.pruned["filter"] += segment.files - len(positions)
         tombstones = self._deletes.of_segment(segment.segment)
         if self._counting and len(positions):
-            exact = ~tombstones.file_mask(segment)
+            is_countable = ~tombstones.file_mask(segment)
             if where is not None:
-                exact &= always_mask(where, table)
-            counted = positions[exact[positions]]
+                is_countable &= always_mask(where, table)
+            counted = positions[is_countable[positions]]
             totals = segment.totals(counted)
             self.counted_files += totals.files
             self.counted_rows += totals.rows - totals.deleted
-            positions = positions[~exact[positions]]
+            positions = positions[~is_countable[positions]]
         ids = self._filtered | tombstones.ids
         files = tombstones.of_files(segment, positions, segment.entries(positions, ids))
         for remaining in range(len(positions), 0, -1):
@@ -326,4 +327,4 @@ class _ScanPlanner:
             return
         plan = FilePlan(file, verdict is StatsVerdict.MAYBE, tombstones)
         self.files.append(plan)
-        self._exact += plan.exact_rows or 0
+        self._known_rows += plan.exact_rows or 0

@@ -1,4 +1,7 @@
-"""Writes data files in bounded memory: from a stream of record batches, or put together of row groups of others."""
+"""Writes data files in bounded memory: from a stream of record batches, or put together of row groups of others.
+
+A stream is cut into pieces of bounded size. Sorted and measured, a piece is a run, which is encoded as row groups.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ from dolmen.rows.write.runs import (
     encode,
     file_entry,
     has_filters,
-    prepare,
+    make_run,
     write_object,
 )
 from dolmen.store.base import ObjectOutput, ObjectStore, StreamedOutput
@@ -63,7 +66,7 @@ class CopiedGroup:
 
 @dataclass(frozen=True)
 class CopiedGroups:
-    """Consecutive row groups of one file, whose frame is ``written_frame``, to copy into other files."""
+    """Consecutive row groups of one file to copy into others. The file's frame is that of ``written_frame``."""
 
     source: SpliceSource
     groups: tuple[CopiedGroup, ...]
@@ -82,8 +85,8 @@ class EncodedGroups:
     def of(cls, run: Run, entry: TableEntry, plan: WritePlan) -> EncodedGroups:
         body: list[bytes] = []
         encoded = encode(body.append, entry, plan, run)
-        behind, size = encoded.behind, encoded.size
-        source = SpliceSource.parse("", "", behind + encoded.footer, size, size + len(behind))
+        tail, size = encoded.tail, encoded.size
+        source = SpliceSource.parse("", "", tail + encoded.footer, size, size + len(tail))
         if source is None:
             raise AssertionError("the Parquet writer has written a file of another kind")
         return cls(body, source, encoded.rows, encoded.extents)
@@ -112,10 +115,10 @@ class SplicedObject(Generic[Output]):
     def __init__(self, output: Output, path: str, entry: TableEntry) -> None:
         self._output, self._path, self._entry = output, path, entry
         self._frame = written_frame(entry.schema.arrow)
-        self._position = self._state = 0  # bytes so far, and their CRC-32
+        self._position = self._crc = 0  # bytes so far, and their CRC-32
         self._groups: list[MovedGroup] = []
         self._sums: list[GroupSums] = []
-        self._differences: list[int] = []  # between the CRC-32 before each of them, here and there
+        self._differences: list[int] = []  # for each of them: the CRC-32 before it here, XOR that in its source
         self._extents: dict[int, Extent] = {}
         self._unbounded: set[int] = set()  # columns whose bounds are unknown in some rows
         self._rows = 0
@@ -129,9 +132,9 @@ class SplicedObject(Generic[Output]):
         source = copied.source
         groups = range(copied.groups[0].index, copied.groups[-1].index + 1)
         first, end = source.byte_range(groups)
-        if not self._position and first == len(PARQUET_MAGIC):  # its beginning is that of every file
+        if not self._position and first == len(PARQUET_MAGIC):  # all files begin with the same magic
             self._output.copy(source.key, (0, end), source.etag)
-            self._position, self._state = first, crc32(PARQUET_MAGIC)
+            self._position, self._crc = first, crc32(PARQUET_MAGIC)
         else:
             self._begin()
             self._output.copy(source.key, (first, end), source.etag)
@@ -142,23 +145,23 @@ class SplicedObject(Generic[Output]):
     def write(self, encoded: EncodedGroups) -> None:
         self._begin()
         skipped = len(PARQUET_MAGIC)
-        for piece in encoded.body:
-            self._output.write(piece[skipped:])
+        for part in encoded.body:
+            self._output.write(part[skipped:])
             skipped = 0
         self._add(encoded.source, range(encoded.source.metadata.num_row_groups))
         self._add_rows(encoded.rows, encoded.extents)
 
     def commit(self) -> DataFile:
-        """Finishes the file and makes the object visible; returns its entry, not yet stamped."""
+        """Finishes the file and makes the object visible; returns its entry, still without commit timestamps."""
         start = self._position
-        behind, encoded = move_groups(self._groups, start)
+        tail, encoded = move_groups(self._groups, start)
         states, pages = move_sums(self._sums, self._differences)
         footer = pages.encode() if len(pages.lengths) else b""
-        footer += ChunkSums(tuple(states), crc32(behind, self._state), start + len(behind)).encode()
+        footer += ChunkSums(tuple(states), crc32(tail, self._crc), start + len(tail)).encode()
         metadata = FooterParts(self._frame, ()).encode(encoded, self._rows)
         footer += metadata + len(metadata).to_bytes(4, "little") + PARQUET_MAGIC
-        self._output.write(behind + footer)
-        size = commit_output(self._output, self._path, start + len(behind) + len(footer))
+        self._output.write(tail + footer)
+        size = commit_output(self._output, self._path, start + len(tail) + len(footer))
         filters = start if self._has_filters else 0
         extents = {
             id_: extent._replace(least=None, greatest=None) if id_ in self._unbounded else extent
@@ -176,7 +179,7 @@ class SplicedObject(Generic[Output]):
     def _begin(self) -> None:
         if not self._position:
             self._output.write(PARQUET_MAGIC)
-            self._position, self._state = len(PARQUET_MAGIC), crc32(PARQUET_MAGIC)
+            self._position, self._crc = len(PARQUET_MAGIC), crc32(PARQUET_MAGIC)
 
     def _add_rows(self, rows: int, extents: Mapping[int, Extent]) -> None:
         self._rows += rows
@@ -194,10 +197,10 @@ class SplicedObject(Generic[Output]):
         self._groups += source.moved_groups(groups, self._position - first)
         self._has_filters |= has_filters(source.metadata)
         sums = source.group_sums(groups)
-        difference = self._state ^ sums.start
+        difference = self._crc ^ sums.start
         self._sums.append(sums)
         self._differences.append(difference)
-        self._position, self._state = self._position + end - first, sums.end(difference)
+        self._position, self._crc = self._position + end - first, sums.end(difference)
 
 
 RowsSource: TypeAlias = CopiedGroups | Iterable[pa.RecordBatch]
@@ -233,8 +236,8 @@ def write_data_files(
         open_output: opens the object of a key to write into; the store's by default.
 
     Returns:
-        Their entries, in the order of the rows, not yet stamped. Those of files with ``_commit_ts`` have the bounds of
-        that column instead of ``row_ts``.
+        Their entries, in the order of the rows, still without commit timestamps. Those of files with ``_commit_ts``
+        have the bounds of that column instead of ``row_ts``.
     """
     keys = partial(_key, store, table_name, name or runtime.uuid)
     files = _Files(open_output or store.open_output, keys, table, options, runtime, beat)
@@ -243,7 +246,7 @@ def write_data_files(
     if first is None:
         return []
     if second is None:
-        return [files.write_one(prepare(first, table))]
+        return [files.write_one(make_run(first, table))]
     with files:
         files.write(chain([first, second], pieces))
         return files.finish()
@@ -270,7 +273,7 @@ def write_spliced_files(
 
 
 def with_commit_ts(table: TableEntry) -> TableEntry:
-    """The table with a last, hidden column: for files whose rows have different commit timestamps."""
+    """The table with a hidden last column, for files whose rows have different commit timestamps."""
     schema = msgspec.structs.replace(table.schema, fields=(*table.schema.fields, COMMIT_TS_FIELD))
     return msgspec.structs.replace(table, schema=schema)
 
@@ -291,11 +294,11 @@ class _Files(Generic[Output]):
         runtime: Runtime,
         beat: Callable[[], None],
     ) -> None:
-        self._open, self._key, self._table = open_output, key, table
+        self._open_output, self._key, self._table = open_output, key, table
         self._options, self._runtime, self._beat = options, runtime, beat
         self._encoders = min(runtime.cores, _MOST_ENCODERS)
         self._runs = 0
-        self._opened = ExitStack()
+        self._on_exit = ExitStack()
         self._current: SplicedObject[Output] | None = None
         self._plan: WritePlan | None = None
         self._done: list[DataFile] = []
@@ -303,32 +306,32 @@ class _Files(Generic[Output]):
     def write_one(self, run: Run) -> DataFile:
         """Writes a run into a file of its own, without the millisecond that putting runs together takes."""
         key = self._key()
-        file = write_object(self._open(key), key, self._table, self._plan_of(run), run)
+        file = write_object(self._open_output(key), key, self._table, self._plan_of(run), run)
         self._beat()
         return file
 
     def write(self, pieces: Iterator[list[pa.ChunkedArray]]) -> None:
-        """Appends rows: each piece is sorted and encoded by itself."""
+        """Appends rows: each piece becomes a run, which is encoded by itself."""
         with closing(self._encode_pieces(pieces)) as runs:
             for run in runs:
                 self._file().write(run)
                 del run  # before the next one is waited for
                 self._end_if_full()
                 self._runs += 1
-                if self._runs % self._encoders == 0:  # a fifth of the peak; after each run that would be slow
+                if self._runs % self._encoders == 0:  # takes a fifth off the peak; slow after each run
                     pa.default_memory_pool().release_unused()
                 self._beat()
 
     def _encode_pieces(self, pieces: Iterator[list[pa.ChunkedArray]]) -> Generator[EncodedGroups, None, None]:
-        """Encodes the rows of each piece, the next pieces ahead of their turn."""
+        """Encodes the rows of each piece, several pieces ahead of the one that is written."""
         piece = next(pieces, None)
         if piece is None:
             return
-        table, first = self._table, prepare(piece, self._table)
+        table, first = self._table, make_run(piece, self._table)
         plan = self._plan = self._plan_of(first)
 
         def encode(run: Run | list[pa.ChunkedArray]) -> EncodedGroups:
-            return EncodedGroups.of(run if isinstance(run, Run) else prepare(run, table), table, plan)
+            return EncodedGroups.of(run if isinstance(run, Run) else make_run(run, table), table, plan)
 
         runs: Iterator[Run | list[pa.ChunkedArray]] = chain([first], pieces)
         del first  # frees its memory early
@@ -336,31 +339,31 @@ class _Files(Generic[Output]):
 
     def copy(self: _Files[ObjectOutput], copied: CopiedGroups) -> None:
         """Appends row groups as they are, cut where a file is full."""
-        piece: list[CopiedGroup] = []
+        groups: list[CopiedGroup] = []
         size = self._current.size if self._current else 0
         for group in copied.groups:
-            piece.append(group)
+            groups.append(group)
             size += group.size
             if size < self._options.file_bytes and group is not copied.groups[-1]:
                 continue
-            self._file().copy(CopiedGroups(copied.source, tuple(piece)))
+            self._file().copy(CopiedGroups(copied.source, tuple(groups)))
             self._end_if_full()
             self._beat()
-            piece, size = [], 0
+            groups, size = [], 0
 
     def finish(self) -> list[DataFile]:
         self._end()
         return self._done
 
     def _plan_of(self, run: Run) -> WritePlan:
-        if self._plan is None or self._plan.encodings.row_bytes is None:  # of too few rows to try encodings on them
+        if self._plan is None or self._plan.encodings.row_bytes is None:  # made from too few rows
             return WritePlan.of(run, self._options, is_looked_up=has_index(self._table))
         return self._plan
 
     def _file(self) -> SplicedObject[Output]:
         if self._current is None:
             key = self._key()
-            self._current = self._opened.enter_context(SplicedObject(self._open(key), key, self._table))
+            self._current = self._on_exit.enter_context(SplicedObject(self._open_output(key), key, self._table))
         return self._current
 
     def _end_if_full(self) -> None:
@@ -370,14 +373,14 @@ class _Files(Generic[Output]):
     def _end(self) -> None:
         if self._current:
             self._done.append(self._current.commit())
-            self._opened.close()
+            self._on_exit.close()
             self._current = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._opened.__exit__(*exception)  # type: ignore[arg-type]
+        self._on_exit.__exit__(*exception)  # type: ignore[arg-type]
 
 
 def check_storable(entry: TableEntry) -> None:
@@ -396,11 +399,11 @@ def _check_storable(encoded: bytes) -> None:
         examples = [(field, _example(field.type)) for field in schema]
         columns = [pa.array([each, None if field.nullable else each], field.type) for field, each in examples]
         rows = pa.table(columns, schema)
-        run = prepare(list(rows.columns), entry)
+        run = make_run(list(rows.columns), entry)
         body: list[bytes] = []
         written = encode(body.append, entry, WritePlan.of(run, DEFAULT), run)
         file_entry("", 0, written.rows, written.footer, written.extents, 0, entry)  # statistics, too, can be written
-        body += written.behind, written.footer
+        body += written.tail, written.footer
         table = pq.ParquetFile(pa.BufferReader(b"".join(body))).read(use_threads=False)
         if not table.cast(schema).equals(run.table):
             raise pa.ArrowInvalid("the rows that were read are not those that were written")

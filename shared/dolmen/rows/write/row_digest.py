@@ -74,7 +74,7 @@ class RowDigest:
     def hexdigest(self) -> str:
         """The digest of the rows so far, with the names and types of their columns, in any order.
 
-        A column of nothing but NULLs does not count: callers may leave it out.
+        A column of only NULLs does not count: callers may leave it out.
         """
         columns = sorted(
             [name, *node.digests()] for name, node in self._columns.items() if node.has_values and name in self._names

@@ -200,7 +200,7 @@ NOT_ARROW = pa.ArrowException, ArithmeticError, TypeError, ValueError
 """The exceptions that pyarrow raises for values that it has no type for."""
 
 MOST_DIGITS = 400
-"""Decimals with more digits before or behind the point fit no type of numbers, not even floats."""
+"""Decimals with more digits before or after the point fit no type of numbers, not even floats."""
 
 _NANOSECONDS = "nanoseconds cannot be stored"
 _MAX_EXACT = {16: 2**11, 32: 2**24, 64: 2**53}

@@ -1,4 +1,4 @@
-"""Cuts a stream of batches into runs of bounded size, sorts each by the sort key, and encodes it as Parquet.
+"""Cuts a stream of batches into pieces of bounded size, sorts each into a run, and encodes the runs as Parquet.
 
 Sorting is ascending and stable. NULLs come last, NaN after every other value and before NULL; -0.0 equals 0.0.
 """
@@ -32,12 +32,12 @@ from dolmen.store.base import Buffer, StreamedOutput
 _IN_FOOTER_BYTES = 1024
 """Parquet's writer keeps the bounds of a row group's texts if they are not longer than 4096 bytes."""
 
-_PIECES = 8
-"""Batches are cut into pieces of at most this part of a run, so that runs come out full."""
+_SLICES = 8
+"""Batches are cut into slices of at most this part of a run, so that runs come out full."""
 
 
 class Extent(NamedTuple):
-    """Exact least and greatest value (None: no value but NULL and NaN, or a nested column), and counts.
+    """Exact least and greatest value (None: only NULL and NaN, or a nested column), and counts.
 
     With ``in_footer`` Parquet's writer finds the bounds: comparing texts a second time would take a tenth of the write.
     """
@@ -84,27 +84,27 @@ class Run:
 def cut(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, max_bytes: int, max_rows: int
 ) -> Iterator[list[pa.ChunkedArray]]:
-    """Yields the columns of the batches' rows, in their order, within both limits unless a single row is larger.
+    """Cuts rows into pieces, as columns, in their order: within both limits unless a single row is larger.
 
     Each list belongs to the caller alone, so memory is freed as columns are taken out of it.
     """
-    run: list[pa.RecordBatch] = []
+    piece: list[pa.RecordBatch] = []
     size = rows = 0
-    for piece in chain.from_iterable(_pieces(batch, max_bytes // _PIECES, max_rows) for batch in batches):
-        piece_bytes = piece.nbytes
-        if run and (size + piece_bytes > max_bytes or rows + piece.num_rows > max_rows):
-            columns = pa.Table.from_batches(run, schema).columns
-            run, size, rows = [], 0, 0
+    for part in chain.from_iterable(_slices(batch, max_bytes // _SLICES, max_rows) for batch in batches):
+        part_bytes = part.nbytes
+        if piece and (size + part_bytes > max_bytes or rows + part.num_rows > max_rows):
+            columns = pa.Table.from_batches(piece, schema).columns
+            piece, size, rows = [], 0, 0
             yield columns
             del columns
-        run.append(piece)
-        size += piece_bytes
-        rows += piece.num_rows
-    if run:
-        yield pa.Table.from_batches(run, schema).columns
+        piece.append(part)
+        size += part_bytes
+        rows += part.num_rows
+    if piece:
+        yield pa.Table.from_batches(piece, schema).columns
 
 
-def _pieces(batch: pa.RecordBatch, max_bytes: int, max_rows: int) -> Iterator[pa.RecordBatch]:
+def _slices(batch: pa.RecordBatch, max_bytes: int, max_rows: int) -> Iterator[pa.RecordBatch]:
     rows = batch.num_rows
     if rows == 0:
         return
@@ -114,11 +114,11 @@ def _pieces(batch: pa.RecordBatch, max_bytes: int, max_rows: int) -> Iterator[pa
         return
     step = -(-rows // count)
     for start in range(0, rows, step):
-        yield from _pieces(batch.slice(start, step), max_bytes, max_rows)  # again: rows are not of one size
+        yield from _slices(batch.slice(start, step), max_bytes, max_rows)  # again: rows are not of one size
 
 
-def prepare(columns: list[pa.ChunkedArray], entry: TableEntry) -> Run:
-    """Sorts rows by the table's sort key and measures each column. Empties the list, so that memory is freed."""
+def make_run(columns: list[pa.ChunkedArray], entry: TableEntry) -> Run:
+    """Sorts a piece by the table's sort key, and measures each column. Empties the list, which frees memory."""
     schema = entry.schema.arrow
     sort_columns(columns, schema, entry.schema.names_of(entry.sort_key))
     table = pa.table([fill_hidden(column) for column in columns], schema)
@@ -135,7 +135,7 @@ def sort_columns(columns: list[pa.ChunkedArray], schema: pa.Schema, names: Seque
     order = pc.sort_indices(pa.table(keys, names), [(name, "ascending") for name in names])
     keys.clear()
     for index in range(len(columns)):
-        columns[index] = pa.chunked_array([columns[index].combine_chunks()])  # here, as ``take`` keeps the pieces
+        columns[index] = pa.chunked_array([columns[index].combine_chunks()])  # ``take`` would keep the chunks
         columns[index] = columns[index].take(order)
 
 
@@ -292,18 +292,18 @@ class WritePlan:
 
 @dataclass(frozen=True)
 class EncodedRun:
-    """The parts of a run's Parquet file behind its column chunks, which have gone to ``write`` of ``encode``.
+    """The parts of a run's Parquet file after its column chunks, which ``encode`` has passed to ``write``.
 
     Args:
         size: bytes of the column chunks, and of the magic before them.
-        behind: Bloom filters and page index, which follow them.
+        tail: Bloom filters and page index, which follow them.
         footer: as an entry has it: locations of pages and checksums belong to it.
         metadata: the footer as pyarrow has it.
     """
 
     rows: int
     size: int
-    behind: bytes
+    tail: bytes
     footer: bytes
     metadata: pq.FileMetaData
     extents: Mapping[int, Extent]
@@ -344,8 +344,8 @@ def encode(write: Callable[[bytes], object], entry: TableEntry, plan: WritePlan,
         writer.is_open = False  # else its destructor would write a footer
         raise
     metadata = writer.writer.metadata
-    behind, footer = sink.finish(metadata, [not leaf.is_nested for leaf in leaves(schema)])
-    return EncodedRun(rows, sink.size, behind, footer, metadata, _complete_extents(run.extents, entry, metadata))
+    tail, footer = sink.finish(metadata, [not leaf.is_nested for leaf in leaves(schema)])
+    return EncodedRun(rows, sink.size, tail, footer, metadata, _complete_extents(run.extents, entry, metadata))
 
 
 def _complete_extents(extents: Mapping[int, Extent], entry: TableEntry, metadata: pq.FileMetaData) -> dict[int, Extent]:
@@ -380,11 +380,11 @@ def _bloom_filters(entry: TableEntry, rows: pa.Table, group_rows: int) -> dict[s
 
 
 def write_object(output: StreamedOutput, path: str, entry: TableEntry, plan: WritePlan, run: Run) -> DataFile:
-    """Writes a run as one Parquet object and returns its entry, not yet stamped. An error aborts the upload."""
+    """Writes a run as one Parquet object and returns its entry without timestamps. An error aborts the upload."""
     with output:
         encoded = encode(output.write, entry, plan, run)
-        output.write(encoded.behind + encoded.footer)
-        size = commit_output(output, path, encoded.size + len(encoded.behind) + len(encoded.footer))
+        output.write(encoded.tail + encoded.footer)
+        size = commit_output(output, path, encoded.size + len(encoded.tail) + len(encoded.footer))
     filters = encoded.size if has_filters(encoded.metadata) else 0
     return file_entry(path, size, encoded.rows, encoded.footer, encoded.extents, filters, entry)
 
@@ -419,7 +419,7 @@ def has_filters(metadata: pq.FileMetaData) -> bool:
 def file_entry(
     path: str, size: int, rows: int, footer: bytes, extents: Mapping[int, Extent], filters: int, entry: TableEntry
 ) -> DataFile:
-    """The entry of a file, not yet stamped; ``filters`` is the first byte of its Bloom filters, or 0."""
+    """The entry of a file, without commit timestamps; ``filters`` is the first byte of its Bloom filters, or 0."""
     stats: dict[int, ColumnStats] = {}
     for id_ in statistics_columns(entry):
         found = extents[id_]
@@ -433,7 +433,7 @@ def file_entry(
 
 
 class _Sink:
-    """A file for pyarrow's writer: passes bytes on in larger pieces, and at the end keeps them."""
+    """A file for pyarrow's writer: passes bytes on in larger parts, and at the end keeps them."""
 
     def __init__(self, write: Callable[[bytes], object]) -> None:
         self._write, self.size, self.closed = write, 0, False

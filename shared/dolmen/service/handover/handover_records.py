@@ -28,7 +28,7 @@ from dolmen.errors import (
     StoreUnavailableError,
     UnsupportedFormatError,
 )
-from dolmen.format.layout import prepare
+from dolmen.format.layout import build_decoders
 from dolmen.ingest.announcements import Drop
 from dolmen.ingest.drops.drop_outcomes import DropOutcome
 from dolmen.ingest.landing import Landing
@@ -136,7 +136,7 @@ class _AnyRecord(msgspec.Struct):
     format: int
 
 
-prepare(_RecordBody, _AnyRecord)
+build_decoders(_RecordBody, _AnyRecord)
 
 
 def _refuse(key: str, body: bytes, error: Exception | None) -> NoReturn:

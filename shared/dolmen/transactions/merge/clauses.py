@@ -239,7 +239,7 @@ def _clauses(
     clauses: list[Clause] = []
     for one in items:
         if clauses and clauses[-1].when is None:
-            raise InputError(f"{option}: nothing is left for clauses behind one without a condition ({clauses[-1]!r})")
+            raise InputError(f"{option}: nothing is left for clauses after one without a condition ({clauses[-1]!r})")
         clause = words.get(one, one) if isinstance(one, str) else of_values(one) if isinstance(one, Mapping) else one
         if not isinstance(clause, allowed):
             kinds = ", ".join(kind.__name__ for kind in allowed)

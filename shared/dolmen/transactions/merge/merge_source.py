@@ -161,7 +161,7 @@ def _stored_type(field: pa.Field, table_types: dict[str, pa.DataType]) -> pa.Dat
     try:
         return stored_type(field.type)
     except SchemaError as error:
-        if field.name in table_types and pa.types.is_nested(field.type):  # with nothing but NULL at some position
+        if field.name in table_types and pa.types.is_nested(field.type):  # with only NULL at some position
             return table_types[field.name]
         raise SchemaError(f"column {field.name!r}: {error}") from None
 
