@@ -13,6 +13,7 @@ from support.commit_world import (
     World,
     append,
     delete,
+    dependency,
     is_refused,
     land_late,
     lose_the_request,
@@ -103,6 +104,18 @@ def test_one_of_mixed_requests_applied_between_two_attempts_is_a_conflict(world:
     writer.store.script.append(meanwhile(lambda: other.commit(append(entry, "a", request="ra"), applied={"ra": "da"})))
     with pytest.raises(ConflictError, match="applied meanwhile"):
         writer.commit(mixed(world, "mixed", "ra", "rb"), append(entry, "b"), applied={"ra": "da", "rb": "db"})
+    assert paths(table(world)) == ["a"]
+
+
+def test_a_read_of_rows_that_an_applied_request_changed_names_the_request(world: World) -> None:
+    writer, other = world.writer(), world.writer()
+    entry, read = table(world), dependency(table(world), world.newest)
+    both = append(entry, "a", request="r"), append(entry, "b")
+    writer.head.refresh()
+    writer.store.script.append(meanwhile(lambda: other.commit(both[0], applied={"r": "d"})))
+    with pytest.raises(ConflictError, match=r"table 't': another writer has applied request 'r', on whose rows"):
+        writer.commit(*both, applied={"r": "d"}, dependencies=(read,))
+    assert writer.commit(both[0], applied={"r": "d"}, dependencies=(read,)).already == {"r": 2}
     assert paths(table(world)) == ["a"]
 
 

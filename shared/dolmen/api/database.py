@@ -193,7 +193,7 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
             primary_key, sort_key, properties: see ``create_table``.
             dry_run: look at everything, and commit nothing.
             progress: called with the number of footers that were read, and of all files.
-            request, message: as for ``Table.append``. When it is tried again, files that came since are not adopted.
+            request, message: as for ``Table.append``. A retry does not adopt files that came since.
 
         Raises:
             AdoptionError: the files are not what dolmen needs; it lists all reasons.

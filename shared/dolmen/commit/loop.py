@@ -305,11 +305,8 @@ class Leader:
         Returns an empty list if this thread's change has an outcome, or if the base was read again.
         """
         base, segments = self._base.manifest, self._head.segments
-        members, draft, adapted = (
-            _choose_group(self._queue.all(), self._most_changes),
-            Draft(base, segments),
-            list[_AdaptedChange](),
-        )
+        members = _choose_group(self._queue.all(), self._most_changes)
+        draft, adapted = Draft(base, segments), list[_AdaptedChange]()
         for member in members:
             try:
                 # Requests that were applied before leave the change before anything is compared with the base.

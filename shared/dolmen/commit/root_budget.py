@@ -1,8 +1,8 @@
 """The root's byte budget: moves entries out of a manifest that is too large, or that is uploaded too often as it is.
 
-A spill takes entries of the base. So one that was uploaded for a lost attempt serves the next attempt, if all its
-entries are still inline and equal. It takes the commit's own files, whose timestamps change with every rebase, only if
-these alone are more than the budget: then a manifest with them costs each attempt more than the segment does.
+A spill takes entries of the base, so that the segment of a lost attempt serves the next one, if all its entries are
+still inline and equal. The commit's own files, whose timestamps change with every rebase, are taken only if they alone
+exceed the budget: then a manifest with them costs each attempt more than the segment does.
 """
 
 from __future__ import annotations

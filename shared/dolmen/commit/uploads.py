@@ -157,9 +157,9 @@ class PendingUploads:
     def upload(
         self, others: Sequence[PendingUploads], spill: tuple[Segment, bytes] | None, manifest_key: str, manifest: bytes
     ) -> None:
-        """Uploads the objects that wait, a spilled segment and the manifest, all at the same time; then all are stored.
+        """Uploads the manifest, a spilled segment and all waiting objects, also those of ``others`` in the same version.
 
-        ``others`` are the uploads of changes that are committed together with this one.
+        They go up at the same time, and are all stored when this returns.
         """
         together = (self, *others)
         bodies = {key: body for uploads in together for key, body in uploads._take_objects().items()}

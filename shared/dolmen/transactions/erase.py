@@ -76,7 +76,7 @@ class ErasedColumns:
 
 @dataclass(frozen=True)
 class ListedErasure:
-    """An erasure that still applies to older versions, late drops and the disk. It contains no value.
+    """An erasure that still applies to older versions, late drops and the disk. It contains no value of a row.
 
     Args:
         id: 32 hexadecimal digits.

@@ -127,7 +127,7 @@ class CatalogVerbs(Generic[CommitT, ErasedT, TableT, RenamedT]):
         """Drops a table. Older versions still read it until they expire.
 
         Args:
-            request: as for ``Table.append``. When it is tried again, a new table of this name is not dropped.
+            request: as for ``Table.append``. A retry does not drop a new table of this name.
 
         Raises:
             TableNotFoundError: there is no such table, and none was dropped under this id.
@@ -148,12 +148,12 @@ class CatalogVerbs(Generic[CommitT, ErasedT, TableT, RenamedT]):
     def rename_table(self, old: str, new: str, *, request: str | None = None, message: str | None = None) -> RenamedT:
         """Renames a table. Its rows, settings and history stay; older versions show it under its old name.
 
-        The memory of a table of changes (``<old>__deleted``) is renamed with it. The old name finds no table any more:
-        this affects handles, declarations, delete requests, and files dropped for it.
+        The memory of a table of changes (``<old>__deleted``) is renamed with it. Handles,
+        declarations, delete requests and dropped files that have the old name no longer find the table.
 
         Args:
             new: the new name; see ``create_table``.
-            request: as for ``Table.append``. When it is tried again, a new table with the old name is not renamed.
+            request: as for ``Table.append``. A retry does not rename a new table with the old name.
 
         Raises:
             TableNotFoundError: there is no table ``old``, and none was renamed under this id.
@@ -191,7 +191,7 @@ class CatalogVerbs(Generic[CommitT, ErasedT, TableT, RenamedT]):
         request: str | None = None,
         message: str | None = None,
     ) -> TableT:
-        """Makes a second table of a table, in one commit that copies no data: both have the same files from then on.
+        """Makes a copy of a table, in one commit that copies no data: both tables have the same files from then on.
 
         Later changes of one of them do not show in the other. Files are deleted when neither needs them.
 
@@ -260,7 +260,7 @@ class CatalogVerbs(Generic[CommitT, ErasedT, TableT, RenamedT]):
 
         Args:
             changes: values by name (``settings`` lists them); None unsets a setting, so that its default holds.
-            request: as for ``Table.append``. When it is tried again, settings that were changed since stay so.
+            request: as for ``Table.append``. A retry does not undo later changes of these settings.
 
         Raises:
             InputError: a setting is unknown, or its value is not allowed.

@@ -122,7 +122,7 @@ class Commit:
 
     @property
     def rows(self) -> int | None:
-        """Number of rows added, or else deleted; None if a tombstone deleted them, as it does not count rows."""
+        """Number of rows added, or else deleted; None if a tombstone deleted them, which does not count rows."""
         if self.counts.rows_added:
             return self.counts.rows_added
         return None if self.counts.tombstones_added else self.counts.rows_deleted

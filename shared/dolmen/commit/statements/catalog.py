@@ -119,7 +119,7 @@ class RenameTable:
 
 @dataclass(frozen=True)
 class AlterTable:
-    """Changes columns in order, or the sort key. It is a conflict if either differs from what the author saw."""
+    """Changes columns in order, or the sort key. It is a conflict if they are not as the writer saw them."""
 
     name: str
     uuid: str

@@ -226,7 +226,7 @@ class Erase:
     prepared_on: str = ""
 
     def prepare(self, draft: Draft, uploads: PendingUploads) -> Erase:
-        """Makes the deletes for the present tables. Those made before for a table serve again.
+        """Makes the deletes for the present tables. Those that an earlier attempt made are used again.
 
         Raises:
             ConflictError: a column of the delete was dropped in the meantime.

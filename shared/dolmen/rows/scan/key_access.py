@@ -57,7 +57,7 @@ _NEVER = np.iinfo(np.int64).max
 
 @dataclass
 class FilterUse:
-    """Counts the files whose Bloom filters were asked; in ``excluded`` ones they left no row to read or test.
+    """Counts the files whose Bloom filters were asked; ``excluded`` counts those without rows left to read or test.
 
     ``with_footer`` has the paths of files whose footers came with the filters.
     """

@@ -246,7 +246,7 @@ def misfit_error(array: pa.Array, target: pa.DataType) -> Misfit:
         return Misfit("")  # ``first_misfit`` finds the value
     try:
         value = str(array[0])
-    except (OverflowError, ValueError):  # a day or a time that Python has no words for
+    except (OverflowError, ValueError):  # a day or a time that Python cannot represent
         value = str(array.cast(pa.int32() if t.is_date32(array.type) else pa.int64())[0])
     hint = "; write whole microseconds, or text" if getattr(array.type, "unit", "") == "ns" else ""
     hint = "; write it as text" if t.is_decimal256(array.type) and t.is_decimal128(target) else hint

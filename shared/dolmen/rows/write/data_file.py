@@ -236,8 +236,7 @@ def write_data_files(
         open_output: opens the object of a key to write into; the store's by default.
 
     Returns:
-        Their entries, in the order of the rows, still without commit timestamps. Those of files with ``_commit_ts``
-        have the bounds of that column instead of ``row_ts``.
+        Their entries, in the order of the rows, without commit timestamps, except for the bounds of ``_commit_ts``.
     """
     keys = partial(_key, store, table_name, name or runtime.uuid)
     files = _Files(open_output or store.open_output, keys, table, options, runtime, beat)

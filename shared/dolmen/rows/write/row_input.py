@@ -398,7 +398,7 @@ def _column(values: Any, name: str, target: pa.DataType | None) -> Any:
         raise SchemaError(f"column {name!r}: complex numbers cannot be stored; store .real and .imag")
     array = array_of(values, name, target, nan_is_null=True)
     if len(array) == array.null_count and target is not None:
-        return pa.nulls(len(array))  # pandas has no type for nothing
+        return pa.nulls(len(array))  # whatever type pandas gives a column without values
     return array
 
 

@@ -360,7 +360,7 @@ def _complete_extents(extents: Mapping[int, Extent], entry: TableEntry, metadata
             statistics = metadata.row_group(group).column(leaf).statistics
             if statistics is not None and statistics.has_min_max:
                 total = total.merge(Extent(statistics.min, statistics.max))
-            elif statistics is None or statistics.num_values:  # values, but unknown ones
+            elif statistics is None or statistics.num_values:  # it has values, whose bounds are unknown
                 total = Extent(None, None, total.nulls, total.nans)
                 break
         complete[id_] = total

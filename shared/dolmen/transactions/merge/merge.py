@@ -1,7 +1,7 @@
 """UPDATE and MERGE: rows that change are hidden by their positions and written again, in one commit.
 
 Of a merge, the source is in memory, and the target's rows that may have its keys are streamed past it. The commit is
-refused if others change what was read.
+refused if others change the rows that were read.
 """
 
 from __future__ import annotations
