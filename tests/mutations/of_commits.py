@@ -252,8 +252,8 @@ COMMITS: tuple[Mutation, ...] = (
         "deletes of rows that were read are ignored",
         "a delete of any kind since the base conflicts with read-modify-write",
         "commit/change.py",
-        '        if entry.last_delete_ts > self.base_ts:\n            raise ConflictError(where + f"or one before it deleted',
-        '        if False:\n            raise ConflictError(where + f"or one before it deleted',
+        '        if entry.last_delete_ts > self.base_ts:\n            raise ConflictError(prefix + f"or one before it deleted',
+        '        if False:\n            raise ConflictError(prefix + f"or one before it deleted',
     ),
     mutation(
         "rows that were added to the read tables are ignored in segments",

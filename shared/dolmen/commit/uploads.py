@@ -157,7 +157,7 @@ class PendingUploads:
     def upload(
         self, others: Sequence[PendingUploads], spill: tuple[Segment, bytes] | None, manifest_key: str, manifest: bytes
     ) -> None:
-        """Uploads the manifest, a spilled segment and all waiting objects, also those of ``others`` in the same version.
+        """Uploads the manifest, a spilled segment and all waiting objects, with those of ``others`` in the version.
 
         They go up at the same time, and are all stored when this returns.
         """
