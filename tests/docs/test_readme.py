@@ -159,7 +159,9 @@ def test_the_map_of_the_readme_names_what_is_there(folder: str, contents: str) -
     for part in re.findall(r"`([a-z_]+)/`", contents):
         assert (room / part / "__init__.py").exists(), part
     for file in re.findall(r"`([a-z_/]+\.py)`", contents):
-        assert (room / file).exists() or (room.parent / file).exists(), file
+        assert (room / file).exists(), file
+    for file, name in re.findall(r"`([a-z_/]+\.py)`[ :(]+`([A-Za-z_]+)`", contents):
+        assert re.search(rf"^ *(def |class )?{name}\b", (room / file).read_text(), re.MULTILINE), (file, name)
     sources = "\n".join(path.read_text() for path in room.rglob("*.py"))
     names = re.findall(r"`([A-Za-z_]+)`", contents)
     assert [name for name in names if not re.search(rf"^ *(def |class )?{name}\b", sources, re.MULTILINE)] == []
