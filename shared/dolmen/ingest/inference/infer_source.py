@@ -32,7 +32,7 @@ def infer(source: str | Path | BinaryIO, **given: Any) -> Inference:
         ObjectNotFoundError: there is no such object.
 
     Examples:
-        >>>         >>> found = dolmen.infer(io.BytesIO(b"id;price\\n1;2,50\\n2;13,75\\n"), format="csv")
+        >>> found = dolmen.infer(pa.BufferReader(b"id;price\\n1;2,50\\n2;13,75\\n"), format="csv")
         >>> found.dialect.delimiter
         ';'
         >>> found.schema.names
