@@ -1,4 +1,4 @@
-"""What a commit uploads with its manifest, such as deletes as tombstones; and intents, which announce other uploads.
+"""The objects that a commit uploads, such as deletes as tombstones; and intents, which announce larger uploads.
 
 An intent is an object that says which objects a long job is writing before it commits them. It protects nothing: the
 fence in the manifest decides which commits may still land. It lets collection find the objects of a dead job at once
