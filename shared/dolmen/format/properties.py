@@ -61,10 +61,10 @@ def size_between(least: int, most: int) -> Callable[[Any], int]:
     return parse
 
 
-def parse_count(value: Any) -> int:
+def parse_count(value: Any, most: int = 999_999_999) -> int:
     text = str(value).strip()
-    if not re.fullmatch(r"[1-9]\d{0,8}", text, re.ASCII):
-        raise InputError(f"{short_repr(value)} is not a number from 1 to 999,999,999")
+    if not re.fullmatch(r"[1-9]\d{0,8}", text, re.ASCII) or int(text) > most:
+        raise InputError(f"{short_repr(value)} is not a number from 1 to {most:,}")
     return int(text)
 
 
@@ -165,11 +165,8 @@ def parse_ttl(text: str) -> TimeToLive:
 
 
 def _parse_filter_bits(value: Any) -> int:
-    choices = (8, 16, 32, 64)  # row groups have a power of two of rows, and filters of bytes
-    bits = parse_count(value)
-    if bits not in choices:
-        raise InputError(f"{bits} is not one of {', '.join(map(str, choices))}")
-    return bits
+    # Powers of two, because the rows of a row group and the bytes of a filter are, too.
+    return int(parse_choice("8", "16", "32", "64")(str(value).strip()))
 
 
 STORAGE_PROPERTIES = by_name(
