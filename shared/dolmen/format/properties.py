@@ -140,10 +140,10 @@ def _parse(property_: Property, value: Any, *, is_new: bool = False) -> Any:
         raise InputError(f"property {property_.name}: {error}") from None
 
 
-COMPACTED_FILE_BYTES = "256MB"
+COMPACTED_FILE_SIZE = "256MB"
 """The default size of a full file: compaction leaves files of this size alone, and writes files of it."""
 WRITTEN_FILE_BYTES = 384 * MIB
-"""The size at which a write begins the next file: 1.5 times ``COMPACTED_FILE_BYTES``, so that by default compaction
+"""The size at which a write begins the next file: 1.5 times ``COMPACTED_FILE_SIZE``, so that by default compaction
 leaves the files of a large write alone."""
 ROW_GROUP_BYTES = 4 * MIB
 """The planned size of a compressed row group, in bytes. ``rows/write/runs`` has the limits in rows."""
@@ -173,7 +173,7 @@ STORAGE_PROPERTIES = by_name(
     Property("ttl", None, parse_ttl, "rows whose time is further back expire: a column and an age, 'event_time 90d'"),
     Property(
         "target_file_bytes",
-        COMPACTED_FILE_BYTES,
+        COMPACTED_FILE_SIZE,
         size_between(4 * KIB, 4 * GIB),
         "size of a full data file; smaller ones are compacted",
     ),
@@ -299,7 +299,7 @@ class DatabaseSettings:
         return cls(**read_settings(DATABASE_PROPERTIES, manifest.properties))
 
     @property
-    def listed_us(self) -> int:
+    def late_drops_us(self) -> int:
         """How long erasures are remembered and applied to late drops: at most until their deadline."""
         return min(self.erasure_memory_us, self.erase_within_us)
 
