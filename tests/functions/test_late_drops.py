@@ -79,7 +79,7 @@ def test_an_erasure_that_lands_between_reading_and_commit_is_heeded(
         def of(
             cls, transaction: Transaction, name: str, dropped_us: int | None, *, every: bool = False
         ) -> ErasedRows | None:
-            found = ErasedRows.of(transaction, name, dropped_us, every=every)
+            found = ErasedRows.of(transaction, name, dropped_us, all_erasures=every)
             if not done:
                 done.append(world.database.table("events").erase("user_id = 42"))
             return found

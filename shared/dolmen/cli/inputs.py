@@ -73,7 +73,7 @@ class Input:
         """Infers its dialect, and columns for all of its rows."""
         from dolmen.ingest.inference.inference import infer_file
 
-        return infer_file(self.open, self.name, kind=self.kind, given=self.given, on_bad_row=on_bad_row)
+        return infer_file(self.open, self.name, kind=self.kind, known=self.given, on_bad_row=on_bad_row)
 
     def as_inferred(self, found: Inference) -> Input:
         """The same file, whose format is now known."""

@@ -183,14 +183,14 @@ INGEST_PROPERTIES = by_name(
         "Op",
         parse_name,
         "the field that tells inserts, updates and deletes apart (dms, flat)",
-        refuse=_refuse_name,
+        check_new=_refuse_name,
     ),
     Property(
         "cdc_unavailable_value",
         UNAVAILABLE_VALUE,
         _parse_placeholder,
         "placeholder of a value that the source left out, and that stays (debezium, flat); may begin with hex:",
-        refuse=_refuse_name,
+        check_new=_refuse_name,
     ),
     Property(
         "cdc_memory",

@@ -41,16 +41,12 @@ def infer(source: str | Path | BinaryIO, **given: Any) -> Inference:
     known = parse_attributes(given)
     if isinstance(source, str | Path):
         name, open = opener(source)
-        return infer_file(open, name, kind=kind, given=known)
+        return infer_file(open, name, kind=kind, known=known)
     if not (hasattr(source, "read") and hasattr(source, "seek")):
         raise InputError(f"source={short_repr(source)}: give a path, a URL, or a binary file that can be rewound")
     named = getattr(source, "name", None)
-    return infer_file(
-        RewindableFile(source).reopen,
-        Path(named).name if isinstance(named, str) else "the file",
-        kind=kind,
-        given=known,
-    )
+    name = Path(named).name if isinstance(named, str) else "the file"
+    return infer_file(RewindableFile(source).reopen, name, kind=kind, known=known)
 
 
 def opener(source: str | Path) -> tuple[str, Callable[[], BinaryIO]]:

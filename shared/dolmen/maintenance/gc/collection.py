@@ -1,7 +1,7 @@
 """Collection (GC): deletes objects that no kept version needs, after a commit that moves the horizon and the fence.
 
-What is needed is read from the manifest of that commit, or of a later one (docs/protocol.md). Every step may be repeated:
-after a crash at any point the next run continues. Its words:
+Other steps use that commit's manifest, or a later one (docs/protocol.md). Every step may be repeated: after a crash at
+any point the next run continues. Its words:
 
 - horizon: the oldest version that may be read; earlier ones have expired.
 - fence: the time ``orphan_cutoff``. Objects uploaded before it can no longer become part of a commit.
@@ -164,7 +164,6 @@ def collect(
     if manifest.version == 0:
         return Collected(0, 0, dry_run=dry_run)
     with context.reading(manifest.version):
-        has_own_settings = settings is None
         return _Collection(
             context,
             effective,
@@ -173,7 +172,7 @@ def collect(
             deadline,
             marker,
             outside,
-            has_own_settings=has_own_settings,
+            has_own_settings=settings is None,
             dry_run=dry_run,
             full=full,
         ).run()

@@ -127,8 +127,7 @@ def reached_keys(segment: Segment, reader: SegmentReader) -> Iterator[str]:
 def tree_keys(tree: Segment, reader: SegmentReader) -> Iterator[str]:
     """Keys of a tree and of all objects that it names.
 
-    A missing segment names nothing: an earlier run deleted the objects that it named, then the segment itself, and
-    ended before it could record that.
+    A missing segment names nothing: an earlier run deleted its objects, then it, and ended before it recorded that.
     """
     yield tree.object
     with _ignore_missing():
