@@ -135,7 +135,7 @@ class Dialect:
         names: ``number``: a column without a name in the header is ``column_3`` by its position, and a name that is
             there already gets a number (``name_2``); ``strict``: both are refused.
         ragged: ``fill``: the fields that a record of CSV lacks at its end are NULL; ``reject``: it is a bad row.
-        nulls: unquoted fields of CSV that are NULL. A blank field is NULL in every column but strings.
+        nulls: unquoted fields of CSV that are NULL. A blank field is NULL except in columns of strings.
         decimal: the decimal mark of numbers in CSV.
         thousands: what may stand between groups of three digits in numbers of CSV; None: nothing.
         booleans: pairs of texts of CSV that are true and false, in any case; ``true`` and ``false`` always are.
@@ -325,7 +325,7 @@ def _refuse_timestamp_formats(value: tuple[str, ...]) -> None:
 
 
 def _parse_json_rows(value: Any) -> str:
-    """Reads ``lines``, ``values`` or a path; ``$.a.b[*]`` is ``a.b``, and ``$.values`` no shape, but a path."""
+    """Reads ``lines``, ``values`` or a path; ``$.a.b[*]`` is ``a.b``, and ``$.values`` a path, not a shape."""
     path = re.sub(r"^\$\.?|\[\*\]$", "", value) if isinstance(value, str) else ""
     if not 0 < len(path) <= MAX_TEXT or not re.fullmatch(r"[^.\s\[\]$]+(\.[^.\s\[\]$]+)*", path):
         raise InputError(

@@ -1,4 +1,4 @@
-"""The columns of delimited text: by the names in its header, or by the order of its fields."""
+"""The columns of delimited text, from the names in its header or the order of its fields."""
 
 from __future__ import annotations
 

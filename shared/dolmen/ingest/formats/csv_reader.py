@@ -87,12 +87,12 @@ def read(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None = No
 
 
 def infer(source: SourceFile) -> pa.Schema:
-    """The types that hold every cell of the file, by its header's names. Raises as ``read`` does."""
+    """The types that hold every cell of the file, under its header's names. Raises as ``read`` does."""
     return pa.schema([(name, shape.arrow_type) for name, shape in _shapes(source).items()])
 
 
 def survey(source: SourceFile, skip_bad_rows: bool) -> pa.Schema:
-    """The types that hold every cell, by the header's names; null for a column without any. None without a header."""
+    """The types that hold every cell, under the header's names; null for an empty column. Empty without a header."""
     if not source.options.dialect.header:
         return pa.schema([])
     shapes = _shapes(source, (lambda _: None) if skip_bad_rows else None)

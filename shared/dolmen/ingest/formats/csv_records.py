@@ -34,7 +34,7 @@ _NONE: Offsets = np.zeros(0, np.int64)
 
 @dataclass(frozen=True)
 class Signs:
-    """The characters of a ``Dialect`` that split text into fields, or None. ``CellNotation`` is for values in fields."""
+    """The characters of a ``Dialect`` that split text into fields, or None. ``CellNotation`` is for their values."""
 
     delimiter: str
     quote: str | None = '"'

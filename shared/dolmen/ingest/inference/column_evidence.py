@@ -1,4 +1,4 @@
-"""Decides how the values of a CSV file are written, by what all of its columns prove.
+"""Decides how the values of a CSV file are written, from what all of its columns prove.
 
 One dialect holds for the whole file. What a column does not prove, or what contradicts another column, stays text, and
 a note says so:

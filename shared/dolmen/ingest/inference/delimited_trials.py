@@ -347,7 +347,7 @@ def _find_table(reading: DelimitedReading, *, skip: bool) -> tuple[int, int]:
 
 
 def _are_names(cells: Sequence[str]) -> bool:
-    """Whether all cells but empty ones may be names of columns, of which there are several."""
+    """Whether the cells may be names of several columns; empty cells may be anywhere."""
     names = [cell.strip() for cell in cells if cell.strip()]
     return len(set(names)) > 1 and all(map(_NAME.fullmatch, names))
 

@@ -1,4 +1,4 @@
-"""Whether the first record of a table names its columns, by evidence of the records below it."""
+"""Whether the first record of a table names its columns, from the evidence of the records below it."""
 
 from __future__ import annotations
 
