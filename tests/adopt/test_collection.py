@@ -77,10 +77,10 @@ def test_the_one_place_that_deletes_refuses_adopted_files() -> None:
     path = f"adopted/ids/own/a/{'0' * 32}.parquet"
     for key in (path, "a", "b"):
         bucket.objects[key] = bucket.objects.get("") or (MemoryStore(bucket).put(key, b"x") and bucket.objects[key])
-    eraser = ObjectDeleter(MemoryStore(bucket))
-    assert eraser.erase("released", [path, "b"]) == set()
+    deleter = ObjectDeleter(MemoryStore(bucket))
+    assert deleter.delete("released", [path, "b"]) == set()
     assert bucket.objects.keys() == {path, "a"}
-    assert eraser.deleted["released"].objects == 1
+    assert deleter.deleted["released"].objects == 1
 
 
 def test_a_receipt_says_gone_only_when_adopted_files_with_the_rows_are_deleted(

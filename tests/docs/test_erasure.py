@@ -11,7 +11,7 @@ from pathlib import Path
 from dolmen.base.units import DAY_US
 from dolmen.format.manifest import EMPTY, Erasure
 from dolmen.format.properties import DatabaseSettings
-from dolmen.maintenance.erasures.erasure_work import expire_at, rewrite_at
+from dolmen.maintenance.erasures.erasure_work import expire_at, rewrite_due_at
 from support.quick_command import quick_command
 
 PAGE = (Path(__file__).parents[2] / "docs" / "erasure.md").read_text()
@@ -44,7 +44,7 @@ def test_the_examples_do_what_they_say(tmp_path: Path) -> None:
 def test_the_days_of_the_steps_are_those_of_the_code() -> None:
     settings = DatabaseSettings.of(EMPTY)
     erasure = Erasure(id="0" * 32, ts=1, version=1, requested_at=0, due_at=settings.erase_within_us)
-    rewritten, expired = rewrite_at(erasure, settings), expire_at(erasure, settings)
+    rewritten, expired = rewrite_due_at(erasure, settings), expire_at(erasure, settings)
     days = [int(day) for day in re.findall(r"\| day (\d+) \|$", PAGE, re.MULTILINE)]
     left = erasure.due_at - settings.erase_within_us // 8
     gone = expired + settings.orphan_age_us

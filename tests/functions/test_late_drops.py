@@ -77,9 +77,9 @@ def test_an_erasure_that_lands_between_reading_and_commit_is_heeded(
     class Slow(ErasedRows):
         @classmethod
         def of(
-            cls, transaction: Transaction, name: str, dropped_us: int | None, *, every: bool = False
+            cls, transaction: Transaction, name: str, dropped_us: int | None, *, all_erasures: bool = False
         ) -> ErasedRows | None:
-            found = ErasedRows.of(transaction, name, dropped_us, every=every)
+            found = ErasedRows.of(transaction, name, dropped_us, all_erasures=all_erasures)
             if not done:
                 done.append(world.database.table("events").erase("user_id = 42"))
             return found

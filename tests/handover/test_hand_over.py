@@ -296,9 +296,9 @@ def crash_in(module: Any, countdown: Countdown) -> None:
     @cache
     def open_crashing(settings: FunctionSettings) -> FunctionResources:
         resources: FunctionResources = opened(settings)
-        crashing: Any = CrashingStore(resources.records._store, countdown)
+        crashing: Any = CrashingStore(resources.handover_records._store, countdown)
         service: Any = CrashingService(resources.job_service, countdown)
-        resources.job_service, resources.records = service, HandoverRecords(crashing)
+        resources.job_service, resources.handover_records = service, HandoverRecords(crashing)
         return resources
 
     module._open = open_crashing

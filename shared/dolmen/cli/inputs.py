@@ -25,7 +25,7 @@ from typer import Option
 from dolmen.api.database import Database
 from dolmen.base.units import MIB
 from dolmen.cli.output import printable, progress_bar, warn
-from dolmen.errors import InputError, ObjectNotFoundError, PredicateError, short_repr
+from dolmen.errors import InputError, PredicateError, short_repr
 from dolmen.format.dialect import Dialect
 from dolmen.format.ingest_properties import FORMATS, INGEST_PROPERTIES, FileKind, kind_of
 from dolmen.format.manifest import TableEntry
@@ -33,8 +33,7 @@ from dolmen.format.properties import value_of
 from dolmen.format.types import to_array
 from dolmen.ingest.formats.source_file import Format, OnBadRow, ReadOptions, SourceFile
 from dolmen.predicate.constants import from_text
-from dolmen.store import open_store
-from dolmen.store.base import split_object_url
+from dolmen.store import object_opener
 from dolmen.transactions.keys import key_fields
 from dolmen.transactions.transaction import unit_of
 
@@ -74,7 +73,7 @@ class Input:
         """Infers its dialect, and columns for all of its rows."""
         from dolmen.ingest.inference.inference import infer_file
 
-        return infer_file(self.open, self.name, kind=self.kind, given=self.given, on_bad_row=on_bad_row)
+        return infer_file(self.open, self.name, kind=self.kind, known=self.given, on_bad_row=on_bad_row)
 
     def as_inferred(self, found: Inference) -> Input:
         """The same file, whose format is now known."""
@@ -174,26 +173,14 @@ def _input(name: str, kind: FileKind | None, given: dict[str, Any], stack: ExitS
             raise InputError("standard input has no name that shows its format: give --format csv, jsonl, ...")
         opened = _standard_input(stack, copied=again or kind is None or not FORMATS[kind].is_text)
         return Input(opened, _STANDARD_NAME, kind, given, again=again)
-    if parts := split_object_url(name):
-        return Input(_object(name, *parts), name, kind, given)
+    if (open_object := object_opener(name)) is not None:
+        return Input(open_object, name, kind, given)
     if "://" in name:
         raise InputError(f"{name!r}: rows are read from {INPUT_HELP}")
     path = Path(name)
     if path.is_dir():
         raise InputError(f"{name!r} is a directory: name the files in it, or let `dolmen backfill` take them")
     return Input(lambda: path.open("rb"), name, kind, given, size=path.stat().st_size)
-
-
-def _object(url: str, bucket_url: str, key: str) -> Callable[[], BinaryIO]:
-    store = open_store(bucket_url)
-
-    def open_object() -> BinaryIO:
-        try:
-            return store.open_input(key)
-        except ObjectNotFoundError:
-            raise ObjectNotFoundError(url) from None
-
-    return open_object
 
 
 def _standard_input(stack: ExitStack, *, copied: bool) -> Callable[[], BinaryIO]:

@@ -251,5 +251,5 @@ class Draft:
 
 
 def _without_values(segment: Segment) -> Segment:
-    """A segment's reference for the work list, without its bounds: they are values of rows, which may be erased."""
+    """A segment's reference as ``released`` has it: without bounds, which are values of rows that may be erased."""
     return msgspec.structs.replace(segment, stats={}) if segment.stats else segment

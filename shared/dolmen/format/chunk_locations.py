@@ -187,7 +187,7 @@ def encode_chunk(
 ) -> bytes:
     """The metadata of a column chunk that begins at byte ``start``, without statistics.
 
-    ``data_page`` is the first byte behind its dictionary page; None if that is not known, as the page's header says.
+    ``data_page`` is the first byte after its dictionary page; None if that is not known, as the page's header says.
     """
     fields = [
         (1, I32, physical_type),
@@ -246,7 +246,7 @@ _BYTE_BITS = 3  # 8 = 2^3
 
 
 def shift_states(states: Numbers, distances: Numbers, differences: Numbers) -> Numbers:
-    """CRC-32 at some offsets of pieces of bytes that move behind other bytes.
+    """CRC-32 at some offsets of pieces of bytes that will follow other bytes.
 
     CRC-32 is linear: of two states, each continued over the same ``n`` bytes, the difference (by exclusive or) is the
     difference before times x^8n, modulo the polynomial, bits reflected. Source: ``crc32_combine`` of zlib
@@ -325,12 +325,12 @@ class GroupSums:
         return int(self.states[0])
 
     def end(self, difference: int) -> int:
-        """CRC-32 up to their end, behind bytes whose CRC-32 has this difference (by exclusive or) to ``start``."""
+        """CRC-32 up to their end, after bytes whose CRC-32 has this difference (by exclusive or) to ``start``."""
         return int(self.states[-1]) ^ shift_difference(difference, int(self.distances[-1]))
 
 
 def move_sums(parts: Sequence[GroupSums], differences: Sequence[int]) -> tuple[list[States], PageLocations]:
-    """The checksums of row groups that move behind other bytes, and their pages.
+    """The checksums of row groups that will follow other bytes, and their pages.
 
     They follow from the old checksums, so damaged bytes still differ from them. ``differences``: of each part, between
     CRC-32 of the bytes before it, old and new, by exclusive or.
@@ -364,7 +364,7 @@ class SpliceSource:
 
     Args:
         footer: the parts of ``metadata``.
-        start: the first byte behind its column chunks.
+        start: the first byte after its column chunks.
         behind: from there to the footer: Bloom filters and page index, as they were written.
     """
 
@@ -379,7 +379,7 @@ class SpliceSource:
 
     @classmethod
     def parse(cls, key: str, etag: str, body: bytes, start: int, footer_start: int) -> Self | None:
-        """Reads the bytes behind the column chunks; None if a part is damaged, missing, or not where dolmen writes it.
+        """Reads the bytes after the column chunks; None if a part is damaged, missing, or not where dolmen writes it.
 
         Args:
             body: from ``start`` to the end of the file; the footer in it has been compared with the entry.
@@ -402,7 +402,7 @@ class SpliceSource:
         return source if source._is_complete() else None
 
     def byte_range(self, groups: range) -> tuple[int, int]:
-        """The bytes of consecutive row groups: first, and the one behind the last."""
+        """The bytes of consecutive row groups: first, and the one after the last."""
         edges, columns = self._edges, self.metadata.num_columns
         return int(edges[groups.start * columns]), int(edges[groups.stop * columns])
 
@@ -438,7 +438,7 @@ class SpliceSource:
         return np.array([*(start for start, _ in ranges), sum(ranges[-1])], np.int64)
 
     def _is_complete(self) -> bool:
-        """Whether column chunks are adjacent, and the bytes behind them are as they were written."""
+        """Whether column chunks are adjacent, and the bytes after them are as they were written."""
         end = len(PARQUET_MAGIC)
         for start, length in chunk_ranges(self.metadata):
             if start != end:

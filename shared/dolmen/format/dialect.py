@@ -135,7 +135,7 @@ class Dialect:
         names: ``number``: a column without a name in the header is ``column_3`` by its position, and a name that is
             there already gets a number (``name_2``); ``strict``: both are refused.
         ragged: ``fill``: the fields that a record of CSV lacks at its end are NULL; ``reject``: it is a bad row.
-        nulls: unquoted fields of CSV that are NULL. A blank field is NULL in every column but strings.
+        nulls: unquoted fields of CSV that are NULL. A blank field is NULL except in columns of strings.
         decimal: the decimal mark of numbers in CSV.
         thousands: what may stand between groups of three digits in numbers of CSV; None: nothing.
         booleans: pairs of texts of CSV that are true and false, in any case; ``true`` and ``false`` always are.
@@ -325,7 +325,7 @@ def _refuse_timestamp_formats(value: tuple[str, ...]) -> None:
 
 
 def _parse_json_rows(value: Any) -> str:
-    """Reads ``lines``, ``values`` or a path; ``$.a.b[*]`` is ``a.b``, and ``$.values`` no shape, but a path."""
+    """Reads ``lines``, ``values`` or a path; ``$.a.b[*]`` is ``a.b``, and ``$.values`` a path, not a shape."""
     path = re.sub(r"^\$\.?|\[\*\]$", "", value) if isinstance(value, str) else ""
     if not 0 < len(path) <= MAX_TEXT or not re.fullmatch(r"[^.\s\[\]$]+(\.[^.\s\[\]$]+)*", path):
         raise InputError(
@@ -347,21 +347,21 @@ DIALECT_PROPERTIES = by_name(
         None,
         _parse_sign("a delimiter", may_be_none=False, taken='"\r\n\0'),
         "the delimiter of fields of CSV: one character, or tab",
-        refuse=_refuse_letter("a delimiter", "+-.\\"),
+        check_new=_refuse_letter("a delimiter", "+-.\\"),
     ),
     Property(
         "ingest_quote",
         '"',
         _parse_sign("a quote"),
         "the character around fields of CSV; none: every character is literal",
-        refuse=_refuse_letter("a quote"),
+        check_new=_refuse_letter("a quote"),
     ),
     Property(
         "ingest_escape",
         "none",
         _parse_sign("an escape"),
         "the character of CSV that makes the next one literal; none: quotes are doubled",
-        refuse=_refuse_letter("an escape"),
+        check_new=_refuse_letter("an escape"),
     ),
     Property("ingest_comment", "none", _parse_comment, "lines of CSV that begin with this text are skipped"),
     Property("ingest_skip_lines", 0, _parse_skip_lines, "lines of CSV, or rows of a sheet, before the header"),
@@ -425,8 +425,8 @@ def parse_attributes(given: Mapping[str, Any]) -> dict[str, Any]:
         each = _BY_ATTRIBUTE[name]
         try:
             known[name] = value_of(each, {each.name: "none" if value is None else value})
-            if each.refuse is not None:
-                each.refuse(known[name])
+            if each.check_new is not None:
+                each.check_new(known[name])
         except InputError as error:
             raise InputError(f"{name}: {error}") from None
     Dialect(**known).check()

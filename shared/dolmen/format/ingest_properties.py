@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -126,13 +127,6 @@ def _refuse_paths(value: tuple[str, ...]) -> None:
         raise InputError(f"at most {MAX_PATHS} paths, of at most {MAX_TEXT} characters each")
 
 
-def _parse_columns(value: Any) -> int:
-    columns = parse_count(value)
-    if columns > MOST_COLUMNS:
-        raise InputError(f"{columns:,} columns: at most {MOST_COLUMNS:,} are read")
-    return columns
-
-
 INGEST_PROPERTIES = by_name(
     Property("ingest_format", None, parse_choice(*FORMATS), "format of dropped files, whatever their names say"),
     *DIALECT_PROPERTIES.values(),
@@ -163,7 +157,7 @@ INGEST_PROPERTIES = by_name(
     Property(
         "ingest_max_columns",
         MAX_COLUMNS,
-        _parse_columns,
+        partial(parse_count, most=MOST_COLUMNS),
         "a file of more columns than this is rejected; of columns with fields, the fields count",
     ),
     Property(
@@ -189,14 +183,14 @@ INGEST_PROPERTIES = by_name(
         "Op",
         parse_name,
         "the field that tells inserts, updates and deletes apart (dms, flat)",
-        refuse=_refuse_name,
+        check_new=_refuse_name,
     ),
     Property(
         "cdc_unavailable_value",
         UNAVAILABLE_VALUE,
         _parse_placeholder,
         "placeholder of a value that the source left out, and that stays (debezium, flat); may begin with hex:",
-        refuse=_refuse_name,
+        check_new=_refuse_name,
     ),
     Property(
         "cdc_memory",
@@ -319,7 +313,14 @@ def check_table_properties(
         check_subject_column(parse_name(checked["subject"]), schema)
     if checked.keys() & INGEST_PROPERTIES.keys():
         merged = {name: value for name, value in {**(current or {}), **checked}.items() if value is not None}
-        IngestSettings.read(merged).check(schema, primary_key)
+        settings = IngestSettings.read(merged)
+        settings.check(schema, primary_key)
+        contradicts = settings.new_columns == "add" and not settings.dialect.header
+        if contradicts and checked.keys() & {"ingest_header", "ingest_new_columns"}:
+            raise InputError(
+                "property ingest_new_columns: add takes the names of new columns from a header, so it cannot be "
+                "combined with ingest_header: false"
+            )
     for column in named_columns(checked):
         checked = with_renamed_column(checked, column, schema.field(column).name)
     return checked

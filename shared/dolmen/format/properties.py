@@ -1,7 +1,7 @@
 """Properties of tables and databases: what they mean, and which values they may have.
 
-Values are stored unparsed (a duration stays ``"30d"``). ``TableSettings`` and ``DatabaseSettings`` have the parsed
-values, with defaults.
+A property is stored unparsed (a duration stays ``"30d"``). A setting is its parsed value, or its default:
+``TableSettings`` and ``DatabaseSettings`` have all of them.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ class HasProperties(Protocol):
 
 @dataclass(frozen=True)
 class Property:
-    """One setting.
+    """A property: its name, its default, and how its values are parsed.
 
     Args:
         default: its value while it is not set; None = it has none.
-        parse: reads a value. Raises InputError, which says what is allowed.
+        parse: parses a value. Raises InputError, which says what is allowed.
         help: one line for people.
-        also: what a value may be beside text and a whole number: ``bool`` or ``list``.
-        refuse: raises InputError for a parsed value that can be read in old settings, but not set any more.
-        attribute: the name of its value in a class of settings, where it differs from ``name``.
+        other_type: a type that a value may have besides text and whole number: ``bool`` or ``list``.
+        check_new: raises InputError for a parsed value that may be stored already, but cannot be set any more.
+        attribute: the name of the setting, if it is not ``name``.
     """
 
     name: str
     default: str | int | None
     parse: Callable[[Any], Any]
     help: str
-    also: type | None = None
-    refuse: Callable[[Any], object] | None = None
+    other_type: type | None = None
+    check_new: Callable[[Any], object] | None = None
     attribute: str = ""
 
 
@@ -61,10 +61,10 @@ def size_between(least: int, most: int) -> Callable[[Any], int]:
     return parse
 
 
-def parse_count(value: Any) -> int:
+def parse_count(value: Any, most: int = 999_999_999) -> int:
     text = str(value).strip()
-    if not re.fullmatch(r"[1-9]\d{0,8}", text, re.ASCII):
-        raise InputError(f"{short_repr(value)} is not a number from 1 to 999,999,999")
+    if not re.fullmatch(r"[1-9]\d{0,8}", text, re.ASCII) or int(text) > most:
+        raise InputError(f"{short_repr(value)} is not a number from 1 to {most:,}")
     return int(text)
 
 
@@ -126,24 +126,24 @@ def by_name(*properties: Property) -> dict[str, Property]:
 
 def _parse(property_: Property, value: Any, *, is_new: bool = False) -> Any:
     try:
-        if type(value) not in (str, int, property_.also):
+        if type(value) not in (str, int, property_.other_type):
             raise InputError(f"{short_repr(value)} is neither text nor a whole number")
         if isinstance(value, str):
             arguments.text("value", value)
         elif type(value) is int:
             arguments.number("value", value)
         parsed = property_.parse(value)
-        if is_new and property_.refuse:
-            property_.refuse(parsed)
+        if is_new and property_.check_new:
+            property_.check_new(parsed)
         return parsed
     except InputError as error:
         raise InputError(f"property {property_.name}: {error}") from None
 
 
-COMPACTED_FILE_BYTES = "256MB"
-"""The default size of a full file: compaction leaves files of this size alone, and writes files of it."""
+COMPACTED_FILE_SIZE = "256MB"  # 256 * MIB: units of sizes are powers of 1,024
+"""The default size of a full file: compaction writes files of this size, and leaves them alone."""
 WRITTEN_FILE_BYTES = 384 * MIB
-"""The size at which a write begins the next file: 1.5 times ``COMPACTED_FILE_BYTES``, so that by default compaction
+"""The size at which a write begins the next file: 1.5 times ``COMPACTED_FILE_SIZE``, so that by default compaction
 leaves the files of a large write alone."""
 ROW_GROUP_BYTES = 4 * MIB
 """The planned size of a compressed row group, in bytes. ``rows/write/runs`` has the limits in rows."""
@@ -157,7 +157,7 @@ class TimeToLive(NamedTuple):
 
 
 def parse_ttl(text: str) -> TimeToLive:
-    """``event_time 90d``: a column (as it is spelt in the schema; the last word is the age) and a duration."""
+    """Parses ``event_time 90d``: a column, as the schema spells it, and the duration after the last space."""
     column, space, age = text.strip().rpartition(" ") if isinstance(text, str) else ("", "", "")
     if not space:
         raise InputError(f"{text!r} is not a time to live: a column and a duration, as in 'event_time 90d'")
@@ -165,18 +165,15 @@ def parse_ttl(text: str) -> TimeToLive:
 
 
 def _parse_filter_bits(value: Any) -> int:
-    choices = (8, 16, 32, 64)  # row groups have a power of two of rows, and filters of bytes
-    bits = parse_count(value)
-    if bits not in choices:
-        raise InputError(f"{bits} is not one of {', '.join(map(str, choices))}")
-    return bits
+    # Powers of two, because the rows of a row group and the bytes of a filter are, too.
+    return int(parse_choice("8", "16", "32", "64")(str(value).strip()))
 
 
 STORAGE_PROPERTIES = by_name(
     Property("ttl", None, parse_ttl, "rows whose time is further back expire: a column and an age, 'event_time 90d'"),
     Property(
         "target_file_bytes",
-        COMPACTED_FILE_BYTES,
+        COMPACTED_FILE_SIZE,
         size_between(4 * KIB, 4 * GIB),
         "size of a full data file; smaller ones are compacted",
     ),
@@ -205,8 +202,8 @@ STORAGE_PROPERTIES = by_name(
         "key_filter_bits",
         8,
         _parse_filter_bits,
-        "bits of Bloom filter for each key in new data files: 8, 16, 32 or 64; with more of them, more keys can be "
-        "looked up at once without reading files that have none",
+        "bits of the Bloom filters of new data files for each key: 8, 16, 32 or 64; with more bits, a look-up of many "
+        "keys reads fewer files that have none of them",
     ),
 )
 
@@ -224,8 +221,8 @@ DATABASE_PROPERTIES = by_name(
         "orphan_age",
         "7d",
         parse_duration,
-        "objects that no version names are removed at this age; a job must commit within it. Below a day is for "
-        "tests, below 15m (for which S3 takes a signature) it is unsafe",
+        "objects that no version names are deleted at this age, so a job must commit within it; less than a day is for "
+        "tests, and less than 15m, for which S3 accepts a signature, is unsafe",
         attribute="orphan_age_us",
     ),
     Property(
@@ -256,8 +253,8 @@ DATABASE_PROPERTIES = by_name(
         "erasure_memory",
         "14d",
         parse_duration,
-        "files dropped before an erasure, and ingested up to this time after it, bring no erased row back: longer "
-        "than queues and their dead letters keep anything; erase_within ends it earlier",
+        "files that are dropped before an erasure bring no erased row back if they are ingested within this time after "
+        "it: more than queues and dead letters keep messages; erase_within ends it earlier",
         attribute="erasure_memory_us",
     ),
 )
@@ -302,7 +299,7 @@ class DatabaseSettings:
         return cls(**read_settings(DATABASE_PROPERTIES, manifest.properties))
 
     @property
-    def listed_us(self) -> int:
+    def late_drops_us(self) -> int:
         """How long erasures are remembered and applied to late drops: at most until their deadline."""
         return min(self.erasure_memory_us, self.erase_within_us)
 
@@ -318,7 +315,7 @@ def erase_within_us(properties: Mapping[str, Any]) -> int:
 
 
 def has_index(entry: HasProperties) -> bool:
-    """Whether a table is to have an index of its primary key. Raises InputError when its setting can't be read."""
+    """Whether a table is to have an index of its primary key. Raises InputError when the property can't be read."""
     return bool(value_of(STORAGE_PROPERTIES["index"], entry.properties))
 
 
@@ -353,13 +350,13 @@ def check_subject_column(column: str, schema: Schema) -> pa.DataType:
 
 
 def sequence_column(properties: Mapping[str, Any]) -> str | None:
-    """The column that orders a table's changes (CDC); None if no setting names one."""
+    """The column that orders a table's changes (CDC); None if no property names one."""
     column = properties.get("cdc_sequence")
     return None if column is None else parse_name(column)
 
 
 def named_columns(properties: Mapping[str, Any]) -> dict[str, str]:
-    """The columns that settings name, each with the name of one such setting."""
+    """The columns that properties name, each with the name of one such property."""
     columns: dict[str, str] = {}
     if (sequence := sequence_column(properties)) is not None:
         columns[sequence] = "cdc_sequence"
@@ -371,23 +368,23 @@ def named_columns(properties: Mapping[str, Any]) -> dict[str, str]:
 
 
 def with_renamed_column(properties: dict[str, Any], column: str, to: str) -> dict[str, Any]:
-    """The settings of a table whose column is called ``to`` from now on. Raises SchemaError if one can't name it so."""
+    """The properties of a table once its column is called ``to``. Raises SchemaError if a property can't name it so."""
     used = named_columns(properties).get(column)
     if used is not None and to != to.strip():
         raise SchemaError(
-            f"column {column!r} can't be called {to!r}: the setting {used} names it, and takes no spaces at the ends "
-            "of a name; leave these away, or change the setting first"
+            f"column {column!r} can't be called {to!r}: the property {used} names it, and takes no spaces at the "
+            "ends of a name; leave them out, or change the property first"
         )
     changed = dict(properties)
     ttl = properties.get("ttl")
     if ttl is not None and parse_ttl(ttl).column == column:
         changed["ttl"] = f"{to} {ttl.strip().rpartition(' ')[2]}"
-    for setting in ("cdc_sequence", "subject"):
-        if str(properties.get(setting, "")).strip() == column:
-            changed[setting] = to
+    for name in ("cdc_sequence", "subject"):
+        if str(properties.get(name, "")).strip() == column:
+            changed[name] = to
     return changed
 
 
 def effective_values(properties: Mapping[str, Any], definitions: Mapping[str, Property]) -> dict[str, Any]:
-    """All settings with their values, or defaults where none is set."""
+    """All properties with their values, or the defaults of those that are not set."""
     return {each: properties.get(each, property_.default) for each, property_ in definitions.items()}

@@ -27,7 +27,7 @@ from dolmen.store.base import S3
 MAX_BODY_BYTES = MIB
 """The largest notification that is read: the maximum size of an SQS message."""
 MAX_KEY_BYTES = 1024
-MAX_TAG_LENGTH = 1024
+MAX_TOKEN_LENGTH = 1024
 """The maximum length of an ETag, a version id and a sequencer: that of S3's version ids."""
 MAX_SIZE = 1 << 53
 """The largest integer that a JSON number holds exactly; no object is as large."""
@@ -35,7 +35,7 @@ DROP_SCHEME = S3
 """The scheme of the stores whose notifications are read here: URLs and ids of drops begin with it."""
 DIRECTORY_BUCKET = "local"
 """The bucket's name in the notifications of a directory: the local pipeline and a backfill give a file the same id."""
-_TAG = re.compile(rf"[!-\"$-~]{{0,{MAX_TAG_LENGTH}}}")
+_TOKEN = re.compile(rf"[!-\"$-~]{{0,{MAX_TOKEN_LENGTH}}}")
 
 _UNKNOWN_TIME = "unknown"
 _FIRST_DROPPED = re.compile(rf"-retry-[0-9]+-of-([0-9]{{1,18}}|{_UNKNOWN_TIME})(?:\.[^/]*)?$")
@@ -76,7 +76,7 @@ class Drop:
 
     @property
     def id(self) -> str:
-        """The id under which it is applied once. With versions, the same content dropped again is another drop."""
+        """The id under which it is applied once. With versions in the bucket, each upload has an id of its own."""
         return f"{self.source}#{self.version or self.etag}"
 
     @property
@@ -230,8 +230,8 @@ def _drop(bucket: Any, details: Any, key: str, etag_name: str, version_name: str
         raise MessageError("key {} is not Unicode text", key)
     if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= MAX_SIZE:
         raise MessageError("size {} of key {}", size, key)
-    for tag in (etag, version, sequencer):
-        if tag is not None and not (isinstance(tag, str) and _TAG.fullmatch(tag)):
+    for token in (etag, version, sequencer):
+        if token is not None and not (isinstance(token, str) and _TOKEN.fullmatch(token)):
             raise MessageError(f"{etag_name}, {version_name} or sequencer of key {{}} is not text as S3 writes it", key)
     etag = (etag or "").strip('"')
     version = None if version in ("", "null") else version  # "null": written while versioning is suspended

@@ -161,7 +161,7 @@ def exists(store: ObjectStore, key: str) -> bool:
 
 
 def apply_landing_policy(landing: Landing, drop: Drop, policy: LandingPolicy) -> None:
-    """Tags or removes an ingested file, by its table's ``ingest_landing``. Idempotent.
+    """Tags or removes an ingested file, as its table's ``ingest_landing`` says. Idempotent.
 
     A file that is deleted, or was overwritten by another drop, needs nothing. Raises LimitError for ten other tags.
     """

@@ -111,10 +111,10 @@ class _Matches:
 
     erased: RowIds
     unread: RowIds
-    every: bool = False
+    matches_all: bool = False
 
     def mask(self, numbers: RowIds) -> Mask:
-        return np.isin(numbers, self.erased) | self.every
+        return np.isin(numbers, self.erased) | self.matches_all
 
 
 class ErasedRows:
@@ -128,17 +128,17 @@ class ErasedRows:
 
     @classmethod
     def of(
-        cls, transaction: Transaction, name: str, dropped_us: int | None, *, every: bool = False
+        cls, transaction: Transaction, name: str, dropped_us: int | None, *, all_erasures: bool = False
     ) -> ErasedRows | None:
         """The rows of one table that were erased after a file was dropped; None if there are none.
 
-        ``dropped_us`` is by the server's clock; if it is None, or with ``every``, all erased rows count.
+        ``dropped_us`` is by the server's clock; if it is None, or with ``all_erasures``, all erased rows count.
         """
         unit = unit_of(transaction)
         context, base = unit.context, unit.base
         with context.reading(base.version):
             listed = erasures_of(base, context.segments)
-            late = [erasure for erasure in listed if every or erasure.is_later_than(dropped_us)]
+            late = [erasure for erasure in listed if all_erasures or erasure.is_later_than(dropped_us)]
             if not late:
                 return None
             matcher = ErasureMatcher.of(context, unit.entry(name), late)
@@ -246,7 +246,7 @@ class ErasedRows:
             if name in present
         ]
         if not fields:
-            return _Matches(_NONE, _NONE, every=bool(self._matcher.mask({}, 1)[0]))
+            return _Matches(_NONE, _NONE, matches_all=bool(self._matcher.mask({}, 1)[0]))
         erased, unread = [_NONE], [_NONE]
 
         def add_unread(bad: BadRow) -> None:

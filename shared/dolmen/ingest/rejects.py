@@ -80,7 +80,7 @@ def _add_digest(path: LandingPath, identity: str, suffix: str | None = None) -> 
 
 
 def dropped_name(key: str) -> str:
-    """The path of the dropped file below ``landing/``, by the key of its copy."""
+    """The path of the dropped file below ``landing/``, from the key of its copy."""
     folder, slash, name = key.rpartition("/")
     return f"{folder}{slash}{_DIGEST_IN_NAME.sub('', name, count=1)}"
 

@@ -23,7 +23,7 @@ from dolmen.format.layout import segment_key
 from dolmen.format.manifest import Manifest, Segment, SegmentKind, TableEntry
 from dolmen.format.schema import Schema
 from dolmen.format.segments import encode_checked
-from dolmen.maintenance.erasures.erasure_work import rewrite_through
+from dolmen.maintenance.erasures.erasure_work import last_due_ts
 from dolmen.store.base import create
 
 FAN_IN = 4
@@ -103,7 +103,7 @@ def plan_merges(context: Context, manifest: Manifest, name: str | None) -> Itera
         return
     entry = context.segments.whole(manifest.tables[name])
     yield from _plan_concatenations(context, entry.segments_of("tombstones"), name, entry.uuid, entry.epoch)
-    merge = _plan_file_merge(context, name, entry, rewrite_through(context, manifest))
+    merge = _plan_file_merge(context, name, entry, last_due_ts(context, manifest))
     if merge is not None:
         yield merge
 

@@ -25,7 +25,7 @@ from dolmen.rows.scan.scan_deletes import BlobReader, load_deletes
 
 
 class UnresolvedDeletes:
-    """Finds the tombstones that may hide rows of a file, by statistics: by the keys, and not by their bounds alone.
+    """Finds the tombstones that may hide rows of a file, from its statistics and from the keys, not only their bounds.
 
     Keys tombstones over the same columns are tested together: one look-up covers ten thousand of them.
     """

@@ -11,12 +11,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from typing import BinaryIO
 from urllib.parse import unquote
 
 from dolmen.base import arguments
 from dolmen.base.runtime import Runtime, shared_runtime
-from dolmen.errors import InputError, short_repr
-from dolmen.store.base import FILE, MEMORY, S3, SCHEMES, ObjectStore, own_name, scheme_of
+from dolmen.errors import InputError, ObjectNotFoundError, short_repr
+from dolmen.store.base import FILE, MEMORY, S3, SCHEMES, ObjectStore, own_name, scheme_of, split_object_url
 from dolmen.store.local_store import LocalStore
 from dolmen.store.memory import MemoryBucket, MemoryStore, shared_bucket
 
@@ -52,6 +53,24 @@ def open_store(url: str | os.PathLike[str], runtime: Runtime | None = None) -> O
     if own_name(scheme) != scheme:
         raise InputError(f"{text!r}: write it as '{own_name(scheme)}://{location}'")
     raise InputError(f"{text!r}: dolmen knows no {scheme}:// stores; {_FORMS}")
+
+
+def object_opener(url: str) -> Callable[[], BinaryIO] | None:
+    """A function that opens the object at ``scheme://bucket/key``; None for a URL without a bucket.
+
+    Raises InputError: the URL names a bucket, but no object in it.
+    """
+    if (parts := split_object_url(url)) is None:
+        return None
+    store, key = open_store(parts[0]), parts[1]
+
+    def open_object() -> BinaryIO:
+        try:
+            return store.open_input(key)
+        except ObjectNotFoundError:
+            raise ObjectNotFoundError(url) from None
+
+    return open_object
 
 
 def portable_url(store: ObjectStore) -> str:

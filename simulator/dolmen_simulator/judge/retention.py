@@ -167,9 +167,9 @@ class Retention:
         return at_us + min(setting(properties, "reader_grace") for properties in self._in_force(mover - 10)) - JITTER_US
 
     def leftovers(self) -> set[str]:
-        """All objects that no kept version needs and that are not on the work list.
+        """All objects that no kept version needs, and that no version after the horizon released.
 
-        The work list counts, as a kept version may have dropped a segment with objects that were replaced long before.
+        A kept version may have released a segment with objects that were replaced long before.
         """
         kept = {key for key, version in self.last_needed.items() if version >= self.horizon}
         kept |= {key for key, version in self._manifests.items() if version >= self.horizon}
@@ -261,7 +261,7 @@ class Retention:
             self._check_freed(view, max(old.horizon, 1))
 
     def _check_freed(self, view: StoredVersion, horizon: int) -> None:
-        """Checks that objects off the work list are deleted, unless another version released or needs them.
+        """Checks that released objects up to ``freed`` are deleted, unless another version released or needs them.
 
         Args:
             view: the version.

@@ -120,7 +120,7 @@ ROWS: dict[str, dict[str, Any]] = {
 
 
 def _read(data: bytes) -> tuple[pa.Table, str]:
-    best = sniff_json(data, whole=True, given={})[0]
+    best = sniff_json(data, whole=True, known={})[0]
     source = SourceFile(lambda: io.BytesIO(data), detect("e.json"), "e.json", ReadOptions(dialect=best.dialect))
     return read(source, None).read_all(), best.dialect.json_rows
 

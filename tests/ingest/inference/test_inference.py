@@ -136,11 +136,11 @@ def test_what_comes_after_the_sample_may_need_another_dialect() -> None:
     late = infer(f"a,b\n{filling}2\n")
     assert (late.dialect.ragged, any("line" in note for note in late.notes)) == ("fill", True)
     with pytest.raises(InputError, match="1 field where the header has 2"):
-        infer(f"a,b\n{filling}2\n", given={"ragged": "reject"})
+        infer(f"a,b\n{filling}2\n", known={"ragged": "reject"})
     late = infer(f"a,b\n{filling}2,é\n".encode("latin-1"))
     assert (late.dialect.encoding, any("Windows-1252" in note for note in late.notes)) == ("windows-1252", True)
     with pytest.raises(InputError, match="not UTF-8"):
-        infer(f"a,b\n{filling}2,é\n".encode("latin-1"), given={"encoding": "utf-8"})
+        infer(f"a,b\n{filling}2,é\n".encode("latin-1"), known={"encoding": "utf-8"})
     with pytest.raises(InputError, match="3 fields where the header has 2"):
         infer(f"a,b\n{filling}2,3,4\n")
 
@@ -184,7 +184,7 @@ def test_given_values_are_checked() -> None:
 
 def test_more_skipped_lines_than_there_are_is_said() -> None:
     with pytest.raises(InputError, match="no line after the 99 that are skipped"):
-        infer("a,b\n1,2\n", given={"skip_lines": 99})
+        infer("a,b\n1,2\n", known={"skip_lines": 99})
 
 
 def test_an_open_file_stays_open_and_where_it_was(tmp_path: Path) -> None:

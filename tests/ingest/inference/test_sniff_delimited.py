@@ -23,7 +23,7 @@ ATTRIBUTES = ("delimiter", "quote", "escape", "comment", "skip_lines", "header",
 
 
 def sniff(text: str | bytes, *, whole: bool = True, kind: Any = None, **given: Any) -> list[Candidate]:
-    return sniff_delimited(text.encode() if isinstance(text, str) else text, whole=whole, given=given, kind=kind)
+    return sniff_delimited(text.encode() if isinstance(text, str) else text, whole=whole, known=given, kind=kind)
 
 
 def found(candidate: Candidate) -> dict[str, Any]:

@@ -18,12 +18,12 @@ MANY = [{"id": number, "name": f"n{number}", "text": "x" * 50} for number in ran
 
 def _shapes(data: bytes | str, *, whole: bool = True, **given: Any) -> list[str]:
     sample = data if isinstance(data, bytes) else data.encode()
-    return [each.dialect.json_rows for each in sniff_json(sample, whole=whole, given=given)]
+    return [each.dialect.json_rows for each in sniff_json(sample, whole=whole, known=given)]
 
 
 def _rows(data: bytes) -> list[dict[str, Any]]:
     """The rows of a file by its best candidate."""
-    best = sniff_json(data, whole=True, given={})[0]
+    best = sniff_json(data, whole=True, known={})[0]
     source = SourceFile(lambda: io.BytesIO(data), detect("t.json"), "t.json", ReadOptions(dialect=best.dialect))
     rows: list[dict[str, Any]] = read(source, None).read_all().to_pylist()
     return rows
@@ -81,7 +81,7 @@ def test_what_is_no_json_has_no_candidates(data: bytes) -> None:
 )
 def test_an_envelope_around_rows_is_found_and_what_is_left_out_is_said(envelope: dict[str, Any], path: str) -> None:
     for text in (json.dumps(envelope), json.dumps(envelope, indent=2)):
-        best, *others = sniff_json(text.encode(), whole=True, given={})
+        best, *others = sniff_json(text.encode(), whole=True, known={})
         assert best.dialect.json_rows.removeprefix("$.") == path
         beside = [name for name in envelope if name != path.partition(".")[0]]
         assert all(repr(name) in best.losses[0] for name in beside)
@@ -110,7 +110,7 @@ def envelope_rows(value: Any, path: str) -> list[dict[str, Any]]:
     ids=lambda row: next(iter(row)),
 )
 def test_an_object_that_may_be_a_row_is_one_and_the_lists_in_it_are_named(row: dict[str, Any]) -> None:
-    best, *others = sniff_json(json.dumps(row).encode(), whole=True, given={})
+    best, *others = sniff_json(json.dumps(row).encode(), whole=True, known={})
     assert best.dialect.json_rows == "lines"
     assert all(each.dialect.json_rows in best.notes[0] for each in others)
     assert len(_rows(json.dumps(row).encode())) == 1
@@ -138,16 +138,16 @@ def test_a_sample_that_is_cut_off_anywhere_shows_its_shape() -> None:
 
 
 def test_what_the_user_has_set_stays() -> None:
-    (only,) = sniff_json(json.dumps({"Records": ITEMS}).encode(), whole=True, given={"json_rows": "lines"})
+    (only,) = sniff_json(json.dumps({"Records": ITEMS}).encode(), whole=True, known={"json_rows": "lines"})
     assert (only.dialect.json_rows, only.notes) == ("lines", ())
-    (best, *_) = sniff_json(LINES.encode(), whole=True, given={"timestamp_formats": ("%d/%m/%Y",)})
+    (best, *_) = sniff_json(LINES.encode(), whole=True, known={"timestamp_formats": ("%d/%m/%Y",)})
     assert best.dialect.timestamp_formats == ("%d/%m/%Y",)
 
 
 def test_values_that_are_no_objects_are_a_column() -> None:
     assert _rows(b"[1, 2]") == [{"value": 1}, {"value": 2}]
     assert _rows(b'[["a", "b"], ["c"]]') == [{"value": ["a", "b"]}, {"value": ["c"]}]
-    assert "'value'" in sniff_json(b"[1, 2]", whole=True, given={})[0].notes[0]
+    assert "'value'" in sniff_json(b"[1, 2]", whole=True, known={})[0].notes[0]
 
 
 def test_deep_and_damaged_samples_are_no_trouble() -> None:

@@ -37,7 +37,7 @@ from dolmen.format.schema import Field, FormerName, MappedColumn, Schema
 from dolmen.format.segments import decode, encode
 
 RELEASED: dict[type, tuple[str, ...]] = {Manifest: ("released",), Released: ("objects", "trees", "manifests")}
-"""Fields that name objects of OLDER versions: the work list of collection, no need of this version."""
+"""Fields that name objects of OLDER versions: those that collection will delete; this version does not need them."""
 TAGGED: dict[type, tuple[str, ...]] = {Manifest: ("tags",), Tag: ("manifest",)}
 """Fields that keep OLDER versions alive: the mark reads those of the newest version only."""
 

@@ -41,9 +41,6 @@ from dolmen.format.properties import erase_within_us
 from dolmen.format.schema import Field, Schema
 from dolmen.format.types import Json
 
-LEAVE_PART = 8
-"""Versions that list an erasure expire when 1/LEAVE_PART of its time is left."""
-
 
 @dataclass(frozen=True)
 class NoteRewritten(DatabaseStatement):
@@ -63,19 +60,19 @@ class ForgetErasures(DatabaseStatement):
 
     Args:
         through: timestamp of the last erasure that may leave: receipts of all up to it are written.
-        listed_us: how long late drops are compared with an erasure, in microseconds.
+        late_drops_us: how long late drops are compared with an erasure, in microseconds.
         left_at: a time by the server's clock after which no process uploads data of an older manifest.
     """
 
     through: int
     now_us: int
-    listed_us: int
+    late_drops_us: int
     left_at: int
 
     def apply(self, draft: Draft, ts: int) -> None:
         listed = erasures_of(draft.base, draft.segments)
         leaving = first_to_leave(
-            listed, last_unneeded_ts(draft), through=self.through, now_us=self.now_us, listed_us=self.listed_us
+            listed, last_unneeded_ts(draft), through=self.through, now_us=self.now_us, late_drops_us=self.late_drops_us
         )
         if not leaving:
             return
@@ -89,7 +86,8 @@ class ForgetErasures(DatabaseStatement):
             tuple(erasure.id for erasure in leaving),
             self.left_at,
             min(
-                erasure.hurried_at or erasure.due_at - (erasure.due_at - erasure.requested_at) // LEAVE_PART
+                # Versions that list an erasure expire when an eighth of its time is left.
+                erasure.hurried_at or erasure.due_at - (erasure.due_at - erasure.requested_at) // 8
                 for erasure in leaving
             ),
             min(erasure.due_at for erasure in leaving),
@@ -150,11 +148,11 @@ def last_unneeded_ts(draft: Draft) -> int:
 
 
 def first_to_leave(
-    listed: tuple[Erasure, ...], until: int, *, through: int, now_us: int, listed_us: int
+    listed: tuple[Erasure, ...], until: int, *, through: int, now_us: int, late_drops_us: int
 ) -> tuple[Erasure, ...]:
     """The erasures that may leave the list (oldest first): all up to the first that may not. See ``ForgetErasures``."""
     for index, erasure in enumerate(listed):
-        if erasure.ts > min(until, through) or erasure.requested_at > now_us - erasure.memory_us(listed_us):
+        if erasure.ts > min(until, through) or erasure.requested_at > now_us - erasure.memory_us(late_drops_us):
             return listed[:index]
     return listed
 
@@ -171,8 +169,8 @@ class CloseErasures(DatabaseStatement):
 
 
 @dataclass(frozen=True)
-class WakeTables(DatabaseStatement):
-    """Brings the idle tables of some sections (keys) back into the manifest, which releases the sections."""
+class UnspillTables(DatabaseStatement):
+    """Moves the entries of idle tables from these sections (keys) back into the manifest. Releases the sections."""
 
     sections: frozenset[str]
 

@@ -96,7 +96,7 @@ def _type_at(kind: pa.DataType, path: Iterable[str]) -> pa.DataType | None:
 
 
 def _declared_columns(source: SourceFile) -> dict[str, pa.DataType]:
-    """The types of columns by the schemas in a file of events. Raises SchemaError for an unreadable schema."""
+    """The types of columns, from the schemas in a file of events. Raises SchemaError for an unreadable schema."""
     columns: dict[str, pa.DataType] = {}
     for schema in _schemas(source):
         try:
@@ -139,7 +139,7 @@ def _split_schema(line: str) -> tuple[str, Any]:
 
 
 def _declared_type(field: dict[str, Any], source: SourceFile) -> pa.DataType:
-    """The type of a column by its field in Kafka Connect's schema. Raises SchemaError.
+    """The type of a column, from its field in Kafka Connect's schema. Raises SchemaError.
 
     Times as numbers stay numbers, unless ``ingest_timestamp_format`` reads them.
     """
@@ -182,7 +182,7 @@ def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:
 
 
 def find_text_positions(source: SourceFile, settings: CdcSettings) -> dict[str, bool]:
-    """Finds whether the sequence's paths in a file of events hold text or numbers, by its first event or schema.
+    """Finds whether the sequence's paths in a file of events hold text or numbers, from its first event or schema.
 
     Leaves out paths that are not in the first megabyte, and all paths of an unreadable file, which the reader reports.
     """

@@ -16,6 +16,7 @@ from dolmen.errors import InputError, NotFoundError
 from dolmen.format.layout import check_table_name
 from dolmen.ingest.announcements import DIRECTORY_BUCKET, DROP_SCHEME, Drop, write_notification, write_record
 from dolmen.ingest.landing import PREFIX, REJECTED, Landing
+from dolmen.rows.scan.data_objects import cut_by_size
 from dolmen.store import open_store
 from dolmen.store.base import FILE, VersionedStore
 
@@ -123,18 +124,9 @@ def announce(drops: Iterable[Drop], *, max_records: int = MAX_RECORDS) -> Iterat
         yield Announcement(write_notification(records[start:]), tuple(group[start:]))
 
 
-def group_drops(drops: Iterable[Drop], max_files: int, max_bytes: int) -> Iterator[list[Drop]]:
+def group_drops(drops: Iterable[Drop], max_files: int, max_bytes: int) -> Iterator[Sequence[Drop]]:
     """Splits drops into groups of at most ``max_files`` and ``max_bytes``; a larger file is a group of its own."""
-    group: list[Drop] = []
-    total = 0
-    for drop in drops:
-        if group and (len(group) == max_files or total + drop.size > max_bytes):
-            yield group
-            group, total = [], 0
-        group.append(drop)
-        total += drop.size
-    if group:
-        yield group
+    return cut_by_size(drops, lambda drop: drop.size, max_bytes, max_files)
 
 
 def _prefix(path: str) -> str:

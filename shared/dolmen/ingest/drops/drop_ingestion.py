@@ -156,7 +156,7 @@ class DropIngestion:
         return DropOutcome(self.drop, "rejected", reject=rejected, error=error, column=self.error_column)
 
     def _hint(self, error: Error) -> dict[str, Any]:
-        """Describes, for the report, what the file looks like if its table's properties say otherwise."""
+        """For the report: how the file seems to be written, if its table's properties say otherwise."""
         if not isinstance(error, InputError) or self.settings is None or self.size_error:
             return {}
         from dolmen.ingest.inference.hints import explain  # only for rejects
@@ -171,9 +171,9 @@ class DropIngestion:
         return {} if found is None else {"found": found.found, "hint": found.properties}
 
     def _sees_uncommitted_columns(self, transaction: Transaction) -> bool:
-        """Whether the table has its columns only by other files of the batch, which may not be committed.
+        """Whether the table has columns that other files of this batch added, and that may never be committed.
 
-        Then no file may be rejected. If the whole table is new, a file may be, in the commit that creates the table.
+        Then no file may be rejected. If the table itself is new, the commit that creates it may also reject a file.
         """
         name, whole = self.path.path.partition("/")[0], unit_of(transaction).uploads.segments.whole
         entry, base_entry = unit_of(transaction).manifest.tables.get(name), unit_of(transaction).base.tables.get(name)
@@ -278,7 +278,7 @@ class DropIngestion:
         )
 
     def _add_to_table(self, transaction: Transaction) -> None:
-        # If others create the table meanwhile, that is no conflict: only one of this file's two ids can be committed.
+        # No conflict if others create the table meanwhile: a file is committed under only one of its two ids.
         try:
             entry = unit_of(transaction).entry(self.path.table)
         except TableNotFoundError:
@@ -294,15 +294,16 @@ class DropIngestion:
         table = TransactionTable(unit_of(transaction), self.path.table)
         settings = IngestSettings.of(entry)
         settings.check(entry.schema, entry.primary_key)
-        every = must_leave_out_erased(entry)
-        expect_erasures(transaction, self.path.table, None if every else self.drop.dropped_us, self.drop.id)
+        all_erasures = must_leave_out_erased(entry)
+        expect_erasures(transaction, self.path.table, None if all_erasures else self.drop.dropped_us, self.drop.id)
         self.settings = settings
         path, schema = self.path.path, None if settings.mode == "cdc" else entry.schema
         options = self.limit_options(ReadOptions.of(settings, schema))
         source = SourceFile(self.open, detect_file(self.open, path, settings.format), path, options)
 
         def add_rows(settings: IngestSettings, new: NewColumns) -> None:
-            erased = ErasedRows.of(transaction, table.name, self.drop.dropped_us, every=every)  # by widened types
+            # By now, types may be widened.
+            erased = ErasedRows.of(transaction, table.name, self.drop.dropped_us, all_erasures=all_erasures)
             self._add_rows(transaction, table, source, settings, new, erased)
 
         if settings.new_columns == "add":

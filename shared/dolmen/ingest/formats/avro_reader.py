@@ -82,7 +82,7 @@ def _lossless(source: pa.DataType, target: pa.DataType) -> Cast | None:
     """``lossless_cast``, whose error says where a struct comes from."""
     if is_union(source):
         raise SchemaError(
-            f"values of a union of several types are never stored as {short_type(target)}, but in a struct: "
+            f"values of a union of several types are never stored as {short_type(target)}, only in a struct: "
             f"{short_type(source)}"
         )
     return lossless_cast(source, target)

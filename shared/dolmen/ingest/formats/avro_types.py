@@ -328,7 +328,7 @@ def _apply_times(own: pa.DataType, connect: pa.DataType, find: FindTime, target:
 
 
 def decoded_type(kind: pa.DataType) -> pa.DataType:
-    """The type of the values that the decoder returns for this type, by the plain schema."""
+    """The type of the values that the decoder of the plain schema returns for this type."""
     if t.is_decimal(kind):
         return pa.binary()
     if t.is_date(kind) or t.is_time32(kind):

@@ -1,9 +1,9 @@
-"""Parses values of CSV that are written otherwise than ``cells`` knows: numbers, Booleans and times.
+"""Parses numbers, Booleans and times of CSV in notations that ``cells`` does not know.
 
 Numbers with another decimal mark, or with groups of digits, are rewritten and then parsed as any other: `1.234,5` with
-decimal mark `,` and groups separated by `.` is `1234.5`. All that has a mark must be such a number: with the decimal
-mark `,`, `1.5` is refused unless `.` separates groups, and then because `5` is no group of three digits. A grouped
-number does not begin with a zero (`0.123`), and has all its groups (`1234.567`).
+decimal mark `,` and groups separated by `.` is `1234.5`. A text with a mark must be such a number: with the decimal
+mark `,`, `1.5` is refused even if `.` separates groups, because `5` is no group of three digits. So is a number with
+groups that begins with a zero (`0.123`) or lacks a separator (`1234.567`).
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class NumberNotation:
 
     @property
     def marks(self) -> list[str]:
-        """Characters that only numbers have that are written in this notation, or in a wrong one."""
+        """Characters that only numbers contain, in this notation or in a wrong one."""
         return list(dict.fromkeys([".", ",", self.thousands or "."]))
 
     @property
     def regex(self) -> str:
-        """Matches the numbers, but infinity and NaN."""
+        """Matches the numbers, except infinity and NaN."""
         point = re.escape(self.decimal)
         whole = "[0-9]+" if self.thousands is None else f"(?:[0-9]+|{self.groups})"
         return f"^[+-]?(?:{whole}(?:{point}[0-9]*)?|{point}[0-9]+){_EXPONENT}$"
@@ -107,13 +107,13 @@ class CellNotation:
         return CellNotation(None if numbers == PLAIN_NUMBERS else numbers, booleans, times)
 
     def parser(self, target: pa.DataType) -> Parse | None:
-        """A function from trimmed text to numbers or Booleans of ``target``; None if ``cells`` has what it takes."""
+        """A function from trimmed text to numbers or Booleans of ``target``; None if ``cells`` parses it."""
         if self.numbers is not None and _is_number(target):
             return partial(self.numbers.parse, target=target)
         return self.parse_booleans if self.booleans and t.is_boolean(target) else None
 
     def may_be_native(self, target: pa.DataType) -> bool:
-        """Whether a parser that knows the decimal mark, but nothing else of this, reads what it reads rightly."""
+        """Whether a parser that knows nothing of this notation but the decimal mark misreads no value."""
         if _is_number(target):
             return self.numbers is None or self.numbers.thousands is None
         return not (self.booleans and t.is_boolean(target))

@@ -1,4 +1,4 @@
-"""The columns of delimited text: by the names in its header, or by the order of its fields."""
+"""The columns of delimited text, from the names in its header or the order of its fields."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from dolmen.errors import RowError, SchemaError
 from dolmen.format.dialect import ColumnNames
 from dolmen.format.schema import number_names, own_names
 from dolmen.ingest.formats.column_limits import check_columns
+from dolmen.ingest.formats.csv_for_pyarrow import end_line, parse_options
 from dolmen.ingest.formats.csv_records import Records, Signs
-from dolmen.ingest.formats.csv_standard import end_line, parse_options
 from dolmen.ingest.formats.text_blocks import Block
 from dolmen.ingest.formats.text_stream import undecodable_reason
 

@@ -2,24 +2,24 @@
 
 - An empty field is NULL. A quoted empty field (``""``) is the empty string in a string column, no bytes in a binary
   one, and NULL in any other. ``ReadOptions.nulls`` lists the unquoted texts that mean NULL.
-- Columns are matched by the header's names, in any case; a name that is missing, empty or there twice is an error.
-  Where columns that the table does not have are ignored, their names may be anything, and their fields hold any UTF-8.
+- Columns are matched by the header's names, in any case; a name that is missing, empty or repeated is an error. If
+  columns that the table lacks are ignored, their names are not checked, and their fields hold any UTF-8.
 - Without a header, a record has the table's columns in their order (or, inferred, ``column_1`` and so on). If extra
-  fields are ignored, all records may have more fields than the table, but as many as the first record.
-- A record must have as many fields as the header; with ``ragged="fill"`` it may have fewer, and the others are NULL.
-  Empty lines are skipped, but in a file of one column, where they are rows of NULL: no row of any writer is lost.
+  fields are ignored, the first record may have more fields than the table; the other records must have as many as it.
+- A record must have as many fields as the header; with ``ragged="fill"`` it may have fewer, and the missing ones are
+  NULL. Empty lines are skipped, except in a file of one column: there each is a row with NULL, as writers mean it.
 - Quoted fields may hold delimiters, line ends and doubled quotes (see ``csv_records``). A byte order mark is skipped.
-- Line numbers count all lines of the file from 1, skipped ones and those in quoted fields, too; row numbers count data
-  rows from 1.
+- Line numbers count all lines of the file from 1, including skipped ones and those in quoted fields. Row numbers count
+  data rows from 1.
 - Lists and structs are written as JSON in their cell; maps cannot be.
-- A file without even a header is an error; one with nothing else has no rows.
+- A file without a header is an error; a file with nothing else has no rows.
 
-Each block is first parsed straight into the declared types; ``csv_standard`` rewrites what pyarrow does not know. If
-anything in it does not fit, the block is parsed again as text, and ``cells`` decides what each cell means, and names
-the one that does not fit.
+Each block is first parsed straight into the declared types, after ``csv_for_pyarrow`` has rewritten what pyarrow does
+not know. If anything does not fit, the block is parsed again as text; then ``cells`` parses each cell, and errors name
+the cell that does not fit.
 
-Where bad rows are reported one by one, a record with text after a closing quote is taken to end with that line; a quote
-that is never closed still ends the reading, and so does a header that cannot be read.
+If bad rows are reported one by one, a record with text after a closing quote is assumed to end with that line. A quote
+that is never closed ends the reading all the same, and so does a header that cannot be read.
 """
 
 from __future__ import annotations
@@ -41,9 +41,7 @@ from dolmen.format.types import TextKind, type_of
 from dolmen.ingest.formats.cell_notation import CellNotation
 from dolmen.ingest.formats.cells import check_years, may_be_tiny, native_decimal, precision_check, text_cast
 from dolmen.ingest.formats.column_limits import check_columns
-from dolmen.ingest.formats.csv_header import columns_by_name, columns_by_position
-from dolmen.ingest.formats.csv_records import Records, Signs, last_record_end
-from dolmen.ingest.formats.csv_standard import (
+from dolmen.ingest.formats.csv_for_pyarrow import (
     blank_comments,
     end_line,
     fill_records,
@@ -52,6 +50,8 @@ from dolmen.ingest.formats.csv_standard import (
     unused_text,
     without_comments,
 )
+from dolmen.ingest.formats.csv_header import columns_by_name, columns_by_position
+from dolmen.ingest.formats.csv_records import Records, Signs, last_record_end
 from dolmen.ingest.formats.infer import NOTHING, TEXT, TextShape, shape_of_cells
 from dolmen.ingest.formats.json_values import unparsed_cast
 from dolmen.ingest.formats.source_file import (
@@ -71,7 +71,7 @@ from dolmen.rows.write.conform import CastPlan, conform_batch, plan_conform
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _MAX_FILLED = 4_000_000
-"""How many fields a block may have after short records are filled."""
+"""The most fields of a block after short records are filled."""
 _LOWER_CASE = 0x20
 _PAYLOAD = re.compile(rb"[nN]\(")
 
@@ -87,12 +87,12 @@ def read(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None = No
 
 
 def infer(source: SourceFile) -> pa.Schema:
-    """The types that hold every cell of the file, by its header's names. Raises as ``read`` does."""
+    """The types that hold every cell of the file, under its header's names. Raises as ``read`` does."""
     return pa.schema([(name, shape.arrow_type) for name, shape in _shapes(source).items()])
 
 
 def survey(source: SourceFile, skip_bad_rows: bool) -> pa.Schema:
-    """The types that hold every cell, by the header's names; null for a column without any. None without a header."""
+    """The types that hold every cell, under the header's names; null for an empty column. Empty without a header."""
     if not source.options.dialect.header:
         return pa.schema([])
     shapes = _shapes(source, (lambda _: None) if skip_bad_rows else None)
@@ -102,10 +102,10 @@ def survey(source: SourceFile, skip_bad_rows: bool) -> pa.Schema:
 def text_cells(
     source: SourceFile, on_bad_row: OnBadRow | None = None, see_data: Callable[[bytes], None] = lambda _: None
 ) -> Iterator[pa.RecordBatch]:
-    """The cells of all rows as text, NULL where a field is; the first batch has no rows, and all the columns' names.
+    """The cells of all rows as text, or NULL. The first batch has no rows; it shows the names of the columns.
 
-    ``see_data`` is called with the records of each other batch, as they are in the file, before it. Raises as ``read``
-    does, also InputError for a file without a record.
+    Before each later batch, ``see_data`` is called with its records, as they are in the file. Raises as ``read`` does,
+    and InputError for a file without a record.
     """
     with source.text() as stream:
         file = DelimitedFile.open(stream, source, None, isolate_broken=on_bad_row is not None)
@@ -140,7 +140,7 @@ def _shapes(source: SourceFile, on_bad_row: OnBadRow | None = None) -> dict[str,
 class DelimitedFile:
     """An open file and the names of its columns; the name of an ignored column is None.
 
-    ``counted_by`` names what fixes the number of fields of a record: the header, the first line or the table.
+    ``counted_by`` names what sets the number of fields of a record: the header, the first line or the table.
     """
 
     name: str
@@ -164,11 +164,11 @@ class DelimitedFile:
         ignore_others = options.ignore_extra and table is not None
         remaining = find_blocks(stream, source, source.block_bytes, isolate_broken=isolate_broken)
 
-        def of(names: Sequence[str | None], counted_by: str, blocks: Iterator[Block]) -> DelimitedFile:
+        def file_of(names: Sequence[str | None], counted_by: str, blocks: Iterator[Block]) -> DelimitedFile:
             return cls(name, names, counted_by, blocks, signs, dialect.nulls, dialect.ragged == "fill", dialect.decimal)
 
         if table is not None and not (dialect.header or ignore_others):
-            return of(table, "the table", remaining)
+            return file_of(table, "the table", remaining)
         for block in remaining:
             records = Records.of(block.data, signs, blank_lines_count=False)
             if not len(records.starts):
@@ -178,13 +178,13 @@ class DelimitedFile:
                 check_columns(int(records.fields[0]), options.max_columns, name)
                 names, counted_by = columns_by_position(int(records.fields[0]), table)
                 body = Block(block.data[start:], block.line_at(start), block.problem)
-                return of(names, counted_by, chain([body], remaining))
+                return file_of(names, counted_by, chain([body], remaining))
             if block.problem is not None:
                 raise RowError(block.problem.reason, file=name, line=block.line_at(block.problem.offset))
             header = Block(block.data[start:end], block.line_at(start))
             body = Block(block.data[end:], block.line_at(end))
             names = columns_by_name(header, signs, name, table, ignore_others, options.max_columns, dialect.names)
-            return of(names, "the header", chain([body], remaining))
+            return file_of(names, "the header", chain([body], remaining))
         if dialect.header:
             raise InputError(f"file {name!r} is empty: it needs at least a line with the names of its columns")
         return None
@@ -204,7 +204,7 @@ class DelimitedFile:
         except RowError as error:
             if error.row is not None:
                 raise
-            raise RowError(error.reason, file=error.file, line=error.line, row=row) from None  # a record never ends
+            raise RowError(error.reason, file=error.file, line=error.line, row=row) from None  # an open quote
 
     def _parts(self, block: Block) -> Iterator[Block]:
         """The block, in parts if the fields that its records lack could need much memory."""
@@ -239,9 +239,9 @@ class DelimitedFile:
         if any(nulls) and signs.has_escape(data):
             data, signs = protect_nulls(data, signs, nulls, blank_lines_count=not several)
         data = end_line(data, signs)
-        marked = data.startswith(_BYTE_ORDER_MARK)
-        if marked:
-            data = b"\n" + data  # in the middle of a file it is text, and pyarrow would skip it
+        begins_with_mark = data.startswith(_BYTE_ORDER_MARK)
+        if begins_with_mark:
+            data = b"\n" + data  # inside a file the byte order mark is text, and pyarrow would skip it
         names, included = self.columns, None
         if len(names) < len(self.names):
             if not data.isascii():
@@ -262,7 +262,7 @@ class DelimitedFile:
             ),
         )
         (batch,) = table.combine_chunks().to_batches()
-        return batch.slice(1) if marked and not several else batch
+        return batch.slice(1) if begins_with_mark and not several else batch
 
     def strings(self, block: Block, row: int) -> pa.RecordBatch:
         try:
@@ -333,12 +333,12 @@ class _DelimitedConverter:
         native = {field.name: _native_type(field.type, notation) for field in schema}
         self._native = {name: kind for name, kind in native.items() if kind is not None}
         names = set(schema.names)
-        self._marked = [column for column in file.columns if mark_name(column) in names]
+        self._placeholder_columns = [column for column in file.columns if mark_name(column) in names]
         self._placeholders = pa.array(options.placeholders, pa.string())
-        self._placeholder_bytes = [text.encode() for text in options.placeholders] if self._marked else []
+        self._placeholder_bytes = [text.encode() for text in options.placeholders] if self._placeholder_columns else []
         self._plans: dict[tuple[int, ...], tuple[dict[str, pa.DataType], CastPlan]] = {}
         try:
-            _, self._text_plan = self._plan({}, [mark_name(column) for column in self._marked])
+            _, self._text_plan = self._plan({}, [mark_name(column) for column in self._placeholder_columns])
             self._plan(self._native)
         except SchemaError as error:
             raise SchemaError(f"file {file.name!r}: {error}", column=error.column) from None
@@ -352,17 +352,17 @@ class _DelimitedConverter:
         return types, plan_conform(own, self._schema, self._find_cast, self._defaults)
 
     def _plan_for(self, data: bytes) -> tuple[dict[str, pa.DataType], CastPlan]:
-        """The plan for a block: it reads columns that pyarrow may misread as text."""
-        if self._file.signs.has_escape(data):  # the checks look at what is left without escapes
+        """The plan for a block: columns whose values pyarrow may misread are parsed as text."""
+        if self._file.signs.has_escape(data):  # pyarrow removes escapes before it parses values
             data = data.replace((self._file.signs.escape or "").encode(), b"")
         doubts = tuple(
             index
-            for index, (concerns, is_in) in enumerate(_SUSPECTS)
-            if any(map(concerns, self._native.values())) and is_in(data)
+            for index, (is_affected, may_be_in) in enumerate(_SUSPECTS)
+            if any(map(is_affected, self._native.values())) and may_be_in(data)
         )
         if doubts not in self._plans:
-            concerned = [_SUSPECTS[index][0] for index in doubts]
-            sure = {name: kind for name, kind in self._native.items() if not any(of(kind) for of in concerned)}
+            checks = [_SUSPECTS[index][0] for index in doubts]
+            sure = {name: kind for name, kind in self._native.items() if not any(check(kind) for check in checks)}
             self._plans[doubts] = self._plan(sure)
         return self._plans[doubts]
 
@@ -371,7 +371,7 @@ class _DelimitedConverter:
         signs = self._file.signs
         if self._on_bad_row is not None and block.problem is not None:
             line = block.line_at(block.problem.offset)
-            # It ends with its line, even behind an escape.
+            # A broken record ends with its line, even if an escape precedes the line end.
             self._on_bad_row(BadRow(block.problem.reason, row, line, None, block.data.rstrip(b"\r\n")))
             return _no_rows(self._schema), 1
         try:
@@ -403,7 +403,7 @@ class _DelimitedConverter:
             try:
                 return conform_batch(self._file.parse(block.data, types), plan, first_row=row)
             except (pa.ArrowInvalid, UnicodeDecodeError, RowError):
-                pass  # the text shows what is wrong, if anything
+                pass  # parsing the block as text shows what is wrong, if anything
         try:
             strings = self._file.strings(block, row)
         except RowError as error:
@@ -411,19 +411,19 @@ class _DelimitedConverter:
                 self._convert(Block(block.data[:start], block.line), row)
             raise
         try:
-            return conform_batch(self._mark(strings), self._text_plan, first_row=row)
+            return conform_batch(self._mark_placeholders(strings), self._text_plan, first_row=row)
         except RowError as error:
             line = block.line_at(self._start(block, error, row))
             raise RowError(error.reason, file=self._file.name, line=line, row=error.row, column=error.column) from None
 
-    def _mark(self, strings: pa.RecordBatch) -> pa.RecordBatch:
+    def _mark_placeholders(self, strings: pa.RecordBatch) -> pa.RecordBatch:
         """Rows as text, with NULL and a mark for each placeholder."""
         columns = dict(zip(strings.schema.names, strings.columns, strict=True))
-        for column in self._marked:
+        for column in self._placeholder_columns:
             is_placeholder = pc.is_in(columns[column], self._placeholders)
             columns[column] = pc.if_else(is_placeholder, pa.scalar(None, pa.string()), columns[column])
             columns[mark_name(column)] = pc.if_else(is_placeholder, pa.scalar(0, pa.int8()), pa.scalar(None, pa.int8()))
-        return pa.RecordBatch.from_pydict(columns) if self._marked else strings
+        return pa.RecordBatch.from_pydict(columns) if self._placeholder_columns else strings
 
     def _start(self, block: Block, error: RowError, row: int) -> int:
         return int(self._file.records(block).starts[(error.row or row) - row])
@@ -441,7 +441,7 @@ NATIVE: dict[TextKind, bool] = {
     "base64": False,
     "json": False,
 }
-"""For each grammar of text (``ColumnType.text``): does pyarrow's CSV reader read it as dolmen does, or refuse it?"""
+"""By grammar of text (``ColumnType.text``): whether pyarrow's CSV reader reads it as dolmen does, or refuses it."""
 
 
 def _native_type(target: pa.DataType, notation: CellNotation) -> pa.DataType | None:
@@ -476,7 +476,7 @@ def _may_be_hour_alone(data: bytes) -> bool:
     array = np.frombuffer(data + b"\n\n\n", np.uint8)
     marks = np.flatnonzero((array[1:-3] == ord("T")) | (array[1:-3] == ord(" "))) + 1
     for distance in (-1, 1, 2):
-        marks = marks[array[marks + distance] - ord("0") < 10]  # unsigned: what is below 0 is far above
+        marks = marks[array[marks + distance] - ord("0") < 10]  # unsigned: a character before "0" gives a large number
     return bool((array[marks + 3] != ord(":")).any())
 
 
@@ -486,12 +486,12 @@ _SUSPECTS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[bytes], bool]], 
     (t.is_floating, _may_have_payload),
     (t.is_timestamp, _may_be_hour_alone),
 )
-"""Text that pyarrow's CSV reader accepts and ``cells`` refuses: a check of the column type, and a cheap check of a
-block for such text, which is seldom wrong."""
+"""Text that pyarrow's CSV reader accepts and ``cells`` refuses: whether it concerns a type, and whether a block may
+contain it: a cheap check, which seldom finds it where it is not."""
 
 
 def _cell_cast(source: pa.DataType, target: pa.DataType, *, notation: CellNotation, ignore_extra: bool) -> Cast | None:
-    """The cast of cells to ``target``: of text, or of what pyarrow has parsed already (see ``casts.FindCast``)."""
+    """The cast to ``target`` of cells as text, or of values that pyarrow has parsed (see ``casts.FindCast``)."""
     if source == target or (t.is_decimal(source) and t.is_decimal(target)):
         if t.is_timestamp(target) or t.is_date(target):
             return check_years
@@ -503,5 +503,5 @@ def _cell_cast(source: pa.DataType, target: pa.DataType, *, notation: CellNotati
 
 def _check_not_infinite(values: pa.Array) -> pa.Array:
     if pc.any(pc.is_inf(values)).as_py():
-        raise Misfit("infinite, or too large a number: its text tells")
+        raise Misfit("infinite, or too large: only its text shows which")
     return values

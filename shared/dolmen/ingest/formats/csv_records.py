@@ -2,7 +2,7 @@
 
 RFC 4180, but a quote inside an unquoted field is an ordinary character, and lines may end in LF, CR LF, or CR alone.
 Text between a closing quote and the next delimiter has no agreed meaning and is refused. The character after an escape
-is literal, in quoted fields and in others, and a line end is, too; quotes in quoted fields may be doubled all the same.
+is literal, even a line end, in quoted fields and in others; quotes in quoted fields may be doubled nevertheless.
 A comment is a line that begins with the comment's sign where a record would; nothing in it has another meaning.
 """
 
@@ -34,7 +34,7 @@ _NONE: Offsets = np.zeros(0, np.int64)
 
 @dataclass(frozen=True)
 class Signs:
-    """The bytes that give delimited text its structure. None, and no ``comment``: there are none."""
+    """The characters of a ``Dialect`` that split text into fields, or None. ``CellNotation`` is for their values."""
 
     delimiter: str
     quote: str | None = '"'
@@ -92,7 +92,7 @@ class Layout:
     Args:
         opens, closes: of quotes. If the last has no closing quote, it closes at the end.
         comments, comment_ends: where comments begin and end, their line ends included.
-        literal: marks each character that an escape makes literal, and the end if the last is an escape; None: none is.
+        literal: marks each character that an escape makes literal, and the end after a final escape; None: no escapes.
         problem: the first thing that makes a record malformed.
     """
 
@@ -148,9 +148,9 @@ def _last_feed_outside(data: bytes, layout: Layout) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The start and end of each record of a block, and its delimiters. Errors are explained with it.
+    """The start and end of each record of a block, and its delimiters: also for finding the place of an error.
 
-    Empty lines are records if there is one column (``blank_lines_count``), and no records otherwise. Comments are none.
+    Empty lines are records only if there is one column (``blank_lines_count``). Comments are no records.
     """
 
     starts: Offsets

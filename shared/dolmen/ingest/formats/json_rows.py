@@ -9,7 +9,7 @@ A dialect's ``json_rows`` says where rows are:
   to. All else in these objects is skipped. If there is ``null``, the object has no rows; without such a key it is an
   error. ``$.lines`` and ``$.values`` are paths, too.
 
-Rows are objects. If the first is none, no row is: then each is the value of a column ``value``, if there may be one.
+Rows are objects. If the first is not, none may be: each row is the value of a column ``value``, if there may be one.
 A row is written on one line, its line ends as spaces; ``Block.lines`` has the lines on which rows begin. What is no
 value between rows becomes a row too, which the reader refuses.
 

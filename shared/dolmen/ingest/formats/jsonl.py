@@ -4,7 +4,7 @@
 - Keys match columns in any case. A key that is no column, or occurs twice, is an error; so is a line with no object, or
   more than one.
 - Numbers fit number columns without loss (``12.0`` is an integer, ``12.5`` is not); ``NaN`` and ``Infinity`` are not
-  JSON, but the strings ``"NaN"`` and ``"Infinity"`` fit a float column, and floats in lists and structs.
+  JSON, except that the strings ``"NaN"`` and ``"Infinity"`` fit a float column, and floats in lists and structs.
 - A string fits any column whose type can parse it (see ``cells``): times, binary, and numbers beyond JSON are written
   as strings. But ``""`` is not NULL.
 - Any value fits a string column; one that is not a string becomes its JSON text.

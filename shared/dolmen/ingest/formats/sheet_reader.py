@@ -1,7 +1,7 @@
 """One sheet of a workbook (.xlsx, .xlsm, .ods): its first row names the columns, and each other row is one.
 
 - The sheet is that of the dialect, or else the only visible one with rows. ``skip_lines`` rows come before the header.
-- Rows without a value are skipped. A column without a name and without values is none; a value in it is an error.
+- Rows without a value are skipped. A column without a name is ignored if it has no values, else an error.
 - A cell is what the sheet says. A number is a double: 12.0 fits an integer column, 12.5 does not; in a decimal column
   it has the 15 digits that Excel shows. Dates and times of day are cells of these formats; times have milliseconds.
 - Text is read as in a CSV cell; ``nulls`` lists the texts that are NULL. What is no text is never read as one.

@@ -169,7 +169,7 @@ class Xlsx:
         self._parse(path, start)
 
     def _read_styles(self, path: str | None) -> list[int]:
-        """The kinds of numbers by the styles of their cells: NUMBER, DATE ..."""
+        """The kinds of numbers (NUMBER, DATE ...) that the styles of their cells show."""
         formats: dict[str, Shown] = {}
         signs = dict(_BUILT_IN_SIGNS)
         styles: list[int] = []

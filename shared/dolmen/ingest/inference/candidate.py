@@ -1,4 +1,4 @@
-"""One way in which a file may be meant to be read, and how people are told of it."""
+"""One way in which a file may be meant to be read, and its description for people."""
 
 from __future__ import annotations
 

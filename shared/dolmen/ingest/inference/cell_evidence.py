@@ -41,7 +41,7 @@ class ColumnEvidence:
     """The types and notations that the cells of one column leave possible.
 
     Args:
-        dialect: how its cells are known to be written; the strict one, if nobody said.
+        dialect: how its cells are known to be written; by default the strict one.
     """
 
     def __init__(self, dialect: Dialect = STRICT) -> None:
@@ -53,7 +53,7 @@ class ColumnEvidence:
         self.times = TimeEvidence()
 
     def observe(self, cells: pa.Array) -> None:
-        """Adds the text of cells, NULL where there is none. The names of columns in a header are no cells."""
+        """Adds the text of cells, NULL where there is none. A header has names, not cells."""
         cells = self._take_nulls(cells)
         if self.is_text or not len(text := non_blank(cells)):
             return
@@ -80,7 +80,7 @@ class ColumnEvidence:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no value, but texts for NULL perhaps."""
+        """Whether there are no values, except perhaps texts for NULL."""
         return self.shape == NOTHING
 
     def _take_nulls(self, cells: pa.Array) -> pa.Array:

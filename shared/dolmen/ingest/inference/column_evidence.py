@@ -1,4 +1,4 @@
-"""Decides how the values of a CSV file are written, by what all of its columns prove.
+"""Decides how the values of a CSV file are written, from what all of its columns prove.
 
 One dialect holds for the whole file. What a column does not prove, or what contradicts another column, stays text, and
 a note says so:
@@ -49,17 +49,17 @@ class Values:
     notes: tuple[str, ...] = ()
 
 
-def decide(columns: Mapping[str, ColumnEvidence], dialect: Dialect, given: Mapping[str, Any]) -> Values:
+def decide(columns: Mapping[str, ColumnEvidence], dialect: Dialect, known: Mapping[str, Any]) -> Values:
     """Chooses how the values of a file are written.
 
     Args:
         columns: the evidence of each column, by its name, in the order of the file.
-        dialect: in which the cells were found. What ``given`` does not name in it is decided here.
-        given: attributes of the dialect that the user set.
+        dialect: in which the cells were found. What ``known`` does not name in it is decided here.
+        known: attributes of the dialect that the user set.
     """
     texts: dict[str, str] = {}
     while True:
-        choice = _Choice(columns, dialect, given, texts)
+        choice = _Choice(columns, dialect, known, texts)
         contradictions = _null_contradictions(choice)
         if not contradictions:
             return choice.values()
@@ -76,10 +76,10 @@ class _Choice:
         self,
         columns: Mapping[str, ColumnEvidence],
         dialect: Dialect,
-        given: Mapping[str, Any],
+        known: Mapping[str, Any],
         texts: Mapping[str, str],
     ) -> None:
-        self.columns, self.dialect, self.given = columns, dialect, given
+        self.columns, self.dialect, self.known = columns, dialect, known
         self.notes: dict[str, str] = dict(texts)
         self.types: dict[str, pa.DataType] = {}
         self.numbers: set[str] = set()
@@ -138,7 +138,7 @@ class _Choice:
                     votes[separator] = votes.get(separator, 0) + 1
         thousands = max(votes, key=lambda one: (votes[one], -THOUSANDS.index(one)), default=plain.thousands)
         notation = NumberNotation(decimal, None if thousands == decimal else thousands)
-        is_known = thousands in votes or "thousands" in self.given
+        is_known = thousands in votes or "thousands" in self.known
         for name, one in columns.items():
             is_doubtful = not is_proven and name in marked and notation not in marked[name]
             if not is_doubtful and (kind := self._type(one, notation, is_known=is_known)) is not None:
@@ -157,8 +157,8 @@ class _Choice:
         return [
             notation
             for notation in column.numbers.readings
-            if ("decimal" not in self.given or notation.decimal == self.dialect.decimal)
-            and ("thousands" not in self.given or notation.thousands == self.dialect.thousands)
+            if ("decimal" not in self.known or notation.decimal == self.dialect.decimal)
+            and ("thousands" not in self.known or notation.thousands == self.dialect.thousands)
         ]
 
     @staticmethod
@@ -178,8 +178,8 @@ class _Choice:
         for name in usable:
             marks = {one.decimal for one in self._possible_notations(columns[name])}
             proofs |= marks if len(marks) == 1 else set()
-        if "decimal" in self.given or len(proofs) != 1:
-            return self.dialect.decimal, "decimal" in self.given or bool(proofs)
+        if "decimal" in self.known or len(proofs) != 1:
+            return self.dialect.decimal, "decimal" in self.known or bool(proofs)
         return proofs.pop(), True
 
     def _note_numbers(
@@ -210,12 +210,12 @@ class _Choice:
 
     def _choose_booleans(self, columns: Mapping[str, ColumnEvidence]) -> tuple[tuple[str, str], ...]:
         found = []
-        given = {(true.lower(), false.lower()) for true, false in self.dialect.booleans}
+        own_pairs = {(true.lower(), false.lower()) for true, false in self.dialect.booleans}
         for pair in PAIRS:
             names = [name for name, one in columns.items() if name not in self.types and one.words == set(pair)]
-            if names and (pair in given or "booleans" not in self.given):
+            if names and (pair in own_pairs or "booleans" not in self.known):
                 self.types |= dict.fromkeys(names, pa.bool_())
-                found += [pair] if pair not in given else []
+                found += [pair] if pair not in own_pairs else []
         return tuple(found)
 
     # -- times
@@ -256,7 +256,7 @@ class _Choice:
     def _time_readings(self, column: ColumnEvidence) -> list[TimeReading]:
         """The patterns that a column may be written in; none if some cell is no value."""
         readings = column.times.readings
-        if "timestamp_formats" in self.given:
+        if "timestamp_formats" in self.known:
             readings = [one for one in readings if one.pattern in ("", *self.dialect.timestamp_formats)]
         there = {one.pattern for one in readings}
         readings = [one for one in readings if "%B" not in one.pattern or one.pattern.replace("%B", "%b") not in there]
@@ -287,7 +287,7 @@ def _null_contradictions(choice: _Choice) -> dict[str, str]:
             why = ""
             if text in choice.dialect.nulls:
                 why = f"{text!r} is in quotes, and so no NULL"
-            elif "nulls" in choice.given:
+            elif "nulls" in choice.known:
                 why = f"{text!r} is not given as NULL"
             elif text in holders:
                 why = f"column {short_repr(holders[text])} has {text!r} as a value"

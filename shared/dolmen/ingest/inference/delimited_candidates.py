@@ -28,7 +28,7 @@ def candidates_of(
     text: bytes,
     *,
     whole: bool,
-    given: Mapping[str, Any],
+    known: Mapping[str, Any],
     kind: FileKind | None,
     notes: Sequence[str],
 ) -> Iterator[Candidate]:
@@ -48,7 +48,7 @@ def candidates_of(
         "comment": signs.comment,
         "skip_lines": trial.skip_lines,
     }
-    if trial.width == 1 and "delimiter" not in given:
+    if trial.width == 1 and "delimiter" not in known:
         common.append("no delimiter was found: each line is one field")
     if trial.header_is_short:
         common.append(
@@ -58,19 +58,19 @@ def candidates_of(
     elif trial.preamble:
         lines = "line is" if trial.skip_lines == 1 else f"{trial.skip_lines:,} lines are"
         common.append(f"the first {lines} skipped: the table begins on line {trial.line}")
-    if signs.escape is not None and "escape" not in given:
+    if signs.escape is not None and "escape" not in known:
         common.append(f"{signs.escape!r} makes the next character literal: {signs.escape}n is the letter n")
     if _lacks_fields(trial, text, whole, common):
         found["ragged"] = "fill"
     common += _doubts(trial, whole)
     headers: list[tuple[bool, str | None]] = [(True, None)]
-    headers = [(given["header"], None)] if "header" in given else _find_headers(trial)
+    headers = [(known["header"], None)] if "header" in known else _find_headers(trial)
     for header, note in headers:
         own = common if note is None else [*common, note]
         if header and trial.table and (numbered := note_numbered_names(trial.cells[0])):
             found["names"] = "number"
             own = [*own, numbered]
-        dialect = Dialect(**(found | {"header": header} | dict(given)))
+        dialect = Dialect(**(found | {"header": header} | dict(known)))
         if dialect.delimiter == FORMATS[file_kind].delimiter:
             dialect = replace(dialect, delimiter=None)
         found.pop("names", None)
@@ -152,12 +152,12 @@ def note_odd_rows(rows: Sequence[Sequence[str]], whole: bool) -> Iterator[str]:
 def note_numbered_names(first: Sequence[str]) -> str | None:
     """A note on the names of a header that get numbers; None if none does."""
     names = [cell.strip().lower() for cell in first]
-    empty, given = names.count(""), [name for name in names if name]
+    empty, named = names.count(""), [name for name in names if name]
     notes = []
     if empty:
         notes.append(
             "1 column without a name is numbered" if empty == 1 else f"{empty:,} columns without a name are numbered"
         )
-    if len(set(given)) < len(given):
+    if len(set(named)) < len(named):
         notes.append("names that are there twice are numbered")
     return f"the header: {', '.join(notes)}" if notes else None

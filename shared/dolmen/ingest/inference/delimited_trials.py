@@ -34,30 +34,32 @@ _MOST_PREAMBLE = 100
 _ROWS, _COLUMNS = 200, 60
 _CELLS, _FEWEST_ROWS = 6000, 20
 """How many records, columns and cells of a trial are weighed."""
-_LINES = 2000
+_MOST_LINES = 2000
+"""The most lines in which delimiters are counted."""
 _QUOTED = re.compile(rb'"[^"]*"')
 FOOTER_LINES = 3
-_ONE_COLUMN, _ONE_TYPED_COLUMN = 0.62, 0.72
-_MOST_TORN = 0.6
-"""Below names, a width that fewer records have is not the table's."""
-_HEADED = 0.3
-"""Below a line of names, this share of records with as many fields is enough: the others are ragged."""
+_ONE_COLUMN_FACTOR, _ONE_TYPED_COLUMN_FACTOR = 0.62, 0.72
+"""Factors of the score of a single column, and of one whose values are all numbers, times or Booleans."""
+_LEAST_OTHER_SHARE, _LEAST_HEADER_SHARE = 0.6, 0.3
+"""If the first line has names: the table has another width only if this share of its records has that width, and the
+width of the first line is enough if this share has it: the others are ragged."""
 _NAME = re.compile(r"[^\W\d](?:[\w .()/%#-]{0,60}[\w)%])?")
-_QUALITY_OF_NOTHING = 0.6
-_SURE = 2
-"""From so many values on, a column's kind speaks against another one."""
+_EMPTY_COLUMN_QUALITY = 0.6
+_SURE_VALUES = 2
+"""A column with this many values of one kind has no values of another kind."""
 _ANY = ColumnKind("text", 0.0, 0)
 
 
 @dataclass(slots=True)
 class DialectTrial:
-    """The head as some signs read it.
+    """The head, as split into records by some signs.
 
     Args:
-        skip_lines: the lines before the table, which ``line`` begins.
-        start: the index of the table's first record; those before are preamble.
-        preamble: the number of those, with broken ones.
-        width: the number of fields that most of its records have.
+        skip_lines: the number of lines before the table.
+        line: the number of the table's first line, from 1.
+        start: the index of the table's first record; records before it are the preamble.
+        preamble: the number of records before the table, including broken ones.
+        width: the number of fields that most records of the table have.
     """
 
     signs: Signs
@@ -89,15 +91,15 @@ class DialectTrial:
     @property
     def bound(self) -> float:
         """The most that its score can be."""
-        breadth = 1 - 0.5 / self.width if self.width > 1 else _ONE_COLUMN
+        breadth = 1 - 0.5 / self.width if self.width > 1 else _ONE_COLUMN_FACTOR
         preamble = 0.75 if self.preamble else 1.0
         broken = 0.955 if self.broken else 1.0
         return self.consistency**3 * breadth * preamble * broken * PRIORS.get(self.delimiter, 0.5)
 
     @property
     def names_columns(self) -> bool:
-        """Whether the first line has names, and a good part of the records as many fields: they are not one column."""
-        if self.width == 1 or self.preamble or self.delimiter not in PLAIN or self.consistency < _HEADED:
+        """Whether the first line has names, and enough records have as many fields: then it has several columns."""
+        if self.width == 1 or self.preamble or self.delimiter not in PLAIN or self.consistency < _LEAST_HEADER_SHARE:
             return False
         return _are_names(self.reading.cells(self.start)[0])
 
@@ -110,7 +112,7 @@ class DialectTrial:
         return self.signs.delimiter
 
     def fits_short(self, reading: DelimitedReading, short: Sequence[int]) -> bool:
-        """Whether the cells of short records are of the kinds of their columns, as far as they go."""
+        """Whether the cells that short records do have are of the kinds of their columns."""
         if _has_literal_quotes(self.signs, reading.data):
             return False  # a quote may have cut the record
         for index in short[:_ROWS]:
@@ -120,7 +122,7 @@ class DialectTrial:
                 return False  # it has another delimiter
             for number, cell in enumerate(cells):
                 kind = self.kinds.get(number, _ANY)
-                is_sure = kind.kind in TYPED and kind.values >= _SURE and kind.share > 0.99
+                is_sure = kind.kind in TYPED and kind.values >= _SURE_VALUES and kind.share > 0.99
                 if is_sure and kind_of_cell(cell) not in (kind.kind, "null"):
                     return False
         return True
@@ -131,21 +133,21 @@ class DialectTrial:
 
     @property
     def short_cells(self) -> list[list[str]]:
-        """Those of the first records that lack fields, filled up."""
+        """The cells of the first records that lack fields, filled up with empty ones."""
         short = [at for at, width in enumerate(self.reading.widths) if at > self.start and width < self.width]
         rows = [self.reading.cells(at)[0] for at in short[:_FEWEST_ROWS]]
         return [[*row, *[""] * (self.width - len(row))] for row in rows]
 
 
-def find_trials(head: bytes, is_all: bool, fixed: Mapping[str, Any]) -> list[DialectTrial]:
-    """The trials that may be the best or close to it, the best first.
+def find_trials(head: bytes, is_all: bool, decided: Mapping[str, Any]) -> list[DialectTrial]:
+    """The trials whose score may be the best or close to it, the best first.
 
     Args:
         head: whole lines, from the start of a file.
         is_all: whether they are the whole file.
-        fixed: attributes of ``Dialect`` that are not to be found.
+        decided: attributes of ``Dialect`` that are not looked for.
     """
-    trials = list(_trials(head, is_all, fixed))
+    trials = list(_trials(head, is_all, decided))
     if any(t.consistency == 1 and not t.preamble and t.width > 1 and t.delimiter in PLAIN for t in trials):
         trials = [replace(t, consistency=t.consistency / 2) if t.preamble else t for t in trials]
     weighed = list[DialectTrial]()
@@ -158,27 +160,27 @@ def find_trials(head: bytes, is_all: bool, fixed: Mapping[str, Any]) -> list[Dia
     return sorted(weighed, key=lambda trial: trial.score, reverse=True)
 
 
-def _trials(head: bytes, is_all: bool, fixed: Mapping[str, Any]) -> Iterator[DialectTrial]:
-    delimiters = [fixed["delimiter"]] if fixed.get("delimiter") else _delimiters_in(head)
+def _trials(head: bytes, is_all: bool, decided: Mapping[str, Any]) -> Iterator[DialectTrial]:
+    delimiters = [decided["delimiter"]] if decided.get("delimiter") else _delimiters_in(head)
     for delimiter in delimiters:
-        for quote, escape in _quotings(head, delimiter, fixed):
-            trial = _try(head, is_all, Signs(delimiter, quote, escape, None), fixed)
+        for quote, escape in _quotings(head, delimiter, decided):
+            trial = _try(head, is_all, Signs(delimiter, quote, escape, None), decided)
             if trial is not None:
                 yield trial
-    if not fixed.get("delimiter"):
+    if not decided.get("delimiter"):
         unused = next((sign for sign in (*PLAIN, "\x01", "\x1f", "^", "~") if sign.encode() not in head), None)
         if unused is not None:
-            for quote, escape in _quotings(head, unused, fixed):
-                trial = _try(head, is_all, Signs(unused, quote, escape, None), fixed)
+            for quote, escape in _quotings(head, unused, decided):
+                trial = _try(head, is_all, Signs(unused, quote, escape, None), decided)
                 if trial is not None:
                     yield trial
 
 
 def _delimiters_in(head: bytes) -> list[str]:
-    """Signs that may separate fields: they are in a good part of the lines."""
+    """Signs that are in enough of the lines to separate fields."""
     unquoted = _QUOTED.sub(b'""', head)  # quoted fields may span most of the lines
     texts = [head, unquoted] if unquoted.count(b"\n") < head.count(b"\n") else [head]
-    samples = [[line for line in text.replace(b"\r", b"\n").split(b"\n") if line.strip()][:_LINES] for text in texts]
+    samples = [[line for line in text.splitlines() if line.strip()][:_MOST_LINES] for text in texts]
     has_quotes = b'"' in head or b"'" in head
     return [
         sign
@@ -188,7 +190,7 @@ def _delimiters_in(head: bytes) -> list[str]:
 
 
 def _may_separate(sign: str, lines: list[bytes], has_quotes: bool) -> bool:
-    """Whether a sign is in a good part of the lines."""
+    """Whether a sign is in enough of the lines."""
     counts = [line.count(sign.encode()) for line in lines]
     has = sum(count > 0 for count in counts)
     if not has:
@@ -199,19 +201,19 @@ def _may_separate(sign: str, lines: list[bytes], has_quotes: bool) -> bool:
     return has >= needed * len(lines) and (sign in PLAIN or steady >= 0.5 or has_quotes)
 
 
-def _quotings(head: bytes, delimiter: str, fixed: Mapping[str, Any]) -> Iterator[tuple[str | None, str | None]]:
+def _quotings(head: bytes, delimiter: str, decided: Mapping[str, Any]) -> Iterator[tuple[str | None, str | None]]:
     """Quotes and escapes that the text may be written with, the plainest first."""
     sign = delimiter.encode()
-    escapes: list[str | None] = [fixed["escape"]] if "escape" in fixed else [None]
+    escapes: list[str | None] = [decided["escape"]] if "escape" in decided else [None]
     escaped = (b'"', b"'", b"\n", b"\r", sign)
-    if "escape" not in fixed and b"\\" in head and any(b"\\" + each in head for each in escaped):
+    if "escape" not in decided and b"\\" in head and any(b"\\" + each in head for each in escaped):
         escapes.append("\\")
 
     def begins_field(quote: bytes) -> bool:
         return head.startswith(quote) or any(before + quote in head for before in (sign, b"\n", b"\r"))
 
-    quotes: list[str | None] = [fixed["quote"]] if "quote" in fixed else ['"']
-    if "quote" not in fixed:
+    quotes: list[str | None] = [decided["quote"]] if "quote" in decided else ['"']
+    if "quote" not in decided:
         if begins_field(b"'"):
             quotes.append("'")
         if begins_field(b'"'):
@@ -222,16 +224,16 @@ def _quotings(head: bytes, delimiter: str, fixed: Mapping[str, Any]) -> Iterator
                 yield quote, escape
 
 
-def _try(head: bytes, is_all: bool, signs: Signs, fixed: Mapping[str, Any]) -> DialectTrial | None:
-    """The head under these signs, with comments and preamble as they fit. None if nothing is left."""
-    skipped = int(fixed.get("skip_lines", 0))
+def _try(head: bytes, is_all: bool, signs: Signs, decided: Mapping[str, Any]) -> DialectTrial | None:
+    """Splits the head by these signs, and finds comments and preamble. None if no record is left."""
+    skipped = int(decided.get("skip_lines", 0))
     data = head[line_offset(head, skipped) :]
     if not data:
         return None
-    comment = fixed.get("comment")
+    comment = decided.get("comment")
     reading = DelimitedReading.of(data, replace(signs, comment=comment), is_all)
     notes = list[str]()
-    if "comment" not in fixed:
+    if "comment" not in decided:
         comment = _find_comment(reading)
         if comment is not None:
             before = len(reading.starts)
@@ -241,11 +243,11 @@ def _try(head: bytes, is_all: bool, signs: Signs, fixed: Mapping[str, Any]) -> D
             notes.append(f"lines that begin with {comment!r} are comments: {lines} of the sample")
     if not reading.starts:
         return None
-    width, start = _find_table(reading, skip="skip_lines" not in fixed)
+    width, start = _find_table(reading, skip="skip_lines" not in decided)
     broken = sum(at > reading.starts[start] for at in reading.broken)
     line = skipped + count_lines(data[: reading.starts[start]]) + 1
     preamble = start + len(reading.broken) - broken
-    if preamble and "skip_lines" not in fixed:
+    if preamble and "skip_lines" not in decided:
         skipped = line - 1
     widths = np.array(reading.widths[start:])
     good = float((widths == width).sum())
@@ -269,7 +271,7 @@ def _try(head: bytes, is_all: bool, signs: Signs, fixed: Mapping[str, Any]) -> D
 
 
 def _find_comment(reading: DelimitedReading) -> str | None:
-    """The sign that begins lines which are no records of the table."""
+    """The sign with which comments begin; None if there are none."""
     data, signs, widths = reading.data, reading.signs, reading.widths
     begins = {data[start : start + 2] for start in reading.starts}
     for comment in _COMMENTS:
@@ -330,7 +332,7 @@ def _find_table(reading: DelimitedReading, *, skip: bool) -> tuple[int, int]:
     start = next((index for index, each in enumerate(widths[:_MOST_PREAMBLE]) if each == width), None)
     if start is None:
         return width, 0
-    is_torn = start and widths.count(width) < _MOST_TORN * len(widths) and 2 * widths.count(1) < len(widths)
+    is_torn = start and widths.count(width) < _LEAST_OTHER_SHARE * len(widths) and 2 * widths.count(1) < len(widths)
     if is_torn and reading.signs.delimiter in PLAIN and _are_names(reading.cells(0)[0]):
         return widths[0], 0  # the error names the records that don't fit
     start = _skip_titles(reading, width, start)
@@ -345,18 +347,18 @@ def _find_table(reading: DelimitedReading, *, skip: bool) -> tuple[int, int]:
 
 
 def _are_names(cells: Sequence[str]) -> bool:
-    """Whether all cells but empty ones may be names of columns, of which there are several."""
+    """Whether the cells may be names of several columns; empty cells may be anywhere."""
     names = [cell.strip() for cell in cells if cell.strip()]
     return len(set(names)) > 1 and all(map(_NAME.fullmatch, names))
 
 
 def _has_literal_quotes(signs: Signs, data: bytes) -> bool:
-    """Whether quotes are read as text, though they may be meant: in TSV they often are not."""
+    """Whether quotes are read as text although they may enclose fields. In TSV they often do not."""
     return signs.quote is None and signs.delimiter != "\t" and b'"' in data
 
 
 def _is_header(reading: DelimitedReading, width: int, at: int) -> bool:
-    """Whether a record is sure to name the columns of those below."""
+    """Whether a record certainly names the columns of the records below it."""
     below = [index for index in range(at + 1, min(len(reading.widths), at + 20)) if reading.widths[index] == width]
     if reading.widths[at] != width or not below:
         return False
@@ -365,7 +367,7 @@ def _is_header(reading: DelimitedReading, width: int, at: int) -> bool:
 
 
 def _skip_titles(reading: DelimitedReading, width: int, start: int) -> int:
-    """The first record after those with a title in one field and blank others, if it names all columns."""
+    """The first record after titles (one field, the others blank) if it names all columns, else ``start``."""
     for index in range(start, min(len(reading.widths), start + _MOST_PREAMBLE)):
         cells = reading.cells(index)[0]
         filled = sum(bool(cell.strip()) for cell in cells)
@@ -378,7 +380,7 @@ def _skip_titles(reading: DelimitedReading, width: int, start: int) -> int:
 
 
 def _weigh(trial: DialectTrial) -> None:
-    """Fills in cells and score, and what the ragged records are."""
+    """Sets the cells and the score of a trial, and what its ragged records may be."""
     reading, width, start = trial.reading, trial.width, trial.start
     widths = reading.widths[start:]
     good = [start + index for index, each in enumerate(widths) if each == width]
@@ -395,13 +397,13 @@ def _weigh(trial: DialectTrial) -> None:
         found = [quality_of_cell(cell, quoted, trial.delimiter) for cell, quoted in cells if cell.strip()]
         trial.kinds[number] = kind = ColumnKind.of([cell for cell, _ in cells])
         unity = kind.share if kind.kind != "text" else max(kind.share, 0.9)
-        qualities.append(sum(found) / len(found) * (0.7 + 0.3 * unity) if found else _QUALITY_OF_NOTHING)
+        qualities.append(sum(found) / len(found) * (0.7 + 0.3 * unity) if found else _EMPTY_COLUMN_QUALITY)
     quality = sum(qualities) / len(qualities)
     below = [kind_of_cell(cell) for cells, _ in trial.table[1:] for cell in cells]
     trial.is_typed = width == 1 and bool(below) and all(kind in (*TYPED, "null") for kind in below)
     trial.score = trial.bound * quality**3 * _quote_factor(trial)
     if trial.is_typed:
-        trial.score *= _ONE_TYPED_COLUMN / _ONE_COLUMN
+        trial.score *= _ONE_TYPED_COLUMN_FACTOR / _ONE_COLUMN_FACTOR
     if _spans_lines(trial):
         trial.score *= 0.5
     # Ragged records: at the end they may be a footer; elsewhere they may lack fields, if what they have fits.
@@ -410,7 +412,7 @@ def _weigh(trial: DialectTrial) -> None:
         tail = next(index for index, each in enumerate(reversed(widths)) if each == width)
         trial.ends_short = tail == len(short) and tail <= FOOTER_LINES and len(widths) > tail + 1
         trial.fill_makes_sense = trial.fits_short(reading, short)
-    # A first line that is one field short, as R writes it, or before rows that end with a delimiter.
+    # A first line that lacks one field: R writes such headers, and rows may end with a delimiter.
     if start == 1 and reading.widths[0] == width - 1 and width > 2:
         is_next = count_lines(reading.data[reading.ends[0] : reading.starts[1]]) == 1
         trial.header_is_short = is_next and all(kind_of_cell(name) not in TYPED for name in reading.cells(0)[0])
@@ -428,7 +430,7 @@ def _spans_lines(trial: DialectTrial) -> bool:
 
 
 def _quote_factor(trial: DialectTrial) -> float:
-    """Less than 1 if cells look quoted otherwise than the trial says, and for quotes and escapes that are not plain."""
+    """Less than 1 if cells seem to be quoted in another way than the trial reads them, and for uncommon signs."""
     quote = trial.signs.quote
     cells = [(cell, quoted) for row, flags in trial.table for cell, quoted in zip(row, flags, strict=True)]
     has_quoted = any(quoted for _, quoted in cells)
@@ -443,7 +445,7 @@ def _quote_factor(trial: DialectTrial) -> float:
                 odd += 5 if is_doubled else weight
             elif sign == '"' != quote and (opens or (closes and not cell[-2].isdigit())):
                 odd += 0.6
-    if trial.delimiter not in PLAIN:  # '"' after a likelier delimiter
+    if trial.delimiter not in PLAIN:  # a quote after a plain delimiter speaks for that delimiter
         odd += sum(not quoted and f'{sign}"' in cell for cell, quoted in cells for sign in PLAIN)
     factor = 1 - 0.5 * min(1.0, odd / max(1, len(cells)) * 3)
     if (

@@ -1,4 +1,4 @@
-"""Whether the first record of a table names its columns, by evidence of the records below it."""
+"""Whether the first record of a table names its columns, from the evidence of the records below it."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def find_header(first: Sequence[str], rows: Sequence[Sequence[str]]) -> HeaderEv
     Where nothing tells, text is taken for names if each is there, once (as DuckDB does), and everything else for a row.
     """
     names = [cell.strip() for cell in first]
-    given = [name.lower() for name in names if name]
+    named = [name.lower() for name in names if name]
     typed = [name for name in names if _kind_of_name(name) in TYPED]
-    may_be_names = len(given) == len(names) == len(set(given)) and len(typed) < len(names)
+    may_be_names = len(named) == len(names) == len(set(named)) and len(typed) < len(names)
     may_be_names &= all(map(_YEAR.fullmatch, typed))
     if not rows:
         return HeaderEvidence(may_be_names, "assumed")
@@ -67,17 +67,17 @@ def find_header(first: Sequence[str], rows: Sequence[Sequence[str]]) -> HeaderEv
         own = kind_of_cell(name)
         is_above |= pro >= 1 and kind.kind in TYPED
         is_alike |= own == kind.kind and own in TYPED
-    no += 0.5 * (len(set(given)) < len(given))
+    no += 0.5 * (len(set(named)) < len(named))
     if (years := _are_series(names, rows)) and yes + no:
         yes, no = yes + years, 0.0
     if is_above and not is_alike:  # whatever the columns of text look like
         return HeaderEvidence(True, "proven" if no <= yes / 4 else "likely")
-    if not given or yes == no == 0:
+    if not named or yes == no == 0:
         if len(rows) > _FEWEST and all(_kind_of_name(cell) not in TYPED for cell in rows[0]):
             under = find_header(first, rows[1:])  # units may be between names and values
             if under.header and under.certainty == "proven":
                 return under
-        return HeaderEvidence(may_be_names and bool(given), "assumed")
+        return HeaderEvidence(may_be_names and bool(named), "assumed")
     if yes > no:
         certain = yes >= 1 and no <= yes / 4
         return HeaderEvidence(True, "proven" if certain else "likely")

@@ -51,10 +51,10 @@ def _explain(source: SourceFile, error: InputError) -> Hint | None:
     kind, own = source.format.kind, source.options.dialect
     if not FORMATS[kind].is_text and kind != "excel":
         return None
-    given = {} if own.sheet is None else {"sheet": own.sheet}
+    known = {} if own.sheet is None else {"sheet": own.sheet}
     with source.open() as opened:
         reopen = RewindableFile(opened).reopen
-        file = SampledFile(reopen, source.name, None, given, replace(source.options, dialect=STRICT), None)
+        file = SampledFile(reopen, source.name, None, known, replace(source.options, dialect=STRICT), None)
         candidate = file.candidates()[0]
     if candidate.kind != kind and {candidate.kind, kind} != {"csv", "tsv"}:
         properties = {"ingest_format": candidate.kind, **candidate.dialect.properties()}

@@ -6,13 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from dolmen.errors import InputError, ObjectNotFoundError, short_repr
+from dolmen.errors import InputError, short_repr
 from dolmen.format.dialect import parse_attributes
 from dolmen.format.ingest_properties import FORMATS, FileKind, kind_of
 from dolmen.ingest.formats.source_file import RewindableFile
 from dolmen.ingest.inference.inference import Inference, infer_file
-from dolmen.store import open_store
-from dolmen.store.base import split_object_url
+from dolmen.store import object_opener
 
 
 def infer(source: str | Path | BinaryIO, **given: Any) -> Inference:
@@ -42,30 +41,18 @@ def infer(source: str | Path | BinaryIO, **given: Any) -> Inference:
     known = parse_attributes(given)
     if isinstance(source, str | Path):
         name, open = opener(source)
-        return infer_file(open, name, kind=kind, given=known)
+        return infer_file(open, name, kind=kind, known=known)
     if not (hasattr(source, "read") and hasattr(source, "seek")):
         raise InputError(f"source={short_repr(source)}: give a path, a URL, or a binary file that can be rewound")
     named = getattr(source, "name", None)
-    return infer_file(
-        RewindableFile(source).reopen,
-        Path(named).name if isinstance(named, str) else "the file",
-        kind=kind,
-        given=known,
-    )
+    name = Path(named).name if isinstance(named, str) else "the file"
+    return infer_file(RewindableFile(source).reopen, name, kind=kind, known=known)
 
 
 def opener(source: str | Path) -> tuple[str, Callable[[], BinaryIO]]:
     """The name of a file or an object, and a function that opens it. Raises InputError for anything else."""
-    if isinstance(source, str) and (parts := split_object_url(source)):
-        store, key = open_store(parts[0]), parts[1]
-
-        def open_object() -> BinaryIO:
-            try:
-                return store.open_input(key)
-            except ObjectNotFoundError:
-                raise ObjectNotFoundError(str(source)) from None
-
-        return str(source), open_object
+    if isinstance(source, str) and (open_object := object_opener(source)) is not None:
+        return source, open_object
     if isinstance(source, str) and "://" in source:
         raise InputError(f"{source!r}: give a path, or the URL of an object, s3://bucket/key")
     path = Path(source)

@@ -178,7 +178,7 @@ def infer_file(
     name: str,
     *,
     kind: FileKind | None = None,
-    given: Mapping[str, Any] | None = None,
+    known: Mapping[str, Any] | None = None,
     limits: ReadOptions | None = None,
     on_bad_row: OnBadRow | None = None,
     samples: bool = True,
@@ -188,7 +188,7 @@ def infer_file(
     Args:
         open: opens the file from its beginning. It is called once.
         kind: its format, if that is known: else its content and its name decide.
-        given: attributes of ``Dialect`` that are known.
+        known: attributes of ``Dialect`` that the user set.
         limits: of the bytes and columns that are read; their dialect counts for nothing.
         on_bad_row: called with rows that fit no dialect, and are left out; by default the first one is an error.
         samples: whether to keep values of the columns.
@@ -198,7 +198,7 @@ def infer_file(
     """
     with open() as opened:
         reopen = RewindableFile(opened).reopen
-        file = SampledFile(reopen, name, kind, dict(given or {}), limits or ReadOptions(), on_bad_row)
+        file = SampledFile(reopen, name, kind, dict(known or {}), limits or ReadOptions(), on_bad_row)
         return _infer(file, samples)
 
 
@@ -288,7 +288,7 @@ class SampledFile:
     open: Callable[[], BinaryIO]
     name: str
     kind: FileKind | None
-    given: dict[str, Any]
+    known: dict[str, Any]
     limits: ReadOptions
     skip: OnBadRow | None
     sample: bytes = b""
@@ -309,9 +309,9 @@ class SampledFile:
         named = next((kind for ending, kind in ENDINGS.items() if stem.endswith(ending)), None)
         kind = self.kind or (found and found.kind) or named
         if kind is not None and not FORMATS[kind].is_text:
-            dialect = replace(STRICT, **self.given)
+            dialect = replace(STRICT, **self.known)
             return (
-                [Candidate(kind, dialect)] if kind != "excel" else sniff_sheet(self._source(kind, dialect), self.given)
+                [Candidate(kind, dialect)] if kind != "excel" else sniff_sheet(self._source(kind, dialect), self.known)
             )
         with self._source("csv", STRICT).stream() as stream:
             raw = _read(stream.read, SAMPLE_BYTES + 1)
@@ -330,19 +330,19 @@ class SampledFile:
             raise type(error)(text if f"file {self.name!r}" in text else f"file {self.name!r}: {text}") from None
 
     def _text_candidates(self, named: FileKind | None) -> list[Candidate]:
-        encoding = self.given.get("encoding") or sniff_encoding(self.sample, whole=self.whole)
-        note = None if "encoding" in self.given else encoding_note(encoding)
+        encoding = self.known.get("encoding") or sniff_encoding(self.sample, whole=self.whole)
+        note = None if "encoding" in self.known else encoding_note(encoding)
         text = _to_utf8(self.sample, encoding, self.whole)
         kind, found = self.kind, list[Candidate]()
         begins_like_json = text.lstrip(b"\xef\xbb\xbf \t\r\n\x1e")[:1] in (b"{", b"[")
         if "jsonl" in (kind, named if kind is None else None) or (kind is None and begins_like_json):
-            found += sniff_json(text, whole=self.whole, given=self.given)
+            found += sniff_json(text, whole=self.whole, known=self.known)
         if not found and "jsonl" in (kind, named if kind is None else None):
             found = [Candidate("jsonl", STRICT)]
         if not found:
             own = kind or named
-            found = sniff_delimited(text, whole=self.whole, given=self.given, kind=own)
-        set_ = {**self.given, "encoding": encoding}
+            found = sniff_delimited(text, whole=self.whole, known=self.known, kind=own)
+        set_ = {**self.known, "encoding": encoding}
         return [
             replace(each, dialect=replace(each.dialect, **set_), notes=(*each.notes, *([note] if note else [])))
             for each in found
@@ -366,18 +366,18 @@ class SampledFile:
                         evidence[name] = ColumnEvidence(candidate.dialect)
                     evidence[name].observe(cells)
                 quoted.find(evidence.values())
-            values = decide(evidence, candidate.dialect, self.given)
+            values = decide(evidence, candidate.dialect, self.known)
             nulls = candidate.dialect.nulls
             doubtful = quoted.texts & (set(values.dialect.nulls) - set(nulls))
             if doubtful and on_bad_row is None and not self._fits(candidate.kind, values):
                 # A quoted text is no NULL, and the cells do not show quotes.
-                values = decide(evidence, candidate.dialect, {**self.given, "nulls": nulls})
+                values = decide(evidence, candidate.dialect, {**self.known, "nulls": nulls})
                 why = "is not given as NULL", "is in quotes, and so no NULL"
                 values = replace(values, notes=tuple(note.replace(*why) for note in values.notes))
             return values.dialect, values.schema, tuple(values.notes)
         if candidate.kind == "excel":
             dialect, schema, sheet_notes, self.sheet_losses = infer_sheet(
-                source, self.given, skip_bad_rows=on_bad_row is not None
+                source, self.known, skip_bad_rows=on_bad_row is not None
             )
             return dialect, schema, tuple(sheet_notes)
         if candidate.kind == "jsonl" and on_bad_row is None:
@@ -403,7 +403,7 @@ class SampledFile:
         if own_schema is None:
             return dialect, formats.infer(source)
         own = own_schema(source)
-        if number_names(own.names) != own.names and "names" not in self.given:
+        if number_names(own.names) != own.names and "names" not in self.known:
             dialect = replace(dialect, names="number")
             source = self._source(candidate.kind, dialect)
         schema = formats.infer(source)
@@ -431,7 +431,7 @@ class SampledFile:
     def variations(self, candidate: Candidate, error: InputError) -> Iterator[Candidate]:
         """Ways to read a file whose sample fits the candidate, and whose rest does not."""
         dialect = candidate.dialect
-        if candidate.kind == "excel" and dialect.names == "strict" and "names" not in self.given:
+        if candidate.kind == "excel" and dialect.names == "strict" and "names" not in self.known:
             if "has no name: name it" in str(error):
                 note = f"columns without a name are numbered: one has a value on row {getattr(error, 'line', None)}"
                 yield replace(candidate, dialect=replace(dialect, names="number"), notes=(*candidate.notes, note))
@@ -440,11 +440,11 @@ class SampledFile:
             return
         text = str(error)
         found = _FIELDS.search(text)
-        if found and int(found[1]) < int(found[2]) and dialect.ragged == "reject" and "ragged" not in self.given:
+        if found and int(found[1]) < int(found[2]) and dialect.ragged == "reject" and "ragged" not in self.known:
             line = getattr(error, "line", None)
             note = f"records such as that on line {line} lack fields at their end: they are NULL"
             yield replace(candidate, dialect=replace(dialect, ragged="fill"), notes=(*candidate.notes, note))
-        if "encoding" in self.given:
+        if "encoding" in self.known:
             return
         if dialect.encoding == "utf-8" and "not UTF-8" in text and self.sample.isascii():
             encodings: tuple[Encoding, ...] = ("windows-1252", "latin-1")

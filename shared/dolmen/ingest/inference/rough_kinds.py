@@ -99,7 +99,7 @@ def _found(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ColumnKind:
-    """The kind of a column's cells: that of nearly all that are not null; ``text`` if there is none, or it is mixed."""
+    """The kind of a column's cells: that of nearly all that are not null; ``text`` if mixed, or if all are null."""
 
     kind: str
     share: float

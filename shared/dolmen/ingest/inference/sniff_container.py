@@ -1,4 +1,4 @@
-"""The format of a file by its first bytes, whatever its name says."""
+"""Finds the format of a file from its first bytes, whatever its name says."""
 
 from __future__ import annotations
 

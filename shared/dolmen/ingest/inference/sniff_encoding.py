@@ -163,7 +163,7 @@ def _refuse_controls(sample: bytes) -> None:
 
 
 def _wide_encoding(sample: bytes, whole: bool) -> Encoding | None:
-    """UTF-16 or UTF-32, by the places of zero bytes; None if it is neither."""
+    """UTF-16 or UTF-32, from the offsets of zero bytes; None if it is neither."""
     if not sample.translate(None, _PRINTABLE) and sample.count(b"\0") < _LEAST_ZEROS * len(sample):
         return None  # a stray zero in ASCII: other scripts have other bytes
     for encoding in _TRIED:

@@ -93,19 +93,19 @@ class _Rows:
         return self.path[-1].lower() in _NAMES
 
 
-def sniff_json(sample: bytes, *, whole: bool, given: Mapping[str, Any]) -> list[Candidate]:
+def sniff_json(sample: bytes, *, whole: bool, known: Mapping[str, Any]) -> list[Candidate]:
     """The ways to read a sample as JSON, best first; none if it is no JSON.
 
     Args:
         sample: UTF-8 text from the beginning of the file.
         whole: whether it is the whole file.
-        given: attributes of the dialect that the user has set.
+        known: attributes of the dialect that the user has set.
     """
     found = _parse(sample, whole)
     if found is None:
         return []
-    dialect = Dialect(**given)
-    if "json_rows" in given:
+    dialect = Dialect(**known)
+    if "json_rows" in known:
         return [Candidate("jsonl", dialect)]
     plain = "lines" if found.in_lines else "values"
     tops = [each for value in found.values for each in (value if isinstance(value, list) else [value])]

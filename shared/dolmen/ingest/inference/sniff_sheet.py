@@ -89,36 +89,36 @@ class _Head:
         return [[row.get(number, "") for number in columns] for row in self.rows[start:]]
 
 
-def sniff_sheet(source: SourceFile, given: Mapping[str, Any]) -> list[Candidate]:
+def sniff_sheet(source: SourceFile, known: Mapping[str, Any]) -> list[Candidate]:
     """The ways in which a workbook may be meant, the best first. Raises InputError for another file, and for damage."""
-    fixed = Dialect(**given)
+    known_dialect = Dialect(**known)
     with open_workbook(source) as book:
-        names = [fixed.sheet] if fixed.sheet is not None else sheets_with_rows(book)
+        names = [known_dialect.sheet] if known_dialect.sheet is not None else sheets_with_rows(book)
         if not names or names[0] not in (sheet.name for sheet in book.sheets):
-            return [Candidate("excel", fixed)]  # the reader says what is wrong
-        heads = {name: _Head.of(book, name, fixed.skip_lines) for name in names}
+            return [Candidate("excel", known_dialect)]  # the reader says what is wrong
+        heads = {name: _Head.of(book, name, known_dialect.skip_lines) for name in names}
     tables = [name for name, head in heads.items() if len(head.rows) > 1 and len(head.table(0)[0]) > 1]
     name = (tables or names)[0]
     head = heads[name]
     found: dict[str, Any] = {"sheet": name if len(names) > 1 else None}
     if not head.rows:
-        return [Candidate("excel", fixed)]
+        return [Candidate("excel", known_dialect)]
     notes = list[str]()
-    start = 0 if {"skip_lines", "header"} & given.keys() else _find_start(head)
+    start = 0 if {"skip_lines", "header"} & known.keys() else _find_start(head)
     if start:
         found["skip_lines"] = skipped = head.numbers[start] - 1
         rows = "row is" if skipped == 1 else f"{skipped:,} rows are"
         notes.append(f"the first {rows} skipped: the table begins on row {skipped + 1:,}")
     table = head.table(start)
     notes += note_odd_rows(table, head.is_all)
-    headers = HeaderEvidence(fixed.header, "proven") if "header" in given else find_header(table[0], table[1:])
+    headers = HeaderEvidence(known_dialect.header, "proven") if "header" in known else find_header(table[0], table[1:])
     candidates = []
     for header, note in headers.choices(f"row {head.numbers[start]:,}"):
         own = notes if note is None else [*notes, note]
         names_rule = {}
         if header and (numbered := note_numbered_names(table[0])):
             names_rule, own = {"names": "number"}, [*own, numbered]
-        dialect = Dialect(**(found | {"header": header} | names_rule | dict(given)))
+        dialect = Dialect(**(found | {"header": header} | names_rule | dict(known)))
         candidates.append(Candidate("excel", dialect, tuple(own)))
     return candidates
 
@@ -179,11 +179,11 @@ class _ColumnEvidence(SheetShape):
 
 
 def infer_sheet(
-    source: SourceFile, given: Mapping[str, Any], *, skip_bad_rows: bool
+    source: SourceFile, known: Mapping[str, Any], *, skip_bad_rows: bool
 ) -> tuple[Dialect, pa.Schema, list[str], list[str]]:
     """The dialect with the texts that are NULL, the columns, notes, and losses. Raises as ``formats.infer`` does."""
     dialect = source.options.dialect
-    make: Callable[[], _ColumnEvidence] = partial(_ColumnEvidence, takes_nulls="nulls" not in given)
+    make: Callable[[], _ColumnEvidence] = partial(_ColumnEvidence, takes_nulls="nulls" not in known)
     sheet, columns = observe_columns(source, make, skip_bad_rows=skip_bad_rows)
     values = {text for each in columns.values() if not each.is_typed for text in each.nulls - each.errors}
     schema, notes, nulls = list[tuple[str, pa.DataType]](), list[str](), set[str]()

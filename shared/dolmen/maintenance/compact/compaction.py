@@ -21,7 +21,7 @@ from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import TableSettings
 from dolmen.maintenance.compact.compaction_plan import CompactionOptions, CompactionPlan, PlannedGroup, plan_compaction
 from dolmen.maintenance.compact.rewrite import GroupRewriter, Rewritten, TableVersion
-from dolmen.maintenance.erasures.erasure_work import rewrite_through
+from dolmen.maintenance.erasures.erasure_work import last_due_ts
 from dolmen.rows.scan.plan import FactSheet
 
 _TRIES_ALONE = 2
@@ -151,7 +151,7 @@ def compact(
 
 
 def plan_version(context: Context, version: TableVersion, target: int, options: CompactionOptions) -> CompactionPlan:
-    through, dead = rewrite_through(context, version.manifest), version.dead_uuids()
+    through, dead = last_due_ts(context, version.manifest), version.dead_uuids()
     return plan_compaction(version.name, version.entry, version.files, target, options, dead, through)
 
 

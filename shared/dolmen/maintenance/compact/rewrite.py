@@ -188,7 +188,7 @@ class _Rewriting:
             yield item
 
     def _check(self, rows: LiveRows, plans: list[FilePlan], written: int) -> None:
-        """Checks by entries, rows read and rows written that the output has all rows but the deleted ones."""
+        """Checks, from entries, rows read and rows written, that the output lacks no rows except deleted ones."""
         physical = sum(plan.file.rows for plan in plans)
         by_vector = sum(plan.file.rows - plan.file.live_rows for plan in plans)
         is_exact = not any(plan.tombstones for plan in plans)

@@ -41,11 +41,8 @@ from dolmen.rows.write.runs import (
     statistics_columns,
 )
 
-_SHARE = 2
-"""A row group is large enough if it has 1/_SHARE of a full one's size."""
-
-_RUN_SHARE = 4
-"""The same for a run; its size in memory is a low estimate."""
+_LEAST_GROUP_SHARE, _LEAST_RUN_SHARE = 1 / 2, 1 / 4
+"""A row group, or a run, is large enough with this share of a full one's size. The size of a run is a low estimate."""
 
 _OFFSET_BYTES = 4
 
@@ -123,7 +120,7 @@ class SpliceJudge:
     def _is_large(self, row_group: pq.RowGroupMetaData, chunks: list[pq.ColumnChunkMetaData], size: int) -> bool:
         """Whether it is about as large as a newly written one: by its bytes, its rows, or its bytes in memory."""
         rows = row_group.num_rows
-        if size * _SHARE >= self._options.row_group_bytes or rows * _SHARE >= MAX_GROUP_ROWS:
+        if size >= _LEAST_GROUP_SHARE * self._options.row_group_bytes or rows >= _LEAST_GROUP_SHARE * MAX_GROUP_ROWS:
             return True
         uncompressed = Counter[str]()
         for leaf, chunk in zip(self._leaves, chunks, strict=True):
@@ -131,7 +128,7 @@ class SpliceJudge:
         in_memory = sum(
             max(_fixed_bytes(field.type) * rows, uncompressed[field.name]) for field in self._entry.schema.arrow
         )
-        return bool(in_memory * _RUN_SHARE >= self._options.run_bytes)
+        return bool(in_memory >= _LEAST_RUN_SHARE * self._options.run_bytes)
 
     def _has_filters(self, group: RowGroup, chunks: list[pq.ColumnChunkMetaData]) -> bool:
         """Whether exactly the columns of the primary key have Bloom filters, of at least the present size.

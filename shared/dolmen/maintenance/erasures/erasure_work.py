@@ -1,11 +1,11 @@
-"""Finds the next work of collection for erasures, by the newest manifest and the receipts.
+"""Finds what collection has to do next for erasures, from the newest manifest and the receipts.
 
 Each step of an erasure is a commit of collection:
 
 1. No file of the newest version contains its rows any more. ``Manifest.rewritten`` records that version.
-2. Earlier versions expire: by their age, or at ``expire_at`` at the latest.
-3. The erasure moves from the list to ``Manifest.leaving``, because its own values must be erased too.
-4. The versions with the list expire too, and objects that only they needed are deleted. The receipt says "gone".
+2. The versions before that one expire, at ``expire_at`` at the latest.
+3. The erasure leaves the list for ``Manifest.leaving``: the values by which it finds rows must be erased, too.
+4. The versions that list it expire, and objects that only they needed are deleted. The receipt says "gone".
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dolmen.base.runtime import RECEIPT, Runtime, attempts
 from dolmen.base.units import DAY_US, HOUR_US
 from dolmen.commit.change import Statement
 from dolmen.commit.head import Context
-from dolmen.commit.statements.erasures import ForgetErasures, NoteRewritten, WakeTables, first_to_leave
+from dolmen.commit.statements.erasures import ForgetErasures, NoteRewritten, UnspillTables, first_to_leave
 from dolmen.entries.segments.erasures_in_force import least_erasure, stale_sections
 from dolmen.entries.segments.segment_reader import SegmentReader, erasures_of
 from dolmen.errors import CorruptionError, ObjectNotFoundError, StoreUnavailableError
@@ -34,34 +34,34 @@ from dolmen.store.base import ObjectStore, Stored
 _SPARE_US = 3 * DAY_US
 """Time for rounds that are late, or fail."""
 
-_LAST_PART = 4
-"""Versions that hold erased rows expire at the latest when 1/_LAST_PART of the erasure's time remains."""
-
 
 def expire_at(erasure: Erasure, settings: DatabaseSettings) -> int:
-    """When versions that hold rows of an erasure expire, whatever other settings say: two graces and a sweep follow."""
+    """When versions that hold rows of an erasure expire, whatever other settings say.
+
+    A quarter of its time must remain, and enough for two graces and a sweep.
+    """
     if erasure.hurried_at:
         return erasure.hurried_at
     period_us = erasure.due_at - erasure.requested_at
     needed_us = settings.orphan_age_us + 2 * settings.reader_grace_us + _SPARE_US
-    return max(erasure.requested_at, erasure.due_at - max(period_us // _LAST_PART, needed_us))
+    return max(erasure.requested_at, erasure.due_at - max(period_us // 4, needed_us))
 
 
-def rewrite_at(erasure: Erasure, settings: DatabaseSettings) -> int:
-    """When files that hold rows of an erasure are rewritten for it alone: at half of its time, or earlier.
+def rewrite_due_at(erasure: Erasure, settings: DatabaseSettings) -> int:
+    """When files that hold rows of an erasure are rewritten for it alone: half-way to ``expire_at``.
 
-    Until then most of them are rewritten for other reasons, and many erasures share one rewriting.
+    Until then most of them are rewritten for other reasons, or for several erasures at once.
     """
     return erasure.requested_at + (expire_at(erasure, settings) - erasure.requested_at) // 2
 
 
-def rewrite_through(context: Context, manifest: Manifest) -> int:
-    """Timestamp of the youngest erasure whose rows are to be rewritten now; 0 if there is none, without a request."""
+def last_due_ts(context: Context, manifest: Manifest) -> int:
+    """Timestamp of the youngest erasure whose files must be rewritten now, else 0. Without erasures, no request."""
     listed = erasures_of(manifest, context.segments)
     if not listed:
         return 0
     settings, now_us = DatabaseSettings.of(manifest), max(context.store.clock.now_us, manifest.created_at)
-    return max((each.ts for each in listed if rewrite_at(each, settings) <= now_us), default=0)
+    return max((each.ts for each in listed if rewrite_due_at(each, settings) <= now_us), default=0)
 
 
 MOST_FORGOTTEN = 1_000
@@ -74,12 +74,13 @@ class ErasureWork:
 
     Args:
         listed: the listed erasures, oldest first.
-        must_note: whether more erasures are rewritten than ``Manifest.rewritten`` records.
+        must_note: whether the files of more erasures are rewritten than ``Manifest.rewritten`` records.
         expire_before: all versions before this one expire, whatever other settings say; 0 if none must.
         tags: names of tags of these versions.
         leaving: the erasures that leave the list; their receipts are written first.
-        stale_sections: keys of sections that keep an old entry of a table alive.
-        listed_us: how long an erasure applies to late drops.
+        stale_sections: keys of segments with entries of idle tables, and with an obsolete entry that may name files
+            with erased rows.
+        late_drops_us: how long an erasure applies to late drops.
     """
 
     listed: tuple[Erasure, ...] = ()
@@ -89,26 +90,26 @@ class ErasureWork:
     leaving: tuple[Erasure, ...] = ()
     stale_sections: frozenset[str] = frozenset()
     now_us: int = 0
-    listed_us: int = 0
+    late_drops_us: int = 0
 
     def needs_fence(self, horizon: int) -> bool:
         return self.must_note or self.expire_before > horizon or bool(self.tags or self.leaving or self.stale_sections)
 
     def before_fence(self) -> list[Statement]:
         if self.stale_sections:
-            return [WakeTables(self.stale_sections), NoteRewritten()]
+            return [UnspillTables(self.stale_sections), NoteRewritten()]
         return [NoteRewritten()] if self.must_note else []
 
     def after_fence(self) -> list[Statement]:
         if not self.leaving:
             return []
-        return [ForgetErasures(self.leaving[-1].ts, self.now_us, self.listed_us, self.now_us + HOUR_US)]
+        return [ForgetErasures(self.leaving[-1].ts, self.now_us, self.late_drops_us, self.now_us + HOUR_US)]
 
 
 def erasure_work(
     manifest: Manifest, reader: SegmentReader, settings: DatabaseSettings, now_us: int, horizon: int
 ) -> ErasureWork:
-    """Finds the work that is due if the horizon moves to this version. Costs no request without erasures."""
+    """Finds the work that is due if the horizon moves to this version. Without erasures, it sends no request."""
     listed = erasures_of(manifest, reader)
     if not listed and not manifest.leaving:
         return ErasureWork()
@@ -121,15 +122,17 @@ def erasure_work(
         [max(horizon, expire_before), *(tag.version for tag in manifest.tags.values() if tag.version >= expire_before)]
     )
     until = max((each.through for each in manifest.rewritten if each.version <= oldest), default=0)
-    leaving = first_to_leave(listed[:MOST_FORGOTTEN], until, through=until, now_us=now_us, listed_us=settings.listed_us)
-    due = any(rewrite_at(each, settings) <= now_us for each in listed)
+    leaving = first_to_leave(
+        listed[:MOST_FORGOTTEN], until, through=until, now_us=now_us, late_drops_us=settings.late_drops_us
+    )
+    due = any(rewrite_due_at(each, settings) <= now_us for each in listed)
     stale = frozenset(section.object for section in stale_sections(manifest.tables.values())) if due else frozenset()
     noted_ts = max((each.through for each in manifest.rewritten), default=0)
-    has_note = bool(listed) and listed[-1].ts > noted_ts and rewritten_through(manifest, reader, listed) > noted_ts
-    return ErasureWork(listed, has_note, expire_before, tags, leaving, stale, now_us, settings.listed_us)
+    must_note = bool(listed) and listed[-1].ts > noted_ts and last_rewritten_ts(manifest, reader, listed) > noted_ts
+    return ErasureWork(listed, must_note, expire_before, tags, leaving, stale, now_us, settings.late_drops_us)
 
 
-def rewritten_through(manifest: Manifest, reader: SegmentReader, listed: tuple[Erasure, ...]) -> int:
+def last_rewritten_ts(manifest: Manifest, reader: SegmentReader, listed: tuple[Erasure, ...]) -> int:
     """Timestamp of the youngest listed erasure such that no file holds rows of it or of older ones; 0 if none."""
     least_ts = least_erasure(manifest.tables.values(), reader, {erasure.ts for erasure in listed})
     return max((erasure.ts for erasure in listed if not least_ts or erasure.ts < least_ts), default=0)
@@ -143,7 +146,7 @@ def _least_version(manifest: Manifest, listed: tuple[Erasure, ...], settings: Da
 
 
 def receipt_of(erasure: Erasure, manifest: Manifest) -> Receipt:
-    """The first receipt of an erasure, whose rows are only hidden, with the tables' names in a later manifest."""
+    """The first receipt of an erasure, while its rows are only hidden. ``manifest`` says what its tables are called."""
     tables = tuple(
         ErasedFrom(
             uuid=each.uuid,
@@ -172,7 +175,7 @@ def load_receipt(store: ObjectStore, id_: str) -> Receipt | None:
 def update_receipt(
     store: ObjectStore, runtime: Runtime, first: Receipt, change: Callable[[Receipt], Receipt]
 ) -> Receipt:
-    """Changes a receipt by compare-and-swap, or the ``first`` one if there is none, unless it says "gone".
+    """Changes a receipt by compare-and-swap, unless it says "gone"; if there is none yet, changes and writes ``first``.
 
     ``change`` may be called several times.
 
@@ -242,7 +245,7 @@ def write_receipts(context: Context, manifest: Manifest, work: ErasureWork) -> N
 
 
 def unnamed_receipt(id_: str) -> Receipt:
-    """A receipt that has the id alone, for an erasure that has left the list without one."""
+    """A receipt with nothing but the id, for an erasure that has left the list without a receipt."""
     return Receipt(format_version=FORMAT_VERSION, id=id_)
 
 

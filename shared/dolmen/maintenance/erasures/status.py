@@ -19,10 +19,10 @@ from dolmen.format.properties import DatabaseSettings
 from dolmen.format.receipts import MOST_OUTSIDE, RECEIPT_PREFIX, Outside, Receipt, State, parse_receipt_key
 from dolmen.maintenance.erasures.erasure_work import (
     expire_at,
+    last_rewritten_ts,
     load_receipt,
     receipt_of,
-    rewrite_at,
-    rewritten_through,
+    rewrite_due_at,
     unnamed_receipt,
 )
 from dolmen.rows.scan.data_objects import data_object
@@ -125,20 +125,20 @@ def pending_statuses(
     if not listed:
         return
     settings = DatabaseSettings.of(manifest)
-    through = rewritten_through(manifest, context.segments, listed)
+    through = last_rewritten_ts(manifest, context.segments, listed)
     versions_by_ts = {each.through: each.version for each in sorted(manifest.rewritten, key=lambda note: -note.version)}
 
     def status(erasure: Erasure) -> ErasureStatus:
         receipt = load_receipt(context.store, erasure.id) or receipt_of(erasure, manifest)
         if erasure.ts > through:
-            return ErasureStatus(receipt, "hidden", "its files are rewritten", rewrite_at(erasure, settings))
+            return ErasureStatus(receipt, "hidden", "its files are rewritten", rewrite_due_at(erasure, settings))
         first = min((version for up_to, version in versions_by_ts.items() if up_to >= erasure.ts), default=0)
         if not receipt.rewritten_version and first:
             receipt = msgspec.structs.replace(receipt, rewritten_version=first)
         oldest = min([manifest.horizon, *(tag.version for tag in manifest.tags.values())])
         if not first or first > oldest:
             return ErasureStatus(receipt, "rewritten", "older versions expire", expire_at(erasure, settings))
-        until = erasure.requested_at + erasure.memory_us(settings.listed_us)
+        until = erasure.requested_at + erasure.memory_us(settings.late_drops_us)
         if erasure.hurried_at:
             return ErasureStatus(receipt, "rewritten", "older erasures leave the list, and it does after them")
         return ErasureStatus(receipt, "rewritten", "it is forgotten, and late drops with it", until)
@@ -250,7 +250,7 @@ def _check_pending(context: Context, manifest: Manifest, status: ErasureStatus) 
         return
     if (erasure.ts, erasure.version, erasure.due_at) != (receipt.ts, receipt.version, receipt.due_at):
         yield "its timestamp, version or deadline is another one than in the manifest"
-    if status.state == "rewritten" and rewritten_through(manifest, context.segments, listed) < erasure.ts:
+    if status.state == "rewritten" and last_rewritten_ts(manifest, context.segments, listed) < erasure.ts:
         yield f"version {manifest.version:,} may hold its rows"
 
 

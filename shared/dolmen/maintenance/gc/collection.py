@@ -1,7 +1,13 @@
-"""Collection (GC): deletes objects that no kept version needs, after a commit that allows it.
+"""Collection (GC): deletes objects that no kept version needs, after a commit that moves the horizon and the fence.
 
-That commit moves the horizon and the fence (docs/protocol.md). Everything else uses that commit's own manifest, or a
-later one. Every step may be repeated: after a crash at any point the next run continues.
+Other steps use that commit's manifest, or a later one (docs/protocol.md). Every step may be repeated: after a crash at
+any point the next run continues. Its words:
+
+- horizon: the oldest version that may be read; earlier ones have expired.
+- fence: the time ``orphan_cutoff``. Objects uploaded before it can no longer become part of a commit.
+- released: objects that a commit's version no longer needs; they are deleted up to version ``freed``.
+- orphans: objects that no commit can name any more; those last modified before the time ``swept`` are deleted.
+- leaving: erasures off the list whose rows may still be on the disk. Once no object holds them, an erasure is gone.
 """
 
 from __future__ import annotations
@@ -67,7 +73,7 @@ class Collected:
         errors: reasons by key of objects that could not be deleted, or of receipts that could not be written; the next
             run tries them again.
         erasures_gone: number of erasures whose receipts were completed: no object holds their rows any more.
-        finished: True if no work was left for lack of time.
+        finished: False if the deadline stopped it before its work was done.
         dry_run: True if nothing was deleted: the figures say what a run would delete.
     """
 
@@ -147,6 +153,7 @@ def collect(
     Args:
         settings: retention settings; by default those of the database.
         marker: finds the objects to keep; it is called with a version at or after the fence.
+        outside: URLs outside the database, such as landing buckets; receipts of erasures count their objects.
 
     Raises:
         ConflictError: other collections moved the fence again and again.
@@ -157,7 +164,6 @@ def collect(
     if manifest.version == 0:
         return Collected(0, 0, dry_run=dry_run)
     with context.reading(manifest.version):
-        has_own_settings = settings is None
         return _Collection(
             context,
             effective,
@@ -166,7 +172,7 @@ def collect(
             deadline,
             marker,
             outside,
-            has_own_settings=has_own_settings,
+            has_own_settings=settings is None,
             dry_run=dry_run,
             full=full,
         ).run()
@@ -234,7 +240,7 @@ def make_plan(head: Head, manifest: Manifest, settings: DatabaseSettings, *, ful
     """Plans a collection on a version that was just read."""
     now_us = head.server_now(manifest)
     intents = list_intents(head.store)
-    # The objects of expired versions are deleted first: if more versions expired now, their grace would start again.
+    # The objects of expired versions are deleted first: if more versions expired now, the grace would start again.
     may_expire = manifest.freed >= manifest.horizon
     horizon = next_horizon(head, manifest, settings, now_us) if may_expire else manifest.horizon
     erasures = erasure_work(manifest, head.segments, settings, now_us, horizon)
@@ -279,7 +285,7 @@ def last_deletable_version(manifest: Manifest, settings: DatabaseSettings, now_u
 def next_horizon(head: Head, manifest: Manifest, settings: DatabaseSettings, now_us: int) -> int:
     """The oldest version to keep; the present horizon when moving it is not worth a commit.
 
-    A version is kept if it was the newest at some time within the retention, if it is among the newest
+    A version is kept if it was the newest at some time within the retention, if it is one of the newest
     ``keep_versions``, or if a cursor still needs it. A tag keeps only its own version.
     """
     horizon = manifest.horizon
@@ -308,7 +314,7 @@ def _expires(entry: HistoryEntry, horizon: int, oldest_kept: int) -> bool:
 
 @dataclass
 class _Collection:
-    """The part of a run after the fence, by the manifest of the commit that moved it, or a later one."""
+    """The part of a run after the commit that moved the fence; it uses that commit's manifest or a later one."""
 
     context: Context
     settings: DatabaseSettings
@@ -339,14 +345,14 @@ class _Collection:
         finished = (
             # Intents first: they name the objects of dead jobs, which a sweep would find only days later.
             self._clear_intents()
-            # Released objects before orphans: the sweep must not delete segments that the work list still needs.
+            # Released objects before orphans: some are found only through segments that the sweep would delete.
             and self._release()
             and self._sweep()
             and self._sweep_publications()
             # Receipts last: they say that all other steps are done.
             and self._finish_receipts()
         )
-        # Also after a deadline: the next run continues from the recorded progress. The next versions may expire here.
+        # Progress is recorded even after a deadline, so that the next run continues from there.
         newest = self._record()
         horizon = max(newest.horizon, self.plan.horizon if self.dry_run else 0)
         return Collected(
@@ -396,7 +402,7 @@ class _Collection:
             return False
         cutoff = self.plan.orphan_cutoff if self.dry_run else self.manifest.orphan_cutoff
         kept = self._kept
-        if self._freed < self._last_deletable:  # a segment on the work list is no orphan: the next run needs it
+        if self._freed < self._last_deletable:  # the next run finds released objects through segments
             kept = self.marker(self.manifest, self.context.segments, self._freed)
         before_us, head = sweep_cutoff(cutoff), self.context.head
         progress = Sweep(head, self._deleter, self.manifest, kept, before_us, self.deadline, full=self.full).run()
@@ -409,7 +415,7 @@ class _Collection:
             self.manifest,
             self.settings,
             self._now_us,
-            lambda infos: bool(self._deleter.erase_listed("publications", infos)),
+            lambda infos: bool(self._deleter.delete_listed("publications", infos)),
             self.deadline,
             full=self.full,
             dry_run=self.dry_run,
@@ -437,7 +443,7 @@ class _Collection:
         return complete
 
     def _record(self) -> Manifest:
-        """Commits what was deleted. Once nothing is left to delete, moves the horizon forward."""
+        """Commits the progress. Lets further versions expire if the objects of all expired ones are deleted."""
         manifest, head = self.manifest, self.context.head
         if self.dry_run:
             return manifest

@@ -44,9 +44,9 @@ class ObjectDeleter:
         self.deleted: dict[str, Amount] = {}
         self.errors: dict[str, str] = {}
 
-    def erase(self, reason: str, keys: Sequence[str], sizes: Sequence[int] = ()) -> set[str]:
+    def delete(self, reason: str, keys: Sequence[str], sizes: Sequence[int] = ()) -> set[str]:
         """Deletes objects, and counts them by the reason. Returns the keys that could not be deleted."""
-        if any(is_adopted(key) for key in keys):  # nothing here deletes the files of others
+        if any(is_adopted(key) for key in keys):  # adopted files belong to others
             sizes = [size for key, size in zip(keys, sizes, strict=False) if not is_adopted(key)]
             keys = [key for key in keys if not is_adopted(key)]
         failed: set[str] = set()
@@ -62,8 +62,8 @@ class ObjectDeleter:
             self.deleted[reason] = self.deleted.get(reason, Amount()) + done
         return failed
 
-    def erase_listed(self, reason: str, infos: Sequence[ObjectInfo]) -> set[str]:
-        return self.erase(reason, [info.key for info in infos], [info.size for info in infos])
+    def delete_listed(self, reason: str, infos: Sequence[ObjectInfo]) -> set[str]:
+        return self.delete(reason, [info.key for info in infos], [info.size for info in infos])
 
 
 @dataclass
@@ -82,13 +82,13 @@ class ReleasedDeleter:
         self._keys: list[str] = []
         self._oldest = self._failures = 0
         self._failed_version: int | None = None
-        self._last_holders = self._find_last_holders()
+        self._last_releases = self._find_last_releases()
         self._segments: dict[int, list[str]] = defaultdict(list)
 
     def run(self) -> tuple[int, bool]:
         """Returns the version up to which all released objects are deleted, and whether the run is complete."""
         done = self.manifest.freed
-        for key, version in self._last_holders.items():
+        for key, version in self._last_releases.items():
             self._segments[version].append(key)
         for entry in self._entries():
             if len(self._keys) >= BATCH or entry.trees or entry.manifests:
@@ -108,10 +108,10 @@ class ReleasedDeleter:
                 return
             yield entry
 
-    def _find_last_holders(self) -> dict[str, int]:
-        """Maps the key of each segment to the last version that released something that is found through the segment.
+    def _find_last_releases(self) -> dict[str, int]:
+        """Maps a segment's key to the last version that released an object which is found only through the segment.
 
-        Such a segment stays until the data is deleted, even if it was released before: nothing else finds the data.
+        The segment is deleted after that version's objects, even if it was released earlier.
         """
         last: dict[str, int] = {}
         for entry in self._entries():
@@ -122,7 +122,7 @@ class ReleasedDeleter:
         return last
 
     def _progress(self, done: int, *, is_complete: bool) -> tuple[int, bool]:
-        if self._failed_version is not None:  # objects that could not be deleted stay on the list
+        if self._failed_version is not None:  # objects that could not be deleted stay released
             done = min(done, self._failed_version - 1)
         return max(done, self.manifest.freed), is_complete
 
@@ -135,7 +135,7 @@ class ReleasedDeleter:
             self._free_data(version, self._needed_by(manifest))
         segments = self._segments.pop(version, [])
         if self._failures > before:  # the next run needs these to find the rest
-            self._last_holders.update(dict.fromkeys(segments, self.through + 1))
+            self._last_releases.update(dict.fromkeys(segments, self.through + 1))
         self._add(version, (*entry.objects, *segments))
         if entry.manifests:
             self._flush()
@@ -146,7 +146,7 @@ class ReleasedDeleter:
         yield from needed_keys(self.reader.manifest(manifest), self.reader)
 
     def _free_data(self, version: int, reached: Iterator[str]) -> None:
-        """Deletes the data files and ``.del`` objects among the keys that a tree or a manifest reaches, no segment."""
+        """Deletes the data files and ``.del`` objects, but no segments, among keys that a tree or a manifest names."""
         self._flush()
         keys: list[str] = []
         try:
@@ -161,7 +161,7 @@ class ReleasedDeleter:
         except CorruptionError as error:
             if not error.is_missing:
                 raise
-            # An earlier run deleted all of the data, and then a segment, or the tree or manifest itself.
+            # An earlier run deleted all of the data, and then the segment or manifest that named it.
         self._add(version, keys)
         self._flush()
 
@@ -169,17 +169,17 @@ class ReleasedDeleter:
         if not self._keys:
             self._oldest = version
         is_needed = self.kept.member_mask(keys)
-        free = (key for key, needed in zip(keys, is_needed.tolist(), strict=True) if not needed)
-        self._keys += [key for key in free if self._last_holders.get(key, 0) <= version]
+        unneeded = (key for key, needed in zip(keys, is_needed.tolist(), strict=True) if not needed)
+        self._keys += [key for key in unneeded if self._last_releases.get(key, 0) <= version]
 
     def _flush(self) -> None:
         keys, self._keys = list(dict.fromkeys(self._keys)), []
-        if keys and self.deleter.erase("released", keys):
+        if keys and self.deleter.delete("released", keys):
             self._failures += 1
             self._failed_version = self._oldest if self._failed_version is None else self._failed_version
 
     def _delete_manifests(self) -> bool:
-        """Deletes manifests of expired versions and lost attempts, oldest first. Returns whether it came to the end."""
+        """Deletes manifests of expired versions and lost attempts, oldest first. Returns False at the deadline."""
         tagged = {tag.manifest for tag in self.manifest.tags.values()}
         for released in read_released(self.manifest, self.reader, self.manifest.freed):
             tagged.update(released.manifests)  # deleted after the objects that they need, in this run or a later one
@@ -187,7 +187,7 @@ class ReleasedDeleter:
         versions = ((parsed[0], info) for info in untagged if (parsed := parse_manifest_key(info.key)) is not None)
         expired = (info for _, info in takewhile(lambda item: item[0] < self.through, versions))
         while batch := list(islice(expired, BATCH)):
-            if self.deleter.erase_listed("manifests", batch) and self._failed_version is None:
+            if self.deleter.delete_listed("manifests", batch) and self._failed_version is None:
                 self._failed_version = self.through
             if len(batch) == BATCH and self.deadline():
                 return False

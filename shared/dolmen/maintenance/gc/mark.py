@@ -1,6 +1,7 @@
 """The mark: finds the keys of all objects that some readable version needs.
 
-Other processes may compute parts of it: a part always yields the same keys for the same manifest.
+A *tree* is a segment that was released with all objects that it names, as a dropped table's are. Other processes may
+compute parts of the mark: a part always yields the same keys for the same manifest.
 """
 
 from __future__ import annotations
@@ -106,28 +107,27 @@ def _keys_of_table(entry: TableEntry, reader: SegmentReader) -> Iterator[str]:
         yield from references(file)
 
 
-def reached_keys(tree: Segment, reader: SegmentReader) -> Iterator[str]:
+def reached_keys(segment: Segment, reader: SegmentReader) -> Iterator[str]:
     """Keys of all objects that a segment's entries name, without its own key. Raises CorruptionError."""
-    match tree.kind:
+    match segment.kind:
         case "files":
-            for some in reader.files(tree).entries(ids=()):
-                yield from references(some)
+            for file in reader.files(segment).entries(ids=()):
+                yield from references(file)
         case "overlays" | "tombstones" | "erasures":
-            yield from references(getattr(reader, tree.kind)(tree))
+            yield from references(getattr(reader, segment.kind)(segment))
         case "table":
-            for entry in reader.tables(tree):
+            for entry in reader.tables(segment):
                 yield from references(entry)
-                for segment in entry.segments:
-                    yield from reached_keys(segment, reader)
+                for each in entry.segments:
+                    yield from reached_keys(each, reader)
         case "removed" | "applied" | "released" | "history" | "index":
             return
 
 
 def tree_keys(tree: Segment, reader: SegmentReader) -> Iterator[str]:
-    """Keys of a released segment and of all objects that it reaches.
+    """Keys of a tree and of all objects that it names.
 
-    A missing segment reaches nothing: an earlier run deleted the objects that it names, then the segment itself, and
-    ended before it could record that.
+    A missing segment names nothing: an earlier run deleted its objects, then it, and ended before it recorded that.
     """
     yield tree.object
     with _ignore_missing():
@@ -135,7 +135,7 @@ def tree_keys(tree: Segment, reader: SegmentReader) -> Iterator[str]:
 
 
 def tree_segments(tree: Segment, reader: SegmentReader) -> list[str]:
-    """Keys of a released segment, and of the segments that it names if it still exists."""
+    """Keys of a tree, and of the segments that it names if it still exists."""
     if tree.kind != "table":
         return [tree.object]
     keys = [tree.object]
@@ -147,7 +147,7 @@ def tree_segments(tree: Segment, reader: SegmentReader) -> list[str]:
 
 
 def manifest_segments(key: str, reader: SegmentReader) -> list[str]:
-    """Keys of all segments that a released manifest names, except behind an object that is missing."""
+    """Keys of all segments that a released manifest names; a missing object names none."""
     keys: list[str] = []
     with _ignore_missing():
         manifest = reader.manifest(key)
@@ -160,7 +160,7 @@ def manifest_segments(key: str, reader: SegmentReader) -> list[str]:
 
 @contextmanager
 def _ignore_missing() -> Iterator[None]:
-    """Ends the block at a missing object: an earlier run deleted the objects behind it, and then itself."""
+    """Ends the block at a missing object: an earlier run deleted first the objects that it named, and then it."""
     try:
         yield
     except CorruptionError as error:
@@ -180,7 +180,7 @@ def tagged_keys(key: str, reader: SegmentReader) -> Iterator[str]:
 def manifest_keys(key: str, reader: SegmentReader) -> Iterator[str]:
     """Keys of a manifest that was released with a tag, and of all objects that its version needs.
 
-    Nothing is found through a missing manifest or segment: an earlier run deleted its objects first, and then it.
+    A missing manifest or segment names nothing: an earlier run deleted first the objects that it named, and then it.
     """
     yield key
     with _ignore_missing():
@@ -226,9 +226,9 @@ class MarkPart(msgspec.Struct, frozen=True, omit_defaults=True):
     """Segments or manifests that one process reads to find objects to keep.
 
     Args:
-        kind: the source: a table's live ``files``, its ``tombstones``, the database's ``erasures``, entries that
-            commits have ``released``, all objects that released ``trees`` reach, or that ``manifests`` of dropped tags
-            need, or that manifests of present tags (``tagged``) need, which must exist.
+        kind: what is read: a table's live ``files`` or its ``tombstones``; the database's ``erasures``; the lists of
+            objects that commits ``released``; ``trees``, with all that they name; ``manifests`` of dropped tags, or of
+            present tags (``tagged``), with all that their versions need. Only those of present tags must exist.
     """
 
     kind: PartKind

@@ -1,8 +1,9 @@
-"""The sweep: deletes orphans, which are objects that no commit can name any more; first those of dead jobs.
+"""The sweep: deletes orphans, which are objects that no commit can name any more, and the uploads of dead jobs.
 
-A job without a heartbeat counts as dead. Its uploads are found by the name of its intent, days before a sweep.
+A job without a recent heartbeat counts as dead. Its uploads are named after its intent, so they are deleted days before
+a sweep would find them.
 
-Data and tombstone objects have their hour in the name, so a sweep goes on where the last one ended. Segments have no
+The names of data and tombstone objects contain an hour, so a sweep begins where the last one ended. Segments have no
 date in their names and are few. Manifests are listed from the version that was the newest at the last sweep.
 """
 
@@ -27,12 +28,12 @@ from dolmen.maintenance.gc.mark import KeySet
 from dolmen.store.base import ObjectInfo, ObjectStore
 
 SLACK_US = HOUR_US
-"""An object counts as older than a time only if it is older by this much: clocks of servers differ, and S3 dates an
+"""An object is deleted only once it is older than the limit by this much: clocks of servers differ, and S3 dates an
 upload in parts from its beginning."""
 
 MARGIN_US = 48 * HOUR_US
-"""An ordinary sweep finds an object whose name is at most this much older than its upload (a slow upload, an idle
-process). Only a full sweep finds older names."""
+"""A sweep begins this long before the end of the last one, because objects may be uploaded later than the hour in their
+names (a slow upload, an idle process). Only a full sweep finds objects that were uploaded later still."""
 
 KINDS = ("data", "tombstone")
 
@@ -76,7 +77,7 @@ def directories(store: ObjectStore, kind: str) -> Iterator[str]:
             last = first.key
             continue
         directory = f"{kind}/{parts[1]}/"
-        if hour_of(f"{directory}2000/01/01/00/x") is not None:  # a table's name
+        if hour_of(f"{directory}2000/01/01/00/x") is not None:  # else the directory is not named after a table
             yield directory
         last = directory + _AFTER_DATES
 
@@ -89,8 +90,8 @@ def sweep_cutoff(orphan_cutoff: int) -> int:
 def has_objects_to_sweep(head: Head, manifest: Manifest, before_us: int) -> bool:
     """Whether there are objects older than ``before_us`` and younger than the last sweep.
 
-    Costs a request or two for each table. If nothing was written since, it also lists the hours before the last sweep,
-    because names may be older than their objects.
+    Costs a request or two for each table. If no name is younger than the last sweep, it also lists the hours before it,
+    because objects may be uploaded later than the hours in their names.
     """
     since_us, store = manifest.swept, head.store
     if before_us <= since_us:
@@ -163,12 +164,13 @@ class Sweep:
         """Deletes orphans. Returns None at the end, or the hour that it had reached at the deadline."""
         remaining = iter(dated)
         while batch := list(islice(remaining, BATCH)):
-            self._judge(batch)
+            self._delete_orphans(batch)
             if len(batch) == BATCH and self.deadline():
                 return batch[-1][0]
         return None
 
-    def _judge(self, batch: list[tuple[int, ObjectInfo]]) -> None:
+    def _delete_orphans(self, batch: list[tuple[int, ObjectInfo]]) -> None:
+        """Deletes the orphans of a batch that are old enough, and counts the others."""
         is_needed = self.kept.member_mask([info.key for _, info in batch]).tolist()
         orphans = [item for item, needed in zip(batch, is_needed, strict=True) if not needed]
         old = [item for item in orphans if item[1].last_modified_us < self.before_us]
@@ -176,7 +178,7 @@ class Sweep:
         self._waiting += Amount(len(young), sum(young))
         if not old:
             return
-        failed = self.deleter.erase_listed("orphans", [info for _, info in old])
+        failed = self.deleter.delete_listed("orphans", [info for _, info in old])
         hours = [hour for hour, info in old if info.key in failed]
         if hours:
             self._failed_us = min(hours + ([] if self._failed_us is None else [self._failed_us]))
@@ -253,7 +255,7 @@ def dead_jobs(intents: dict[str, ListedIntent], manifest: Manifest, before_us: i
 
 
 def intents_to_clear(intents: dict[str, ListedIntent], manifest: Manifest) -> list[ListedIntent]:
-    """Intents to delete: their job is done, or it was revoked and its objects go first."""
+    """Intents to delete: their jobs are done, or were revoked; the objects of revoked jobs are deleted first."""
     return [intent for intent in intents.values() if intent.is_done or intent.txid in manifest.revoked_intents]
 
 
@@ -268,9 +270,9 @@ def clear_intent(
         uploads = [info for info in _objects_of(store, intent, before_us) if info.last_modified_us < before_us]
         is_needed = kept.member_mask([info.key for info in uploads])
         garbage = [info for info, needed in zip(uploads, is_needed.tolist(), strict=True) if not needed]
-        failed = deleter.erase_listed("revoked", garbage)
+        failed = deleter.delete_listed("revoked", garbage)
     if not failed:  # otherwise the next run needs the intent to find them
-        deleter.erase_listed("intents", sorted(intent.objects, key=lambda info: info.key))  # "done" comes last
+        deleter.delete_listed("intents", sorted(intent.objects, key=lambda info: info.key))  # "done" comes last
 
 
 def _objects_of(store: ObjectStore, intent: ListedIntent, until_us: int) -> Iterator[ObjectInfo]:

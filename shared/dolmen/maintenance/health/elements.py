@@ -109,7 +109,7 @@ def meter(part: float, whole: float, kind: str = "") -> Html:
 
 
 def labelled_meter(label: str, part: float, whole: float, text: str, kind: str = "") -> Html:
-    """A bar with its name before, and its figure and share behind."""
+    """A bar between its name, and its figure and share."""
     return element(
         "div",
         element("span", label, class_="label"),

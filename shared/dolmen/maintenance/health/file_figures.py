@@ -149,7 +149,7 @@ class FilesSurvey:
     def of(
         cls, entry: TableEntry, tombstones: tuple[Tombstone, ...], target_bytes: int, reader: SegmentReader
     ) -> FilesSurvey:
-        """Surveys a table's files, by its whole entry: one request for each segment that is not cached."""
+        """Surveys a table's files from its whole entry: one request for each segment that is not cached."""
         newest = max((tombstone.ts for tombstone in tombstones), default=0)
         sorted_by = entry.schema.by_id[entry.sort_key[0]] if entry.sort_key else None
         bounds = BoundsCollector(sorted_by) if sorted_by is not None else None

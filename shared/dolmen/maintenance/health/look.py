@@ -20,7 +20,7 @@ from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import DatabaseSettings, TableSettings
 from dolmen.maintenance.compact.compaction_plan import CompactionOptions, PlannedGroup, plan_compaction
 from dolmen.maintenance.debt import Debts, TableDebt, debts_of
-from dolmen.maintenance.erasures.erasure_work import rewrite_through
+from dolmen.maintenance.erasures.erasure_work import last_due_ts
 from dolmen.maintenance.gc.collection import last_deletable_version, next_horizon
 from dolmen.maintenance.health.elements import size_text, time_text
 from dolmen.maintenance.health.file_figures import FilesSurvey, pending_erasures
@@ -95,7 +95,7 @@ def look(context: Context, pipeline: Pipeline | None = None) -> Health:
 def _look(context: Context, manifest: Manifest, now_us: int, pipeline: Pipeline) -> Health:
     debts = debts_of(context, manifest)
     largest = sorted(debts.tables.values(), key=lambda debt: (-debt.bytes, debt.name))
-    erase_through = rewrite_through(context, manifest)
+    erase_through = last_due_ts(context, manifest)
     tables: list[TableHealth] = []
     planned: list[PlannedWork] = []
     for debt in largest[:MOST_TABLES]:

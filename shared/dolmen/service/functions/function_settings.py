@@ -118,7 +118,7 @@ class FunctionResources:
         return EmrServerless(self.settings.jobs, context_of(self.database).runtime)
 
     @cached_property
-    def records(self) -> HandoverRecords:
+    def handover_records(self) -> HandoverRecords:
         """The records of drops for jobs. Only for functions that have settings for jobs."""
         from dolmen.service.handover.handover_records import HandoverRecords
 

@@ -1,7 +1,7 @@
 """Ingests the dropped files that one event announces: the work of the ingest function.
 
-ARCHITECTURE.md ("Walk 1") follows the calls from event to commit. If there is an application for jobs
-(``dolmen.service.handover.emr_serverless``), a message is acknowledged once the record of its drops is written.
+ARCHITECTURE.md ("Walk 1") follows the calls from event to commit. If drops are handed over to jobs
+(``dolmen.service.handover``), their message is acknowledged as soon as the records for the job are written.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _METRIC_NAMES = {
 def ingest_event(resources: FunctionResources, batch: Sequence[Message], invocation: Invocation) -> BatchResponse:
     """Ingests the drops that the messages of an event announce; returns the messages to deliver again.
 
-    Raises RuntimeError if the event came without a queue, and is not done.
+    Raises RuntimeError if not all is done and the event came from no queue, which would deliver it again.
     """
     return _IngestEvent(resources, batch, invocation).run()
 
@@ -78,7 +78,7 @@ class _IngestEvent:
             outcomes = hand_over(
                 self._database,
                 self._resources.landing,
-                self._resources.records,
+                self._resources.handover_records,
                 drops,
                 larger_than=jobs.drop_bytes,
                 backlog=has_backlog,
@@ -139,7 +139,7 @@ class _IngestEvent:
             self._counts["JobStartsFailed"] += 1
             self._logger.error("job not started", reason="too little time is left; the next round of compact starts it")
             return
-        job = load_job(self._database.url, self._resources.records.url)
+        job = load_job(self._database.url, self._resources.handover_records.url)
         attempt = request_job(self._resources.job_service, job, context_of(self._database).runtime.clock_us())
         if name := metric_name(attempt):
             self._counts[name] += 1

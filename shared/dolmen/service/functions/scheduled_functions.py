@@ -107,7 +107,7 @@ def _start_jobs(resources: FunctionResources, request: CompactRequest, invocatio
     settings, logger, database = resources.settings.jobs, invocation.logger, resources.database
     if settings is None:
         return ()
-    context, service, records = context_of(database), resources.job_service, resources.records
+    context, service, records = context_of(database), resources.job_service, resources.handover_records
     attempts: list[JobAttempt] = []
     errors: list[Error] = []
     elsewhere: list[str] = []

@@ -357,9 +357,11 @@ class _Loading:
         """Adds the rows of all files that tasks can read; returns the ids of these."""
         work = _BatchLoad(self._session, transaction, table, ingestions[0])
         # The core takes files with rows that were erased since the files were dropped.
-        every = must_leave_out_erased(unit_of(transaction).entry(table))
+        all_erasures = must_leave_out_erased(unit_of(transaction).entry(table))
         to_read = [
-            each for each in ingestions if ErasedRows.of(transaction, table, each.drop.dropped_us, every=every) is None
+            each
+            for each in ingestions
+            if ErasedRows.of(transaction, table, each.drop.dropped_us, all_erasures=all_erasures) is None
         ]
         while to_read:  # again without files that turned out bad after some of their rows were written
             self.notify(f"{table}: {len(to_read):,} files, {megabytes_text(sum(each.drop.size for each in to_read))}")
@@ -373,7 +375,7 @@ class _Loading:
         ids = [each.drop.id for each in to_read]
         if ids:
             times = [each.drop.dropped_us for each in to_read]
-            oldest = None if every or None in times else min(time for time in times if time is not None)
+            oldest = None if all_erasures or None in times else min(time for time in times if time is not None)
             expect_erasures(transaction, table, oldest, ids[0])
             work.add_to(transaction, ids, written.files)
             self.notify(f"{table}: committing {len(ids):,} files")

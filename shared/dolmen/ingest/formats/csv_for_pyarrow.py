@@ -1,7 +1,7 @@
-"""Brings delimited text into a form that pyarrow's reader takes as it is meant.
+"""Prepares delimited text for pyarrow's CSV reader, so that pyarrow reads it as its dialect means it.
 
-pyarrow knows delimiters, quotes and escapes. What it does not know is rewritten before it parses a block: comments go,
-short records get their NULLs, and a text that is NULL is told from the same text written with escapes.
+pyarrow knows delimiters, quotes and escapes. Before it parses a block, the rest is rewritten: comments are removed,
+short records filled, and fields such as ``\\N`` protected from its treatment of escapes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def parse_options(data: bytes, signs: Signs, *, skip_blank_lines: bool = True) -
 
 
 def end_line(data: bytes, signs: Signs) -> bytes:
-    """The bytes with a line end: else pyarrow takes an empty last field for a quoted one if the one before it is."""
+    """Adds a missing line end, without which pyarrow takes an empty last field after a quoted one for quoted, too."""
     if data.endswith((b"\n", b"\r")) and (signs.escape is None or signs.without_line_end(data) != data):
         return data
     return data + b"\n"
@@ -38,14 +38,13 @@ def without_comments(data: bytes, signs: Signs) -> bytes:
         return data
     layout, array = find_layout(data, signs, True), np.frombuffer(data, np.uint8).copy()
     ends = record_ends(data, layout, True) - 1
-    array[ends[array[ends] == ord("\r")]] = ord(
-        "\n"
-    )  # else an LF after the comment would become part of a CR before it
+    # A CR before a comment becomes an LF: with an LF after the comment it would be one line end instead of two.
+    array[ends[array[ends] == ord("\r")]] = ord("\n")
     return array[~mask_ranges(len(data), layout.comments, layout.comment_ends)].tobytes()
 
 
 def blank_comments(data: bytes, signs: Signs) -> bytes:
-    """The bytes with spaces for those of comments."""
+    """The bytes with every comment replaced by spaces."""
     if not data or not signs.has_comment(data):
         return data
     layout, array = find_layout(data, signs, True), np.frombuffer(data, np.uint8).copy()
@@ -63,7 +62,7 @@ def mask_ranges(size: int, starts: Offsets, ends: Offsets) -> Mask:
 
 
 def fill_records(data: bytes, signs: Signs, fields: int, null: bytes) -> bytes:
-    """The bytes with the fields that records lack at their ends, as ``null``; the same object if none lacks any."""
+    """Adds ``null`` fields to the ends of records that lack fields; returns the same object if none does."""
     records = Records.of(data, signs, blank_lines_count=fields == 1)
     missing = np.maximum(fields - records.fields, 0)
     if not missing.any():
@@ -72,7 +71,7 @@ def fill_records(data: bytes, signs: Signs, fields: int, null: bytes) -> bytes:
     field = np.frombuffer(signs.delimiter.encode() + null, np.uint8)
     short = np.flatnonzero(missing)
     ends = records.text_ends(array)[short]
-    runs = np.zeros(2 * len(short) + 1, np.int64)  # of bytes that were there and that are new, in turn
+    runs = np.zeros(2 * len(short) + 1, np.int64)  # the lengths of old and new text, in turn
     runs[0::2] = np.diff(ends, prepend=0, append=len(data))
     runs[1::2] = missing[short] * len(field)
     is_new = np.repeat(np.arange(len(runs)) % 2 == 1, runs)
@@ -83,7 +82,7 @@ def fill_records(data: bytes, signs: Signs, fields: int, null: bytes) -> bytes:
 
 
 def unused_text(data: bytes) -> str:
-    """A text that is nowhere in the bytes, and not ASCII, so none of their signs."""
+    """A text that does not occur in the bytes, and has no ASCII character, so no sign of a dialect."""
     text = "\ue000"
     while text.encode() in data:
         text += "\ue000"
@@ -91,11 +90,11 @@ def unused_text(data: bytes) -> str:
 
 
 def protect_nulls(data: bytes, signs: Signs, nulls: Iterable[str], *, blank_lines_count: bool) -> tuple[bytes, Signs]:
-    r"""Text in which exactly the unquoted fields that are NULL as they stand are NULL once escapes are resolved.
+    r"""Rewrites fields with escapes, because pyarrow resolves escapes before it looks for texts that mean NULL.
 
-    With the escape ``\``, the field ``\N`` is NULL if that text is NULL, and ``\\N`` is the string of two characters.
-    So each escape in a field that is NULL is escaped, and other fields with escapes are quoted. Returns the signs, too:
-    now fields may be quoted.
+    With the escape ``\`` and the text ``\N`` for NULL, the field ``\N`` is NULL, but ``\\N`` is the string ``\N``. So
+    each escape in a field that is NULL is escaped, and other fields with escapes are quoted. Also returns the signs of
+    the new text, in which fields may be quoted.
     """
     assert signs.escape is not None
     records = Records.of(data, signs, blank_lines_count=blank_lines_count)
