@@ -322,8 +322,7 @@ def test_queries_reach_nothing_but_the_tables(world: World, tmp_path: object) ->
         ("EXPLAIN (FORMAT json) DELETE FROM events", InputError),
         ("CALL pragma_version()", InputError),
         ("", InputError),
-        ("CREATE TABLE x AS SELECT * FROM events", InputError),
-        ("DELETE FROM events", InputError),
+        ("CREATE VIEW x AS SELECT * FROM events", InputError),
     ):
         with pytest.raises(error):
             run(world, query).fetchall()

@@ -57,10 +57,10 @@ from dolmen.cli.output import (
     send_rows,
     show_scan,
 )
-from dolmen.declaration.declaration_file import parse_columns
 from dolmen.errors import InputError, RowNotFoundError
 from dolmen.format.dialect import flag_of
 from dolmen.ingest.formats.source_file import SourceFile
+from dolmen.sql.column_types import parse_columns
 from dolmen.transactions.merge.clauses import Expression
 from dolmen.transactions.transaction import unit_of
 

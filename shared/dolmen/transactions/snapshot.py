@@ -23,6 +23,7 @@ from dolmen.errors import (
 )
 from dolmen.format.layout import RESERVED_TAGS, Tag, check_table_name, check_tag_name
 from dolmen.format.manifest import EMPTY, Manifest, TableEntry
+from dolmen.rows.scan.engines.dataframes import optional
 from dolmen.rows.write.row_digest import content_digest
 from dolmen.transactions.reading import ReadableTable
 from dolmen.transactions.unit_of_work import UnitOfWork
@@ -105,9 +106,10 @@ class Snapshot:
             >>> db.at(version=1).sql("SELECT count(*) FROM people").fetchall()
             [(0,)]
         """
-        from dolmen.rows.scan.engines.sql import run_sql  # imports DuckDB
-
-        return run_sql(arguments.text("query", query), self, parameters)
+        result: SqlResult = optional("dolmen.sql.text", "dolmen[sql]").run_on_snapshot(
+            self._context, self, query, parameters
+        )
+        return result
 
     def __repr__(self) -> str:
         version = f"version {self.version}{'' if self.settled else ', not settled yet,'}"

@@ -29,6 +29,7 @@ _ARITHMETIC = {"+", "-", "*", "/", "//", "%", "**", "^"}
 
 _REFUSED = {"SUBQUERY": "a subquery", "STAR": "all columns at once", "PARAMETER": "a parameter"}
 
+_CONSTANTS = ("CONSTANT", "CAST", "TYPE")
 _NO_COLUMNS = "__rows"
 """The column that rows have if expressions use none."""
 
@@ -57,6 +58,42 @@ class Literals:
         others = [node for node in found if node["class"] != "CONSTANT" and not _is_empty(node)]
         null = any(_is_empty(node) or _is_null(node) for node in found)
         return cls(not others, not any(_may_be_text(node, columns) for node in others), null)
+
+
+class _AnyText(dict[str, list[pa.DataType]]):
+    """Types of columns that are not known: each may be text."""
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return [pa.string()]
+
+
+def literals_of_query(query: str) -> list[Literals] | None:
+    """The literals among the values of each column of a query; None where its columns are not in its text."""
+    connection = join_sandbox()
+    try:
+        [(body,)] = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchall()
+    finally:
+        connection.close()
+    tree = json.loads(body)
+    return None if tree["error"] else _literals_of_node(tree["statements"][0]["node"])
+
+
+def _literals_of_node(node: Node) -> list[Literals] | None:
+    if node["type"] == "SET_OPERATION_NODE" and {"left", "right"} <= node.keys():
+        sides = [_literals_of_node(node[side]) for side in ("left", "right")]
+        return None if None in sides else [_combine(pair) for pair in zip(*sides, strict=False)]
+    if node["type"] != "SELECT_NODE":
+        return None
+    rows = [node["select_list"]]
+    if node["from_table"]["type"] == "EXPRESSION_LIST" and [each["class"] for each in rows[0]] == ["STAR"]:
+        rows = node["from_table"]["values"]
+    elif any(each["class"] == "STAR" for each in rows[0]):
+        return None
+    return [_combine([Literals.of(value, _AnyText()) for value in column]) for column in zip(*rows, strict=False)]
+
+
+def _combine(each: Sequence[Literals]) -> Literals:
+    return Literals(all(one.every for one in each), all(one.texts for one in each), any(one.null for one in each))
 
 
 def _results(node: Node) -> Iterator[Node]:
@@ -126,6 +163,14 @@ class Evaluator:
             self._trees[text] = self._read(text)
         column_names = (node.get("column_names") or () for node in _nodes(self._trees[text]))
         return frozenset(part.lower() for parts in column_names for part in parts)
+
+    def is_constant(self, text: str) -> bool:
+        """True if an expression is a literal, with a sign or a cast. Raises InputError, as ``columns``."""
+        self.columns(text)
+        kinds = [node for node in _nodes(self._trees[text]) if "class" in node]
+        return all(
+            node["class"] in ("CONSTANT", "CAST", "TYPE") or node.get("function_name") in ("-", "+") for node in kinds
+        )
 
     def literals(self, text: str, sides: Mapping[str, pa.Schema]) -> Literals:
         """The literals among the results of an expression over some columns. Raises InputError, as ``columns``."""

@@ -1,0 +1,191 @@
+"""``db.sql``, ``tx.sql`` and ``snapshot.sql``: a text of statements becomes calls, and one commit, or rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from dolmen.base import arguments
+from dolmen.commit.head import Context
+from dolmen.errors import InputError, LimitError
+from dolmen.rows.scan.engines.sql import Parameters, SqlResult, kinds_of
+from dolmen.rows.write.row_digest import content_digest
+from dolmen.sql.catalog_calls import CATALOG_WORDS, CatalogCall
+from dolmen.sql.parameters import with_literals
+from dolmen.sql.queries import Queries
+from dolmen.sql.row_calls import RowCall
+from dolmen.sql.statements import ChangingStatement, read_change, read_ctes, split
+from dolmen.sql.tokens import DUCKDB, SqlReader
+from dolmen.transactions.snapshot import Snapshot
+from dolmen.transactions.transaction import Transaction, replay, unit_of
+from dolmen.transactions.unit_of_work import Commit
+
+MAX_TEXT = 4_000_000
+"""Characters of a text."""
+_KINDS = {
+    "INSERT": {"INSERT"}, "DELETE": {"DELETE"}, "UPDATE": {"UPDATE"}, "MERGE": {"MERGE_INTO"}, "CREATE": {"CREATE"},
+    "ALTER": {"ALTER", "MULTI"}, "DROP": {"DROP"}, "TRUNCATE": {"DELETE"}, "COMMENT": {"ALTER"},
+}  # fmt: skip
+"""The first words of statements that change something, with DuckDB's kinds of them. All others are queries."""
+_BEGIN, _COMMIT = ("BEGIN", "START"), ("COMMIT", "END")
+_REFUSED = ("ROLLBACK", "ABORT", "SAVEPOINT", "RELEASE")
+
+
+@dataclass(frozen=True)
+class _ParsedStatement:
+    """A statement of a text: a query if ``kind`` is empty; ``does`` what it does if it changes rows."""
+
+    kind: str
+    text: str
+    ctes: str = ""
+    does: ChangingStatement | None = None
+
+    @classmethod
+    def of(cls, reader: SqlReader) -> _ParsedStatement:
+        """Reads a statement. Raises InputError unless DuckDB's parser reads one of the same kind."""
+        kind, text = _kind(reader), reader.text
+        parsed = kinds_of(text)
+        if len(parsed) != 1 or (kind and parsed[0] not in _KINDS[kind]):
+            raise InputError(f"this is no {kind or 'query'}: DuckDB reads {', '.join(parsed) or 'nothing'}")
+        if not kind or kind in CATALOG_WORDS:
+            return cls(kind, text)
+        ctes = read_ctes(reader)
+        reader.expect(kind)
+        return cls(kind, text, ctes, read_change(reader, kind))
+
+
+@dataclass(frozen=True)
+class SqlText:
+    """A text of several statements, or of one that changes something."""
+
+    text: str
+    statements: Sequence[_ParsedStatement]
+
+    @classmethod
+    def of(cls, text: str, parameters: Parameters, *, in_transaction: bool) -> SqlText | None:
+        """Reads a text; None for one query, which runs unchanged. Raises InputError, LimitError."""
+        if not isinstance(text, str):
+            raise InputError(f"a query is text, not {type(text).__name__}")
+        if len(arguments.text("query", text)) > MAX_TEXT:
+            raise LimitError(f"{len(text):,} characters of SQL, and at most {MAX_TEXT:,}: append() takes rows as data")
+        statements = split(text, DUCKDB)
+        if not statements or (len(statements) == 1 and not _kind(statements[0])):
+            return None
+        written = _without_transaction(split(with_literals(text, parameters), DUCKDB), in_transaction=in_transaction)
+        found = cls(text, list(map(_ParsedStatement.of, written)))
+        if not found.changes:
+            raise InputError(f"{len(written)} statements, and none changes a table: run one query at a time")
+        return found
+
+    @property
+    def changes(self) -> int:
+        """The number of statements that change something."""
+        return sum(bool(statement.kind) for statement in self.statements)
+
+    def run(self, transaction: Transaction, queries: Queries, request: str | None) -> pa.Table | None:
+        """Makes the calls in a transaction; returns the rows of the last statement, if it has some."""
+        rows = None
+        for statement in self.statements:
+            if not statement.kind:
+                result = queries.run(statement.text)
+                rows = result.to_arrow() if statement is self.statements[-1] else None
+                continue
+            if statement.does is None:
+                CatalogCall(transaction, queries, request).run(split(statement.text, DUCKDB)[0])
+                rows = None
+                continue
+            rows = RowCall(transaction, queries, statement.ctes, request, statement.does).run()
+            if rows is not None and request is not None:
+                raise InputError(
+                    "RETURNING and request= don't go together: a request that was applied before changes nothing, and "
+                    "has no rows to return"
+                )
+        return rows
+
+
+def run_on_database(
+    context: Context, text: str, parameters: Parameters, request: str | None, message: str | None
+) -> SqlResult | Commit:
+    """See ``Database.sql``."""
+    read = SqlText.of(text, parameters, in_transaction=False)
+    if read is None:
+        _refuse_request(request, message)
+        return run_on_snapshot(context, Snapshot(context, context.head.refresh().manifest), text, parameters)
+
+    def apply(transaction: Transaction) -> pa.Table | None:
+        rows = _apply(read, context, transaction, request, parameters)
+        unit = unit_of(transaction)
+        if read.changes == 1 and unit.operations:
+            unit.operation = unit.operations[0]
+        return rows
+
+    rows, commit = replay(context, apply, message=message)
+    if rows is None:
+        return commit
+    result = SqlResult.of_rows(rows)
+    result.commit = commit
+    return result
+
+
+def run_on_transaction(
+    context: Context, transaction: Transaction, text: str, parameters: Parameters, request: str | None
+) -> SqlResult | None:
+    """See ``Transaction.sql``."""
+    read = SqlText.of(text, parameters, in_transaction=True)
+    if read is None:
+        _refuse_request(request, None)
+        return Queries(context, transaction).run(text, parameters=parameters)
+    with transaction.savepoint():
+        rows = _apply(read, context, transaction, request, parameters)
+    return None if rows is None else SqlResult.of_rows(rows)
+
+
+def run_on_snapshot(context: Context, snapshot: Snapshot, text: str, parameters: Parameters) -> SqlResult:
+    """See ``Snapshot.sql``."""
+    read = SqlText.of(text, parameters, in_transaction=True)
+    if read is not None:
+        raise InputError("a version is read by one query: change tables through db.sql or tx.sql")
+    return Queries(context, snapshot).run(text, parameters=parameters)
+
+
+def _apply(
+    read: SqlText, context: Context, transaction: Transaction, request: str | None, parameters: Parameters
+) -> pa.Table | None:
+    if request is not None:
+        is_applied = transaction.has_applied(request)
+        transaction.bind(request, content_digest("sql", read.text, repr(parameters)))
+        if is_applied:
+            return None
+    return read.run(transaction, Queries(context, transaction), request)
+
+
+def _refuse_request(request: str | None, message: str | None) -> None:
+    if request is not None or message is not None:
+        raise InputError("request= and message= are for statements that change a table: a query changes nothing")
+
+
+def _kind(statement: SqlReader) -> str:
+    """The first word after WITH, if it begins a statement that changes something."""
+    reader = SqlReader(statement.sql, statement.tokens, DUCKDB)
+    if reader.word() == "WITH":
+        read_ctes(reader)
+    word = reader.word()
+    return word if word in _KINDS or word in (*_BEGIN, *_COMMIT, *_REFUSED) else ""
+
+
+def _without_transaction(statements: list[SqlReader], *, in_transaction: bool) -> list[SqlReader]:
+    """The statements without BEGIN and COMMIT around them. Raises InputError for these words elsewhere."""
+    words = [statement.word() for statement in statements]
+    inner = statements
+    if words and words[0] in _BEGIN and words[-1] in _COMMIT and not in_transaction:
+        inner, words = statements[1:-1], words[1:-1]
+    if wrong := next((word for word in words if word in (*_BEGIN, *_COMMIT, *_REFUSED)), None):
+        raise InputError(
+            f"{wrong}: the statements of a text are one commit, with or without BEGIN before the first and COMMIT "
+            "after the last; in Python, db.transaction() and tx.savepoint() do more"
+        )
+    if not inner:
+        raise InputError("there is no statement")
+    return inner
