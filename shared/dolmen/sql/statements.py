@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from dolmen.errors import InputError, short_repr
-from dolmen.sql.tokens import DUCKDB, SPARK, Dialect, SqlReader, tokenize
+from dolmen.sql.tokens import DUCKDB, SPARK, Lexer, SqlReader, tokenize
 
 _CHANGES = ("INSERT", "DELETE", "UPDATE", "MERGE")
 _QUERIES = {"SELECT", "VALUES", "FROM", "TABLE", "WITH", "("}
@@ -151,13 +151,13 @@ def read_change(reader: SqlReader, kind: str) -> ChangingStatement:
     return does
 
 
-def split(sql: str, dialect: Dialect) -> list[SqlReader]:
+def split(sql: str, lexer: Lexer) -> list[SqlReader]:
     """The statements of a text, without the semicolons between them. Raises InputError."""
-    found, tokens = [], tokenize(sql, dialect)
+    found, tokens = [], tokenize(sql, lexer)
     ends = [index for index, token in enumerate(tokens) if token.text == ";" and not token.depth] + [len(tokens)]
     for start, end in zip([0, *(index + 1 for index in ends)], ends, strict=False):
         if start < end:
-            found.append(SqlReader(sql[: tokens[end - 1].end], tokens[start:end], dialect))
+            found.append(SqlReader(sql[: tokens[end - 1].end], tokens[start:end], lexer))
     return found
 
 
@@ -205,7 +205,7 @@ def read_ctes(reader: SqlReader) -> str:
         if reader.take("MAX", "RECURSION", "LEVEL"):
             reader.next()
         reader.take("AS")
-        if reader.dialect is DUCKDB:
+        if reader.lexer is DUCKDB:
             reader.take("NOT")
             reader.take("MATERIALIZED")
         reader.group()
@@ -217,7 +217,7 @@ def table_name(reader: SqlReader) -> str:
     """The name of a table. Raises InputError: it is qualified, other than by DuckDB's ``main``."""
     token = reader.peek()
     name = reader.name()
-    if reader.dialect is DUCKDB and name.lower() == "main" and reader.take("."):
+    if reader.lexer is DUCKDB and name.lower() == "main" and reader.take("."):
         name = reader.name()
     if reader.word() == ".":
         raise InputError(f"{short_repr(reader.sql[token.start if token else 0 :])}: {_UNQUALIFIED}")
@@ -240,9 +240,9 @@ def _target(reader: SqlReader) -> Target:
 
 def _insert_target(reader: SqlReader) -> Target:
     """Goes past INTO or OVERWRITE, and the table."""
-    if reader.dialect is DUCKDB or not reader.take("OVERWRITE"):
+    if reader.lexer is DUCKDB or not reader.take("OVERWRITE"):
         reader.expect("INTO")
-    if reader.dialect is SPARK:
+    if reader.lexer is SPARK:
         following = reader.peek(1)
         is_keyword = following is not None and following.upper not in _QUERIES
         if reader.word() == "TABLE" and is_keyword and following is not None and following.name is not None:
@@ -250,13 +250,13 @@ def _insert_target(reader: SqlReader) -> Target:
         if reader.word() in ("DIRECTORY", "LOCAL") and is_keyword:
             raise reader.error("a directory is not a table: give this statement to spark.sql")
     name = table_name(reader)
-    return Target(name, reader.name() if reader.dialect is DUCKDB and reader.take("AS") else name)
+    return Target(name, reader.name() if reader.lexer is DUCKDB and reader.take("AS") else name)
 
 
 def _insert(reader: SqlReader) -> InsertStatement:
-    overwrites = reader.dialect is SPARK and reader.word() == "OVERWRITE"
+    overwrites = reader.lexer is SPARK and reader.word() == "OVERWRITE"
     conflict = None
-    if reader.dialect is DUCKDB and reader.take("OR"):
+    if reader.lexer is DUCKDB and reader.take("OR"):
         conflict = OnConflict(None, () if reader.take("REPLACE") else None)
         if conflict.values is None:
             reader.expect("IGNORE")
@@ -265,12 +265,12 @@ def _insert(reader: SqlReader) -> InsertStatement:
     columns: tuple[str, ...] | None = None
     if reader.word() == "(" and reader.word(1) not in _QUERIES:
         columns = tuple(reader.items(SqlReader.name))
-        by_name = by_name or (reader.dialect is DUCKDB and _takes_names(reader))
-    if reader.dialect is DUCKDB and columns is None and reader.take(DEFAULT, "VALUES"):
+        by_name = by_name or (reader.lexer is DUCKDB and _takes_names(reader))
+    if reader.lexer is DUCKDB and columns is None and reader.take(DEFAULT, "VALUES"):
         return InsertStatement(target, "", (), by_name, overwrites, conflict, _returning(reader))
     if reader.word() not in _QUERIES:
         raise reader.error("rows are inserted by INSERT INTO table [(columns) | BY NAME] query, and by OVERWRITE")
-    if reader.dialect is SPARK:
+    if reader.lexer is SPARK:
         return InsertStatement(target, reader.rest(), columns, by_name, overwrites)
     query = reader.until("ON CONFLICT", "RETURNING")
     if reader.take("ON", "CONFLICT"):
@@ -279,7 +279,7 @@ def _insert(reader: SqlReader) -> InsertStatement:
 
 
 def _takes_names(reader: SqlReader) -> bool:
-    return reader.take("BY", "NAME") or (reader.dialect is DUCKDB and reader.take("BY", "POSITION") and False)
+    return reader.take("BY", "NAME") or (reader.lexer is DUCKDB and reader.take("BY", "POSITION") and False)
 
 
 def _on_conflict(reader: SqlReader, target: Target) -> OnConflict:
@@ -293,18 +293,18 @@ def _on_conflict(reader: SqlReader, target: Target) -> OnConflict:
 
 
 def _returning(reader: SqlReader) -> str | None:
-    return reader.rest() if reader.dialect is DUCKDB and reader.take("RETURNING") else None
+    return reader.rest() if reader.lexer is DUCKDB and reader.take("RETURNING") else None
 
 
 def _until_returning(reader: SqlReader) -> str:
-    return reader.until("RETURNING") if reader.dialect is DUCKDB else reader.rest()
+    return reader.until("RETURNING") if reader.lexer is DUCKDB else reader.rest()
 
 
 def _delete(reader: SqlReader) -> DeleteStatement:
     reader.expect("FROM")
     target = _target(reader)
     using = None
-    if reader.dialect is DUCKDB and reader.take("USING"):
+    if reader.lexer is DUCKDB and reader.take("USING"):
         using = reader.until("WHERE", "RETURNING")
     where = _until_returning(reader) if reader.take("WHERE") else None
     return DeleteStatement(target, where, using, _returning(reader))
@@ -314,8 +314,8 @@ def _update(reader: SqlReader) -> UpdateStatement:
     target = _target(reader)
     reader.expect("SET")
     using = None
-    values = _assignments(reader, target, "WHERE", *(("FROM", "RETURNING") if reader.dialect is DUCKDB else ()))
-    if reader.dialect is DUCKDB and reader.take("FROM"):
+    values = _assignments(reader, target, "WHERE", *(("FROM", "RETURNING") if reader.lexer is DUCKDB else ()))
+    if reader.lexer is DUCKDB and reader.take("FROM"):
         using = reader.until("WHERE", "RETURNING")
     where = _until_returning(reader) if reader.take("WHERE") else None
     return UpdateStatement(target, values, where, using, _returning(reader))
@@ -350,7 +350,7 @@ def _assignments(reader: SqlReader, target: Target, *ends: str) -> tuple[tuple[s
 def _value(reader: SqlReader, *ends: str) -> str:
     """An expression, up to a comma or one of the keywords."""
     text = reader.until(",", *ends)
-    if text.upper() == DEFAULT and reader.dialect is SPARK:
+    if text.upper() == DEFAULT and reader.lexer is SPARK:
         raise reader.error("DEFAULT: give the value, or leave the column out of an INSERT")
     return text
 
@@ -373,11 +373,11 @@ def _merge(reader: SqlReader) -> MergeStatement:
         alias = reader.name()
     source_columns: tuple[str, ...] = ()
     if reader.word() == "(":
-        if reader.dialect is SPARK:
+        if reader.lexer is SPARK:
             raise reader.error("columns of a source have no other names here: name them in its query")
         source_columns = tuple(reader.items(SqlReader.name))
     on, using = "", tuple[str, ...]()
-    if reader.dialect is DUCKDB and reader.take("USING"):
+    if reader.lexer is DUCKDB and reader.take("USING"):
         using = tuple(reader.items(SqlReader.name))
     else:
         reader.expect("ON")
@@ -392,7 +392,7 @@ def _merge(reader: SqlReader) -> MergeStatement:
 
 def _clause(reader: SqlReader, target: Target) -> MergeClause:
     kind = "not matched" if reader.take("NOT") else "matched"
-    is_duckdb = reader.dialect is DUCKDB
+    is_duckdb = reader.lexer is DUCKDB
     reader.expect("MATCHED")
     if kind == "not matched" and not reader.take("BY", "TARGET") and reader.take("BY", "SOURCE"):
         kind = "not matched by source"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
@@ -16,6 +16,7 @@ from dolmen.sql.catalog_calls import CATALOG_WORDS, CatalogCall
 from dolmen.sql.parameters import with_literals
 from dolmen.sql.queries import Queries
 from dolmen.sql.row_calls import RowCall
+from dolmen.sql.shown import Shown, replace_shown
 from dolmen.sql.statements import ChangingStatement, read_change, read_ctes, split
 from dolmen.sql.tokens import DUCKDB, SqlReader
 from dolmen.transactions.snapshot import Snapshot
@@ -58,26 +59,38 @@ class _ParsedStatement:
 
 @dataclass(frozen=True)
 class SqlText:
-    """A text of several statements, or of one that changes something."""
+    """A text of statements, with the relations that it names (``replace_shown``).
+
+    ``parameters`` are those that are not in the statements as literals: of one query without such relations.
+    """
 
     text: str
     statements: Sequence[_ParsedStatement]
+    shown: Mapping[str, Shown] = field(default_factory=dict)
+    parameters: Parameters = None
 
     @classmethod
-    def of(cls, text: str, parameters: Parameters, *, in_transaction: bool) -> SqlText | None:
-        """Reads a text; None for one query, which runs unchanged. Raises InputError, LimitError."""
+    def of(cls, text: str, parameters: Parameters, *, in_transaction: bool) -> SqlText:
+        """Reads a text. Raises InputError, LimitError."""
         if not isinstance(text, str):
             raise InputError(f"a query is text, not {type(text).__name__}")
         if len(arguments.text("query", text)) > MAX_TEXT:
             raise LimitError(f"{len(text):,} characters of SQL, and at most {MAX_TEXT:,}: append() takes rows as data")
         statements = split(text, DUCKDB)
-        if not statements or (len(statements) == 1 and not _kind(statements[0])):
-            return None
-        written = _without_transaction(split(with_literals(text, parameters), DUCKDB), in_transaction=in_transaction)
-        found = cls(text, list(map(_ParsedStatement.of, written)))
-        if not found.changes:
-            raise InputError(f"{len(written)} statements, and none changes a table: run one query at a time")
+        is_query = not statements or (len(statements) == 1 and not _kind(statements[0]))
+        shows = bool(replace_shown(text)[1])
+        if is_query and not shows:
+            return cls(text, [_ParsedStatement("", text)], {}, parameters)
+        written, shown = replace_shown(with_literals(text, parameters))
+        statements = _without_transaction(split(written, DUCKDB), in_transaction=in_transaction)
+        found = cls(text, list(map(_ParsedStatement.of, statements)), shown)
+        if not found.changes and len(statements) > 1:
+            raise InputError(f"{len(statements)} statements, and none changes a table: run one query at a time")
         return found
+
+    def query(self, context: Context, source: Snapshot | Transaction) -> SqlResult:
+        """Prepares the text, which is one query."""
+        return Queries(context, source, self.shown).run(self.statements[0].text, parameters=self.parameters)
 
     @property
     def changes(self) -> int:
@@ -110,9 +123,9 @@ def run_on_database(
 ) -> SqlResult | Commit:
     """See ``Database.sql``."""
     read = SqlText.of(text, parameters, in_transaction=False)
-    if read is None:
+    if not read.changes:
         _refuse_request(request, message)
-        return run_on_snapshot(context, Snapshot(context, context.head.refresh().manifest), text, parameters)
+        return read.query(context, Snapshot(context, context.head.refresh().manifest))
 
     def apply(transaction: Transaction) -> pa.Table | None:
         rows = _apply(read, context, transaction, request, parameters)
@@ -134,9 +147,9 @@ def run_on_transaction(
 ) -> SqlResult | None:
     """See ``Transaction.sql``."""
     read = SqlText.of(text, parameters, in_transaction=True)
-    if read is None:
+    if not read.changes:
         _refuse_request(request, None)
-        return Queries(context, transaction).run(text, parameters=parameters)
+        return read.query(context, transaction)
     with transaction.savepoint():
         rows = _apply(read, context, transaction, request, parameters)
     return None if rows is None else SqlResult.of_rows(rows)
@@ -145,9 +158,9 @@ def run_on_transaction(
 def run_on_snapshot(context: Context, snapshot: Snapshot, text: str, parameters: Parameters) -> SqlResult:
     """See ``Snapshot.sql``."""
     read = SqlText.of(text, parameters, in_transaction=True)
-    if read is not None:
+    if read.changes:
         raise InputError("a version is read by one query: change tables through db.sql or tx.sql")
-    return Queries(context, snapshot).run(text, parameters=parameters)
+    return read.query(context, snapshot)
 
 
 def _apply(
@@ -158,7 +171,7 @@ def _apply(
         transaction.bind(request, content_digest("sql", read.text, repr(parameters)))
         if is_applied:
             return None
-    return read.run(transaction, Queries(context, transaction), request)
+    return read.run(transaction, Queries(context, transaction, read.shown), request)
 
 
 def _refuse_request(request: str | None, message: str | None) -> None:

@@ -19,15 +19,15 @@ _SIGN = r"(?P<sign> <=> | <> | != | <= | >= | == | :: | => | -> | \|\|? | \|> | 
 
 
 @dataclass(frozen=True)
-class Dialect:
-    """The tokens of an engine's SQL; ``quotes`` are those that may be left open, ``quote`` is the one of names."""
+class Lexer:
+    """Cuts an engine's SQL into tokens; ``quotes`` are those that may be left open, ``quote`` is the one of names."""
 
     pattern: re.Pattern[str]
     quotes: frozenset[str]
     quote: str
 
 
-SPARK = Dialect(
+SPARK = Lexer(
     re.compile(
         rf"""
     {_SPACE}
@@ -43,7 +43,7 @@ SPARK = Dialect(
     frozenset("'\"`"),
     "`",
 )
-DUCKDB = Dialect(
+DUCKDB = Lexer(
     re.compile(
         rf"""
     {_SPACE}
@@ -91,19 +91,19 @@ class Token:
         return self.text if self.kind == "word" else None
 
 
-def tokenize(sql: str, dialect: Dialect) -> list[Token]:
+def tokenize(sql: str, lexer: Lexer) -> list[Token]:
     """The tokens of a text, without comments and spaces. Raises InputError."""
     found: list[Token] = []
     expected: list[str] = []
     at = 0
     while at < len(sql):
-        if sql.startswith("/*", at) and (dialect is DUCKDB or not sql.startswith("/*+", at)):
+        if sql.startswith("/*", at) and (lexer is DUCKDB or not sql.startswith("/*+", at)):
             at = _comment_end(sql, at)
             continue
-        match = dialect.pattern.match(sql, at)
+        match = lexer.pattern.match(sql, at)
         assert match is not None, "the last alternative takes any character"
         kind, text = match.lastgroup or "", match[0]
-        if text in dialect.quotes:
+        if text in lexer.quotes:
             raise InputError(f"the quote {text} at character {at} is left open: {_near(sql, at)}")
         if text in _CLOSED and (not expected or expected.pop() != text):
             raise InputError(f"{text} at character {at} closes nothing: {_near(sql, at)}")
@@ -135,8 +135,8 @@ def _near(sql: str, at: int) -> str:
 class SqlReader:
     """Reads the tokens of one statement, one after the other. Each method raises InputError where it finds others."""
 
-    def __init__(self, sql: str, tokens: Sequence[Token], dialect: Dialect = SPARK) -> None:
-        self.sql, self.dialect, self.tokens, self._at = sql, dialect, tokens, 0
+    def __init__(self, sql: str, tokens: Sequence[Token], lexer: Lexer = SPARK) -> None:
+        self.sql, self.lexer, self.tokens, self._at = sql, lexer, tokens, 0
 
     @property
     def text(self) -> str:
@@ -213,7 +213,7 @@ class SqlReader:
 
     def items(self, read: Callable[[SqlReader], T]) -> list[T]:
         """Reads items that are separated by commas, in a pair of parentheses."""
-        inner = SqlReader(self.sql, self.group(), self.dialect)
+        inner = SqlReader(self.sql, self.group(), self.lexer)
         found = [read(inner)]
         while inner.take(","):
             found.append(read(inner))

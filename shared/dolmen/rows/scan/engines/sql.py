@@ -198,7 +198,8 @@ def _with_advice(text: str, query: str) -> str:
     if "does not support time travel" in text or ("syntax error" in text and _AS_OF.search(query)):
         text += (
             "\nA query reads one version of the database: db.at(n).sql(query) reads version n, and db.at() also takes "
-            "timestamp= and tag=. On the command line these are --version, --at and --tag"
+            "timestamp= and tag=. On the command line these are --version, --at and --tag. One table has a version in "
+            "FROM t AT (VERSION => n), and likewise by TIMESTAMP and TAG"
         )
     if _NO_FILES.search(text):
         text += (
