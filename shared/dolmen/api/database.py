@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import islice
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from dolmen.api.cursor import ChangeCursor, open_cursor
@@ -465,7 +466,13 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
         return replay(self._context, function, message=message)[0]
 
     def sql(
-        self, query: str, parameters: Parameters = None, *, request: str | None = None, message: str | None = None
+        self,
+        query: str,
+        parameters: Parameters = None,
+        *,
+        request: str | None = None,
+        message: str | None = None,
+        files: str | PathLike[str] | Sequence[str | PathLike[str]] | None = None,
     ) -> SqlResult | Commit:
         """Runs SQL over the tables: a query on DuckDB, or statements that change tables, in one commit (docs/sql.md).
 
@@ -475,10 +482,11 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
         Args:
             query: a text in DuckDB's dialect: one query (SELECT, ``DESCRIBE table``, ``SHOW TABLES``, or one of these
                 after EXPLAIN, which shows what each scan reads and skips), or statements separated by semicolons:
-                INSERT, UPDATE, DELETE, MERGE.
+                INSERT, UPDATE, DELETE, MERGE, CREATE TABLE, ALTER TABLE, DROP TABLE, TRUNCATE, COMMENT, COPY.
             parameters: values for ``?``, in order, or for ``$name``, by name.
             request, message: as for ``Table.append``, of statements that change tables. The text and the parameters
                 are the content of the request.
+            files: the files and directories, or beginnings of URLs of objects, that COPY may read and write.
 
         Returns:
             The rows of a query, or of the text's last statement if it is a query or has RETURNING; else the ``Commit``.
@@ -496,7 +504,7 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
         """
         from dolmen.sql.text import run_on_database  # imports DuckDB
 
-        return run_on_database(self._context, query, parameters, request, message)
+        return run_on_database(self._context, query, parameters, request, message, files)
 
     def __repr__(self) -> str:
         cached = self._context.head.cached

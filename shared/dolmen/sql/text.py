@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 from dolmen.base import arguments
 from dolmen.commit.head import Context
 from dolmen.errors import InputError, LimitError
+from dolmen.rows.scan.engines.dataframes import optional
 from dolmen.rows.scan.engines.sql import Parameters, SqlResult, kinds_of
 from dolmen.rows.write.row_digest import content_digest
 from dolmen.sql.catalog_calls import CATALOG_WORDS, CatalogCall
@@ -27,7 +29,7 @@ MAX_TEXT = 4_000_000
 """Characters of a text."""
 _KINDS = {
     "INSERT": {"INSERT"}, "DELETE": {"DELETE"}, "UPDATE": {"UPDATE"}, "MERGE": {"MERGE_INTO"}, "CREATE": {"CREATE"},
-    "ALTER": {"ALTER", "MULTI"}, "DROP": {"DROP"}, "TRUNCATE": {"DELETE"}, "COMMENT": {"ALTER"},
+    "ALTER": {"ALTER", "MULTI"}, "DROP": {"DROP"}, "TRUNCATE": {"DELETE"}, "COMMENT": {"ALTER"}, "COPY": {"COPY"},
 }  # fmt: skip
 """The first words of statements that change something, with DuckDB's kinds of them. All others are queries."""
 _BEGIN, _COMMIT = ("BEGIN", "START"), ("COMMIT", "END")
@@ -50,7 +52,7 @@ class _ParsedStatement:
         parsed = kinds_of(text)
         if len(parsed) != 1 or (kind and parsed[0] not in _KINDS[kind]):
             raise InputError(f"this is no {kind or 'query'}: DuckDB reads {', '.join(parsed) or 'nothing'}")
-        if not kind or kind in CATALOG_WORDS:
+        if not kind or kind == "COPY" or kind in CATALOG_WORDS:
             return cls(kind, text)
         ctes = read_ctes(reader)
         reader.expect(kind)
@@ -76,6 +78,8 @@ class SqlText:
             raise InputError(f"a query is text, not {type(text).__name__}")
         if len(arguments.text("query", text)) > MAX_TEXT:
             raise LimitError(f"{len(text):,} characters of SQL, and at most {MAX_TEXT:,}: append() takes rows as data")
+        if "\0" in text:
+            raise InputError(f"the text has the character NUL at character {text.index(chr(0))}")
         statements = split(text, DUCKDB)
         is_query = not statements or (len(statements) == 1 and not _kind(statements[0]))
         shows = bool(replace_shown(text)[1])
@@ -97,7 +101,9 @@ class SqlText:
         """The number of statements that change something."""
         return sum(bool(statement.kind) for statement in self.statements)
 
-    def run(self, transaction: Transaction, queries: Queries, request: str | None) -> pa.Table | None:
+    def run(
+        self, transaction: Transaction, queries: Queries, request: str | None, files: Sequence[str]
+    ) -> pa.Table | None:
         """Makes the calls in a transaction; returns the rows of the last statement, if it has some."""
         rows = None
         for statement in self.statements:
@@ -105,30 +111,42 @@ class SqlText:
                 result = queries.run(statement.text)
                 rows = result.to_arrow() if statement is self.statements[-1] else None
                 continue
-            if statement.does is None:
-                CatalogCall(transaction, queries, request).run(split(statement.text, DUCKDB)[0])
-                rows = None
-                continue
-            rows = RowCall(transaction, queries, statement.ctes, request, statement.does).run()
+            if statement.does is not None:
+                rows = RowCall(transaction, queries, statement.ctes, request, statement.does).run()
+            else:
+                [reader] = split(statement.text, DUCKDB)
+                if reader.take("COPY"):
+                    copy = optional("dolmen.ingest.copy_statement", "dolmen")
+                    rows = copy.run_copy(transaction, queries, reader, files, request)
+                else:
+                    CatalogCall(transaction, queries, request).run(reader)
+                    rows = None
             if rows is not None and request is not None:
                 raise InputError(
-                    "RETURNING and request= don't go together: a request that was applied before changes nothing, and "
-                    "has no rows to return"
+                    "RETURNING and COPY ... TO don't go with request=: a request that was applied before changes "
+                    "nothing, and has no rows to return"
                 )
         return rows
 
 
 def run_on_database(
-    context: Context, text: str, parameters: Parameters, request: str | None, message: str | None
+    context: Context,
+    text: str,
+    parameters: Parameters,
+    request: str | None,
+    message: str | None,
+    files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
 ) -> SqlResult | Commit:
     """See ``Database.sql``."""
     read = SqlText.of(text, parameters, in_transaction=False)
+    paths = [files] if isinstance(files, (str, os.PathLike)) else files or ()
+    allowed = [os.fspath(path) for path in paths]
     if not read.changes:
         _refuse_request(request, message)
         return read.query(context, Snapshot(context, context.head.refresh().manifest))
 
     def apply(transaction: Transaction) -> pa.Table | None:
-        rows = _apply(read, context, transaction, request, parameters)
+        rows = _apply(read, context, transaction, request, parameters, allowed)
         unit = unit_of(transaction)
         if read.changes == 1 and unit.operations:
             unit.operation = unit.operations[0]
@@ -164,14 +182,19 @@ def run_on_snapshot(context: Context, snapshot: Snapshot, text: str, parameters:
 
 
 def _apply(
-    read: SqlText, context: Context, transaction: Transaction, request: str | None, parameters: Parameters
+    read: SqlText,
+    context: Context,
+    transaction: Transaction,
+    request: str | None,
+    parameters: Parameters,
+    files: Sequence[str] = (),
 ) -> pa.Table | None:
     if request is not None:
         is_applied = transaction.has_applied(request)
         transaction.bind(request, content_digest("sql", read.text, repr(parameters)))
         if is_applied:
             return None
-    return read.run(transaction, Queries(context, transaction, read.shown), request)
+    return read.run(transaction, Queries(context, transaction, read.shown), request, files)
 
 
 def _refuse_request(request: str | None, message: str | None) -> None:
