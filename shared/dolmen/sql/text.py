@@ -27,11 +27,10 @@ from dolmen.transactions.unit_of_work import Commit
 
 MAX_TEXT = 4_000_000
 """Characters of a text."""
-_KINDS = {
-    "INSERT": {"INSERT"}, "DELETE": {"DELETE"}, "UPDATE": {"UPDATE"}, "MERGE": {"MERGE_INTO"}, "CREATE": {"CREATE"},
-    "ALTER": {"ALTER", "MULTI"}, "DROP": {"DROP"}, "TRUNCATE": {"DELETE"}, "COMMENT": {"ALTER"}, "COPY": {"COPY"},
-}  # fmt: skip
-"""The first words of statements that change something, with DuckDB's kinds of them. All others are queries."""
+_KINDS = {"INSERT": "INSERT", "DELETE": "DELETE", "UPDATE": "UPDATE", "MERGE": "MERGE_INTO"}
+"""The first words of statements that change rows, with DuckDB's kinds of them."""
+_WRITING = (*_KINDS, *CATALOG_WORDS, "COPY")
+"""The first words of statements that change something. All others are queries."""
 _BEGIN, _COMMIT = ("BEGIN", "START"), ("COMMIT", "END")
 _REFUSED = ("ROLLBACK", "ABORT", "SAVEPOINT", "RELEASE")
 
@@ -49,11 +48,10 @@ class _ParsedStatement:
     def of(cls, reader: SqlReader) -> _ParsedStatement:
         """Reads a statement. Raises InputError unless DuckDB's parser reads one of the same kind."""
         kind, text = _kind(reader), reader.text
-        parsed = kinds_of(text)
-        if len(parsed) != 1 or (kind and parsed[0] not in _KINDS[kind]):
-            raise InputError(f"this is no {kind or 'query'}: DuckDB reads {', '.join(parsed) or 'nothing'}")
-        if not kind or kind == "COPY" or kind in CATALOG_WORDS:
+        if kind not in _KINDS:  # a query is parsed when it is run, and others word by word
             return cls(kind, text)
+        if (parsed := kinds_of(text)) != [_KINDS[kind]]:
+            raise InputError(f"this is no {kind}: DuckDB reads {', '.join(parsed) or 'nothing'}")
         ctes = read_ctes(reader)
         reader.expect(kind)
         return cls(kind, text, ctes, read_change(reader, kind))
@@ -208,7 +206,7 @@ def _kind(statement: SqlReader) -> str:
     if reader.word() == "WITH":
         read_ctes(reader)
     word = reader.word()
-    return word if word in _KINDS or word in (*_BEGIN, *_COMMIT, *_REFUSED) else ""
+    return word if word in (*_WRITING, *_BEGIN, *_COMMIT, *_REFUSED) else ""
 
 
 def _without_transaction(statements: list[SqlReader], *, in_transaction: bool) -> list[SqlReader]:
