@@ -269,7 +269,14 @@ def test_long_and_deep_texts_are_bounded(db: dolmen.Database) -> None:
         db.sql("INSERT INTO u VALUES " + "(1, 1), " * 600_000 + "(1, 1)")
     nested = "(" * 5_000 + "-7" + ")" * 5_000
     negated = "NOT " * 9_001 + "TRUE"
-    for text in (f"DELETE FROM u WHERE id = {nested}", f"DELETE FROM u WHERE {negated}", f"SELECT {nested}"):
-        with suppress(Error):  # DuckDB says how deep it parses
+    terms = "+".join(["1"] * 900)
+    for text in (
+        f"DELETE FROM u WHERE id = {nested}",
+        f"DELETE FROM u WHERE {negated}",
+        f"SELECT {nested}",
+        f"UPDATE u SET n = {terms}",
+        f"INSERT INTO u SELECT 1, {terms} WHERE FALSE",
+    ):
+        with suppress(Error):  # DuckDB and Python say how deep they go, and nothing else is raised
             db.sql(text)
     assert db["u"].count() == 20_004

@@ -22,9 +22,9 @@ def with_literals(sql: str, parameters: Parameters) -> str:
     """The text with a literal in place of each parameter: ``?``, ``$1`` or ``$name``. Raises InputError."""
     if parameters is not None and (isinstance(parameters, str) or not isinstance(parameters, (Sequence, Mapping))):
         raise InputError("parameters are a list of values, for each ? in turn, or a dict of them, for each $name")
-    found = [token for token in tokenize(sql, DUCKDB) if token.kind == "parameter"]
-    if not found and not parameters:
+    if not parameters and "?" not in sql and "$" not in sql:
         return sql
+    found = [token for token in tokenize(sql, DUCKDB) if token.kind == "parameter"]
     if isinstance(parameters, Mapping):
         values = {str(name).removeprefix("$"): value for name, value in parameters.items()}
     else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -127,18 +128,20 @@ class RowCall:
             return
         matched: Any = None
         if conflict.values:
-            values = self._named_values(conflict.values, {"excluded": "source"})
+            names = self._sides("excluded", [field.name for field in self.entry.schema.fields])
+            values = self._named_values(conflict.values, names)
             others = {field.name for field in self.entry.schema.fields} - set(key)
             is_whole = values.keys() == others and all(
                 _is_column(text, "source", name) for name, text in values.items()
             )
-            when = None if conflict.when is None else self._sides(conflict.when, {"excluded": "source"})
+            when = None if conflict.when is None else requalify(conflict.when, names)
             matched = Update(None if is_whole else values, when)
         table.merge(rows, key, matched, "insert", request=self.request)
 
     def _delete(self, statement: DeleteStatement) -> pa.Table | None:
         if self._is_plain(statement.where, statement.using or statement.returning):
-            self.table.delete(self._unqualified(statement.where or "TRUE"), request=self.request)
+            where = requalify(statement.where or "TRUE", self._own_names)
+            self.table.delete(where, request=self.request)
             return None
         unit_of(self.transaction).operations.append("delete")
         names = [field.name for field in self.entry.schema.fields] if statement.returning is not None else []
@@ -146,16 +149,17 @@ class RowCall:
         return self._replace(found, names, {}, statement.returning, keep=False)
 
     def _update(self, statement: UpdateStatement) -> pa.Table | None:
-        values = self._named_values(statement.values, {}, {self.statement.target.alias: None})
+        values = self._named_values(statement.values, self._own_names)
         if self._is_plain(statement.where, statement.using or statement.returning) and self._are_of_one_row(values):
             new = {name: Expression(text) for name, text in values.items()}
-            self.table.update(new, self._unqualified(statement.where or "TRUE"), request=self.request)
+            where = requalify(statement.where or "TRUE", self._own_names)
+            self.table.update(new, where, request=self.request)
             return None
         for name in values:
             check_updatable(self.entry, self.entry.schema.field(name))
         unit_of(self.transaction).operations.append("update")
         names = [field.name for field in self.entry.schema.fields]
-        texts = self._named_values(statement.values, {}, {})
+        texts = self._named_values(statement.values, {})
         finds = {name: casts_of(self._literals(text)) for name, text in values.items()}
         kept = [name for name in names if name not in texts]
         found = self._find_rows(kept, list(texts.values()), statement.using, statement.where)
@@ -176,8 +180,9 @@ class RowCall:
         columns = [f"{quote_name(theirs)} AS {quote_name(mine)}" for mine, theirs in others.items()]
         columns += [f"{quote_name(name)} AS {quote_name(moved.get(name.lower(), name))}" for name in names]
         rows = self.queries.run(f"{self.ctes}\nSELECT {', '.join(columns)} FROM {source}")
+        sides = self._sides(alias, names, moved)
         matched, not_matched, by_source = (
-            [self._clause(clause, alias, moved) for clause in _reachable(statement.clauses, kind)] or None
+            [self._clause(clause, sides) for clause in _reachable(statement.clauses, kind)] or None
             for kind in ("matched", "not matched", "not matched by source")
         )
         if not (matched or not_matched or by_source):
@@ -185,9 +190,8 @@ class RowCall:
         data = pa.RecordBatchReader.from_batches(rows.to_reader().schema, rows.to_batches())
         self.table.merge(data, list(pairs), matched, not_matched, by_source, request=self.request)
 
-    def _clause(self, clause: MergeClause, alias: str, moved: Mapping[str, str]) -> Any:
-        sides = {f"{alias}.{name}": f"source.{quote_name(new)}" for name, new in moved.items()} | {alias: "source"}
-        when = None if clause.when is None else self._sides(clause.when, sides)
+    def _clause(self, clause: MergeClause, sides: Mapping[str, str]) -> Any:
+        when = None if clause.when is None else requalify(clause.when, sides)
         if clause.action == "delete":
             return Delete(when)
         values = None if clause.values is None else self._named_values(clause.values, sides)
@@ -230,7 +234,7 @@ class RowCall:
         if self.ctes or more is not None:
             return False
         try:
-            parse(self._unqualified(where or "TRUE"), self.entry.schema, now_us=0)
+            parse(requalify(where or "TRUE", self._own_names), self.entry.schema, now_us=0)
         except InputError:
             return False
         return True
@@ -255,27 +259,29 @@ class RowCall:
         finally:
             evaluator.close()
 
-    def _named_values(
-        self, values: Iterable[tuple[str, str]], sides: Mapping[str, str], names: Mapping[str, str | None] | None = None
-    ) -> dict[str, str]:
-        """New values by the table's names of columns. ``names`` of tables replace those of ``_sides``."""
+    def _named_values(self, values: Iterable[tuple[str, str]], names: Mapping[str, str]) -> dict[str, str]:
+        """New values by the table's names of columns; ``names`` as for ``requalify``."""
         found: dict[str, str] = {}
         for name, text in values:
             field = self.entry.schema.field(name)
             if field.name in found:
                 raise InputError(f"the statement sets column {field.name!r} twice")
-            if text.upper() == DEFAULT:
-                found[field.name] = default_sql(field, self.entry.schema)
-            else:
-                found[field.name] = self._sides(text, sides) if names is None else requalify(text, names)
+            is_default = text.upper() == DEFAULT
+            found[field.name] = default_sql(field, self.entry.schema) if is_default else requalify(text, names)
         return found
 
-    def _sides(self, text: str, sides: Mapping[str, str]) -> str:
-        """An expression of a merge, whose sides are called ``target`` and ``source`` there."""
-        return requalify(text, {self.statement.target.alias: "target", **sides})
+    @cached_property
+    def _own_names(self) -> dict[str, str]:
+        """The columns of the table after its alias, as expressions of its rows name them."""
+        alias = self.statement.target.alias
+        return {f"{alias}.{field.name}": quote_name(field.name) for field in self.entry.schema.fields}
 
-    def _unqualified(self, text: str) -> str:
-        return requalify(text, {self.statement.target.alias: None})
+    def _sides(
+        self, alias: str, columns: Iterable[str], moved: Mapping[str, str] = MappingProxyType({})
+    ) -> dict[str, str]:
+        """The columns of both sides as expressions of a merge name them; ``moved`` are other names of the source's."""
+        source = {f"{alias}.{name}": f"source.{quote_name(moved.get(name.lower(), name))}" for name in columns}
+        return {**source, **{name: f"target.{own}" for name, own in self._own_names.items()}}
 
     def _find_rows(
         self, names: Sequence[str], values: Sequence[str], using: str | None, where: str | None
@@ -428,26 +434,16 @@ def _with_defaults(query: str, fields: Sequence[Field], schema: Schema) -> str:
     return "".join([*parts, query[end:]])
 
 
-def requalify(text: str, names: Mapping[str, str | None]) -> str:
-    """An expression with other names of tables before its columns; None takes the name away.
-
-    ``names`` may also have whole columns, ``table.column``.
-    """
+def requalify(text: str, names: Mapping[str, str]) -> str:
+    """An expression with other texts in place of ``table.column``, whose case does not matter."""
     by_name = {name.lower(): new for name, new in names.items()}
-    tokens, parts, end = tokenize(text, DUCKDB), [], 0
-    for index, token in enumerate(tokens[:-2]):
-        after = tokens[index + 2]
-        is_first = index == 0 or tokens[index - 1].text != "."
-        if token.name is None or not is_first or tokens[index + 1].text != ".":
+    tokens, parts, end = tokenize(text, DUCKDB), list[str](), 0
+    for before, token, point, column in zip([None, *tokens], tokens, tokens[1:], tokens[2:], strict=False):
+        if token.name is None or column.name is None or point.text != "." or (before and before.text == "."):
             continue
-        column = f"{token.name}.{after.name}".lower()
-        if column in by_name:
-            parts += [text[end : token.start], by_name[column] or ""]
-            end = after.end
-        elif token.name.lower() in by_name:
-            new = by_name[token.name.lower()]
-            parts += [text[end : token.start], new or ""]
-            end = token.end if new is not None else tokens[index + 1].end
+        if (new := by_name.get(f"{token.name}.{column.name}".lower())) is not None:
+            parts += [text[end : token.start], new]
+            end = column.end
     return "".join([*parts, text[end:]])
 
 

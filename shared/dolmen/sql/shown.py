@@ -5,6 +5,7 @@ DuckDB knows neither. In the text a relation's name takes their place; its rows 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ FUNCTIONS: Mapping[str, tuple[int, int]] = {
 """The least and the greatest number of arguments, by function."""
 VIEW = "dolmen_view_"
 """Begins the names of relations."""
+_MAY_SHOW = re.compile(r"\bat\b|\bdolmen_", re.IGNORECASE)
 _WAYS = ("VERSION", "TIMESTAMP", "TAG")
 _NO_ALIAS = {
     "ANTI", "ASOF", "CROSS", "EXCEPT", "FULL", "GROUP", "HAVING", "INNER", "INTERSECT", "JOIN", "LEFT", "LIMIT",
@@ -38,6 +40,8 @@ class Shown:
 
 def replace_shown(sql: str) -> tuple[str, dict[str, Shown]]:
     """The text with the names of relations, and these by their names. Raises InputError."""
+    if not _MAY_SHOW.search(sql):
+        return sql, {}
     reader, parts, end = SqlReader(sql, tokenize(sql, DUCKDB), DUCKDB), list[str](), 0
     shown: dict[str, Shown] = {}
     before = ""

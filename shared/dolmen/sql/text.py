@@ -84,7 +84,9 @@ class SqlText:
         if is_query and not shows:
             return cls(text, [_ParsedStatement("", text)], {}, parameters)
         written, shown = replace_shown(with_literals(text, parameters))
-        statements = _without_transaction(split(written, DUCKDB), in_transaction=in_transaction)
+        if written != text:
+            statements = split(written, DUCKDB)
+        statements = _without_transaction(statements, in_transaction=in_transaction)
         found = cls(text, list(map(_ParsedStatement.of, statements)), shown)
         if not found.changes and len(statements) > 1:
             raise InputError(f"{len(statements)} statements, and none changes a table: run one query at a time")

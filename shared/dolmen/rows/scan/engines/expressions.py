@@ -74,8 +74,16 @@ def literals_of_query(query: str) -> list[Literals] | None:
         [(body,)] = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchall()
     finally:
         connection.close()
-    tree = json.loads(body)
+    tree = _decode(body, query)
     return None if tree["error"] else _literals_of_node(tree["statements"][0]["node"])
+
+
+def _decode(body: str, text: str) -> Any:
+    """A tree from ``json_serialize_sql``."""
+    try:
+        return json.loads(body)
+    except RecursionError:
+        raise InputError(f"{short_repr(text)} is nested too deeply: write it with fewer levels") from None
 
 
 def _literals_of_node(node: Node) -> list[Literals] | None:
@@ -249,7 +257,7 @@ class Evaluator:
     def _read(self, text: str) -> Any:
         with self._explaining(text):
             [(body,)] = self._connection.execute("SELECT json_serialize_sql(?)", [f"SELECT ({text}\n)"]).fetchall()
-        tree = json.loads(body)
+        tree = _decode(body, text)
         if tree["error"]:
             raise _refusal(text, tree["error_message"])
         select = tree["statements"][0]["node"]
