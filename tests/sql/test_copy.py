@@ -22,10 +22,10 @@ def db(request: pytest.FixtureRequest) -> dolmen.Database:
 def test_rows_go_to_files_and_back(db: dolmen.Database, tmp_path: Path) -> None:
     for name in ("t.csv", "t.parquet", "t.jsonl.gz"):
         file = tmp_path / name
-        assert db.sql(f"COPY t TO '{file}'", files=tmp_path).fetchall() == [(2,)]  # type: ignore[union-attr]
+        assert db.sql(f"COPY t TO '{file}'", files=tmp_path).fetchall() == [(2,)]
         copied = db.sql(f"DELETE FROM t; COPY t FROM '{file}'", files=[file])
-        assert copied.counts.rows_added == 2  # type: ignore[union-attr]
-        assert db.sql("FROM t ORDER BY id").fetchall() == [(1, "a;b", 0.5), (2, None, 3.0)]  # type: ignore[union-attr]
+        assert copied.counts.rows_added == 2
+        assert db.sql("FROM t ORDER BY id").fetchall() == [(1, "a;b", 0.5), (2, None, 3.0)]
     db.sql("COPY (SELECT id * 2 AS n FROM t) TO ? (FORMAT csv)", [str(tmp_path / "n")], files=tmp_path)
     assert (tmp_path / "n").read_text().split() == ["n", "2", "4"]
     with pytest.raises(DuplicateKeyError):

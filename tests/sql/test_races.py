@@ -24,7 +24,7 @@ def test_concurrent_statements_are_serializable(tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(4)))
-    assert dolmen.open(url).sql("SELECT id, n FROM t ORDER BY id").fetchall() == [  # type: ignore[union-attr]
+    assert dolmen.open(url).sql("SELECT id, n FROM t ORDER BY id").fetchall() == [
         (1, 16), (2, 16), *((id_, 0) for id_ in range(3, 19)),
     ]  # fmt: skip
 

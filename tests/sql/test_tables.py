@@ -22,7 +22,7 @@ def test_a_table_has_types_defaults_keys_and_settings(db: dolmen.Database) -> No
         WITH (sort_key = 'born, id', target_file_bytes = '64MB')"""
     )
     people = db["people"]
-    assert commit.operation == "create_table"  # type: ignore[union-attr]
+    assert commit.operation == "create_table"
     assert (people.primary_key, people.sort_key) == (("id",), ("born", "id"))
     assert people.settings()["target_file_bytes"] == "64MB"
     assert people.schema.field("tags").type == pa.list_(pa.string())
@@ -39,9 +39,9 @@ def test_a_table_is_made_once_or_replaced(db: dolmen.Database) -> None:
     db.sql("CREATE TABLE t AS SELECT range AS id, 'x' || range AS s FROM range(3)")
     with pytest.raises(TableExistsError):
         db.sql("CREATE TABLE t (id INT)")
-    assert db.sql("CREATE TABLE IF NOT EXISTS t (id INT)").operation == "nothing"  # type: ignore[union-attr]
+    assert db.sql("CREATE TABLE IF NOT EXISTS t (id INT)").operation == "nothing"
     commit = db.sql("CREATE OR REPLACE TABLE t (n, text) AS SELECT id * 2, s FROM t WHERE id > 0")
-    assert commit.version == 2  # type: ignore[union-attr]
+    assert commit.version == 2
     assert db["t"].to_arrow().to_pylist() == [{"n": 2, "text": "x1"}, {"n": 4, "text": "x2"}]
     db.sql("CREATE OR REPLACE TABLE u AS FROM t; DROP TABLE t; CREATE TABLE t AS SELECT * FROM u")
     assert (db.version, db.tables()) == (3, ["t", "u"])

@@ -66,7 +66,7 @@ def test_a_database_shows_its_parts(db: dolmen.Database) -> None:
     with db.transaction() as tx:
         tx.sql("INSERT INTO t VALUES (7, 'c')")
         assert rows(tx, "SELECT count(*) FROM dolmen_files('t')") == [(2,)]
-    assert db["t"].files().equals(db.sql("FROM dolmen_files('t')").to_arrow().cast(db["t"].files().schema))  # type: ignore[union-attr]
+    assert db["t"].files().equals(db.sql("FROM dolmen_files('t')").to_arrow().cast(db["t"].files().schema))
     assert db["t"].history()["version"].to_pylist() == [5, 4, 2, 1]
     assert db.at(2).table("t").history()["operation"].to_pylist() == ["append", "create_table"]
     assert db["t"].history().schema.field("created_at").type == pa.timestamp("us", tz="UTC")
@@ -91,5 +91,5 @@ def test_a_database_shows_its_parts(db: dolmen.Database) -> None:
 )
 def test_what_cannot_be_shown_is_refused(db: dolmen.Database, text: str, error: type[Error], reason: str) -> None:
     with pytest.raises(error, match=reason):
-        db.sql(text).fetchall()  # type: ignore[union-attr]
+        db.sql(text).fetchall()
     assert db.refresh() == 4

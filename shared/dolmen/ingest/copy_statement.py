@@ -69,8 +69,7 @@ def run_copy(
             raise InputError(
                 f"COPY ... TO takes FORMAT alone, and not {', '.join(values)}: the rest is as scan -o writes"
             )
-        result = queries.run(query)
-        rows = pa.RecordBatchReader.from_batches(result.to_reader().schema, result.to_batches())
+        rows = queries.run(query).stream()
         return pa.table({"Count": [export_file(rows, Path(path), detect(Path(path).name, kind))]})
     table = queries.target(transaction, name)
     entry = unit_of(transaction).entry(table.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,6 @@ import pyarrow as pa
 from dolmen.errors import InputError, TableNotFoundError, short_repr
 from dolmen.format.schema import own_names
 from dolmen.rows.scan.engines.expressions import Evaluator
-from dolmen.rows.scan.engines.sql import SqlResult
 from dolmen.rows.write.conform import conform_batch, plan_conform
 from dolmen.sql.column_types import parse_column
 from dolmen.sql.queries import Queries
@@ -93,10 +93,8 @@ class CatalogCall:
             table.append(pa.RecordBatchReader.from_batches(schema, batches), request=self.request)
 
     def _rows(self, reader: SqlReader, *, reads_itself: bool) -> pa.RecordBatchReader:
-        result: SqlResult = self.queries.run(reader.rest())
-        if reads_itself:  # in memory: the table is dropped before its rows are written
-            return result.to_arrow().to_reader()
-        return pa.RecordBatchReader.from_batches(result.to_reader().schema, result.to_batches())
+        rows = self.queries.run(reader.rest()).stream()
+        return rows.read_all().to_reader() if reads_itself else rows  # before the table is dropped
 
     def _alter(self, reader: SqlReader) -> None:
         _expect_table(reader)
@@ -308,14 +306,10 @@ def own_keys(keys: list[str], schema: pa.Schema) -> list[str]:
 
 def constant(field: pa.Field, text: str) -> pa.Scalar:
     """The value of a literal in the type of a column. Raises InputError for an expression, RowError, SchemaError."""
-    evaluator = Evaluator()
-    try:
+    with closing(Evaluator()) as evaluator:
         if not evaluator.is_constant(text):
             raise InputError(f"DEFAULT {short_repr(text)}: a default is a value, and no expression")
-        row = {"row": pa.record_batch([pa.nulls(1, pa.bool_())], ["value"])}
-        [array] = evaluator.evaluate([text], row)
+        [array] = evaluator.evaluate([text], {"row": pa.record_batch([pa.nulls(1, pa.bool_())], ["value"])})
         find = casts_of(evaluator.literals(text, {}))
-    finally:
-        evaluator.close()
     plan = plan_conform(pa.schema([field.with_type(array.type)]), pa.schema([field]), find)
     return conform_batch(pa.record_batch([array], [field.name]), plan).column(0)[0]

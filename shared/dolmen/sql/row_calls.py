@@ -7,7 +7,8 @@ does. Queries read the tables as the transaction sees them, and what they read m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -42,7 +43,7 @@ from dolmen.sql.statements import (
     OnConflict,
     UpdateStatement,
 )
-from dolmen.sql.tokens import DUCKDB, Token, tokenize
+from dolmen.sql.tokens import DUCKDB, tokenize
 from dolmen.transactions.merge.clauses import Delete, Expression, Insert, Update, casts_of, check_updatable
 from dolmen.transactions.row_statements import HiddenRows, TableChange
 from dolmen.transactions.transaction import Transaction, unit_of
@@ -187,8 +188,7 @@ class RowCall:
         )
         if not (matched or not_matched or by_source):
             return
-        data = pa.RecordBatchReader.from_batches(rows.to_reader().schema, rows.to_batches())
-        self.table.merge(data, list(pairs), matched, not_matched, by_source, request=self.request)
+        self.table.merge(rows.stream(), list(pairs), matched, not_matched, by_source, request=self.request)
 
     def _clause(self, clause: MergeClause, sides: Mapping[str, str]) -> Any:
         when = None if clause.when is None else requalify(clause.when, sides)
@@ -203,16 +203,17 @@ class RowCall:
         theirs = {name.lower(): name for name in source}
         if statement.using:
             return {schema.field(name).name: theirs.get(name.lower(), name) for name in statement.using}
+        with closing(Evaluator()) as evaluator:
+            pairs = evaluator.equal_columns(statement.on)
         found: dict[str, str] = {}
-        for one, other in _equalities(statement.on):
-            sides = [self._side(each, alias, theirs) for each in (one, other)]
-            if sides[0] is None or sides[1] is None or sides[0][0] == sides[1][0]:
+        for one, other in pairs or [([], [])]:
+            sides = dict(side for each in (one, other) if (side := self._side(each, alias, theirs)))
+            if sides.keys() != {"target", "source"}:
                 raise InputError(
                     f"ON {short_repr(statement.on)}: a MERGE joins on columns of both that are equal, as merge(on=...) "
                     "does: ON t.id = s.id; put other conditions into WHEN ... AND, or into the source's query"
                 )
-            mine, its = (sides[0], sides[1]) if sides[0][0] == "target" else (sides[1], sides[0])
-            found[schema.field(mine[1]).name] = its[1]
+            found[schema.field(sides["target"]).name] = sides["source"]
         return found
 
     def _side(self, name: Sequence[str], alias: str, theirs: Mapping[str, str]) -> tuple[str, str] | None:
@@ -240,24 +241,16 @@ class RowCall:
         return True
 
     def _are_of_one_row(self, values: Mapping[str, str]) -> bool:
-        evaluator = Evaluator()
-        try:
+        with closing(Evaluator()) as evaluator, suppress(InputError):
             for text in values.values():
                 evaluator.columns(text)
-        except InputError:
-            return False
-        finally:
-            evaluator.close()
-        return True
+            return True
+        return False
 
     def _literals(self, text: str) -> Literals:
-        evaluator = Evaluator()
-        try:
+        with closing(Evaluator()) as evaluator, suppress(InputError):
             return evaluator.literals(text, {"target": self.entry.schema.arrow})
-        except InputError:  # it has a subquery, whose literals have types of their own
-            return _UNKNOWN
-        finally:
-            evaluator.close()
+        return _UNKNOWN  # it has a subquery, whose literals have types of their own
 
     def _named_values(self, values: Iterable[tuple[str, str]], names: Mapping[str, str]) -> dict[str, str]:
         """New values by the table's names of columns; ``names`` as for ``requalify``."""
@@ -316,9 +309,10 @@ class RowCall:
 
         with unit.savepoint():
             unit.keep_base()
-            kept = result.to_reader().schema
-            renamed = pa.schema([kept.field(2 + index).with_name(name) for index, name in enumerate(names)])
-            batches = map(hide, result.to_batches())
+            found_rows = result.stream()
+            fields = list(found_rows.schema)[2:]
+            renamed = pa.schema([field.with_name(name) for field, name in zip(fields, names, strict=True)])
+            batches = map(hide, found_rows)
             rows: Iterable[pa.RecordBatch]
             if names:
                 rows = conform(pa.RecordBatchReader.from_batches(renamed, batches), schema, lossless_cast, finds=finds)
@@ -399,9 +393,9 @@ def fitted_rows(
     result: SqlResult, names: Sequence[str], schema: Schema, finds: Mapping[str, FindCast]
 ) -> pa.RecordBatchReader:
     """The rows of a query as rows of a table, whose columns ``names`` get its columns in their order."""
-    kinds = result.to_reader().schema
-    source = pa.schema([field.with_name(name) for field, name in zip(kinds, names, strict=True)])
-    batches = (pa.RecordBatch.from_arrays(batch.columns, schema=source) for batch in result.to_batches())
+    rows = result.stream()
+    source = pa.schema([field.with_name(name) for field, name in zip(rows.schema, names, strict=True)])
+    batches = (pa.RecordBatch.from_arrays(batch.columns, schema=source) for batch in rows)
     fitted = conform(pa.RecordBatchReader.from_batches(source, batches), schema, lossless_cast, finds=finds)
     return pa.RecordBatchReader.from_batches(schema.arrow, fitted)
 
@@ -445,38 +439,6 @@ def requalify(text: str, names: Mapping[str, str]) -> str:
             parts += [text[end : token.start], new]
             end = column.end
     return "".join([*parts, text[end:]])
-
-
-def _equalities(on: str) -> Iterator[tuple[list[str], list[str]]]:
-    """The two sides of each condition that AND joins, as the parts of a name; other sides are empty."""
-    tokens = tokenize(on, DUCKDB)
-    while _is_in_parentheses(tokens):
-        tokens = tokens[1:-1]
-    depth = tokens[0].depth
-    for part in _split(tokens, lambda token: token.upper == "AND" and token.depth == depth):
-        while _is_in_parentheses(part):
-            part = part[1:-1]
-        sides = _split(part, lambda token: token.text in ("=", "=="))
-        names = [[token.name for token in side if token.text != "."] for side in sides]
-        is_name = [len(side) in (1, 3) and None not in name for side, name in zip(sides, names, strict=True)]
-        one, other = names if len(sides) == 2 and all(is_name) else ([], [])
-        yield [each for each in one if each], [each for each in other if each]
-
-
-def _is_in_parentheses(tokens: Sequence[Token]) -> bool:
-    if len(tokens) < 3 or tokens[0].text != "(" or tokens[-1].text != ")":
-        return False
-    return all(token.depth > tokens[0].depth for token in tokens[1:-1])
-
-
-def _split(tokens: Sequence[Token], at: Callable[[Token], bool]) -> list[list[Token]]:
-    parts: list[list[Token]] = [[]]
-    for token in tokens:
-        if at(token):
-            parts.append([])
-        else:
-            parts[-1].append(token)
-    return parts
 
 
 def _is_column(text: str, side: str, name: str) -> bool:

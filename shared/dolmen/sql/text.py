@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from dolmen.base import arguments
 from dolmen.commit.head import Context
-from dolmen.errors import InputError, LimitError
+from dolmen.errors import InputError, LimitError, short_repr
 from dolmen.rows.scan.engines.dataframes import optional
 from dolmen.rows.scan.engines.sql import Parameters, SqlResult, kinds_of
 from dolmen.rows.write.row_digest import content_digest
@@ -139,8 +139,10 @@ def run_on_database(
 ) -> SqlResult | Commit:
     """See ``Database.sql``."""
     read = SqlText.of(text, parameters, in_transaction=False)
-    paths = [files] if isinstance(files, (str, os.PathLike)) else files or ()
-    allowed = [os.fspath(path) for path in paths]
+    try:
+        allowed = [os.fspath(path) for path in ([files] if isinstance(files, (str, os.PathLike)) else files or ())]
+    except TypeError:
+        raise InputError(f"files={short_repr(files)}: give paths of files and directories") from None
     if not read.changes:
         _refuse_request(request, message)
         return read.query(context, Snapshot(context, context.head.refresh().manifest))
@@ -149,7 +151,7 @@ def run_on_database(
         rows = _apply(read, context, transaction, request, parameters, allowed)
         unit = unit_of(transaction)
         if read.changes == 1 and unit.operations:
-            unit.operation = unit.operations[0]
+            unit.operation = "create_table" if "create_table" in unit.operations else unit.operations[0]
         return rows
 
     rows, commit = replay(context, apply, message=message)
@@ -191,7 +193,8 @@ def _apply(
 ) -> pa.Table | None:
     if request is not None:
         is_applied = transaction.has_applied(request)
-        transaction.bind(request, content_digest("sql", read.text, repr(parameters)))
+        values = sorted(parameters.items()) if isinstance(parameters, Mapping) else parameters or ()
+        transaction.bind(request, content_digest("sql", read.text, [repr(value) for value in values]))
         if is_applied:
             return None
     return read.run(transaction, Queries(context, transaction, read.shown), request, files)

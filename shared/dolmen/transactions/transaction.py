@@ -335,8 +335,10 @@ class Transaction(CatalogVerbs[None, str, TransactionTable, TransactionTable]):
         self._unit.depend_on_names()
         return sorted(self._unit.manifest.tables)
 
-    def sql(self, query: str, parameters: Parameters = None, *, request: str | None = None) -> SqlResult | None:
-        """Runs a query over the tables as this transaction sees them, or adds statements. See ``Database.sql``.
+    def sql(self, query: str, parameters: Parameters = None, *, request: str | None = None) -> SqlResult | Any:
+        """Runs a query over the tables as this transaction sees them, or adds statements and returns None.
+
+        See ``Database.sql``.
 
         Examples:
             >>> with db.transaction() as tx:

@@ -18,7 +18,7 @@ from dolmen.errors import InputError, short_repr
 from dolmen.format.schema import same_names
 from dolmen.format.types import is_text, one_array
 from dolmen.rows.scan.engines.dataframes import optional
-from dolmen.rows.scan.engines.sandbox import join_sandbox, reject_functions
+from dolmen.rows.scan.engines.sandbox import has_zone, join_sandbox, reject_functions
 
 Node = Mapping[str, Any]
 """A node of the tree that DuckDB parses an expression to."""
@@ -180,6 +180,21 @@ class Evaluator:
             node["class"] in ("CONSTANT", "CAST", "TYPE") or node.get("function_name") in ("-", "+") for node in kinds
         )
 
+    def equal_columns(self, text: str) -> list[tuple[list[str], list[str]]]:
+        """The names of columns that a condition wants to be equal, if it is of such pairs, joined by AND; else none."""
+        self.columns(text)
+        found, pending = [], [self._trees[text]]
+        while pending:
+            node = pending.pop(0)
+            if node["type"] == "CONJUNCTION_AND":
+                pending += node["children"]
+                continue
+            sides = [node.get(side, {}).get("column_names") for side in ("left", "right")]
+            if node["type"] != "COMPARE_EQUAL" or not all(sides):
+                return []
+            found.append((sides[0], sides[1]))
+        return found
+
     def literals(self, text: str, sides: Mapping[str, pa.Schema]) -> Literals:
         """The literals among the results of an expression over some columns. Raises InputError, as ``columns``."""
         self.columns(text)
@@ -242,7 +257,7 @@ class Evaluator:
         try:
             relation = self._connection.sql(query)
             for text, kind in zip(texts, relation.types, strict=False):
-                if _has_zone(kind):  # Arrow has no type for it: the zone would be lost
+                if has_zone(kind):  # Arrow has no type for it: the zone would be lost
                     raise InputError(f"{short_repr(text)} gives a time of day with a zone: cast it to TIME")
             return relation.to_arrow_table()
         except self._errors:
@@ -276,16 +291,6 @@ class Evaluator:
             yield
         except self._errors as error:
             raise _refusal(text, error) from error
-
-
-def _has_zone(kind: Any) -> bool:
-    """True if values of a type of DuckDB are, or contain, times of day with a zone."""
-    nested = kind.children if kind.id in ("list", "array", "struct", "map") else ()
-    return kind.id == "time with time zone" or any(
-        _has_zone(child)
-        for _, child in nested
-        if isinstance(child, type(kind))  # an array's size is none
-    )
 
 
 def _join_sides(sides: Iterable[str]) -> str:

@@ -27,7 +27,7 @@ from dolmen.format.schema import same_names
 from dolmen.predicate.ast import Predicate
 from dolmen.rows.scan.engines.dataframes import RowSource, optional, to_pandas, to_polars
 from dolmen.rows.scan.engines.dataset import ScanDataset
-from dolmen.rows.scan.engines.sandbox import join_sandbox, open_sandbox, reject_functions
+from dolmen.rows.scan.engines.sandbox import has_zone, join_sandbox, open_sandbox, reject_functions
 from dolmen.rows.scan.plan import SchemaSource, stored_schema_of
 
 if TYPE_CHECKING:
@@ -308,9 +308,16 @@ class SqlResult:
         """A stream of the rows."""
         return self._run(lambda relation: relation.to_arrow_reader())
 
-    def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows in batches. Raises the errors of scans, and DuckDB's as InputError."""
+    def stream(self) -> pa.RecordBatchReader:
+        """A stream of the rows, to be stored. It raises the errors of scans, and DuckDB's as InputError."""
+        columns = self._run(lambda relation: list(zip(relation.columns, relation.types, strict=True)))
+        for name, kind in columns:
+            if has_zone(kind):  # Arrow has no type for it: the zone would be lost
+                raise InputError(f"column {name!r} is a time of day with a zone: cast it to TIME")
         reader = self.to_reader()
+        return pa.RecordBatchReader.from_batches(reader.schema, self._batches(reader))
+
+    def _batches(self, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
         try:
             yield from reader
         except (pa.ArrowException, OSError) as error:  # DuckDB's, from its stream
