@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from contextlib import suppress
 from datetime import date
 from decimal import Decimal
@@ -21,6 +22,7 @@ from dolmen.errors import (
     SchemaError,
     TableNotFoundError,
 )
+from support.random_tables import random_table
 
 COLUMNS = pa.schema(
     [
@@ -228,6 +230,7 @@ def test_a_request_is_applied_once(db: dolmen.Database) -> None:
         ("INSERT INTO a.t VALUES (9)", InputError, "catalog"),
         ("INSERT INTO t (id, s) SELECT error('stop'), 'a' FROM t", InputError, "stop"),
         ("INSERT INTO t (id, s) SELECT 9, TIMETZ '12:00:00+02'", InputError, "a zone"),
+        ("INSERT INTO t (id) VALUES (1) ON CONFLICT DO NOTHING RETURNING id", InputError, "RETURNING does not go"),
         ("UPDATE t SET id = 9", SchemaError, "append another"),
         ("UPDATE t SET id = n FROM u WHERE u.id = t.id", SchemaError, "append another"),
         ("UPDATE t SET x = n FROM u WHERE u.id = t.id", InputError, "several rows"),
@@ -257,6 +260,22 @@ def test_what_cannot_be_said_is_refused(db: dolmen.Database, text: str, error: t
     with pytest.raises(error, match=f"(?i){reason}"):
         db.sql(text)
     assert db.refresh() == before
+
+
+def test_columns_that_an_update_does_not_set_keep_their_values() -> None:
+    rng = random.Random(1)
+    db = dolmen.open("memory://kept")
+    for number in range(4):
+        data = random_table(rng, 40)
+        data = data.append_column("k", pa.array(range(40)))
+        table = db.create_table(f"r{number}", data.schema)
+        table.append(data)
+        before = table.to_arrow().sort_by("k").combine_chunks()
+        db.sql(f"UPDATE r{number} SET k = k + (SELECT count(*) FROM r{number}) WHERE k IN (SELECT k FROM r{number})")
+        after = table.to_arrow().sort_by("k").combine_chunks()
+        for name in set(data.column_names) - {"k"}:
+            assert after[name].to_string(window=50) == before[name].to_string(window=50), name
+        assert after["k"].to_pylist() == list(range(40, 80))
 
 
 def test_versions_are_read_only(db: dolmen.Database) -> None:

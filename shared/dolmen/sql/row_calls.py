@@ -106,6 +106,10 @@ class RowCall:
         rows = fitted_rows(result, [field.name for field in fields], schema, finds)
         returned = None
         if statement.returning is not None:
+            if statement.conflict is not None and statement.conflict.values != ():
+                raise InputError(
+                    "RETURNING does not go with ON CONFLICT: read the rows by their keys, in the same text"
+                )
             rows = pa.Table.from_batches(rows, schema.arrow)
             returned = self._returned(rows, statement.returning)
         self._write(rows, statement.conflict)
