@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from dolmen.errors import InputError, short_repr
 
 T = TypeVar("T")
 _SPACE = r"(?P<space> [ \t\r\n\f\u000b\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+ )"
-_SIGN = r"(?P<sign> <=> | <> | != | <= | >= | == | :: | => | -> | \|\|? | \|> | . )"
+_SIGN = r"(?P<sign> <=> | <> | != | <= | >= | == | :: | => | ->>? | \|\|? | \|> | . )"
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,7 @@ DUCKDB = Lexer(
 _OPEN, _CLOSED = {"(": ")", "[": "]", "{": "}"}, {")", "]", "}"}
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(NamedTuple):
     """A token.
 
     Args:
