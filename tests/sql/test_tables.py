@@ -18,7 +18,8 @@ def test_a_table_has_types_defaults_keys_and_settings(db: dolmen.Database) -> No
     commit = db.sql(
         """CREATE TABLE People (id BIGINT PRIMARY KEY, "a b" VARCHAR DEFAULT 'it''s',
         price DECIMAL(10, 2) NOT NULL DEFAULT -0.5,
-        tags VARCHAR[], address STRUCT(zip VARCHAR), b BLOB DEFAULT '\\xFF', born DATE DEFAULT DATE '2026-01-05')
+        tags VARCHAR[], address STRUCT(zip VARCHAR), b BLOB DEFAULT '\\xFF', note VARCHAR DEFAULT NULL,
+        born DATE DEFAULT DATE '2026-01-05')
         WITH (sort_key = 'born, id', target_file_bytes = '64MB')"""
     )
     people = db["people"]

@@ -191,7 +191,7 @@ def _definition(reader: SqlReader, name: str) -> tuple[str, str, tuple[str, ...]
         if reader.take("NOT", "NULL"):
             type += " NOT NULL"
         elif reader.take("DEFAULT"):
-            default = reader.until(",", *_CONSTRAINTS)
+            default = "NULL" if reader.take("NULL") else reader.until(",", *_CONSTRAINTS)
         elif reader.take("PRIMARY", "KEY"):
             key = (name,)
         elif not reader.take("NULL"):
@@ -222,7 +222,12 @@ def _read_change(reader: SqlReader, call: CatalogCall) -> Callable[[TransactionT
         reader.take("COLUMN")
         may_miss, path = reader.take("IF", "EXISTS"), _path(reader)
         reader.take("CASCADE")
-        return lambda table: None if may_miss and not _has(table, path) else _drop_column(table, path, request)
+
+        def drop(table: TransactionTable) -> None:
+            if not (may_miss and not _has(table, path)):
+                table.drop_column(".".join(path), request=request)
+
+        return drop
     if reader.take("RENAME"):
         reader.take("COLUMN")
         path = _path(reader)
@@ -262,10 +267,6 @@ def _read_change(reader: SqlReader, call: CatalogCall) -> Callable[[TransactionT
 def _default(table: TransactionTable, name: str, text: str) -> pa.Scalar:
     [own] = own_names([name], table._stored_schema)
     return constant(table.schema.field(own), text)
-
-
-def _drop_column(table: TransactionTable, path: list[str], request: str | None) -> None:
-    table.drop_column(".".join(path), request=request)
 
 
 def _has(table: TransactionTable, path: list[str]) -> bool:
