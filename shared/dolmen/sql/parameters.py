@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from itertools import pairwise
 from typing import Any
 from uuid import UUID
 
@@ -24,7 +25,9 @@ def with_literals(sql: str, parameters: Parameters) -> str:
         raise InputError("parameters are a list of values, for each ? in turn, or a dict of them, for each $name")
     if not parameters and "?" not in sql and "$" not in sql:
         return sql
-    found = [token for token in tokenize(sql, DUCKDB) if token.kind == "parameter"]
+    tokens = tokenize(sql, DUCKDB)
+    found = [token for token in tokens if token.kind == "parameter"]
+    after_in = {token for before, token in pairwise(tokens) if before.upper == "IN"}
     if isinstance(parameters, Mapping):
         values = {str(name).removeprefix("$"): value for name, value in parameters.items()}
     else:
@@ -38,7 +41,10 @@ def with_literals(sql: str, parameters: Parameters) -> str:
         raise InputError(f"parameter {short_repr(unused[0])} is not in the text")
     parts, end = [], 0
     for token, name in zip(found, names, strict=True):
-        parts += [sql[end : token.start], f" {literal(values[name])} "]
+        text = literal(values[name])
+        if token in after_in and text[0] == "[" and text != "[]":  # as in predicates, whose IN takes a list
+            text = f"({text[1:-1]})"
+        parts += [sql[end : token.start], f" {text} "]
         end = token.end
     return "".join([*parts, sql[end:]])
 

@@ -220,7 +220,10 @@ def table_name(reader: SqlReader) -> str:
     if reader.lexer is DUCKDB and name.lower() == "main" and reader.take("."):
         name = reader.name()
     if reader.word() == ".":
-        raise InputError(f"{short_repr(reader.sql[token.start if token else 0 :])}: {_UNQUALIFIED}")
+        reason = (
+            _UNQUALIFIED if reader.lexer is SPARK else "a table has its name alone, or main.name: there are no schemas"
+        )
+        raise InputError(f"{short_repr(reader.sql[token.start if token else 0 :])}: {reason}")
     return name
 
 
