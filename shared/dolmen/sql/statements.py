@@ -282,7 +282,10 @@ def _insert(reader: SqlReader) -> InsertStatement:
 
 
 def _takes_names(reader: SqlReader) -> bool:
-    return reader.take("BY", "NAME") or (reader.lexer is DUCKDB and reader.take("BY", "POSITION") and False)
+    """Goes past BY NAME, or BY POSITION, which is the same as neither; True for names."""
+    if reader.lexer is DUCKDB and reader.take("BY", "POSITION"):
+        return False
+    return reader.take("BY", "NAME")
 
 
 def _on_conflict(reader: SqlReader, target: Target) -> OnConflict:
