@@ -41,6 +41,7 @@ def test_a_table_is_made_once_or_replaced(db: dolmen.Database) -> None:
     with pytest.raises(TableExistsError):
         db.sql("CREATE TABLE t (id INT)")
     assert db.sql("CREATE TABLE IF NOT EXISTS t (id INT)").operation == "nothing"
+    assert db.sql("CREATE TABLE IF NOT EXISTS t AS SELECT 1 AS id").operation == "nothing"
     commit = db.sql("CREATE OR REPLACE TABLE t (n, text) AS SELECT id * 2, s FROM t WHERE id > 0")
     assert commit.version == 2
     assert db["t"].to_arrow().to_pylist() == [{"n": 2, "text": "x1"}, {"n": 4, "text": "x2"}]
@@ -50,6 +51,8 @@ def test_a_table_is_made_once_or_replaced(db: dolmen.Database) -> None:
     assert db["u"].count() == 2
     db.sql("DROP TABLE IF EXISTS nope; DROP TABLE u CASCADE")
     assert db.tables() == ["t"]
+    with pytest.raises(InputError, match="names alone"):
+        db.sql("CREATE TABLE typed (a BIGINT) AS SELECT 1")
 
 
 def test_columns_change(db: dolmen.Database) -> None:

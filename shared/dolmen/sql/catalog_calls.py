@@ -60,37 +60,30 @@ class CatalogCall:
         if leaves or replaces:
             unit_of(self.transaction).depend_on_names(name)
         if exists and leaves:
+            _ = reader.is_done or reader.rest()
             return
-        result = self._rows(reader, reads_itself=replaces and exists) if reader.take("AS") else None
-        fields, keys = (
-            [column for column in columns if column.name],
-            [each for column in columns for each in column.key],
-        )
-        if result is not None and not any(column.type for column in fields):
-            names = [column.name for column in fields] or list(result.schema.names)
-            if len(names) != len(result.schema.names):
-                raise InputError(f"{len(names)} names for {len(result.schema.names)} columns of the query")
-            schema = pa.schema([field.with_name(own) for field, own in zip(result.schema, names, strict=True)])
-        else:
+        rows = self._rows(reader, reads_itself=replaces and exists) if reader.take("AS") else None
+        fields = [column for column in columns if column.name]
+        keys = [each for column in columns for each in column.key]
+        if rows is None:
             schema = pa.schema([column.field(keys) for column in fields])
+        elif keys or any(column.type for column in fields):
+            raise reader.error("columns before AS have names alone, and the query's types: cast its columns")
+        else:
+            rows = _renamed(rows, [column.name for column in fields] or rows.schema.names)
+            schema = rows.schema
         if replaces and exists:
             self.transaction.drop_table(name, request=self.request)
-        properties = {option: value for option, value in options.items() if option != "sort_key"}
+        sort_key = _names(options.pop("sort_key", None))
         table = self.transaction.create_table(
-            name,
-            schema,
-            own_keys(keys, schema) or None,
-            _names(options.get("sort_key")),
-            properties,
-            request=self.request,
+            name, schema, own_keys(keys, schema) or None, sort_key, options, request=self.request
         )
         for column in fields:
             if column.default:
                 default = constant(schema.field(column.name), column.default)
                 table.set_default(column.name, default, request=self.request)
-        if result is not None:
-            batches = (pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in result)
-            table.append(pa.RecordBatchReader.from_batches(schema, batches), request=self.request)
+        if rows is not None:
+            table.append(rows, request=self.request)
 
     def _rows(self, reader: SqlReader, *, reads_itself: bool) -> pa.RecordBatchReader:
         rows = self.queries.run(reader.rest()).stream()
@@ -277,6 +270,14 @@ def _has(table: TransactionTable, path: list[str]) -> bool:
             return False
         fields = list(found[0].type) if pa.types.is_struct(found[0].type) else []
     return True
+
+
+def _renamed(rows: pa.RecordBatchReader, names: list[str]) -> pa.RecordBatchReader:
+    if len(names) != len(rows.schema.names):
+        raise InputError(f"{len(names)} names for {len(rows.schema.names)} columns of the query")
+    schema = pa.schema([field.with_name(name) for field, name in zip(rows.schema, names, strict=True)])
+    batches = (pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in rows)
+    return pa.RecordBatchReader.from_batches(schema, batches)
 
 
 def _expect_table(reader: SqlReader) -> None:
