@@ -319,7 +319,7 @@ def sql(
     db = dolmen.open(database) if creates else open_existing(database)
     result: SqlResult | Commit
     if version is None and at is None and tag is None:
-        result = db.sql(query, request=request_id, message=message, files=["/", "s3://"])
+        result = db.sql(query, request=request_id, message=message, files=["/", "://"])
     else:
         if request_id is not None or message is not None:
             raise InputError("--request-id and --message are for statements that change tables, and versions are read")

@@ -26,6 +26,8 @@ from dolmen.sql.statements import table_name
 from dolmen.sql.tokens import SqlReader
 from dolmen.transactions.transaction import Transaction, unit_of
 
+ANY_URL = "://"
+"""Among the files that may be used: the objects of all URLs."""
 _SYNONYMS = {"delim": "delimiter", "sep": "delimiter", "nullstr": "nulls", "null": "nulls", "skip": "skip_lines"}
 """DuckDB's names of options by dolmen's."""
 
@@ -104,10 +106,11 @@ def _check_path(path: Any, files: Sequence[str]) -> None:
 
 
 def _is_in(path: str, allowed: str) -> bool:
-    if "://" in path or "://" in allowed:
-        return path == allowed or (".." not in path.split("/") and path.startswith(allowed.rstrip("/") + "/"))
+    if "://" in path:
+        is_below = "://" in allowed and ".." not in path.split("/") and path.startswith(allowed.rstrip("/") + "/")
+        return is_below or allowed in (path, ANY_URL)
     target, directory = os.path.realpath(path), os.path.realpath(allowed)
-    return target == directory or os.path.commonpath([target, directory]) == directory
+    return "://" not in allowed and os.path.commonpath([target, directory]) == directory
 
 
 def _kind(name: Any) -> FileKind | None:
