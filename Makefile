@@ -41,8 +41,8 @@ setup: .venv/.installed .venv-sam/.installed .venv-iceberg/.installed ## what de
 .venv/.installed: locks/dev.txt pyproject.toml simulator/pyproject.toml locks/install.sh
 	@locks/install.sh .venv locks/dev.txt --editable . simulator
 
-.venv-demo/.installed: locks/demo.txt pyproject.toml locks/install.sh
-	@locks/install.sh .venv-demo locks/demo.txt --editable .
+.venv-demo/.installed: locks/demo.txt pyproject.toml simulator/pyproject.toml locks/install.sh
+	@locks/install.sh .venv-demo locks/demo.txt --editable . simulator
 
 .venv-sam/.installed: locks/sam.txt locks/install.sh
 	@locks/install.sh .venv-sam locks/sam.txt

@@ -9,7 +9,7 @@ from bench import prices
 from bench.requests import Measured, Requests
 from dolmen.maintenance.compact.compaction_plan import CompactionOptions
 from dolmen.rows.scan.data_objects import MERGED_BYTES
-from dolmen.rows.write.encodings import DEFAULT
+from dolmen.rows.write.runs import DEFAULT
 from dolmen.store.input import READ_AHEAD_BYTES
 from dolmen.store.s3.bucket_store import FEW_PART_BYTES, FEW_THRESHOLD_BYTES
 
@@ -101,7 +101,7 @@ class Load:
     def rewritten(self) -> float:
         """Bytes that compaction writes: dropped files once, unless they are full, and the live rows of files with more
         than half of their rows deleted, which are at most as many as the deleted rows."""
-        merged = self.bytes_in if self.file_bytes < DEFAULT.target_file_bytes / 2 else 0.0
+        merged = self.bytes_in if self.file_bytes < DEFAULT.file_bytes / 2 else 0.0
         return merged + self.bytes_deleted
 
 
@@ -131,7 +131,7 @@ def bill(load: Load, counted: Measured) -> list[Line]:
     commits = load.ingest_batches + load.delete_batches
     # The number of commits, arriving at random, that overlap with another commit.
     races = commits * min(1.0, commits / DAY_SECONDS * load.commit_seconds)
-    full = DEFAULT.target_file_bytes
+    full = DEFAULT.file_bytes
     looked_into = load.bytes_deleted / full * load.spread
     return [
         Line(
@@ -179,7 +179,7 @@ def bill(load: Load, counted: Measured) -> list[Line]:
 
 
 def _compaction(load: Load, counted: Measured) -> Line:
-    full = DEFAULT.target_file_bytes
+    full = DEFAULT.file_bytes
     groups = load.rewritten / CompactionOptions().group_bytes
     inputs = (load.rewritten - load.bytes_deleted) / load.file_bytes + 2 * load.bytes_deleted / full
     ranges = (load.rewritten + load.bytes_deleted) / MERGED_BYTES

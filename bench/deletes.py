@@ -13,7 +13,7 @@ from bench.measure import seconds
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
 from dolmen.store import open_store
-from dolmen.store.counting import CountingStore
+from dolmen_simulator.counting import CountingStore
 
 
 @dataclass(frozen=True)

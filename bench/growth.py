@@ -23,8 +23,8 @@ from dolmen.format.manifest import Segment
 from dolmen.format.segments import encode
 from dolmen.maintenance.segment_merging import MOST_ENTRIES
 from dolmen.rows.scan.scan import plan_of
-from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryStore
+from dolmen_simulator.counting import CountingStore
 
 COLUMNS = 10
 FILES = 1_000_000

@@ -25,7 +25,7 @@ from bench.peers.servers import BUCKET, BYTES_PER_SECOND, proxy, s3_server
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
 from dolmen.store import open_store
-from dolmen.store.counting import CountingStore
+from dolmen_simulator.counting import CountingStore
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("amount", pa.float64()), ("note", pa.string())])
 FILES = 20

@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 
 from bench.dataset import SCHEMA
 from dolmen.format.schema import Schema
-from dolmen.rows.write.encodings import DEFAULT, choose
+from dolmen.rows.write.encodings import choose
+from dolmen.rows.write.runs import DEFAULT
 
 GROUP_ROWS = 1 << 17
 
@@ -22,7 +23,7 @@ def settings(table: pa.Table) -> dict[str, Any]:
         "write_page_index": True,
         "write_page_checksum": True,
         "bloom_filter_options": {"id": {"ndv": GROUP_ROWS, "fpp": 0.03}},
-        **choose(first, DEFAULT.compression_level).options(first.schema, DEFAULT.compression_level),
+        **choose(first).options(first.schema),
     }
 
 

@@ -21,9 +21,9 @@ from dolmen.ingest.delete_requests import apply_deletes, parse_request
 from dolmen.ingest.drops.ingest_drops import ingest_drops
 from dolmen.ingest.landing import Landing
 from dolmen.store.base import ObjectInfo, ObjectStore, Stored
-from dolmen.store.counting import CountingStore
 from dolmen.store.input import open_pinned
 from dolmen.store.memory import MemoryBucket, MemoryStore
+from dolmen_simulator.counting import CountingStore
 
 LIST_PAGE = 1_000
 """Keys of a page: each page is a request (docs.aws.amazon.com/AmazonS3/latest/API/API_ListObjectsV2.html)."""

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from dolmen.base.runtime import Runtime
 from dolmen.store.base import Object, ObjectInfo, ObjectStore
-from dolmen.store.counting import CountingStore
+from dolmen_simulator.counting import CountingStore
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -20,7 +20,7 @@ from dolmen.api.database import Database
 from dolmen.base.runtime import shared_runtime
 from dolmen.commit.head import Context
 from dolmen.maintenance.compact.compaction import CompactionOptions, compact
-from dolmen.store.counting import CountingStore
+from dolmen_simulator.counting import CountingStore
 
 CASES = {
     "1 % of the row groups have a deleted row": 0.01,

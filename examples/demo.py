@@ -27,7 +27,7 @@ from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
 from dolmen.service.local import LocalEvent, LocalLayout, run_local
 from dolmen.store import open_store
-from dolmen.store.counting import CountingStore
+from dolmen_simulator.counting import CountingStore
 
 ROOT = Path(__file__).parents[1]
 AIRCRAFT = "N14228"

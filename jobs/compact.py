@@ -18,7 +18,7 @@ from dolmen.base.units import GIB, count_text, named_count_text
 from dolmen.cli.commands import run_job
 from dolmen.cli.exit_codes import INCOMPLETE
 from dolmen.cli.options import DatabaseUrl, Json
-from dolmen.cli.output import StatusLine, console, errors, print_json, print_rows
+from dolmen.cli.output import console, errors, job_status, print_json, print_rows
 from dolmen.commit.head import context_of
 from dolmen.errors import Error, InputError
 from dolmen.maintenance.compact.compaction import Compacted
@@ -55,9 +55,9 @@ def main(
     if not chosen or not set(chosen) <= set(STEPS):
         raise InputError(f"--steps {steps}: give some of {','.join(STEPS)}")
     opened = dolmen.open(database)
-    with StatusLine(quiet=as_json) as status:
+    with job_status(quiet=as_json) as show:
         spark = job_session(f"dolmen compact {opened.url}")
-        job = _Job(spark, opened, status, recluster=recluster, dry_run=dry_run)
+        job = _Job(spark, opened, show, recluster=recluster, dry_run=dry_run)
         job.tables(table or opened.tables(), ["compact"] if dry_run else chosen)
         if "merge" in chosen and not dry_run and table is None:
             job.step("merge", "", opened.merge)
@@ -74,9 +74,15 @@ class _Job:
     """Compacts table after table. If one fails, the others go on."""
 
     def __init__(
-        self, spark: SparkSession, database: Database, status: StatusLine, *, recluster: bool, dry_run: bool
+        self,
+        spark: SparkSession,
+        database: Database,
+        show: Callable[[float, str], None],
+        *,
+        recluster: bool,
+        dry_run: bool,
     ) -> None:
-        self._spark, self._database, self._status = spark, database, status
+        self._spark, self._database, self._show = spark, database, show
         self._recluster, self._dry_run = recluster, dry_run
         self._began = context_of(database).runtime.monotonic()
         self.done: list[tuple[str, str, Any]] = []
@@ -123,7 +129,7 @@ class _Job:
         )[name]
 
     def _say(self, text: str) -> None:
-        self._status.show(context_of(self._database).runtime.monotonic() - self._began, text)
+        self._show(context_of(self._database).runtime.monotonic() - self._began, text)
 
 
 def _report(job: _Job, *, dry_run: bool, as_json: bool) -> None:

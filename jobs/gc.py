@@ -14,7 +14,7 @@ from dolmen.base.units import count_text
 from dolmen.cli.commands import run_job
 from dolmen.cli.exit_codes import INCOMPLETE
 from dolmen.cli.options import DatabaseUrl, Json
-from dolmen.cli.output import StatusLine, console, print_json
+from dolmen.cli.output import console, job_status, print_json
 from dolmen.commit.head import context_of
 from dolmen.maintenance.gc.collection import Collected
 from dolmen.maintenance.round import facts_of
@@ -34,9 +34,9 @@ def main(
     """
     opened = dolmen.open(database)
     began = context_of(opened).runtime.monotonic()
-    with StatusLine(quiet=as_json) as status:
+    with job_status(quiet=as_json) as show:
         spark = job_session(f"dolmen gc {opened.url}")
-        status.show(context_of(opened).runtime.monotonic() - began, "looking" if dry_run else "collecting")
+        show(context_of(opened).runtime.monotonic() - began, "looking" if dry_run else "collecting")
         done = gc(spark, opened, dry_run=dry_run, full=full)
     _report(done, as_json=as_json)
     if not done.finished or done.errors:

@@ -16,7 +16,7 @@ from dolmen.base.units import count_text, parse_size
 from dolmen.cli.commands import run_job
 from dolmen.cli.exit_codes import INCOMPLETE
 from dolmen.cli.options import DatabaseUrl, Json
-from dolmen.cli.output import StatusLine, console, errors, print_json, print_rows
+from dolmen.cli.output import console, errors, job_status, print_json, print_rows
 from dolmen.commit.head import context_of
 from dolmen.errors import InputError
 from dolmen.ingest.drops.announce_files import DropSource
@@ -68,7 +68,7 @@ def main(
             runtime=context_of(opened).runtime,
         )
         place = source.landing
-    with StatusLine(quiet=as_json) as status:
+    with job_status(quiet=as_json) as show:
         done = load(
             job_session(f"dolmen load {opened.url}"),
             opened,
@@ -79,7 +79,7 @@ def main(
             max_files=max_files,
             max_bytes=parse_size(max_bytes),
             dry_run=dry_run,
-            on_progress=lambda done, what: status.show(done.seconds, f"{_told(done)}; {what}"),
+            on_progress=lambda done, what: show(done.seconds, f"{_told(done)}; {what}"),
         )
     _report(done, dry_run=dry_run, as_json=as_json)
     if done.outcomes["failed"]:

@@ -192,7 +192,10 @@ class AdoptionError(InputError):
     """
 
     def __init__(
-        self, source: str, reasons: Sequence[str], advice: str = "Load the rows instead, which copies them"
+        self,
+        source: str,
+        reasons: Sequence[str],
+        advice: str = "Append the files, which copies and converts their rows: dolmen append TABLE FILE... --create",
     ) -> None:
         self.source, self.reasons, self.advice = source, tuple(reasons), advice
         listed = "".join(f"\n  {reason}" for reason in reasons)

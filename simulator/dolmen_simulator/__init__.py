@@ -8,5 +8,5 @@ every version and every answer with a model that knows nothing of files or tombs
     python -m dolmen_simulator --seed 7 --steps 2000
 
 It imports ``dolmen``, which does not import it. Begin with ``dolmen_simulator.simulation``, then
-``dolmen_simulator.actors.cast``.
+``dolmen_simulator.actors.cast``. ``dolmen_simulator.counting`` counts the requests of any store, also of benchmarks.
 """

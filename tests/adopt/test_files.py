@@ -21,9 +21,9 @@ from dolmen.errors import AppliedIdError, TableExistsError
 from dolmen.format.layout import is_adopted
 from dolmen.format.manifest import ADOPTED_FILES
 from dolmen.rows.scan.scan import plan_of
-from dolmen.store.counting import CountingStore
 from dolmen.store.local_store import LocalStore
 from dolmen.store.memory import MemoryStore
+from dolmen_simulator.counting import CountingStore
 from support.lake import digests, write_duckdb, write_plain, write_polars
 
 WITH_IDS = pa.schema([pa.field("id", pa.int64(), metadata={"PARQUET:field_id": "7"}),

@@ -39,7 +39,7 @@ def reasons(db: Database, source: Path | str | list[str], *, may_load: bool = Tr
     with pytest.raises(AdoptionError) as caught:
         db.adopt("t", source if isinstance(source, list) else str(source))
     assert db.tables() == []
-    assert ("Load the rows" if may_load else "Do not load") in str(caught.value)
+    assert ("dolmen append" if may_load else "Do not load") in str(caught.value)
     return "\n".join(caught.value.reasons)
 
 

@@ -18,8 +18,8 @@ from dolmen.base.runtime import Runtime
 from dolmen.commit.head import context_of
 from dolmen.errors import AppliedIdError, ConflictError, ErasureNotFoundError, InputError, SchemaError
 from dolmen.format.manifest import ERASURES, Manifest
-from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryStore
+from dolmen_simulator.counting import CountingStore
 
 SEED = os.environ.get("DOLMEN_TEST_SEED", "")
 HISTORIES = 60 if os.environ.get("DOLMEN_LONG") else 2

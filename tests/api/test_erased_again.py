@@ -16,8 +16,8 @@ from dolmen.errors import ConflictError, InputError
 from dolmen.ingest.announcements import Drop
 from dolmen.ingest.drops.ingest_drops import ingest_drops
 from dolmen.ingest.landing import Landing
-from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryStore
+from dolmen_simulator.counting import CountingStore
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("who", pa.string())])
 RAW = pa.table({"id": [1, 2, 3], "who": ["ada", "bob", "ada"]}, SCHEMA)

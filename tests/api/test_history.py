@@ -13,8 +13,8 @@ from dolmen.commit.head import context_of
 from dolmen.errors import InputError
 from dolmen.format.layout import Pointer, seal, unseal
 from dolmen.format.manifest import EMPTY, HistoryEntry, Manifest
-from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryObject, MemoryStore
+from dolmen_simulator.counting import CountingStore
 from support.people import SCHEMA, people
 
 SECRET = 8_675_309

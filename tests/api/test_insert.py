@@ -28,8 +28,8 @@ from dolmen.format.layout import POINTER
 from dolmen.rows.scan import lookup
 from dolmen.store import MemoryBucket, MemoryStore
 from dolmen.store.base import PutOutcome
-from dolmen.store.counting import CountingStore
 from dolmen.transactions import row_statements
+from dolmen_simulator.counting import CountingStore
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("n", pa.int64())])
 
@@ -395,7 +395,7 @@ def test_rows_are_streamed_and_their_keys_wait_in_files(monkeypatch: pytest.Monk
     monkeypatch.setattr(row_statements, "BUFFER_BYTES", held)
     monkeypatch.setattr(row_statements, "KeyRuns", lambda schema: KeyRuns(schema, run_bytes=4_000))
     monkeypatch.setattr(sorting, "_BLOCK_ROWS", 300)
-    monkeypatch.setattr(lookup, "LISTED", 100)
+    monkeypatch.setattr(lookup, "MOST_LISTED_KEYS", 100)
     world = World()
     source = np.random.default_rng(7)
     ids = source.permutation(20_000)

@@ -15,8 +15,8 @@ from dolmen.commit.head import context_of
 from dolmen.errors import ConflictError, InputError, SchemaError
 from dolmen.format.manifest import INDEXES, Segment
 from dolmen.store import MemoryBucket, MemoryStore
-from dolmen.store.counting import CountingStore
 from dolmen.transactions.snapshot import PinnedTable
+from dolmen_simulator.counting import CountingStore
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "4711"))
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("n", pa.int64()), pa.field("s", pa.string())])

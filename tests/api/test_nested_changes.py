@@ -16,8 +16,8 @@ from dolmen import Database
 from dolmen.base.runtime import Runtime
 from dolmen.commit.head import context_of
 from dolmen.errors import ConflictError, Error, SchemaError
-from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore
+from dolmen_simulator.counting import CountingStore
 
 SEED = os.environ["DOLMEN_TEST_SEED"]
 ADDRESS = pa.struct([pa.field("street", pa.string(), nullable=False), ("zip", pa.int32()), ("rate", pa.float32())])

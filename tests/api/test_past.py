@@ -29,9 +29,9 @@ from dolmen.errors import (
 )
 from dolmen.format.layout import Tag
 from dolmen.rows.scan.scan import plan_of
-from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryStore
 from dolmen.transactions.transaction import unit_of
+from dolmen_simulator.counting import CountingStore
 from support.stores import RUNTIME
 
 WEST = timezone(timedelta(hours=-5))
@@ -150,7 +150,9 @@ def test_tags_that_end_too_late_to_be_shown_are_listed(db: Database) -> None:
     """An earlier version of dolmen took any end."""
     with db.transaction() as tx:
         manifest = context_of(db).head.refresh().manifest
-        unit_of(tx).add(PutTag("keep", Tag(manifest.version, manifest.key, manifest.created_at, 10**18), move=False))
+        unit_of(tx).add(
+            PutTag("keep", Tag(manifest.version, manifest.key, manifest.created_at, 10**18), may_move=False)
+        )
     assert db.tags()["keep"].until == datetime.max.replace(tzinfo=UTC)
 
 

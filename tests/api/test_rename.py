@@ -22,9 +22,9 @@ from dolmen.maintenance.compact.compaction import CompactionOptions, compact
 from dolmen.maintenance.gc.sweep import hour_prefix
 from dolmen.maintenance.resolution import resolve
 from dolmen.maintenance.round import maintain
-from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket
 from dolmen.transactions.reading import ReadableTable
+from dolmen_simulator.counting import CountingStore
 from support.aging import DEFAULTS, Place, rows
 from support.aging import SCHEMA as NUMBERS
 from support.changes import Change, Feed, File

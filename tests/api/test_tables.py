@@ -20,7 +20,7 @@ from dolmen.errors import (
     TableNotFoundError,
 )
 from dolmen.rows.scan.scan import plan_of
-from dolmen.store.counting import CountingStore
+from dolmen_simulator.counting import CountingStore
 from support.people import SCHEMA, people
 
 

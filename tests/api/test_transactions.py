@@ -8,7 +8,7 @@ import pytest
 import dolmen
 from dolmen import Database, Transaction
 from dolmen.errors import AppliedIdError, ConflictError, InputError, SchemaError, TableNotFoundError
-from dolmen.store.counting import CountingStore
+from dolmen_simulator.counting import CountingStore
 from support.people import SCHEMA, people
 
 

@@ -23,8 +23,8 @@ from dolmen.errors import AppliedIdError, ConflictError, CorruptionError, InputE
 from dolmen.format.evolution import RenameColumn, WidenColumn
 from dolmen.format.manifest import Sequences
 from dolmen.rows.scan.scan import plan_of
-from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore
+from dolmen_simulator.counting import CountingStore
 
 SEED = os.environ["DOLMEN_TEST_SEED"]
 F32 = 0.10000000149011612

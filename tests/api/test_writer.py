@@ -21,8 +21,8 @@ from dolmen.errors import (
     StoreUnavailableError,
 )
 from dolmen.store.base import PutOutcome
-from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryStore
+from dolmen_simulator.counting import CountingStore
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
 FOREVER = 3_600.0

@@ -12,9 +12,9 @@ from dolmen.format.schema import Field
 from dolmen.ingest.batch import BatchRequest, Decision
 from dolmen.ingest.cdc import deleted_keys
 from dolmen.ingest.cdc.apply_changes import ChangeCounts
-from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore
 from dolmen.transactions.transaction import unit_of
+from dolmen_simulator.counting import CountingStore
 from support.aging import DAY_US
 from support.changes import COLUMNS, Change, Feed, File
 

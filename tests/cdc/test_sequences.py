@@ -15,9 +15,9 @@ from dolmen.commit.statements.row_changes import Advance, is_above_all, sequence
 from dolmen.errors import ConflictError, SchemaError
 from dolmen.format.manifest import Mark, Sequences
 from dolmen.ingest.cdc.apply_changes import ChangeCounts
-from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore
 from dolmen.transactions.transaction import unit_of
+from dolmen_simulator.counting import CountingStore
 from support.changes import Feed
 
 SEQUENCES: dict[pa.DataType, list[Any]] = {

@@ -18,8 +18,8 @@ from dolmen import Database, Transaction
 from dolmen.errors import InputError, RowError
 from dolmen.ingest.batch import BatchRequest, Decision
 from dolmen.ingest.cdc.apply_changes import ChangeCounts
-from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore
+from dolmen_simulator.counting import CountingStore
 from support.changes import Feed
 from support.source_table import PLACEHOLDER, SourceTable, body
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import datetime as dt
 import gzip
 import json
+import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import openpyxl
 import pytest
 
 import dolmen
@@ -48,6 +51,24 @@ def test_the_declaration_that_infer_prints_makes_a_table_that_reads_the_file(cli
     assert cli("apply", tmp_path / "tables.yaml", "--yes").code == 0
     assert cli("append", "orders", tmp_path / "a.csv").code == 0
     assert rows(tmp_path, "orders") == ROWS
+
+
+def test_so_does_the_declaration_of_a_workbook(cli: Cli, tmp_path: Path) -> None:
+    for name, row in ("first", [1, 0.5]), ("second", [2, "n/a"]):
+        book = openpyxl.Workbook()
+        for cells in ["Stock"], [], [None, "id", "share"], [None, *row], [None, 3, 1.5]:
+            book.active.append(cells)
+        book.create_sheet("Notes").append(["by hand"])
+        book.save(tmp_path / f"{name}.xlsx")
+    printed = cli("infer", tmp_path / "second.xlsx", "--yaml", "--table", "stock")
+    (tmp_path / "tables.yaml").write_text(printed.out)
+    assert cli("apply", tmp_path / "tables.yaml", "--yes").code == 0
+    assert cli("append", "stock", tmp_path / "first.xlsx").code == 0
+    assert cli("append", "stock", tmp_path / "second.xlsx").code == 0
+    shares = sorted((row["id"], row["share"]) for row in rows(tmp_path, "stock") if row["id"] < 3)
+    assert shares == [(1, 0.5), (2, None)]
+    (facts,) = cli("infer", tmp_path / "first.xlsx", "--json").lines()
+    assert facts["losses"] == ["not read: 1 other sheet with values: 'Notes'"]
 
 
 @pytest.mark.parametrize("door", ["create", "append"])
@@ -131,7 +152,7 @@ def test_options_override_the_settings_of_the_table_and_other_settings_have_no_e
         (b"1,2024-01-01,2.5\n2,2024-01-01,3.5\n", "--no-header"),
         (b'{"id":1}\n', "--format jsonl"),
         (b"id,name\n1,M\xfcller\n2,x\n", "--encoding windows-1252"),
-        (b"id;day;p\n1;2024-01-01;2\n", "--delimiter"),
+        (b"id;day;p\n1;2024-01-01;2\n", "looks like ';' separates the fields: --delimiter ';'"),
     ],
 )
 def test_a_strict_table_refuses_a_file_and_says_what_it_looks_like(
@@ -142,6 +163,31 @@ def test_a_strict_table_refuses_a_file_and_says_what_it_looks_like(
     refused = cli("append", "t", tmp_path / "a.csv")
     assert (refused.code, hint in refused.err) == (2, True), refused
     assert rows(tmp_path, "t") == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "id;name\n1;Ada\n2;Bob\n",
+        "id\tname\n1\tAda\n2\tBob\n",
+        "id|name\n1|Ada\n2|Bob\n",
+        "id\x01name\n1\x01Ada\n2\x01Bob\n",
+        "1,Ada\n2,Bob\n",
+        "Names of today\n\nid,name\n1,Ada\n2,Bob\n",
+        "# x\nid,name\n1,Ada\n2,Bob\n",
+        "id,name\n1,'Ada'\n2,'Bob, B.'\n",
+        '{"id": 1, "name": "Ada"}\n{"id": 2, "name": "Bob"}\n',
+    ],
+)
+def test_the_options_that_an_error_names_read_the_file(cli: Cli, tmp_path: Path, text: str) -> None:
+    cli("create", "t", "--columns", "id BIGINT, name VARCHAR")
+    (tmp_path / "a.csv").write_text(text)
+    refused = cli("append", "t", tmp_path / "a.csv")
+    options = re.search(r"looks like .+?: (--.*)", refused.err)
+    assert options is not None, refused
+    words = shlex.split(options[1].replace("$'\\x01'", "\x01"))  # as bash does
+    assert cli("append", "t", tmp_path / "a.csv", *words).code == 0, options[1]
+    assert [row["id"] for row in rows(tmp_path, "t")] == [1, 2]
 
 
 def test_bad_rows_are_put_aside_and_the_others_added(cli: Cli, tmp_path: Path) -> None:

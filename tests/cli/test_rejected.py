@@ -232,6 +232,30 @@ def test_rows_are_put_back_in_the_dialect_of_their_file(world: World, cli: Cli, 
     assert "text follows a closing quote" in cli("rejected", "ls").out
 
 
+@pytest.mark.parametrize("path", ["Records", "detail.items", "$.values"])
+def test_rows_of_json_are_put_back_where_the_path_leads(world: World, cli: Cli, path: str) -> None:
+    world.database.table("events").set(ingest_on_bad_row="quarantine", ingest_json_rows=path)
+    body = '[{"id": 1}, {"id": "two", "kind": "]}"}, 3]'
+    for name in reversed(path.removeprefix("$.").split(".")):
+        body = f'{{"{name}": {body}}}'
+    world.ingest(world.drop("events/a.json", body))
+    assert world.ids() == [1]
+    world.database.drop_table("events")
+    world.create(schema=pa.schema([("id", pa.string()), ("user_id", pa.int64()), ("kind", pa.string())]))
+    world.database.table("events").set(ingest_on_bad_row="quarantine", ingest_json_rows=path)
+    done = json.loads(cli("rejected", "retry", "--table", "events", "--json").out)
+    assert (done["rows"], done["left"]) == (2, 0)
+    deliver(world, done["as"])
+    assert [(row["id"], row["kind"]) for row in world.rows()] == [("two", "]}")], "3 is no object"
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "cp1252"])
+def test_a_file_in_another_encoding_is_shown_as_text(world: World, cli: Cli, encoding: str) -> None:
+    world.ingest(world.drop("events/a.csv", "id,user_id,kind\nx,1,Käse\n".encode(encoding)))
+    (key,) = keys(cli)
+    assert cli("rejected", "show", key, "--json").lines()[0]["head"] == ["id,user_id,kind", "x,1,Käse"]
+
+
 def test_a_row_with_an_open_quote_would_swallow_others_and_is_left(world: World, cli: Cli) -> None:
     world.database.table("events").set(ingest_on_bad_row="quarantine")
     key = "events/a-12345678.rows.jsonl"

@@ -22,8 +22,8 @@ from dolmen.commit.uploads import PendingUploads
 from dolmen.format.manifest import HISTORY_LENGTH, SHORT_HISTORY, Segment
 from dolmen.rows.scan.scan import plan_of
 from dolmen.store.base import Buffer, PutOutcome
-from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryStore
+from dolmen_simulator.counting import CountingStore
 
 COMMITS = 1_000 if os.environ.get("DOLMEN_LONG") else 400
 FIRST_US = 1_767_225_600_000_000

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from bench.competition import compete
 
-from dolmen.commit.loop import LONGEST_SECONDS, LOSSES, turn_seconds
+from dolmen.commit.loop import LONGEST_SECONDS, LOSSES_BEFORE_TURN, turn_seconds
 from dolmen.errors import AccessDeniedError, UnknownOutcomeError
 from dolmen.format.layout import POINTER, Pointer, Turn
 from dolmen.store.base import Stored
@@ -81,10 +81,14 @@ def test_a_process_alone_takes_no_turn_and_asks_for_nothing_more(world: World) -
 def test_a_writer_that_has_lost_twice_takes_a_turn_and_commits_on_it(world: World) -> None:
     writer, rival = world.writer(), world.writer()
     seen = list[Pointer]()
-    writer.store.script += [*losing(world, rival, LOSSES), succeed, meanwhile(lambda: seen.append(pointer_of(world)))]
+    writer.store.script += [
+        *losing(world, rival, LOSSES_BEFORE_TURN),
+        succeed,
+        meanwhile(lambda: seen.append(pointer_of(world))),
+    ]
     done = writer.commit(append(table(world), "own"))
     assert done.manifest is not None
-    assert done.attempts == LOSSES + 1
+    assert done.attempts == LOSSES_BEFORE_TURN + 1
     (taken,) = seen
     assert taken.version == done.manifest.version - 1
     assert taken.turn
@@ -171,7 +175,7 @@ def test_a_commit_that_landed_before_a_turn_was_taken_is_found(world: World) -> 
 @pytest.mark.parametrize("lost", [lose_the_response, lose_the_request, land_late])
 def test_a_turn_whose_answer_is_lost_costs_time_and_nothing_else(world: World, lost: Behaviour) -> None:
     writer, rival = world.writer(), world.writer()
-    writer.store.script += [*losing(world, rival, LOSSES), lost]
+    writer.store.script += [*losing(world, rival, LOSSES_BEFORE_TURN), lost]
     done = writer.commit(append(table(world), "own"))
     assert done.manifest is not None
     while writer.store.under_way:
@@ -184,7 +188,11 @@ def test_a_turn_whose_answer_is_lost_costs_time_and_nothing_else(world: World, l
 
 def test_a_late_turn_is_no_version_and_ends_by_itself(world: World) -> None:
     writer, rival = world.writer(), world.writer()
-    writer.store.script += [*losing(world, rival, LOSSES), land_late, meanwhile(lambda: writer.store.land(), deny)]
+    writer.store.script += [
+        *losing(world, rival, LOSSES_BEFORE_TURN),
+        land_late,
+        meanwhile(lambda: writer.store.land(), deny),
+    ]
     with pytest.raises((AccessDeniedError, UnknownOutcomeError)):
         writer.commit(append(table(world), "own"))
     assert world.newest.version == 3

@@ -17,8 +17,8 @@ from dolmen.errors import CorruptionError, DatabaseNotFoundError
 from dolmen.format.layout import POINTER, Pointer, parse_manifest_key
 from dolmen.format.manifest import Manifest
 from dolmen.maintenance.verify.verification import verify
-from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryObject, MemoryStore
+from dolmen_simulator.counting import CountingStore
 from support.aging import Place, rows
 
 

@@ -36,4 +36,5 @@ def test_the_tutorial_of_own_files_works_as_it_stands_there(tmp_path: Path) -> N
     assert [line for line in lines if re.fullmatch(r"[0-9.]+", line)] == re.findall(
         r"  # ([0-9.]+)$", "\n".join(blocks), re.M
     )
+    assert next(line for line in PAGE.splitlines() if line.startswith("stock.xlsx: ")) in done.stdout + done.stderr
     assert any("march" in line for line in lines[-5:]), "the last command lists the reject"

@@ -16,7 +16,7 @@ from dolmen.errors import AccessDeniedError, CorruptionError, StoreUnavailableEr
 from dolmen.ingest.drops import drop_ingestion
 from dolmen.ingest.formats import formats
 from dolmen.ingest.formats.formats import SourceFile
-from dolmen.rows.write import conform, data_file, parquet_object
+from dolmen.rows.write import conform, data_file, runs
 from support.functions import World
 
 POISON = 666
@@ -111,14 +111,14 @@ def _preparing(raised: Exception) -> tuple[Any, str, Hook]:
 
 
 def _writing(raised: Exception) -> tuple[Any, str, Hook]:
-    original = parquet_object.encode
+    original = runs.encode
 
     def encode(write: Any, entry: Any, plan: Any, run: Any) -> Any:
         if _poisoned(run.table):
             raise raised
         return original(write, entry, plan, run)
 
-    return parquet_object, "encode", encode
+    return runs, "encode", encode
 
 
 STAGES = [_reading, _amid_rows, _conforming, _preparing, _writing]

@@ -21,7 +21,7 @@ from dolmen.ingest.batch import read_messages
 from dolmen.ingest.drops.ingest_drops import ingest_drops
 from dolmen.service.functions.function_settings import FunctionSettings
 from dolmen.store import open_store
-from dolmen.store.counting import CountingStore
+from dolmen_simulator.counting import CountingStore
 from support.event_builders import notification, sqs_event
 from support.functions import World
 

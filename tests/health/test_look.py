@@ -19,8 +19,8 @@ from dolmen.format.layout import POINTER, Pointer
 from dolmen.format.manifest import Manifest
 from dolmen.maintenance.health.health import Health
 from dolmen.maintenance.health.look import MOST_COMMITS, MOST_NAMES, look
-from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore
+from dolmen_simulator.counting import CountingStore
 from support.aging import DAY_US, HOUR_US, Place, rows
 from support.damaged import copy_of
 from support.erased import days

@@ -15,8 +15,8 @@ from dolmen.cli.commands import command_line
 from dolmen.commit.head import context_of
 from dolmen.errors import CorruptionError, LimitError
 from dolmen.iceberg.publication import IcebergPublication, publish
-from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore
+from dolmen_simulator.counting import CountingStore
 from support.iceberg_readers import READERS, IcebergReaders
 
 MARKER = "marker-anna"

@@ -11,8 +11,8 @@ from dolmen.commit.draft import Draft
 from dolmen.commit.head import context_of
 from dolmen.commit.loop import submit
 from dolmen.format.manifest import TableEntry
-from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore
+from dolmen_simulator.counting import CountingStore
 from support.many_files import many_files
 
 SEGMENTS = 20

@@ -22,10 +22,10 @@ from dolmen.format.entries import ColumnStats, DataFile
 from dolmen.format.layout import RESERVED_TAGS
 from dolmen.iceberg.metadata import TableMetadata
 from dolmen.iceberg.publication import _Publisher
-from dolmen.store.counting import CountingStore
 from dolmen.store.local_store import LocalStore
 from dolmen.store.memory import MemoryStore
 from dolmen.transactions.transaction import unit_of
+from dolmen_simulator.counting import CountingStore
 from support.crashing_store import Countdown, Crash, CrashingStore
 from support.iceberg_readers import READERS, IcebergReaders
 from support.stores import run_in_threads

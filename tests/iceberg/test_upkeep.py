@@ -16,8 +16,8 @@ from dolmen.commit.head import context_of
 from dolmen.errors import InputError
 from dolmen.maintenance.debt import debts
 from dolmen.maintenance.round import measures_of_debt, measures_of_round
-from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore
+from dolmen_simulator.counting import CountingStore
 from support.aging import SCHEMA as AGING_SCHEMA
 from support.aging import Place, rows
 

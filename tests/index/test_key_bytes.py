@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dolmen.entries.index.pages import LONGEST, KeyEncoding, as_matrix, key_order
+from dolmen.entries.index.pages import LONGEST_KEY, KeyEncoding, as_matrix, key_order
 from dolmen.errors import InputError
 
 TEXTS = st.text(st.sampled_from("\0\x01aé\U0010ffff"), max_size=6)
@@ -107,11 +107,20 @@ def test_days_and_instants_are_encoded_differently() -> None:
 
 def test_long_keys_differ_wherever_they_differ_and_are_cut() -> None:
     text = "x" * 5_000
-    rows = [text, text + "y", text[:-1] + "y", "x" * (LONGEST - 1), "x" * LONGEST, "x" * (LONGEST + 1), "", "y"]
+    rows = [
+        text,
+        text + "y",
+        text[:-1] + "y",
+        "x" * (LONGEST_KEY - 1),
+        "x" * LONGEST_KEY,
+        "x" * (LONGEST_KEY + 1),
+        "",
+        "y",
+    ]
     encoding = KeyEncoding.of([pa.string()])
     keys = encoding.encode([pa.array(rows)])
     assert len(set(keys.tolist())) == len(rows)
-    assert keys.dtype.itemsize == LONGEST
+    assert keys.dtype.itemsize == LONGEST_KEY
     again = encoding.encode([pa.array(rows[1:2])])
     assert again[0] == keys[1]
     assert max(keys.tolist()) == b"y"

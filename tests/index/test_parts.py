@@ -23,7 +23,7 @@ from dolmen.format.page_locations import ChunkSums
 from dolmen.rows.scan.data_objects import DataFileFooter
 from dolmen.store import MemoryBucket, MemoryStore, ObjectStore
 from dolmen.store.cache import ObjectCache
-from dolmen.store.counting import CountingStore
+from dolmen_simulator.counting import CountingStore
 from support.trees import find
 from support.written import Written, events, write
 

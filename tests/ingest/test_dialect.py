@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import fields
 from typing import Any
 
 import pytest
 
+import dolmen
 from dolmen.errors import InputError
 from dolmen.format.dialect import DIALECT_PROPERTIES, STRICT, Dialect
 
@@ -72,17 +74,47 @@ def test_what_a_dialect_cannot_be_is_refused_with_what_it_can(name: str, value: 
 
 
 @pytest.mark.parametrize(
-    "dialect",
+    ("settings", "names"),
     [
-        Dialect(delimiter=";", quote=";"),
-        Dialect(delimiter="\\", escape="\\"),
-        Dialect(delimiter="#", comment="#"),
-        Dialect(decimal=",", thousands=","),
+        ({"delimiter": ";", "quote": ";"}, "delimiter quote"),
+        ({"delimiter": "'", "quote": "'"}, "delimiter quote"),
+        ({"delimiter": "|", "escape": "|"}, "delimiter escape"),
+        ({"delimiter": "#", "comment": "#"}, "delimiter comment"),
+        ({"comment": '"x'}, "quote comment"),
+        ({"escape": "#", "comment": "#"}, "escape comment"),
+        ({"quote": ","}, "quote delimiter"),  # which separates the fields of CSV
+        ({"escape": ","}, "escape delimiter"),
+        ({"comment": ","}, "comment delimiter"),
+        ({"quote": "tab"}, "quote delimiter"),
+        ({"decimal": ",", "thousands": ","}, "decimal thousands"),
+        ({"thousands": "."}, "decimal thousands"),
+        ({"delimiter": ",", "decimal": ",", "quote": "none"}, "delimiter decimal"),
+        ({"delimiter": "space", "thousands": "space", "quote": "none"}, "delimiter thousands"),
+        ({"booleans": "false/true"}, "booleans"),
+        ({"booleans": "NA/yes", "nulls": "NA"}, "booleans nulls"),
     ],
 )
-def test_signs_with_two_meanings_are_refused(dialect: Dialect) -> None:
-    with pytest.raises(InputError, match="cannot"):
-        Dialect.of(dialect.properties())
+def test_settings_that_contradict_each_other_are_refused_by_name(settings: dict[str, Any], names: str) -> None:
+    with pytest.raises(InputError) as caught:
+        Dialect.of({f"ingest_{name}": value for name, value in settings.items()})
+    assert all(f"ingest_{name}" in str(caught.value) for name in names.split())
+    with pytest.raises(InputError):
+        dolmen.infer(io.BytesIO(b"a,b\n1,2\n"), format="csv", **settings)
+
+
+@pytest.mark.parametrize(
+    "dialect",
+    [
+        Dialect(delimiter=",", decimal=","),
+        Dialect(delimiter=" ", thousands=" "),
+        Dialect(quote="\\", escape="\\"),
+        Dialect(delimiter="\t", quote=","),
+        Dialect(delimiter="\x1f", comment="//"),
+        Dialect(booleans=(("true", "x"), ("1", "2"))),
+    ],
+)
+def test_signs_that_quotes_keep_apart_are_allowed(dialect: Dialect) -> None:
+    assert Dialect.of(dialect.properties()) == dialect
 
 
 def test_a_path_may_be_written_as_jsonpath() -> None:

@@ -14,7 +14,7 @@ from dolmen.format.segments import encode
 from dolmen.maintenance.compact.compaction_plan import CompactionOptions, plan_compaction
 from dolmen.maintenance.debt import Debts, debts
 from dolmen.maintenance.health.file_figures import FilesSurvey
-from dolmen.store.counting import CountingStore
+from dolmen_simulator.counting import CountingStore
 from support.damaged import Damaged, copy_of
 from support.tables import World
 

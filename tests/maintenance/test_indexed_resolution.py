@@ -13,7 +13,7 @@ from dolmen import Database
 from dolmen.base.runtime import Runtime
 from dolmen.maintenance.resolution import Resolved
 from dolmen.store import MemoryBucket, MemoryStore
-from dolmen.store.counting import CountingStore
+from dolmen_simulator.counting import CountingStore
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "4711"))
 SCHEMA = pa.schema([pa.field("id", pa.string(), nullable=False), pa.field("n", pa.int64()), pa.field("s", pa.string())])

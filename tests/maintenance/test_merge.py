@@ -161,8 +161,10 @@ def test_a_merged_segment_is_resolved_no_further_than_the_least_of_its_inputs(wo
     submit(writer.head, "resolve", [resolve])
     before = {each.uuid: each.applied_through for each in files(world, writer)}
     assert list(before.values()).count(through) == first.count
-    (merge,) = [each for each in planned(writer) if each.name == "t" and first.object in each.inputs]
-    assert len(merge.inputs) > 1
+    (merge,) = [
+        each for each in planned(writer) if each.statement.name == "t" and first.object in each.statement.inputs
+    ]
+    assert len(merge.statement.inputs) > 1
     assert merge_segments(context(writer)).commits
     assert {each.uuid: each.applied_through for each in files(world, writer)} == before
     assert len(table(world).tombstones) + sum(s.count for s in table(world).segments_of("tombstones")) == 1
@@ -174,7 +176,7 @@ def test_a_merge_of_a_table_overwritten_or_dropped_meanwhile_is_moot(world: Worl
     entry = table(world)
     overwrite = Overwrite("t", entry.uuid, entry.epoch, world.newest.commit_ts, (file("n"),))
     merger = world.writer()
-    (merge,) = [each for each in planned(merger) if each.name == "t"]
+    (merge,) = [each for each in planned(merger) if each.statement.name == "t"]
     other.commit(overwrite)
     assert submit(merger.head, "merge", [upload_merge(context(merger), merge)]).manifest is None
     assert [each.uuid for each in files(world, writer)] == ["n"]

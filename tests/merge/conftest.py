@@ -6,8 +6,8 @@ import pytest
 
 from dolmen import Database
 from dolmen.base.runtime import Runtime
-from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryStore
+from dolmen_simulator.counting import CountingStore
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import pytest
 from dolmen import Commit, Database, Expression
 from dolmen.api.database import Table
 from dolmen.base.runtime import Runtime
-from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryStore
+from dolmen_simulator.counting import CountingStore
 
 FILES = 1_000
 SCHEMA = pa.schema([("id", pa.int64()), ("n", pa.int64()), ("text", pa.string())])

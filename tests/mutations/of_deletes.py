@@ -74,7 +74,7 @@ DELETES: tuple[Mutation, ...] = (
         "resolution marks segments that it has read only in part",
         "a segment's resolved_through covers every live file in it",
         "maintenance/resolution.py",
-        "        if not self.stopped:\n            self.segments += [key",
+        "        if not self.is_stopped:\n            self.segments += [key",
         "        if self.entry is not None:\n            self.segments += [key",
     ),
     mutation(

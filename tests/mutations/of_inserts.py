@@ -37,7 +37,7 @@ INSERTS: tuple[Mutation, ...] = (
         "a hidden key counts as existing",
         "an insert compares its keys only with visible rows",
         "rows/scan/lookup.py",
-        "            keep = row_mask(group, columns.read(group.tests))\n",
+        "            keep = row_mask(group, columns.read(group.tested_ids))\n",
         "            keep = None\n",
     ),
     Mutation(

@@ -18,8 +18,8 @@ PAST: tuple[Mutation, ...] = (
         "the manifest of a tagged version goes with those around it",
         "manifests before the horizon go, but for those that tags name",
         "maintenance/gc/deletion.py",
-        "            if parsed is None or info.key in tagged:\n",
-        "            if parsed is None:\n",
+        'store.list("manifest/") if info.key not in tagged)',
+        'store.list("manifest/"))',
     ),
     mutation(
         "a version that has expired is tagged",
@@ -32,8 +32,8 @@ PAST: tuple[Mutation, ...] = (
         "a version that has expired is restored",
         "a restore lands only if the restored version is still kept",
         "commit/statements/catalog.py",
-        "        draft.base.check_kept(self.version)\n        if self.name is not None and self.present:\n",
-        "        if self.name is not None and self.present:\n",
+        "        draft.base.check_kept(self.version)\n        if self.name is not None and self.must_exist:\n",
+        "        if self.name is not None and self.must_exist:\n",
     ),
     mutation(
         "a table of a version that has expired is cloned",

@@ -16,8 +16,8 @@ UPDATES: tuple[Mutation, ...] = (
         "updated rows stay, in addition to the new ones",
         "an updated row is hidden in the commit that writes its new version",
         "transactions/row_statements.py",
-        "        if hidden or unit.changes(uuid):\n",
-        "        if unit.changes(uuid):\n",
+        "        if hidden or unit.has_changed(uuid):\n",
+        "        if unit.has_changed(uuid):\n",
     ),
     mutation(
         "a merge inserts rows that matched",

@@ -129,12 +129,12 @@ UPKEEP: tuple[Mutation, ...] = (
                 "        draft.revoked = ()\n",
             ),
             Edit(
-                "maintenance/gc/dead_jobs.py",
-                "    return [intent for intent in intents.values() if intent.done or intent.txid in manifest.revoked_intents]\n",
+                "maintenance/gc/sweep.py",
+                "    return [intent for intent in intents.values() if intent.is_done or intent.txid in manifest.revoked_intents]\n",
                 "    return list(intents.values())\n",
             ),
             Edit(
-                "maintenance/gc/dead_jobs.py",
+                "maintenance/gc/sweep.py",
                 "        before_us = manifest.revoked_intents[intent.txid] - SLACK_US\n",
                 "        before_us = manifest.created_at - SLACK_US // 4\n",
             ),
@@ -143,7 +143,7 @@ UPKEEP: tuple[Mutation, ...] = (
     mutation(
         "a revoked job's objects are deleted although a version names them",
         "of a revoked job's objects, those that no kept version references are deleted",
-        "maintenance/gc/dead_jobs.py",
+        "maintenance/gc/sweep.py",
         "zip(uploads, is_needed.tolist(), strict=True) if not needed]\n        failed",
         "zip(uploads, is_needed.tolist(), strict=True)]\n        failed",
     ),
@@ -226,8 +226,8 @@ UPKEEP: tuple[Mutation, ...] = (
         "manifests are deleted before their readers finish",
         "expired manifests are deleted last: those before the horizon whose grace is over",
         "maintenance/gc/deletion.py",
-        "            if parsed[0] >= self.through:\n                break\n",
-        "            if parsed[0] >= self.manifest.horizon + 1:\n                break\n",
+        "takewhile(lambda item: item[0] < self.through, versions)",
+        "takewhile(lambda item: item[0] < self.manifest.horizon + 1, versions)",
     ),
     mutation(
         "an expired version is read",
@@ -242,8 +242,8 @@ UPKEEP: tuple[Mutation, ...] = (
         (
             Edit(
                 "maintenance/compact/splice.py",
-                "        if group.deleted or group.tests or not self._file_fits(group.file):\n",
-                "        if group.tests or not self._file_fits(group.file):\n",
+                "        if group.deleted or group.tested_ids or not self._file_fits(group.file):\n",
+                "        if group.tested_ids or not self._file_fits(group.file):\n",
             ),
             Edit(
                 "maintenance/compact/rewrite.py",
@@ -257,7 +257,7 @@ UPKEEP: tuple[Mutation, ...] = (
         "row groups with rows that a tombstone may hide are copied",
         "only row groups all of whose rows are live are copied as they are",
         "maintenance/compact/splice.py",
-        "        if group.deleted or group.tests or not self._file_fits(group.file):\n",
+        "        if group.deleted or group.tested_ids or not self._file_fits(group.file):\n",
         "        if group.deleted or not self._file_fits(group.file):\n",
     ),
     mutation(

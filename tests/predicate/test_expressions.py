@@ -17,7 +17,6 @@ from dolmen.errors import PredicateError, UnsupportedFormatError
 from dolmen.format import manifest
 from dolmen.format.schema import Schema
 from dolmen.predicate.ast import columns, from_json, listed_tuples, to_builtins, to_json
-from dolmen.predicate.bind import rebind
 from dolmen.predicate.evaluate import check_evaluates, evaluate
 from dolmen.predicate.parse import parse
 from dolmen.predicate.text import to_sql
@@ -143,7 +142,7 @@ def test_what_is_computed_is_what_duckdb_computes(text: str, oracle: duckdb.Duck
         assert found == oracle.sql(f"SELECT ({text}) AS found FROM t").to_arrow_table()["found"].to_pylist()
     rows = [{id_: column.slice(at, 1) for id_, column in COLUMNS.items()} for at in range(len(TABLE))]
     assert [evaluate(p, row, 1)[0].as_py() for row in rows] == found, "each row alone may be computed in another way"
-    assert from_json(to_json(p)) == p == rebind(p, SCHEMA) == parse(to_sql(p, SCHEMA), SCHEMA, now_us=0)
+    assert from_json(to_json(p)) == p == parse(to_sql(p, SCHEMA), SCHEMA, now_us=0)
     assert listed_tuples(p) is None
     check_evaluates(p)
 
@@ -158,9 +157,6 @@ def test_columns_of_narrower_and_wider_files_compute_alike() -> None:
     p = parse("i8 + 1 > 127 AND f * 2 > 0.1", SCHEMA, now_us=0)
     wide = {1: TABLE["i8"].cast(pa.int64()), 6: TABLE["f"].cast(pa.float64())}
     assert evaluate(p, wide, 6).to_pylist() == evaluate(p, COLUMNS, 6).to_pylist()
-    wider = rebind(p, Schema.from_arrow(pa.schema([field.with_type({"i8": pa.int64(), "f": pa.float64()}.get(
-        field.name, field.type)) for field in TABLE.schema])))  # fmt: skip
-    assert evaluate(wider, COLUMNS, 6).to_pylist() == evaluate(p, COLUMNS, 6).to_pylist()
 
 
 def test_what_no_writer_computes_is_not_read() -> None:

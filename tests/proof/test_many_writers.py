@@ -14,7 +14,7 @@ import dolmen
 from dolmen import Database
 from dolmen.base.runtime import shared_runtime
 from dolmen.store import open_store
-from dolmen.store.counting import CountingStore
+from dolmen_simulator.counting import CountingStore
 from support.writers import SCHEMA, context, rows, start
 
 LONG = bool(os.environ.get("DOLMEN_LONG"))

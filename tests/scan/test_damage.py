@@ -13,9 +13,9 @@ import pytest
 from dolmen.errors import CorruptionError
 from dolmen.format.entries import DataFile
 from dolmen.rows.scan.data_objects import GAP_BYTES
-from dolmen.store.counting import CountingStore
 from dolmen.store.local_store import LocalStore
 from dolmen.store.memory import MemoryObject, MemoryStore
+from dolmen_simulator.counting import CountingStore
 from support.tables import World
 from support.written import events
 

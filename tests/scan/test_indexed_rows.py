@@ -15,7 +15,7 @@ from dolmen.format.types import to_mask
 from dolmen.predicate.evaluate import matches
 from dolmen.rows.scan.lookup import where_key_in
 from dolmen.store import MemoryBucket, MemoryStore
-from dolmen.store.counting import CountingStore
+from dolmen_simulator.counting import CountingStore
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "4711"))
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("n", pa.int64()), pa.field("s", pa.string())])

@@ -23,15 +23,15 @@ from dolmen import Database
 from dolmen.base.runtime import Runtime
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.entries.segments.row_bounds import RowBounds
-from dolmen.entries.segments.tombstone_judge import KeyRanges, TombstoneJudge
+from dolmen.entries.segments.tombstone_judge import KeysTombstones, TombstoneJudge
 from dolmen.format.entries import Blob, Bounds, KeysTombstone, Tombstone
 from dolmen.format.schema import Schema, type_from_json
 from dolmen.format.types import from_json, to_json
 from dolmen.predicate.evaluate import matches
 from dolmen.predicate.parse import parse
 from dolmen.store.cache import ObjectCache
-from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore
+from dolmen_simulator.counting import CountingStore
 from support.spilled import spill_entries
 from support.tables import World
 
@@ -165,7 +165,7 @@ def test_many_tombstones_are_judged_as_each_is_alone_whatever_the_types() -> Non
     rng = random.Random(SEED)
     matched = 0
     tombstones = [random_tombstone(rng, kinds, ts) for ts in range(1, 600)]
-    every = KeyRanges.each(tombstones, {})
+    every = KeysTombstones.each(tombstones, {})
     assert sorted(np.concatenate([ranges.indexes for ranges in every]).tolist()) == list(range(len(tombstones)))
     for _ in range(40 * ROUNDS):
         rows, through = rng.choice([0, 1, 9]), rng.choice([0, 0, 300, 598, 599])
@@ -185,7 +185,7 @@ def test_many_tombstones_are_judged_as_each_is_alone_whatever_the_types() -> Non
 
 
 def test_integers_are_compared_exactly_with_bounds_of_any_size_and_kind() -> None:
-    (ranges,) = KeyRanges.each(
+    (ranges,) = KeysTombstones.each(
         [
             KeysTombstone((1,), ("int64",), 1, ((n, n),), Blob("tombstone/t/x.del", 4, 1, 1), ts=1)
             for n in (-(2**63), 0, 5, 2**63 - 1)
@@ -376,7 +376,7 @@ def test_suspects_of_mixed_kinds_come_oldest_first() -> None:
         expected = tuple(t for one in alone for t in one or ())
         assert 0 < len(expected) < len(every)
         assert found == expected
-        assert [found[0], found[-1], len(found)] == [expected[0], expected[-1], len(expected)]
+        assert len(found) == len(expected)
         assert [every[place] for place in sorted(found.indexes())] == list(expected)
 
 

@@ -12,7 +12,7 @@ import pytest
 from dolmen.format.page_locations import PageLocations
 from dolmen.rows.scan.data_objects import DataFileFooter
 from dolmen.rows.scan.file_bytes import FileBytes, picked_pages
-from dolmen.rows.write.encodings import WriteOptions
+from dolmen.rows.write.runs import WriteOptions
 from support.random_tables import random_table
 from support.written import Written, events, write
 
@@ -33,8 +33,8 @@ def shown(values: pa.Array) -> tuple[pa.DataType, str]:
 def test_picked_rows_of_any_type_are_those_of_the_whole_chunk(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(f"{SEED}, {number}")
     for name, value in (("PAGE_BYTES", 256), ("PAGE_ROWS", 40), ("_MOST_BATCH_ROWS", 16)):
-        monkeypatch.setattr(f"dolmen.rows.write.parquet_object.{name}", value)
-    monkeypatch.setattr("dolmen.rows.write.parquet_object.has_index", lambda entry: True)
+        monkeypatch.setattr(f"dolmen.rows.write.runs.{name}", value)
+    monkeypatch.setattr("dolmen.rows.write.runs.has_index", lambda entry: True)
     written = write(random_table(rng, rng.choice([1, 300, 900])), options=WriteOptions(run_rows=500))
     alone = 0
     for place, file in enumerate(written.files):

@@ -14,7 +14,7 @@ from dolmen.format import chunk_locations
 from dolmen.format.chunk_locations import ChunkLocations
 from dolmen.rows.scan.data_objects import DataFileFooter
 from dolmen.rows.scan.file_bytes import FileBytes
-from dolmen.rows.write.encodings import WriteOptions
+from dolmen.rows.write.runs import WriteOptions
 from support.random_tables import random_table
 from support.written import Written, events, write
 
@@ -35,7 +35,7 @@ def places_of(footer: DataFileFooter) -> ChunkLocations:
 @pytest.mark.parametrize("number", range(12))
 def test_some_row_groups_of_any_type_are_those_of_the_file(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(f"{SEED}, {number}")
-    monkeypatch.setattr("dolmen.rows.write.parquet_object.MIN_GROUP_ROWS", rng.choice([16, 64, 512]))
+    monkeypatch.setattr("dolmen.rows.write.runs.MIN_GROUP_ROWS", rng.choice([16, 64, 512]))
     options = WriteOptions(run_rows=500, row_group_bytes=1 << 10)
     written = write(random_table(rng, rng.choice([1, 300, 900])), options=options)
     for place, file in enumerate(written.files):

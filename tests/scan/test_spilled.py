@@ -68,7 +68,7 @@ def same_files(plans: tuple[FilePlan, ...], others: tuple[FilePlan, ...]) -> boo
     """Whether two plans read the same files in the same way; bounds may be known of fewer columns."""
 
     def told(plan: FilePlan) -> object:
-        return msgspec.structs.replace(plan.file, stats={}), plan.filter, as_stored(tuple(plan.tombstones))
+        return msgspec.structs.replace(plan.file, stats={}), plan.needs_filter, as_stored(tuple(plan.tombstones))
 
     return [told(plan) for plan in plans] == [told(plan) for plan in others]
 

@@ -21,8 +21,8 @@ from dolmen.format.manifest import AppliedId, Segment, SegmentKind, TableEntry
 from dolmen.format.schema import Schema
 from dolmen.format.segments import encode
 from dolmen.store.cache import ObjectCache
-from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore
+from dolmen_simulator.counting import CountingStore
 from support.random_entries import random_file
 
 ROWS = pa.table({"x": [1, 2, 3], "s": ["a", "b", "c"]})

@@ -22,8 +22,8 @@ from dolmen.errors import CorruptionError
 from dolmen.format.manifest import AppliedId
 from dolmen.format.segments import encode
 from dolmen.store.cache import DiskCache, ObjectCache
-from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore
+from dolmen_simulator.counting import CountingStore
 from support.tables import World
 
 KEY = ("segment", "segment/files/x", 0)

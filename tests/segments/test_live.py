@@ -20,8 +20,8 @@ from dolmen.format.schema import Schema
 from dolmen.format.segments import encode
 from dolmen.predicate.parse import parse
 from dolmen.store.cache import ObjectCache
-from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore
+from dolmen_simulator.counting import CountingStore
 from support.commit_world import tombstone
 from support.random_entries import random_file, random_vector, uuid
 

@@ -20,8 +20,8 @@ from dolmen.predicate.parse import parse
 from dolmen.rows.scan.plan import ScanPlan, plan
 from dolmen.rows.scan.scan import Scan, plan_of
 from dolmen.store.cache import ObjectCache
-from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore
+from dolmen_simulator.counting import CountingStore
 from support.many_files import ROWS, SCHEMA, many_files
 from support.tables import view
 
@@ -52,7 +52,7 @@ def test_a_selective_scan_by_a_clustered_column_fetches_few_segments_once(
     for gets in (1, 0):
         found = planned(store, manifest, f"id BETWEEN {first + 10} AND {first + 90_000}", cache)
         assert [file.file.stats[1].min for file in found.files] == list(range(first, first + 91_000, ROWS))
-        assert [file.filter for file in found.files] == [True] + [False] * 89 + [True]
+        assert [file.needs_filter for file in found.files] == [True] + [False] * 89 + [True]
         assert found.pruned == {"filter": FILES - 91}
         assert store.gets == found.segments.requests == gets
         assert store.bytes_down == found.segments.bytes

@@ -80,15 +80,15 @@ def test_an_index_that_others_change_meanwhile_is_left_to_them(
 ) -> None:
     stopped = index(spark, db, "t", deadline=lambda: True)["t"]
     assert (stopped.commits, stopped.finished, parts(db)) == (0, False, ())
-    put, others = indexing.IndexVersion.put, list[Indexed]()
+    statement, others = indexing.IndexVersion.statement, list[Indexed]()
 
     def late(version: IndexVersion, *args: Any) -> Any:
         if not others:
             others.append(Indexed("t", 0, 0, 0, finished=False))
             others.append(index_table(context_of(dolmen.open(db.url)), "t"))
-        return put(version, *args)
+        return statement(version, *args)
 
-    monkeypatch.setattr(indexing.IndexVersion, "put", late)
+    monkeypatch.setattr(indexing.IndexVersion, "statement", late)
     done = index(spark, db, "t")["t"]
     one_job = min(10, 2 * spark.sparkContext.defaultParallelism)
     assert (done.files, done.entries, done.commits, done.finished) == (one_job, 0, 0, True)
@@ -99,14 +99,14 @@ def test_an_index_that_others_change_meanwhile_is_left_to_them(
 def test_rows_that_are_erased_while_a_job_runs_are_in_no_part(
     spark: SparkSession, db: Database, table: dolmen.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put, erased = indexing.IndexVersion.put, list[str]()
+    statement, erased = indexing.IndexVersion.statement, list[str]()
 
     def late(version: IndexVersion, *args: Any) -> Any:
         if not erased:
             erased.append(table.erase("id = 11").id)
-        return put(version, *args)
+        return statement(version, *args)
 
-    monkeypatch.setattr(indexing.IndexVersion, "put", late)
+    monkeypatch.setattr(indexing.IndexVersion, "statement", late)
     done = index(spark, db, "t")["t"]
     assert (len(erased), done.commits, done.finished) == (1, 0, True)
     assert parts(db) == (), "files that may hold the row are indexed when they have been rewritten"

@@ -60,7 +60,7 @@ def test_what_dolmen_asks_of_a_store_holds(check: Check, sandbox: Sandbox) -> No
 def test_every_check_says_what_holds_and_what_it_means_if_it_does_not() -> None:
     assert len({check.name for check in CHECKS}) == len(CHECKS)
     for check in CHECKS:
-        assert check.holds.endswith("."), check.name
+        assert check.promise.endswith("."), check.name
         assert len(check.means) > 20, check.name
 
 

@@ -14,8 +14,8 @@ from dolmen.format.layout import POINTER, Pointer
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.maintenance.verify.findings import VerifyReport
 from dolmen.maintenance.verify.verification import verify
-from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryObject, MemoryStore
+from dolmen_simulator.counting import CountingStore
 
 Change = Callable[[Any], Any]
 

@@ -37,7 +37,6 @@ MALFORMED_PARQUET: list[MalformedFile] = [
     whole("other kind", "float-as-integer.parquet", as_parquet(pa.table({"id": [1.0]})), "int64", column="id"),
     whole("unknown column", "unknown-column.parquet", as_parquet(pa.table({"id": [1], "nmae": ["a"]})), "column 'nmae'"),
     whole("missing column", "no-id-column.parquet", as_parquet(pa.table({"name": ["a"]})), "'id' is missing"),
-    whole("stored", "duration.parquet", as_parquet(pa.table({"d": pa.array([1], pa.duration("us"))})), "stored", None),
     value("too-large-for-int8.parquet", as_parquet(pa.table({"id": [1, 2], "small": [127, 128]})), "'128'", 2, "small"),
     value("null-id.parquet", as_parquet(pa.table({"id": [1, 2, None]})), "not nullable", 3, "id", "null"),
     # more of damage

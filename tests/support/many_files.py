@@ -14,7 +14,7 @@ from dolmen.format.entries import ColumnStats, DataFile
 from dolmen.format.layout import segment_key
 from dolmen.format.manifest import EMPTY, Manifest, Segment, TableEntry
 from dolmen.format.schema import Schema
-from dolmen.format.segments import ROW_GROUP, to_table
+from dolmen.format.segments import GROUP_ROWS, to_table
 from dolmen.store.base import ObjectStore
 
 ROWS = 1_000
@@ -69,7 +69,7 @@ def _segment(store: ObjectStore, rng: random.Random, like: pa.Table, number: int
     columns["min_5"] = pa.array(numbers * 10**6).view(at)
     columns["max_5"] = pa.array(numbers * 10**6 + 999_999).view(at)
     sink = pa.BufferOutputStream()
-    pq.write_table(pa.table(columns), sink, row_group_size=ROW_GROUP, compression="zstd", use_dictionary=False)
+    pq.write_table(pa.table(columns), sink, row_group_size=GROUP_ROWS, compression="zstd", use_dictionary=False)
     body = bytes(sink.getvalue())
     key = segment_key("files", f"{rng.getrandbits(128):032x}")
     store.put(key, body)

@@ -19,13 +19,12 @@ from dolmen.predicate.parse import parse
 from dolmen.rows.scan.plan import View
 from dolmen.rows.scan.scan import Scan
 from dolmen.rows.write.conform import conform
-from dolmen.rows.write.encodings import DEFAULT
-from dolmen.rows.write.parquet_object import WritePlan, prepare, write_object
+from dolmen.rows.write.runs import DEFAULT, WritePlan, prepare, write_object
 from dolmen.store.base import ObjectStore
 from dolmen.store.cache import ObjectCache
-from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore
 from dolmen.transactions.transaction import unit_of
+from dolmen_simulator.counting import CountingStore
 
 
 class World:

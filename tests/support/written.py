@@ -17,7 +17,7 @@ from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Schema
 from dolmen.rows.write.conform import conform
 from dolmen.rows.write.data_file import write_data_files
-from dolmen.rows.write.encodings import WriteOptions
+from dolmen.rows.write.runs import WriteOptions
 from dolmen.store import MemoryStore
 
 #: Runs of a few thousand rows, so that small tables have many.

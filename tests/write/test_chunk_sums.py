@@ -14,7 +14,7 @@ from dolmen.format.entries import DataFile
 from dolmen.format.page_locations import SUMS_MAGIC, ChunkSums
 from dolmen.rows.scan.data_objects import DataFileFooter
 from dolmen.rows.scan.file_bytes import FileBytes
-from dolmen.rows.write.encodings import WriteOptions
+from dolmen.rows.write.runs import WriteOptions
 from support.random_tables import random_table
 from support.written import events, write
 
@@ -33,10 +33,10 @@ def test_column_chunks_and_what_is_between_them_make_up_the_whole_file() -> None
     covered = [(start, end) for start, end, _ in sums.others(metadata)]
     for group in range(metadata.num_row_groups):
         for (start, length), states in sums.of_chunks(metadata, group, range(metadata.num_columns)).items():
-            assert states.fit(body[start : start + length])
+            assert states.match(body[start : start + length])
             covered.append((start, start + length))
     for start, end, states in sums.others(metadata):
-        assert states.fit(body[start:end])
+        assert states.match(body[start:end])
     covered.sort()
     assert [end for _, end in covered] == [*(start for start, _ in covered[1:]), file.footer[0]]
     assert covered[0][0] == 0

@@ -24,7 +24,7 @@ from dolmen.errors import RowError, StoreUnavailableError
 from dolmen.format.schema import is_nested
 from dolmen.format.types import to_plain
 from dolmen.rows.write.data_file import write_data_files
-from dolmen.rows.write.encodings import WriteOptions
+from dolmen.rows.write.runs import WriteOptions
 from dolmen.store import MemoryBucket, MemoryStore
 from dolmen.store.base import Buffer
 from dolmen.store.memory import MemoryOutput
@@ -233,7 +233,7 @@ def test_rows_of_many_columns_keep_row_groups_worth_a_request() -> None:
 
 
 def test_files_roll_at_the_target_size() -> None:
-    options = WriteOptions(target_file_bytes=1 << 20, run_bytes=256 << 10)
+    options = WriteOptions(file_bytes=1 << 20, run_bytes=256 << 10)
     rows = events(60_000)
     written = write(rows, options=options)
     assert len(written.files) == 4
@@ -283,7 +283,7 @@ def test_a_bad_row_leaves_no_object_of_its_file_and_keeps_finished_ones() -> Non
         raise RowError("no", row=60_001)
 
     store = MemoryStore()
-    options = WriteOptions(target_file_bytes=2 << 20, run_bytes=256 << 10)
+    options = WriteOptions(file_bytes=2 << 20, run_bytes=256 << 10)
     with pytest.raises(RowError, match="row 60001"):
         write_data_files(store, "events", entry, batches(), Runtime(), options)
     (orphan,) = store.list("")

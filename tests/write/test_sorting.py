@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dolmen.rows.write import parquet_object
+from dolmen.rows.write import runs
 from support.random_tables import FLAT, random_column
 from support.written import SMALL_RUNS, events, write
 
@@ -48,7 +48,7 @@ def test_sorted_input_is_not_sorted_again(monkeypatch: pytest.MonkeyPatch) -> No
         raise AssertionError("it was sorted already")
 
     rows = events(10_000)
-    monkeypatch.setattr(parquet_object.pc, "sort_indices", fail)
+    monkeypatch.setattr(runs.pc, "sort_indices", fail)
     written = write(rows, sort_key=["event_time", "user_id"], options=SMALL_RUNS)
     assert written.rows().equals(rows.cast(written.entry.schema.arrow))
     with pytest.raises(AssertionError, match="already"):

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import duckdb
+import msgspec
 import numpy as np
 import polars as pl
 import pyarrow as pa
@@ -19,8 +20,7 @@ from dolmen.format.entries import DataFile
 from dolmen.format.page_locations import ChunkSums, PageLocations, chunk_range
 from dolmen.format.parquet_footer import FooterParts, ThriftCursor, ThriftStruct
 from dolmen.rows.write.data_file import CopiedGroup, CopiedGroups, EncodedGroups, SplicedObject, written_frame
-from dolmen.rows.write.encodings import WriteOptions
-from dolmen.rows.write.parquet_object import Run, WritePlan, prepare
+from dolmen.rows.write.runs import Run, WriteOptions, WritePlan, prepare
 from support.random_tables import random_table
 from support.written import Written, write
 
@@ -63,6 +63,19 @@ def test_a_footer_taken_apart_and_put_together_is_the_same_bytes(number: int) ->
     assert len(parts.groups) == written.parquet().metadata.num_row_groups > 1
     assert parts.encode(parts.groups, 300) == metadata
     assert parts.frame == written_frame(written.entry.schema.arrow)
+
+
+def test_columns_of_equal_names_and_other_ids_are_written_with_their_own_ids() -> None:
+    rows = pa.table({"id": range(250), "name": [str(number) for number in range(250)]})
+    first = write(rows, options=SMALL)
+    renumbered = msgspec.structs.replace(first.entry.schema, fields=tuple(
+        msgspec.structs.replace(field, id=field.id + 5) for field in first.entry.schema.fields
+    ))  # fmt: skip
+    other = write(rows, options=SMALL, entry=msgspec.structs.replace(first.entry, schema=renumbered))
+    files = (first.parquet(), other.parquet())
+    ids = [[int(field.metadata[b"PARQUET:field_id"]) for field in file.schema_arrow] for file in files]
+    assert ids == [[1, 2], [6, 7]]
+    assert other.rows().equals(rows)
 
 
 def test_bytes_that_are_no_footer_are_refused() -> None:
@@ -158,7 +171,7 @@ def check_sums(file: DataFile, body: bytes) -> None:
             assert not pages.counts[place]
             continue
         for number, states in enumerate(found.states):
-            assert states.fit(body[found.starts[number] : found.starts[number + 1]])
+            assert states.match(body[found.starts[number] : found.starts[number + 1]])
     assert file.size == len(body)
 
 
@@ -254,7 +267,7 @@ def test_a_damaged_byte_in_a_source_is_one_in_the_file_too() -> None:
     assert sums is not None
     places = [chunk_range(metadata.row_group(group).column(0)) for group in range(4)]
     intact = [
-        states.fit(made[start : start + length]) for (start, length), states in zip(places, sums.states, strict=True)
+        states.match(made[start : start + length]) for (start, length), states in zip(places, sums.states, strict=True)
     ]
     assert intact.count(False) == 1
 

@@ -19,7 +19,7 @@ import pytest
 
 from dolmen.format.entries import Bounds, DataFile, bounds
 from dolmen.format.types import to_plain
-from dolmen.rows.write.encodings import WriteOptions
+from dolmen.rows.write.runs import WriteOptions
 from support.random_tables import ALL, TYPES, random_column
 from support.written import SMALL_RUNS, Written, write
 

@@ -19,6 +19,7 @@ from dolmen.base import arguments
 from dolmen.commit.statements.catalog import AdoptTable
 from dolmen.errors import AdoptionError, SchemaError
 from dolmen.format.entries import DataFile
+from dolmen.format.evolution import check_sortable
 from dolmen.format.ingest_properties import check_table_properties
 from dolmen.format.layout import check_table_name
 from dolmen.format.manifest import TableEntry
@@ -26,7 +27,7 @@ from dolmen.format.schema import Schema
 from dolmen.rows.scan.data_objects import is_local
 from dolmen.rows.write.data_file import check_storable
 from dolmen.rows.write.row_digest import content_digest
-from dolmen.transactions.keys import check_key, check_sortable
+from dolmen.transactions.keys import check_key
 from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.unit_of_work import Commit, UnitOfWork
 
@@ -39,18 +40,12 @@ _OTHER_TABLES = {"_delta_log": "Delta Lake", ".hoodie": "Hudi"}
 
 @dataclass(frozen=True, repr=False)
 class Adoption:
-    """The result of an adoption, or of its dry run.
+    """The result of an adoption, or of its dry run, which has no commit.
 
     Args:
-        table: the new table's name.
-        source: the location of the files.
-        files: the number of data files.
         rows: the number of rows, without deleted ones.
-        bytes: the total size of the files.
         deleted_rows: the number of deleted rows of the Iceberg table; 0 for plain files.
-        columns: the names of the columns.
         snapshot: id of the Iceberg snapshot; None for plain files.
-        commit: the commit; None after a dry run.
     """
 
     table: str
@@ -137,7 +132,7 @@ class _Adopter:
         store = self.unit.context.store
         locations = [parse_location(store, url) for url in sources]
         iceberg = find_iceberg(store, self.unit.context.runtime, locations[0]) if len(locations) == 1 else None
-        self.refusals.are_of_table = iceberg is not None
+        self.refusals.belong_to_table = iceberg is not None
         files = self._read_footers(iceberg.files(self.refusals) if iceberg else self._plain_files(locations))
         shapes, numbers = _group_by_shape(files)
         if iceberg:
@@ -157,13 +152,13 @@ class _Adopter:
         for location in locations:
             if location.is_data_of_iceberg:
                 self.refusals.add("", "it is the data of an Iceberg table: name the folder of the table")
-                self.refusals.are_of_table = True
+                self.refusals.belong_to_table = True
                 continue
             count = len(files)
             for info, parts in () if location.key.endswith(".parquet") else location.files():
                 if kind := next((kind for folder, kind in _OTHER_TABLES.items() if folder in parts), ""):
                     self.refusals.add("", f"it is a {kind} table, whose metadata decides which files have rows")
-                    self.refusals.are_of_table = True
+                    self.refusals.belong_to_table = True
                     break
                 if not any(part.startswith(HIDDEN) for part in parts):
                     file = location.with_key(info.key)
@@ -195,7 +190,7 @@ class _Adopter:
         for number, file in enumerate(chain(nearby, runtime.map(read, items)), 1):
             if isinstance(file, tuple):
                 location, reasons = file
-                self.refusals.are_of_table |= location.is_reserved
+                self.refusals.belong_to_table |= location.is_reserved
                 for reason in reasons:
                     self.refusals.add(location.label, reason)
             else:
@@ -258,7 +253,9 @@ class _Adopter:
         for one, number in zip(candidates, numbers, strict=True):
             if not one.rows:
                 continue
-            file = _data_file(one, one.location.path(columns.columns_by[number], runtime.uuid()), ids[number])
+            path = one.location.path(columns.columns_by[number], runtime.uuid())
+            stats = {id_: one.stats[name] for name, id_ in ids[number].items() if name in one.stats}
+            file = DataFile(path, one.size, one.rows, one.footer, stats=dict(sorted(stats.items())))
             positions = deleted_by_file.get(one.location.label, BitMap())
             if len(positions) == one.rows:
                 deleted_rows += one.rows
@@ -290,8 +287,3 @@ def _group_by_shape(files: Sequence[CandidateFile]) -> tuple[list[FilesOfShape],
     firsts = {number: file for file, number in reversed([*zip(files, numbers, strict=True)])}
     shapes = [FilesOfShape(firsts[n].shape, counts[n], firsts[n].location.label) for n in range(len(counts))]
     return shapes, numbers
-
-
-def _data_file(file: CandidateFile, path: str, ids: Mapping[str, int]) -> DataFile:
-    stats = {ids[name]: bounds for name, bounds in file.stats.items() if name in ids}
-    return DataFile(path=path, size=file.size, rows=file.rows, footer=file.footer, stats=dict(sorted(stats.items())))

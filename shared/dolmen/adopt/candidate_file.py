@@ -33,21 +33,10 @@ from dolmen.rows.scan.data_objects import (
 )
 from dolmen.store.base import FILE, SCHEMES, ObjectInfo, ObjectStore, own_name, unquoted_url
 
-RESERVED = frozenset(
-    (
-        "data",
-        "handed",
-        "iceberg",
-        "index",
-        "intent",
-        "landing",
-        "manifest",
-        "receipt",
-        "rejected",
-        "segment",
-        "tombstone",
-    )
-)
+RESERVED = frozenset({
+    "data", "handed", "iceberg", "index", "intent", "landing", "manifest", "receipt", "rejected", "segment",
+    "tombstone",
+})  # fmt: skip
 """The top folders of a database in which dolmen moves or deletes objects."""
 
 HIDDEN = ("_", ".")

@@ -16,7 +16,16 @@ import pyarrow as pa
 from dolmen.adopt.candidate_file import FileShape
 from dolmen.errors import AdoptionError, SchemaError
 from dolmen.format.layout import ColumnsBy
-from dolmen.format.schema import COMMIT_TS_ID, Field, MappedColumn, Schema, TypeJson, check_column_names, field_id
+from dolmen.format.schema import (
+    COMMIT_TS_ID,
+    Field,
+    MappedColumn,
+    Schema,
+    TypeJson,
+    check_column_names,
+    child_fields,
+    field_id,
+)
 from dolmen.format.types import short_type
 from dolmen.rows.scan.data_objects import AdoptedColumn, find_mapped_column
 
@@ -34,7 +43,7 @@ class AdoptionRefusals:
 
     def __init__(self) -> None:
         self._reasons: dict[tuple[str, str], tuple[int, str]] = {}
-        self.are_of_table = False
+        self.belong_to_table = False
         """True if the files belong to a table of another format: they must not be loaded either."""
 
     def add(self, file: str, reason: str, column: str = "", files: int = 1) -> None:
@@ -60,7 +69,7 @@ class AdoptionRefusals:
             return
         lines = self.lines()
         more = [f"... and {len(lines) - _MOST_LINES:,} more reasons"] if len(lines) > _MOST_LINES else []
-        advice = [READ_BY_ENGINE] if self.are_of_table else []
+        advice = [READ_BY_ENGINE] if self.belong_to_table else []
         raise AdoptionError(source, [*lines[:_MOST_LINES], *more], *advice)
 
 
@@ -130,7 +139,7 @@ def map_column(field: Field) -> MappedColumn:
 
     The element of a list and the key and value of a map have the names that Iceberg's readers expect.
     """
-    inner = list(map(map_column, children(field.type)))
+    inner = list(map(map_column, child_fields(field.type)))
     if isinstance(field.type, dict) and "struct" not in field.type:
         names = ("element",) if "list" in field.type else ("key", "value")
         inner = [msgspec.structs.replace(each, names=(name,)) for each, name in zip(inner, names, strict=True)]
@@ -145,14 +154,6 @@ def ids_by_name(shape: FileShape, schema: Schema, columns_by: ColumnsBy) -> dict
         if source is not None and source.id is not None and source.id in schema.by_id:
             ids[column.name] = source.id
     return ids
-
-
-def children(json: TypeJson) -> list[Field]:
-    """The fields inside a type; for a map, its key and value."""
-    if isinstance(json, str):
-        return []
-    (inner,) = json.values()
-    return [msgspec.convert(each, Field) for each in (inner if isinstance(inner, (list, tuple)) else [inner])]
 
 
 def field_ids(columns: Iterable[AdoptedColumn]) -> list[int | None]:

@@ -200,7 +200,35 @@ class IcebergSource:
 
     def columns(self, shapes: Sequence[FilesOfShape], refusals: AdoptionRefusals) -> AdoptedColumns:
         """The table's current columns. Reasons against columns are added to ``refusals``."""
-        return _match_columns(self._metadata, shapes, refusals)
+        fields: list[Field] = []
+        for form in self._metadata.current_schema.fields:
+            try:
+                fields.append(_field(form))
+            except SchemaError as error:
+                refusals.add("", str(error), form.name)
+        try:
+            check_column_names([field.name for field in fields])
+        except SchemaError as error:
+            refusals.add("", str(error))
+        mapping, lacks = _name_mapping(self._metadata)
+        narrower: set[int] = set()
+        columns_by: list[ColumnsBy] = []
+        for each in shapes:
+            how, by_id = _find_columns(each, {field.id for field in fields}, mapping, lacks, refusals)
+            columns_by.append(how)
+            for field in fields:
+                reason, is_narrower = _compare_column(by_id.get(field.id), field)
+                if is_narrower:
+                    narrower.add(field.id)
+                if reason:
+                    refusals.add(each.first, reason, field.name, each.files)
+        columns = (
+            msgspec.structs.replace(each, widened_ts=NARROWER) if each.id in narrower else each for each in fields
+        )
+        names = (mapping or ()) if "names" in columns_by else ()
+        return AdoptedColumns(
+            Schema(tuple(columns), self._metadata.last_column_id + 1, mapping=names), tuple(columns_by)
+        )
 
     def check_partitions(self, files: Sequence[CandidateFile], schema: Schema, refusals: AdoptionRefusals) -> None:
         """Adds columns whose values are only in partition metadata, as in imported Hive tables."""
@@ -278,37 +306,6 @@ def _decode(location: FileLocation) -> _MetadataForm:
     except (msgspec.DecodeError, OSError, EOFError, zlib.error, RecursionError) as error:
         reason = f"it is not metadata of an Iceberg table: {error}"
         raise AdoptionError(location.label, [reason], READ_BY_ENGINE) from None
-
-
-def _match_columns(
-    metadata: _MetadataForm, shapes: Sequence[FilesOfShape], refusals: AdoptionRefusals
-) -> AdoptedColumns:
-    """Finds the table's current columns in files, and adds reasons for columns that cannot be read."""
-    fields: list[Field] = []
-    for form in metadata.current_schema.fields:
-        try:
-            fields.append(_field(form))
-        except SchemaError as error:
-            refusals.add("", str(error), form.name)
-    try:
-        check_column_names([field.name for field in fields])
-    except SchemaError as error:
-        refusals.add("", str(error))
-    mapping, lacks = _name_mapping(metadata)
-    narrower: set[int] = set()
-    columns_by: list[ColumnsBy] = []
-    for each in shapes:
-        how, by_id = _find_columns(each, {field.id for field in fields}, mapping, lacks, refusals)
-        columns_by.append(how)
-        for field in fields:
-            reason, is_narrower = _compare_column(by_id.get(field.id), field)
-            if is_narrower:
-                narrower.add(field.id)
-            if reason:
-                refusals.add(each.first, reason, field.name, each.files)
-    columns = (msgspec.structs.replace(each, widened_ts=NARROWER) if each.id in narrower else each for each in fields)
-    names = (mapping or ()) if "names" in columns_by else ()
-    return AdoptedColumns(Schema(tuple(columns), metadata.last_column_id + 1, mapping=names), tuple(columns_by))
 
 
 def _name_mapping(metadata: _MetadataForm) -> tuple[tuple[MappedColumn, ...] | None, str]:

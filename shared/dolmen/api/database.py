@@ -66,12 +66,7 @@ def verify(
         >>> dolmen.verify(db.url).findings
         ()
     """
-    from dolmen.maintenance.verify import verification
-
-    runtime = runtime or shared_runtime()
-    store = open_store(url, runtime)
-    context = Context(store, runtime, Head(store, runtime))
-    return verification.verify(context, version=version, deep=deep, all_versions=all_versions, progress=progress)
+    return open(url, runtime=runtime).verify(version=version, deep=deep, all_versions=all_versions, progress=progress)
 
 
 class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableDatabase):

@@ -462,7 +462,9 @@ class BufferedWriter:
             check_written_under(schema, entry, base_ts)  # before anything is uploaded
             unit.begin_upload()
             leaves_out = must_leave_out_erased(entry)
-            kept = unit.passing(first.entry, [batch for call in run for batch in call.batches], leave_out=leaves_out)
+            kept = unit.filter_erased(
+                first.entry, [batch for call in run for batch in call.batches], leave_out=leaves_out
+            )
             batches = [batch for batch in kept if batch.num_rows]
             requests = frozenset(call.request for call in run if call.request is not None)
             if batches:

@@ -45,11 +45,7 @@ def message(value: object) -> str:
 
 
 def text(name: str, value: object) -> str:
-    """Returns ``value`` if it is text that UTF-8 can encode. Raises InputError.
-
-    Args:
-        name: the argument's name.
-    """
+    """Returns ``value`` if it is text that UTF-8 can encode. Raises InputError. ``name``: the argument's name."""
     if not isinstance(value, str):
         raise InputError(f"{name}={short_repr(value)} is of type {type(value).__name__}, not text")
     value = str.__str__(value)  # a subclass may return another text

@@ -135,10 +135,8 @@ class Runtime:
         """Like ``map``, in order, with up to ``ahead`` (default ``threads``) concurrent items.
 
         An error is raised when the result of its item is due; items that have not started by then do not start.
-
-        Args:
-            size: the bytes of an item's result. To bound memory, no further item starts while the results of the
-                concurrent items take more than ``most`` bytes.
+        ``size``: the bytes of an item's result. To bound memory, no further item starts while the results of the
+        concurrent items take more than ``most`` bytes.
         """
         if self.threads == 1:
             return map(function, items)
@@ -149,10 +147,8 @@ class Runtime:
     ) -> Iterator[R]:
         """Like ``map``, one item after another in the caller's thread, as long as that is fast. Leaves the other items.
 
-        Use it before ``map`` for local files: threads help only where the disk is slow or the work is long.
-
-        Args:
-            count: the number of files of an item.
+        Use it before ``map`` for local files: threads help only where the disk is slow or the work is long. ``count``:
+        the number of files of an item.
         """
         seconds, files = 0.0, 0
         for item in items:

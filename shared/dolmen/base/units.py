@@ -57,8 +57,7 @@ def duration_text(duration_us: int) -> str:
 def count_text(count: int, one: str, more: str = "") -> str:
     """A count with its noun: ``1 file``, ``2,000 files``.
 
-    Args:
-        more: the noun's plural, unless it is ``one`` with an s.
+    ``more``: the noun's plural, unless it is ``one`` with an s.
     """
     return f"{count:,} {one if count == 1 else more or f'{one}s'}"
 

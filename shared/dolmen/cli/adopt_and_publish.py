@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import fields
-from typing import Annotated, Any
+from typing import Annotated
 
 from rich.progress import BarColumn, MofNCompleteColumn
 from typer import Argument, Option
@@ -81,7 +81,9 @@ def publish_iceberg(
     """Publish tables as Apache Iceberg snapshots, without copying data; see docs/iceberg.md."""
     publications = open_existing(database).publish_iceberg(table, glue=glue, anew=anew, dry_run=dry_run)
     if as_json:
-        print_json({name: _publication_to_dict(publication) for name, publication in publications.items()})
+        members = [field.name for field in fields(IcebergPublication) if field.name not in ("table", "files_read")]
+        shown = {name: {each: getattr(one, each) for each in members} for name, one in publications.items()}
+        print_json({name: facts | {"left_out": facts["left_out"] or {}} for name, facts in shown.items()})
         return
     for name, publication in publications.items():
         outcome = "would be published" if dry_run else "published"
@@ -90,8 +92,3 @@ def publish_iceberg(
             say(f"  {label}: {value}")
     if not publications:
         say("no table has the setting iceberg; name one with --table")
-
-
-def _publication_to_dict(publication: IcebergPublication) -> dict[str, Any]:
-    names = [field.name for field in fields(publication) if field.name not in ("table", "files_read")]
-    return {name: getattr(publication, name) for name in names} | {"left_out": publication.left_out or {}}

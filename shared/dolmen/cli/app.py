@@ -45,6 +45,7 @@ from dolmen.cli.options import (
     ask,
     names_of,
     open_existing,
+    parse_pairs,
     snapshot_of,
 )
 from dolmen.cli.output import (
@@ -420,11 +421,8 @@ def _act(word: str) -> str | None:
 def _parse_assignments(texts: list[str]) -> dict[str, str]:
     """Expressions by column, from texts such as ``COLUMN = EXPRESSION``."""
     expressions: dict[str, str] = {}
-    for text in texts:
-        name, equals, expression = text.partition("=")
-        if not equals or not name.strip():
-            raise InputError(f"--set {text!r}: write COLUMN = EXPRESSION")
-        if name.strip() in expressions:
-            raise InputError(f"--set names column {name.strip()!r} twice")
-        expressions[name.strip()] = expression.strip()
+    for name, expression in parse_pairs("--set ", texts, "COLUMN = EXPRESSION"):
+        if name in expressions:
+            raise InputError(f"--set names column {name!r} twice")
+        expressions[name] = expression
     return expressions

@@ -62,7 +62,7 @@ def _run(call: Callable[[], object]) -> None:
     except KeyboardInterrupt:
         raise SystemExit(INTERRUPTED) from None
     except OSError as error:
-        _fail("error", error, 2)
+        _fail("error", OSError(f"{error.filename}: {error.strerror}") if error.filename else error, 2)
     except Exception as error:
         # Up to Python 3.11, Ctrl-C becomes a RuntimeError while a class is made, for instance during an import.
         if isinstance(error, RuntimeError) and isinstance(error.__cause__, KeyboardInterrupt):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,6 +26,7 @@ from dolmen.cli.options import (
     ask,
     names_of,
     open_existing,
+    parse_pairs,
 )
 from dolmen.cli.output import commit_facts, console, print_commit, print_json, warn
 from dolmen.declaration import Declaration, DeclarationPlan, DeclaredChange, plan
@@ -150,11 +150,11 @@ def alter(
     db = open_existing(database)
     with db.transaction("alter", message=message) as tx:
         target = tx.table(table)
-        for old, new in _pairs("--rename", rename):
+        for old, new in parse_pairs("--rename ", rename):
             target.rename_column(old, new, request=request_id)
         for name in drop or ():
             target.drop_column(name, request=request_id)
-        defaults = dict(_pairs("--default", default))
+        defaults = dict(parse_pairs("--default ", default))
         for text in add or ():
             for field in parse_columns(text):
                 value = _default(field, defaults.pop(field.name, None))
@@ -164,9 +164,9 @@ def alter(
             target.set_default(name, _default(column.to_arrow(), text), request=request_id)
         for name in nullable or ():
             target.make_nullable(name, request=request_id)
-        for name, text in _pairs("--widen", widen):
+        for name, text in parse_pairs("--widen ", widen):
             target.widen_column(name, _wider_type(name, text), request=request_id)
-        for name, text in _pairs("--comment", comment):
+        for name, text in parse_pairs("--comment ", comment):
             target.comment(name, text, request=request_id)
         if order := names_of(first):
             target.reorder(order, request=request_id)
@@ -174,14 +174,6 @@ def alter(
             target.set_sort_key(names_of(sort_key), request=request_id)
         commit = tx.commit()
     print_commit(commit, as_json)
-
-
-def _pairs(option: str, texts: list[str] | None) -> Iterator[tuple[str, str]]:
-    for text in texts or ():
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise InputError(f"{option} {text!r}: write NAME=VALUE")
-        yield name.strip(), value.strip()
 
 
 def _wider_type(name: str, text: str) -> pa.DataType:

@@ -63,7 +63,7 @@ def with_dialect(command: Callable[..., None]) -> Callable[..., None]:
         values = {name: arguments.pop(name) for name in _OPTIONS}
         given = {name: value for name, value in values.items() if value not in (None, [])}
         if "nulls" in given:
-            given["nulls"] = ["", *given["nulls"]]
+            given["nulls"] = list(dict.fromkeys(["", *given["nulls"]]))
         command(**arguments, dialect=parse_attributes(given))
 
     run.__name__, run.__doc__, run.__module__ = command.__name__, command.__doc__, command.__module__

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
+from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -24,10 +25,12 @@ from dolmen.cli.exit_codes import INCOMPLETE
 from dolmen.cli.options import DryRun, Json, app
 from dolmen.cli.output import print_json, print_rows, print_text, printable, progress_bar, say, warn
 from dolmen.errors import InputError, ObjectChangedError, ObjectNotFoundError
+from dolmen.format.dialect import STRICT
 from dolmen.ingest.announcements import Drop
 from dolmen.ingest.drops.announce_files import MAX_RECORDS, Announcement, DropSource, announce, group_drops
 from dolmen.ingest.drops.ingest_drops import ingest_with_retries
 from dolmen.ingest.formats.formats import ReadOptions, SourceFile, detect
+from dolmen.ingest.inference.sniff_encoding import sniff_encoding
 from dolmen.ingest.queues import MAX_SQS_BATCH, Queue, open_queue
 from dolmen.ingest.reject_listing import (
     RejectEntry,
@@ -261,7 +264,7 @@ def ls(
         if as_json:
             print_json({name: getattr(reject, name) for name in _FACTS} | {"report": report})
         else:
-            print_text(_line(reject, report))  # not cut off, because keys are copied from here
+            print_text(_two_lines(reject, report))  # not cut off, because keys are copied from here
     if not as_json:
         more = f", {len(rejects) - limit:,} more with a larger --limit" if len(rejects) > limit else ""
         say(f"{len(rejects):,} in {store.url}{more}")
@@ -330,7 +333,7 @@ def _store(url: str | None) -> ObjectStore:
     raise InputError("the URL of rejects is missing: give --rejected, e.g. s3://landing-bucket/rejected")
 
 
-def _line(reject: RejectEntry, report: dict[str, Any]) -> str:
+def _two_lines(reject: RejectEntry, report: dict[str, Any]) -> str:
     """Two lines about a reject, for people."""
     where = _position(report, "line", "column")
     reason = str(report.get("reason", "its report cannot be read")).partition("\n")[0]
@@ -360,8 +363,12 @@ def _head(store: ObjectStore, key: str, report: dict[str, Any]) -> Iterator[str]
         if not format.traits.is_text:
             return
         open_it = partial(open_reject, store, key, report, shared_runtime())
-        with SourceFile(open_it, format, key, ReadOptions(max_bytes=_HEAD_BYTES)).text() as stream:
-            yield from (_line_text(line) for line in stream.read(_HEAD_BYTES).splitlines())
+        source = SourceFile(open_it, format, key)
+        with source.stream() as stream:
+            encoding = sniff_encoding(stream.read(_HEAD_BYTES), whole=False)
+        options = ReadOptions(dialect=replace(STRICT, encoding=encoding))
+        with replace(source, options=options).text() as stream:
+            yield from (_line_text(line) for line in stream.read(_HEAD_BYTES).removeprefix(BOM_UTF8).splitlines())
     except (InputError, ObjectNotFoundError, ObjectChangedError) as error:
         yield f"... {error}"  # this may be why it was rejected
 

@@ -321,7 +321,8 @@ class _Counted(io.RawIOBase):
         return self._file.tell()
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        return self._file.seek(offset, whence)
+        self._read = self._file.seek(offset, whence)
+        return self._read
 
     def readinto(self, buffer: memoryview | bytearray) -> int:  # type: ignore[override]  # typeshed's WriteableBuffer
         data = self._file.read(len(buffer))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -119,6 +119,15 @@ InputForm = Annotated[str | None, Option("--format", help=f"{format_names()}; by
 def names_of(text: str | None) -> list[str] | None:
     """The names in a text with commas between them; None for no text."""
     return [name.strip() for name in text.split(",")] if text else None
+
+
+def parse_pairs(option: str, texts: Iterable[str] | None, form: str = "NAME=VALUE") -> Iterator[tuple[str, str]]:
+    """The sides of texts with an equals sign, as ``form`` shows them. Raises InputError."""
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise InputError(f"{option}{text!r}: write {form}")
+        yield name.strip(), value.strip()
 
 
 def check_one(version: int | None, at: str | None, tag: str | None) -> None:

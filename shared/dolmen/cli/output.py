@@ -24,7 +24,6 @@ from pyarrow import types as t
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
 from rich.segment import Segment
-from rich.status import Status
 from rich.table import Column
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -46,7 +45,7 @@ class _Console(Console):
         raise BrokenPipeError  # handled in one place, for all output
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Shows control characters of any text escaped; those of rich itself are in segments of their own."""
+        """Shows control characters of any text escaped; rich's own are in other segments."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(printable(segment.text, "\n"), segment.style)
 
@@ -284,7 +283,8 @@ def show_ends(ends: Ends) -> None:
         if number and len(part):
             table.add_row(*(Text("…", style="dim") for _ in range(cut)), *more)
         for row in range(len(part)):
-            table.add_row(*(_display(column[number][row]) for column in cells[:cut]), *more)
+            texts = (column[number][row] for column in cells[:cut])
+            table.add_row(*(Text("NULL", style="dim") if text is None else Text(text) for text in texts), *more)
     console.print(table)
     summary = count_text(ends.rows, "row")
     if len(ends.last):
@@ -322,10 +322,6 @@ def cell_text(value: pa.Scalar) -> str:
         return str(value.as_py())
     except (ValueError, OverflowError):  # a time outside Python's range
         return " ".join(pa.array([value]).to_string().split())
-
-
-def _display(cell: str | None) -> Text:
-    return Text("NULL", style="dim") if cell is None else Text(cell)
 
 
 class Stop:
@@ -396,25 +392,18 @@ def progress_bar(*columns: str | ProgressColumn, quiet: bool) -> Progress:
     return Progress(*columns, console=errors, disable=disable, transient=True)
 
 
-class StatusLine:
-    """Shows the state of a job on standard error: one changing line on a terminal, otherwise lines with seconds."""
+@contextmanager
+def job_status(*, quiet: bool) -> Iterator[Callable[[float, str], None]]:
+    """Yields a function that shows a job's state on standard error, by the seconds since it began and a text.
 
-    def __init__(self, *, quiet: bool = False) -> None:
-        self._quiet = quiet
-        self._status: Status | None = errors.status("") if errors.is_terminal and not quiet else None
+    On a terminal it is one changing line, otherwise lines with the seconds.
+    """
+    with changing_line("", quiet=quiet) as update:
 
-    def show(self, seconds: float, text: str) -> None:
-        """Shows a state, with the seconds since the job began."""
-        if self._status is not None:
-            self._status.update(escape(text))
-        elif not self._quiet:
-            warn(f"{seconds:8.1f} s  {text}")
+        def show(seconds: float, text: str) -> None:
+            if errors.is_terminal:
+                update(escape(text))
+            elif not quiet:
+                warn(f"{seconds:8.1f} s  {text}")
 
-    def __enter__(self) -> StatusLine:
-        if self._status is not None:
-            self._status.start()
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        if self._status is not None:
-            self._status.stop()
+        yield show

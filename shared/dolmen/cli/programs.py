@@ -115,7 +115,7 @@ def check_store(
         checks = [
             {
                 "check": result.name,
-                "holds": result.holds,
+                "holds": result.promise,
                 "outcome": result.outcome.value.lower(),
                 "seconds": round(result.seconds, 3),
                 "found": result.problem,
@@ -141,7 +141,7 @@ def _print(report: StoreReport) -> None:
             *([_describe(result)] if has_findings else []),
         )
     console.print(table)
-    checks, failed = count_text(len(report.results), "check"), sum(not result.good for result in report.results)
+    checks, failed = count_text(len(report.results), "check"), sum(not result.is_good for result in report.results)
     if failed:
         say(f"[bold red]{failed} of {checks} failed[/]: {escape(report.url)}", markup=True)
     else:

@@ -16,7 +16,18 @@ from typer import Argument, Option
 import dolmen
 from dolmen.base.units import count_text, named_count_text
 from dolmen.cli.exit_codes import DAMAGED, INCOMPLETE
-from dolmen.cli.options import DatabaseUrl, DryRun, Json, Message, Request, app, check_one, complete_tag, open_existing
+from dolmen.cli.options import (
+    DatabaseUrl,
+    DryRun,
+    Json,
+    Message,
+    Request,
+    app,
+    check_one,
+    complete_tag,
+    open_existing,
+    parse_pairs,
+)
 from dolmen.cli.output import changing_line, console, print_commit, print_json, print_rows, progress_bar, say, warn
 from dolmen.errors import InputError, TagNotFoundError
 from dolmen.format.ingest_properties import TABLE_PROPERTIES
@@ -37,12 +48,8 @@ def set_(
 ) -> None:
     """Change settings in one commit: dolmen set events "ttl=event_time 90d"; dolmen set retention=7d; NAME= unsets."""
     table = None if "=" in settings[0] else settings[0]
-    changes: dict[str, str | None] = {}
-    for setting in settings[table is not None :]:
-        name, equals, value = setting.partition("=")
-        if not equals:
-            raise InputError(f"{setting!r} is not a setting: write NAME=VALUE, or NAME= to unset one")
-        changes[name.strip()] = value.strip() or None
+    pairs = parse_pairs("setting ", settings[table is not None :], "NAME=VALUE, or NAME= to unset one")
+    changes = {name: value or None for name, value in pairs}
     if not changes:
         raise InputError("no setting is named: give NAME=VALUE; dolmen settings lists them")
     about = {"request": request_id, "message": message}

@@ -106,8 +106,7 @@ def _ids_and_names(schema: Schema) -> list[tuple[int, str]]:
 class NamesDependency:
     """A read of the names of tables: the commit is valid only if no table was created, dropped or renamed since.
 
-    Args:
-        among: the names that the transaction looked for; None for all. ``seen`` has the ones that existed.
+    ``among``: the names that the transaction looked for; None for all. ``seen`` has the ones that existed.
     """
 
     seen: frozenset[str]
@@ -230,7 +229,7 @@ class ExpectErasures:
 
 
 def find_applied(manifest: Manifest, ids: Collection[str], segments: SegmentReader) -> dict[str, AppliedId]:
-    """Finds those of ``ids`` that a version has applied. Bloom filters rule ids out without a request."""
+    """Finds which of ``ids`` a version has applied. Bloom filters rule ids out without a request."""
     if not ids:
         return {}
     found = {entry.id: entry for entry in manifest.applied if entry.id in ids}
@@ -296,7 +295,7 @@ def summarize(effects: Iterable[TableEffect]) -> tuple[tuple[TableEffect, ...], 
     return tuple(map(cut, once[:_MOST_EFFECTS])), max(0, len(once) - _MOST_EFFECTS)
 
 
-GROUP = "group"
+GROUP_OPERATION = "group"
 """The operation of a version with changes of different operations."""
 
 
@@ -312,7 +311,7 @@ class Change:
         first_upload_us: the server's clock before its first object was uploaded; None before any upload.
         txid: the intent under which its objects were uploaded, if any.
         excluded: ids of requests that exclude this change: it is refused if a version has applied one of them.
-        upkeep: whether this is background work, which makes no version when nothing is left to do.
+        is_upkeep: whether this is background work, which makes no version when nothing is left to do.
     """
 
     commit_id: str
@@ -322,7 +321,7 @@ class Change:
     dependencies: tuple[RowsDependency | ColumnsDependency | NamesDependency, ...] = ()
     first_upload_us: int | None = None
     txid: str | None = None
-    upkeep: bool = False
+    is_upkeep: bool = False
     message: str = ""
     excluded: frozenset[str] = frozenset()
 
@@ -359,7 +358,7 @@ class Change:
         """The same change without the requests ``ids`` and their statements.
 
         Raises ConflictError if a delete by position or a dependency is based on rows as these requests left them, or if
-        the requests' rows share a file with those of others.
+        the requests' rows share a file with rows of others.
         """
         if not ids:
             return self
@@ -406,9 +405,8 @@ class Change:
     def apply(self, draft: Draft, first_ts: int) -> Effects:
         """Adds the effects of this change to a draft. Pure. Its first statement gets ``first_ts``.
 
-        Raises:
-            StaleWriterError: the change's objects may have been collected.
-            ConflictError: the base contradicts what the change was made on.
+        Raises StaleWriterError: the change's objects may have been collected; ConflictError: the base contradicts what
+        the change was made on.
         """
         self._check_fence(draft.base)
         for dependency in self.dependencies:
@@ -456,7 +454,7 @@ def make_version(
             draft = draft.next_draft(effects[-1].commit_ts, effects[-1].applied)
         effects.append(change.apply(draft, first_ts))
         first_ts = effects[-1].commit_ts + 1
-    if changes[0].upkeep and not draft.has_changes:
+    if changes[0].is_upkeep and not draft.has_changes:
         return None, effects
     did, did_more = summarize(effect for each in effects for effect in each.on_tables)
     draft.counts = sum((each.counts for each in effects), Counts())
@@ -464,7 +462,7 @@ def make_version(
     manifest = draft.finish(
         attempt=attempt,
         commit_id=commit_id,
-        operation=words.pop() if len(words) == 1 else GROUP,
+        operation=words.pop() if len(words) == 1 else GROUP_OPERATION,
         commit_ts=effects[-1].commit_ts,
         created_at=max(base.created_at, now_us),
         did=did,

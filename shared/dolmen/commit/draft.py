@@ -27,7 +27,7 @@ from dolmen.format.manifest import (
     references,
 )
 
-CARRIED = {
+COPIED_MEMBERS = {
     name: name
     for name in (
         "tables", "properties", "tags", "cursors", "erasures", "rewritten", "leaving", "features", "released",
@@ -72,7 +72,7 @@ class Draft:
     def __init__(self, base: Manifest, segments: SegmentReader) -> None:
         self.base, self.segments = base, segments
         self.committed = base
-        for member, attribute in CARRIED.items():
+        for member, attribute in COPIED_MEMBERS.items():
             setattr(self, attribute, getattr(base, member))
         self.tables = dict(base.tables)
         self.counts = Counts()
@@ -115,7 +115,7 @@ class Draft:
         )
 
     def _members(self) -> dict[str, Any]:
-        return {member: getattr(self, attribute) for member, attribute in CARRIED.items()}
+        return {member: getattr(self, attribute) for member, attribute in COPIED_MEMBERS.items()}
 
     def table(self, name: str, uuid: str) -> TableEntry:
         """The whole entry of a table after the statements so far. Raises TableNotFoundError, ConflictError."""
@@ -175,7 +175,7 @@ class Draft:
             self._manifests.add(old.manifest)
 
     def erasures_after(self, ts: int) -> tuple[Erasure, ...]:
-        """The erasures of later timestamps, oldest first, including those of this commit."""
+        """The erasures of later timestamps, oldest first, this commit's included."""
         spilled = [segment for segment in self.own_segments if segment.kind == "erasures"]
         return listed_erasures(spilled, self.erasures, self.segments, ts)
 
@@ -221,7 +221,7 @@ class Draft:
             "revoked_intents": self._revoked_intents(created_at),
         }
         members = {**self._members(), **made, "released": released, "rewritten": self._still_rewritten()}
-        assert members.keys() == MEMBERS, f"in CARRIED or made here: {sorted(members.keys() ^ MEMBERS)}"
+        assert members.keys() == MEMBERS, f"in COPIED_MEMBERS or made here: {sorted(members.keys() ^ MEMBERS)}"
         return Manifest(**members)
 
     def _still_rewritten(self) -> tuple[RewrittenErasures, ...]:

@@ -42,7 +42,7 @@ class Committed:
         manifest: the version that the change became, with others or alone; None if there was nothing left to apply.
         already: the versions of requests that were applied before and left out, by request id.
         attempts: how often the pointer was put.
-        effects, change: those of this change alone, if others are in the version, too.
+        effects, change: of this change alone, even if the version has others, too.
     """
 
     manifest: Manifest | None
@@ -135,7 +135,7 @@ def submit(
         statements=tuple(statements),
         first_upload_us=first_upload_us,
         txid=txid,
-        upkeep=True,
+        is_upkeep=True,
     )
     return commit(head, change, uploads or PendingUploads(head.store, head.runtime, head.segments))
 
@@ -163,12 +163,12 @@ def _choose_group(waiting: list[Member], most: int) -> list[Member]:
     Background work goes alone, because it makes no version if it has nothing to do. A message must not become too long.
     """
     group = waiting[:1]
-    if waiting[0].change.upkeep:
+    if waiting[0].change.is_upkeep:
         return group
     for member in waiting[1:]:
         if len(group) == most:
             break
-        if member.change.upkeep:
+        if member.change.is_upkeep:
             continue
         said = join_messages([each.change for each in (*group, member)]) if member.change.message else ""
         if len(said.encode()) <= arguments.MAX_MESSAGE_BYTES:
@@ -263,7 +263,7 @@ class Leader:
             if made is None:
                 self._queue.end(own.member, Committed(None, own.member.already, own.member.tries))
                 return
-            manifest = self._root_budget.spill_from(made, base.manifest, upkeep=own.change.upkeep)
+            manifest = self._root_budget.spill_from(made, base.manifest, is_upkeep=own.change.is_upkeep)
             # The spill precedes the encoding. Decoding what was encoded proves that readers can read this version.
             manifest, body = manifest.as_read()
         except Error as error:
@@ -410,7 +410,7 @@ def _swing(head: Head, base: Base, manifest: Manifest, stamp: Stamp) -> str | No
     raise StoreUnavailableError(f"the pointer could not be replaced: {refusal}")
 
 
-LOSSES = 2
+LOSSES_BEFORE_TURN = 2
 """Attempts that a writer loses before it asks for a turn: where few compete, the next one mostly lands anyway."""
 
 LONGEST_SECONDS = 5.0
@@ -432,19 +432,19 @@ def turn_seconds(turn: Turn) -> float:
 
 
 def await_turn(head: Head, losses: int, seconds: float) -> Base:
-    """Waits until an attempt is worth while; takes a turn after ``LOSSES`` lost ones. Returns the newest version.
+    """Waits until an attempt is worth while, and returns the newest version. ``seconds``: of the last attempt.
 
-    ``seconds`` is how long the last attempt took.
+    After ``LOSSES_BEFORE_TURN`` lost attempts it takes a turn.
     """
     runtime = head.runtime
     own = Turn(runtime.uuid(), round(min(max(2 * seconds, _SHORTEST_SECONDS), LONGEST_SECONDS) * 1_000))
-    if losses < LOSSES:
+    if losses < LOSSES_BEFORE_TURN:
         runtime.sleep(runtime.random.uniform(0, min(seconds, LONGEST_SECONDS)))
     look = head.look()
     first = 0 if look is None else look.pointer.version
     while look is not None:
         look = _wait_for_others(head, look, own, first, min(seconds / _TRIPS, 1.0))
-        if losses < LOSSES or look is None or look.turn == own:
+        if losses < LOSSES_BEFORE_TURN or look is None or look.turn == own:
             break
         try:
             with_turn = head.take_turn(look, own)

@@ -20,7 +20,7 @@ from pyroaring import BitMap
 from dolmen.base.runtime import Runtime
 from dolmen.base.units import MIB
 from dolmen.entries.segments.segment_reader import SegmentReader, fetch_deletes, read_blob
-from dolmen.errors import CorruptionError, Error, LimitError
+from dolmen.errors import Error, LimitError
 from dolmen.format.delete_object import (
     Keys,
     TombstoneObject,
@@ -31,7 +31,7 @@ from dolmen.format.delete_object import (
     read_footer,
 )
 from dolmen.format.entries import Blob, KeysTombstone, Tombstone, Vector, WhereTombstone
-from dolmen.format.layout import FORMAT_VERSION, check_format_version, prepare, seal, tombstone_key, unseal
+from dolmen.format.layout import FORMAT_VERSION, decode_sealed, prepare, seal, tombstone_key
 from dolmen.format.manifest import PREDICATE_EXPRESSIONS, Segment
 from dolmen.format.schema import Schema
 from dolmen.format.types import to_array
@@ -273,12 +273,7 @@ class Heartbeat(msgspec.Struct, frozen=True, omit_defaults=True):
     @classmethod
     def decode(cls, body: bytes, key: str) -> Heartbeat:
         """Reads a heartbeat. Raises CorruptionError, or UnsupportedFormatError when a newer dolmen wrote it."""
-        document = unseal(body, key)
-        check_format_version(document, key)
-        try:
-            return msgspec.json.decode(document, type=cls)
-        except msgspec.DecodeError as error:
-            raise CorruptionError(key, f"not a heartbeat: {error}") from error
+        return decode_sealed(body, key, cls, "not a heartbeat")
 
 
 def parse_intent_key(key: str) -> tuple[str, bool] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import chain
 
 from dolmen.base.units import DAY_US, MINUTE_US, SECOND_US
@@ -143,16 +143,5 @@ def newest_at(head: Head, manifest: Manifest, time_us: int) -> int:
     """The version that was the newest at a time; 0 if there was none, or if it has left the history."""
     if manifest.created_at <= time_us:
         return manifest.version
-    version = _last(manifest.history, time_us)
-    segments = manifest.segments_of("history")
-    for index in range(len(segments) - 1, -1, -1):
-        if version:
-            break
-        if index and segments[index - 1].created_at > time_us:
-            continue  # all entries of this segment are younger
-        version = _last(head.segments.history(segments[index]), time_us)
-    return version
-
-
-def _last(history: Sequence[HistoryEntry], time_us: int) -> int:
-    return next((entry.version for entry in reversed(history) if entry.created_at <= time_us), 0)
+    entries = chain(reversed(manifest.history), _spilled_history(head, manifest, time_us))
+    return next((entry.version for entry in entries if entry.created_at <= time_us), 0)

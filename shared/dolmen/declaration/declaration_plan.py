@@ -91,13 +91,13 @@ class TableAlteration:
     undropped: list[DeclaredChange] = field(default_factory=list)
     properties: Mapping[str, Any] = field(default_factory=dict)
 
-    def make(self, change: SchemaChange, difference: DeclaredChange, *, last: bool = False) -> None:
+    def add(self, change: SchemaChange, difference: DeclaredChange, *, is_last: bool = False) -> None:
         """Adds a change. Raises SchemaError if the table does not allow it."""
         try:
             self.entry = change.apply(self.entry, 0)
         except InputError as error:
             raise SchemaError(f"{self.file}: table {difference.table!r} exists: {error}") from error
-        (self.last if last else self.first).append(change)
+        (self.last if is_last else self.first).append(change)
         self.differences.append(difference)
 
 
@@ -119,7 +119,7 @@ def find_alteration(file: str, table: DeclaredTable, entry: TableEntry, *, drop:
         if existing.name not in names:
             change = DeclaredChange("remove", table.name, "column", existing.name, column_text(existing.to_arrow()))
             if drop:
-                alteration.make(DropColumn(existing.name), change, last=True)
+                alteration.add(DropColumn(existing.name), change, is_last=True)
             else:
                 alteration.undropped.append(change)
     return alteration
@@ -163,7 +163,7 @@ def _rename_columns(alteration: TableAlteration, table: DeclaredTable) -> None:
                 f"{alteration.file}: table {table.name!r} has both column {name!r} and column {old!r}, of which the "
                 "first is declared as renamed_from the second: remove renamed_from, and drop one of the two"
             )
-        alteration.make(RenameColumn(old, name), DeclaredChange("change", table.name, "rename", name, old, name))
+        alteration.add(RenameColumn(old, name), DeclaredChange("change", table.name, "rename", name, old, name))
 
 
 def _make_column(alteration: TableAlteration, table: str, declared: Field, column: DeclaredColumn) -> None:
@@ -173,29 +173,29 @@ def _make_column(alteration: TableAlteration, table: str, declared: Field, colum
     if existing is None:
         attributes = declared.arrow_type, declared.nullable, column.default, column.comment
         change = DeclaredChange("add", table, "column", declared.name, after=text)
-        alteration.make(AddColumn(declared.name, *attributes, is_path=False), change)
+        alteration.add(AddColumn(declared.name, *attributes, is_path=False), change)
         return
     difference = DeclaredChange("change", table, "column", declared.name, column_text(existing.to_arrow()), text)
     if not existing.arrow_type.equals(declared.arrow_type):
         if reason := widening_problem(existing.arrow_type, declared.arrow_type):
             types = f"is {type_text(existing.arrow_type)}, not {type_text(declared.arrow_type)}"
             raise _error(alteration, table, declared.name, f"{types}, and cannot be changed: {reason}")
-        alteration.make(WidenColumn(declared.name, declared.arrow_type), difference)
+        alteration.add(WidenColumn(declared.name, declared.arrow_type), difference)
     if existing.nullable != declared.nullable:
         if existing.nullable:
             reason = "may be NULL, and NOT NULL is declared: existing rows may have no value in it"
             raise _error(alteration, table, declared.name, reason)
-        alteration.make(MakeNullable(declared.name), difference)
+        alteration.add(MakeNullable(declared.name), difference)
         if alteration.differences[-2:] == [difference, difference]:
             alteration.differences.pop()
     field = alteration.entry.schema.field(declared.name)
     if field.write_default != column.default:
         sides = (default_text(value, declared) for value in (field.write_default, column.default))
         change = _change(table, "default", declared.name, *sides)
-        alteration.make(SetDefault(declared.name, column.default), change)
+        alteration.add(SetDefault(declared.name, column.default), change)
     if field.comment != column.comment:
         change = _change(table, "comment", declared.name, field.comment or None, column.comment or None)
-        alteration.make(SetComment(declared.name, column.comment), change)
+        alteration.add(SetComment(declared.name, column.comment), change)
 
 
 def _set_order(alteration: TableAlteration, table: str, declared: list[str]) -> None:
@@ -204,11 +204,11 @@ def _set_order(alteration: TableAlteration, table: str, declared: list[str]) -> 
     if [name for name in names if name in declared] != declared:
         added = [change.name for change in alteration.differences if change.kind == "add" and change.what == "column"]
         old_order = [name for name in names if name not in added]
-        alteration.make(Reorder(tuple(declared)), DeclaredChange("change", table, "order", table, old_order, declared))
+        alteration.add(Reorder(tuple(declared)), DeclaredChange("change", table, "order", table, old_order, declared))
 
 
 def _check_primary_key(alteration: TableAlteration, table: DeclaredTable) -> None:
-    existing = _names(alteration.entry, alteration.entry.primary_key)
+    existing = tuple(alteration.entry.schema.names_of(alteration.entry.primary_key))
     if existing != table.primary_key:
         has, declares = (
             f"primary key {', '.join(names)}" if names else "no primary key" for names in (existing, table.primary_key)
@@ -220,14 +220,10 @@ def _check_primary_key(alteration: TableAlteration, table: DeclaredTable) -> Non
 
 
 def _set_sort_key(alteration: TableAlteration, table: DeclaredTable) -> None:
-    existing = _names(alteration.entry, alteration.entry.sort_key)
+    existing = tuple(alteration.entry.schema.names_of(alteration.entry.sort_key))
     if existing != table.sort_key:
         change = _change(table.name, "sort_key", table.name, list(existing) or None, list(table.sort_key) or None)
-        alteration.make(SetSortKey(table.sort_key), change)
-
-
-def _names(entry: TableEntry, ids: tuple[int, ...]) -> tuple[str, ...]:
-    return tuple(entry.schema.by_id[id_].name for id_ in ids)
+        alteration.add(SetSortKey(table.sort_key), change)
 
 
 def _change(table: str | None, what: _What, name: str, before: Any, after: Any) -> DeclaredChange:

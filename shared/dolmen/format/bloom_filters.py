@@ -146,7 +146,7 @@ def _plain_hashes(values: pa.Array) -> Hashes:
 
 
 def _text_hashes(values: pa.Array) -> Hashes:
-    """The hashes of binary values: those of equal length at once."""
+    """The hashes of binary values; values of equal length are hashed at once."""
     hashes = np.zeros(len(values), np.uint64)
     if not len(values):
         return hashes

@@ -56,7 +56,7 @@ Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class PlacedGroups:
+class GroupsMetadata:
     """Some row groups of a file.
 
     Args:
@@ -134,7 +134,7 @@ class ChunkLocations:
         groups: list[int] = np.unique(np.searchsorted(ends, positions, "right")).tolist()
         return groups if not groups or groups[-1] < len(ends) else []
 
-    def pick(self, groups: list[int]) -> PlacedGroups:
+    def pick(self, groups: list[int]) -> GroupsMetadata:
         """Some row groups by their numbers, ascending."""
         template = _template(self.schema)
         ends = len(PARQUET_MAGIC) + np.cumsum(self.lengths.ravel()).reshape(self.lengths.shape)
@@ -146,12 +146,11 @@ class ChunkLocations:
             chunks = zip(
                 template.columns, row_starts, self.lengths[group].tolist(), self.repeated[group].tolist(), strict=True
             )
-            columns = [_chunk(column, start, length, rows + extra) for column, start, length, extra in chunks]
-            size = integer(int(self.lengths[group].sum()))
-            encoded.append(struct([(1, LIST, array(STRUCT, columns)), (2, I64, size), (3, I64, integer(rows))]))
+            columns = [encode_chunk(*own, _CODEC, start, length, rows + extra) for own, start, length, extra in chunks]
+            encoded.append(encode_group(columns, int(self.lengths[group].sum()), rows))
         footer = template.footer.fill(int(self.rows[groups].sum()), encoded)
         states = map(States, before[groups].ravel().tolist(), self.states[groups].ravel().tolist())
-        return PlacedGroups(_read_metadata(footer), tuple(firsts), tuple(states))
+        return GroupsMetadata(_read_metadata(footer), tuple(firsts), tuple(states))
 
 
 def _read_metadata(footer: bytes) -> pq.FileMetaData:
@@ -162,8 +161,7 @@ def _read_metadata(footer: bytes) -> pq.FileMetaData:
 class _EmptyFile:
     """A file with some columns and no rows, into whose footer row groups can be put.
 
-    Args:
-        columns: of each leaf, the encoded number of its physical type and its encoded path.
+    ``columns``: of each leaf, the encoded number of its physical type and its encoded path.
     """
 
     footer: EmptyFooter
@@ -184,40 +182,61 @@ def _template(schema: bytes) -> _EmptyFile:
         raise ValueError(f"no metadata: {error}") from error
 
 
-def _chunk(column: tuple[bytes, bytes], start: int, length: int, values: int) -> bytes:
-    physical_type, path = column
+def encode_chunk(
+    physical_type: bytes, path: bytes, codec: str, start: int, length: int, values: int, *, data_page: int | None = None
+) -> bytes:
+    """The metadata of a column chunk that begins at byte ``start``, without statistics.
+
+    ``data_page`` is the first byte behind its dictionary page; None if that is not known, as the page's header says.
+    """
     fields = [
         (1, I32, physical_type),
         (2, LIST, array(I32, [integer(0)])),
         (3, LIST, path),
-        (4, I32, integer(CODECS[_CODEC])),
+        (4, I32, integer(CODECS[codec])),
         (5, I64, integer(values)),
         (6, I64, integer(length)),
         (7, I64, integer(length)),
-        (9, I64, integer(start)),  # or of a dictionary, which its own header says
+        (9, I64, integer(start if data_page is None else data_page)),
+        *([] if data_page is None else [(11, I64, integer(start))]),
     ]
     return struct([(2, I64, integer(start)), (3, STRUCT, struct(fields))])
+
+
+def encode_group(chunks: Iterable[bytes], length: int, rows: int) -> bytes:
+    """The metadata of a row group with these encoded column chunks, which have this length together."""
+    return struct([(1, LIST, array(STRUCT, chunks)), (2, I64, integer(length)), (3, I64, integer(rows))])
 
 
 def _schema_of(metadata: pq.FileMetaData) -> bytes | None:
     """The metadata that pyarrow writes for a file without rows; None if it differs from this file's in a column."""
     columns = metadata.schema.to_arrow_schema()
     try:
-        body = _empty_file(columns.serialize().to_pybytes())
+        body = file_without_rows(columns)
     except pa.ArrowException:  # a schema that only others can write
         return None
     own = pq.read_metadata(pa.BufferReader(body)).schema
     if not own.equals(metadata.schema) or not own.to_arrow_schema().equals(columns, check_metadata=True):
         return None
-    return body[-8 - int.from_bytes(body[-8:-4], "little") : -8]
+    return thrift_metadata(body)
+
+
+def file_without_rows(schema: pa.Schema) -> bytes:
+    """The Parquet file of these columns without rows, as pyarrow writes it now."""
+    return _file_without_rows(schema.serialize().to_pybytes())  # schemas are equal whatever their field ids
 
 
 @lru_cache(maxsize=64)
-def _empty_file(schema: bytes) -> bytes:
+def _file_without_rows(schema: bytes) -> bytes:
     sink = pa.BufferOutputStream()
     pq.ParquetWriter(sink, pa.ipc.read_schema(pa.py_buffer(schema))).close()
     body: bytes = sink.getvalue().to_pybytes()
     return body
+
+
+def thrift_metadata(body: bytes) -> bytes:
+    """The Thrift metadata at the end of a Parquet file."""
+    return body[-_END_BYTES - int.from_bytes(body[-_END_BYTES:-4], "little") : -_END_BYTES]
 
 
 _END_BYTES = 8  # the footer's length, and the magic
@@ -313,10 +332,8 @@ class GroupSums:
 def move_sums(parts: Sequence[GroupSums], differences: Sequence[int]) -> tuple[list[States], PageLocations]:
     """The checksums of row groups that move behind other bytes, and their pages.
 
-    They follow from the old checksums, so damaged bytes still differ from them.
-
-    Args:
-        differences: of each part, between CRC-32 of the bytes before it, old and new, by exclusive or.
+    They follow from the old checksums, so damaged bytes still differ from them. ``differences``: of each part, between
+    CRC-32 of the bytes before it, old and new, by exclusive or.
     """
     moved = np.array(differences, np.int64)
 
@@ -369,10 +386,9 @@ class SpliceSource:
             footer_start: first byte of the entry's ``footer``.
         """
         end = body[footer_start - start :]
-        length = int.from_bytes(end[-_END_BYTES:-4], "little")
         try:
             metadata = pq.read_metadata(pa.BufferReader(end))
-            footer = FooterParts.parse(end[-_END_BYTES - length : -_END_BYTES])
+            footer = FooterParts.parse(thrift_metadata(end))
             sums = ChunkSums.decode(end, footer_start, metadata, key)
         except (ValueError, OSError, pa.ArrowException, CorruptionError):
             return None
@@ -429,4 +445,4 @@ class SpliceSource:
                 return False
             end = start + length
         behind = self.sums.behind_chunks(self.metadata)
-        return end == self.start == behind.start and behind.states.fit(self.behind)
+        return end == self.start == behind.start and behind.states.match(self.behind)

@@ -59,7 +59,7 @@ def nested_widening_problem(narrow: pa.DataType, wide: pa.DataType) -> str:
 
 
 def is_date_to_timestamp(narrow: pa.DataType, wide: pa.DataType) -> bool:
-    """Whether values of the older type are days, and those of the newer one their midnights."""
+    """Whether values of the older type are days, and the newer type has their midnights."""
     return type_of(narrow) is DATE and type_of(wide) is TIMESTAMP
 
 

@@ -157,8 +157,7 @@ def keep_mask(positions: BitMap, first: int, rows: int) -> npt.NDArray[np.bool_]
 def keys_from_arrow(data: pa.Table, columns: tuple[Field, ...]) -> Keys:
     """The distinct, sorted tuples of a table's columns.
 
-    Args:
-        data: rows with (at least) the columns by NAME, in their stored types.
+    ``data``: rows with (at least) the columns by NAME, in their stored types.
 
     Raises:
         InputError: a float or nested column, which nothing can be deleted by.
@@ -191,8 +190,7 @@ def key_tuples(data: pa.Table, columns: tuple[Field, ...]) -> pa.Table:
 def check_not_null(rows: pa.Table | pa.RecordBatch, columns: Iterable[Field], rows_before: int | None = 0) -> None:
     """Raises RowError for a NULL in a key with these columns.
 
-    Args:
-        rows_before: the number of rows before these, by which the error counts; None if rows have no numbers.
+    ``rows_before``: the number of rows before these, by which the error counts; None if rows have no numbers.
     """
     for field in columns:
         values = rows[field.name]

@@ -125,8 +125,8 @@ class Dialect:
         encoding: of text. A byte order mark is skipped, and none contradicts it.
         delimiter: what separates the fields of CSV and TSV, one ASCII character; None: comma or tab, by the format.
         quote: the character around fields of CSV that hold delimiters or line ends; None: no field is quoted, and
-            every character stands for itself.
-        escape: the character after which a character of CSV stands for itself; None: quotes in quoted fields are
+            every character means itself.
+        escape: the character after which a character of CSV means itself; None: quotes in quoted fields are
             doubled.
         comment: lines of CSV that begin with this text, outside quoted fields, are skipped; None: no line is.
         skip_lines: how many lines of CSV, or rows of a sheet, come before the header, or the first record.
@@ -183,15 +183,27 @@ class Dialect:
     def check(self) -> None:
         """Raises InputError for settings that contradict each other."""
         signs = {"delimiter": self.delimiter, "quote": self.quote, "escape": self.escape}
-        given = [(name, sign) for name, sign in signs.items() if sign is not None]
-        for index, (name, sign) in enumerate(given):
-            for other, same in given[:index]:
-                if sign == same and {name, other} != {"quote", "escape"}:
-                    raise InputError(f"{sign!r} cannot be both the {other} and the {name} of fields")
-        if self.comment is not None and self.comment[0] in [sign for _, sign in given]:
-            raise InputError(f"{self.comment!r} cannot begin a comment: {self.comment[0]!r} has another meaning")
+        if self.comment is not None:
+            signs["comment"] = self.comment[0]
+        if self.quote is None and self.escape is None:  # then no number can hold a delimiter
+            signs |= {"decimal": self.decimal, "thousands": self.thousands}
+        found: dict[str, str] = {}
+        for name, sign in signs.items():
+            if sign is None:
+                continue
+            if self.delimiter is None and sign in (",", "\t") and name in ("quote", "escape", "comment"):
+                what = f"{_setting(name)}: {sign!r} separates fields of CSV or TSV unless another sign does"
+                raise InputError(f"{what}: set {_setting('delimiter')}, too")
+            if sign in found and {found[sign], name} != {"quote", "escape"}:
+                raise InputError(f"{_setting(found[sign])} and {_setting(name)} cannot both be {sign!r}")
+            found.setdefault(sign, name)
         if self.thousands == self.decimal:
-            raise InputError(f"{self.decimal!r} cannot be both the decimal mark and what separates groups of digits")
+            raise InputError(f"{_setting('decimal')} and {_setting('thousands')} cannot both be {self.decimal!r}")
+        for pair in self.booleans:
+            if pair[0].lower() == "false" or pair[1].lower() == "true":
+                raise InputError(f"{_setting('booleans')}: {'/'.join(pair)!r}: true is always true, and false is false")
+            if both := sorted({*pair} & {*self.nulls}):
+                raise InputError(f"{_setting('booleans')} and {_setting('nulls')} cannot both have {both[0]!r}")
 
 
 STRICT = Dialect()
@@ -313,13 +325,13 @@ def _refuse_timestamp_formats(value: tuple[str, ...]) -> None:
 
 
 def _parse_json_rows(value: Any) -> str:
-    """Reads ``lines``, ``values`` or a path; ``$.a.b[*]`` is ``a.b``."""
+    """Reads ``lines``, ``values`` or a path; ``$.a.b[*]`` is ``a.b``, and ``$.values`` no shape, but a path."""
     path = re.sub(r"^\$\.?|\[\*\]$", "", value) if isinstance(value, str) else ""
     if not 0 < len(path) <= MAX_TEXT or not re.fullmatch(r"[^.\s\[\]$]+(\.[^.\s\[\]$]+)*", path):
         raise InputError(
             f"{short_repr(value)} is none of lines, values, and a path to a list of objects, as in detail.items"
         )
-    return path
+    return f"$.{path}" if path in ("lines", "values") and value != path else path
 
 
 def _parse_sheet(value: Any) -> str | None:
@@ -421,17 +433,17 @@ def parse_attributes(given: Mapping[str, Any]) -> dict[str, Any]:
     return known
 
 
-_FLAGS = {
-    "header": "--no-header",
-    "nulls": "--null",
-    "booleans": "--boolean",
-    "timestamp_formats": "--time-format",
-}
+_FLAGS = {"header": "--no-header", "nulls": "--null", "booleans": "--boolean", "timestamp_formats": "--time-format"}
 
 
 def flag_of(attribute: str) -> str:
     """The option of the command line that sets an attribute of ``Dialect``."""
     return _FLAGS.get(attribute, f"--{attribute.replace('_', '-')}")
+
+
+def _setting(attribute: str) -> str:
+    """The property and the option that set an attribute of ``Dialect``."""
+    return f"{_BY_ATTRIBUTE[attribute].name} ({flag_of(attribute)})"
 
 
 def as_options(properties: Mapping[str, Any]) -> str:
@@ -445,5 +457,10 @@ def as_options(properties: Mapping[str, Any]) -> str:
             options.append("--header" if value in (True, "true") else "--no-header")
         else:
             texts = [str(text) for text in (value if isinstance(value, list) else [value]) if text != ""]
-            options += [f"{flag_of(attribute)} {shlex.quote(text)}" for text in texts]
+            options += [f"{flag_of(attribute)} {_quote(text)}" for text in texts]
     return " ".join(options)
+
+
+def _quote(text: str) -> str:
+    """The text for a shell; control characters as bash and zsh take them."""
+    return f"$'{text.encode('unicode_escape').decode()}'" if text < " " else shlex.quote(text)

@@ -204,8 +204,7 @@ UNKNOWN = Bounds()
 def column_stats(least: Plain, greatest: Plain, nulls: int | None, nans: int | None = 0) -> ColumnStats:
     """The stored form of exact bounds, without NULL and NaN; long ones are cut outwards or left out.
 
-    Args:
-        least, greatest: None = no value or unknown.
+    ``least``, ``greatest``: None = no value or unknown.
     """
     if isinstance(least, float) and (math.isnan(least) or math.isnan(float(greatest or 0))):
         raise AssertionError("NaN is in neither minimum nor maximum")

@@ -286,12 +286,15 @@ class SetSortKey:
         fields = tuple(entry.schema.field(name) for name in self.columns)
         if len({field.id for field in fields}) < len(fields):
             raise SchemaError("a column is twice in the key")
-        for field in fields:
-            if is_nested(field.arrow_type):
-                raise SchemaError(
-                    f"rows can't be sorted by column {field.name!r} of type {short_type(field.arrow_type)}"
-                )
-        return msgspec.structs.replace(entry, sort_key=tuple(field.id for field in fields))
+        return msgspec.structs.replace(entry, sort_key=tuple(field.id for field in check_sortable(fields)))
+
+
+def check_sortable(fields: tuple[Field, ...]) -> tuple[Field, ...]:
+    """Returns ``fields`` if rows can be sorted by them. Raises SchemaError for nested columns."""
+    for field in fields:
+        if is_nested(field.arrow_type):
+            raise SchemaError(f"rows can't be sorted by column {field.name!r} of type {short_type(field.arrow_type)}")
+    return fields
 
 
 def unquote_name(name: str) -> str | None:
@@ -314,12 +317,11 @@ def needed_features(schema: Schema) -> tuple[str, ...]:
 def check_written_under(schema: Schema, entry: TableEntry, base_ts: int) -> None:
     """Checks that files of older columns may become part of a table.
 
+    Raises SchemaError: a column of the files is dropped, or they do not tell the values of one of the table's columns.
+
     Args:
         schema: the columns when the files were written.
         base_ts: see ``same_column``.
-
-    Raises:
-        SchemaError: a column of the files is dropped, or they do not tell the values of one of the table's columns.
     """
     now = entry.schema
     for field in schema.fields:
@@ -340,10 +342,8 @@ def same_column(schema: Schema, field: Field, base_ts: int) -> Field | None:
     """Finds a column of an older version in this one, perhaps with a wider type; None if it was dropped.
 
     A table that was dropped and restored may use an id twice, so the time of the column's addition counts too. A column
-    that the same commit adds has no such time before the commit, and its id is its own.
-
-    Args:
-        base_ts: ``commit_ts`` of the version on which this one is made.
+    that the same commit adds has no such time before the commit, and its id is its own. ``base_ts``: ``commit_ts`` of
+    the version on which this one is made.
     """
     column = next((one for one in schema.fields if one.id == field.id), None)
     if column is None or not is_successor(field.type, column.type, base_ts):

@@ -13,7 +13,7 @@ from dolmen.base.units import parse_duration
 from dolmen.errors import InputError, SchemaError, short_repr
 from dolmen.format.dialect import DIALECT_PROPERTIES, MAX_TEXT, STRICT, Dialect
 from dolmen.format.properties import (
-    OWN_PROPERTIES,
+    STORAGE_PROPERTIES,
     HasProperties,
     Property,
     by_name,
@@ -67,7 +67,7 @@ FORMATS: dict[FileKind, FileFormat] = {
         FileFormat("arrow", (".arrow", ".arrows", ".feather", ".ipc")),
         FileFormat("avro", (".avro",), is_written=False),
         FileFormat("orc", (".orc",), is_written=False),
-        FileFormat("excel", (".xlsx", ".xlsm", ".ods"), is_written=False, aliases=("xlsx", "ods")),
+        FileFormat("excel", (".xlsx", ".xlsm", ".xltx", ".xltm", ".ods"), is_written=False, aliases=("xlsx", "ods")),
     )
 }
 
@@ -291,7 +291,7 @@ class IngestSettings:
             )
 
 
-TABLE_PROPERTIES = {**OWN_PROPERTIES, **INGEST_PROPERTIES}
+TABLE_PROPERTIES = {**STORAGE_PROPERTIES, **INGEST_PROPERTIES}
 
 
 def check_table_properties(

@@ -236,12 +236,8 @@ def check_format_version(document: bytes, key: str, features: frozenset[str] = f
 def decode_sealed(body: bytes, key: str, kind: type[T], problem: str, features: frozenset[str] = frozenset()) -> T:
     """The value in a sealed JSON object.
 
-    Args:
-        problem: what the error says of a document that is not of this kind.
-
-    Raises:
-        UnsupportedFormatError: a newer dolmen wrote it.
-        CorruptionError: it is damaged.
+    ``problem``: what the error says of a document that is not of this kind. Raises UnsupportedFormatError: a newer
+    dolmen wrote it; CorruptionError: it is damaged.
     """
     document = unseal(body, key)
     check_format_version(document, key, features)
@@ -275,10 +271,8 @@ class Turn(msgspec.Struct, frozen=True):
 class Pointer(msgspec.Struct, frozen=True):
     """Names the newest manifest: the one mutable object of a database, replaced only by compare-and-swap on its ETag.
 
-    It holds version and commit id, or a turn's, so no two pointers are ever equal (no ABA).
-
-    Args:
-        turn: who commits next; left out if no writer wants one.
+    It holds version and commit id, or a turn's, so no two pointers are ever equal (no ABA). ``turn``: who commits next;
+    left out if no writer wants one.
     """
 
     version: int
@@ -294,9 +288,7 @@ class Pointer(msgspec.Struct, frozen=True):
     def decode(cls, body: bytes, key: str) -> Pointer:
         """Reads a pointer. Raises as ``decode_sealed`` does."""
         pointer = decode_sealed(body, key, cls, "not a pointer")
-        parsed = parse_manifest_key(pointer.manifest)
-        if parsed is None or parsed[0] != pointer.version:
-            raise CorruptionError(key, f"version {pointer.version} with manifest {pointer.manifest!r}")
+        check_manifest_key(pointer.manifest, pointer.version, key)
         return pointer
 
 

@@ -19,16 +19,7 @@ from dolmen.errors import (
     UnsupportedFormatError,
     VersionExpiredError,
 )
-from dolmen.format.entries import (
-    Blob,
-    ColumnStats,
-    DataFile,
-    KeysTombstone,
-    Overlay,
-    Tombstone,
-    Vector,
-    WhereTombstone,
-)
+from dolmen.format.entries import Blob, ColumnStats, DataFile, KeysTombstone, Overlay, Tombstone, Vector, WhereTombstone
 from dolmen.format.layout import (
     CLOCK_STEP_US,
     FORMAT_VERSION,
@@ -474,10 +465,15 @@ EMPTY = Manifest(
 # The one registry of all fields that hold references: what a version needs, field by field. Collection must not forget
 # a kind of object, so a test has the other fields of each struct of the format, and fails for one that is in no list.
 # References in segments are found by reading them (maintenance/gc/mark.py).
-KEYS: dict[type, tuple[str, ...]] = {Blob: ("object",), DataFile: ("path",), Segment: ("object",), Vector: ("object",)}
+KEY_FIELDS: dict[type, tuple[str, ...]] = {
+    Blob: ("object",),
+    DataFile: ("path",),
+    Segment: ("object",),
+    Vector: ("object",),
+}
 """Fields that are the key of an object."""
 
-INSIDE: dict[type, tuple[str, ...]] = {
+REFERENCE_FIELDS: dict[type, tuple[str, ...]] = {
     DataFile: ("vector",),
     ErasedTable: ("tombstone",),
     Erasure: ("tables",),
@@ -489,36 +485,33 @@ INSIDE: dict[type, tuple[str, ...]] = {
 }
 """Fields whose value, or whose values, hold references."""
 
-RESERVED: dict[type, tuple[str, ...]] = {TableEntry: ("indexes",)}
+RESERVED_FIELDS: dict[type, tuple[str, ...]] = {TableEntry: ("indexes",)}
 """Fields that will hold references one day. If one is not empty, this code cannot tell what the version needs."""
 
 
-def references(value: Any, *, reserved: bool = True) -> Iterator[str]:
+def references(value: Any, *, check_reserved: bool = True) -> Iterator[str]:
     """Keys of all objects that a manifest, a table's entry or any entry names itself; with repetitions.
 
-    Args:
-        reserved: whether parts with references that this code does not know are an error. Readers may ignore them.
-
-    Raises:
-        UnsupportedFormatError: there is such a part.
+    Raises UnsupportedFormatError with ``check_reserved``: a part may have references that this code does not know.
+    Readers may ignore them.
     """
     if isinstance(value, msgspec.Struct):
         kind = type(value)
-        for name in RESERVED.get(kind, ()):
-            if reserved and getattr(value, name):
+        for name in RESERVED_FIELDS.get(kind, ()):
+            if check_reserved and getattr(value, name):
                 raise UnsupportedFormatError(f"this dolmen does not know what {name} of a table needs: upgrade it")
-        for name in KEYS.get(kind, ()):
+        for name in KEY_FIELDS.get(kind, ()):
             yield getattr(value, name)
-        for name in INSIDE.get(kind, ()):
-            yield from references(getattr(value, name), reserved=reserved)
+        for name in REFERENCE_FIELDS.get(kind, ()):
+            yield from references(getattr(value, name), check_reserved=check_reserved)
     elif value is not None and not isinstance(value, str):
         for each in value.values() if isinstance(value, dict) else value:
-            yield from references(each, reserved=reserved)
+            yield from references(each, check_reserved=check_reserved)
 
 
 def check_references(value: Any, holder: str) -> None:
     """Raises CorruptionError for ``holder`` if entries in it need what can't be an object of a database."""
-    for path in references(value, reserved=False):
+    for path in references(value, check_reserved=False):
         check_reference(path, holder)
 
 

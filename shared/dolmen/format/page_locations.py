@@ -38,7 +38,7 @@ class States(NamedTuple):
     start: int
     end: int
 
-    def fit(self, body: Any) -> bool:
+    def match(self, body: Any) -> bool:
         """Whether ``body`` is that part."""
         return zlib.crc32(body, self.start) == self.end
 
@@ -107,8 +107,7 @@ class ChunkSums:
     def collect(cls, metadata: pq.FileMetaData, states: dict[int, int], size: int) -> ChunkSums | None:
         """The checksums of a file being written; None if its writer does not begin column chunks with a write.
 
-        Args:
-            states: by the offset at which a write began.
+        ``states``: by the offset at which a write began.
         """
         ends = [(start, start + length) for start, length in chunk_ranges(metadata)]
         if any(end not in states for pair in ends for end in pair):

@@ -49,8 +49,7 @@ def array(kind: int, items: Iterable[bytes]) -> bytes:
 def struct(fields: Iterable[tuple[int, int, bytes]], last: int = 0) -> bytes:
     """A struct: number, kind and encoded value of each field, ascending.
 
-    Args:
-        last: the number of the field before the first, if these are the rest of a struct.
+    ``last``: the number of the field before the first, if these are the rest of a struct.
     """
     out = bytearray()
     for number, kind, value in fields:
@@ -184,15 +183,11 @@ class EmptyFooter:
 class ThriftStruct:
     """A struct whose fields can be replaced. Unknown fields stay as they are.
 
-    Args:
-        body: contains it, from the offset ``at`` on.
+    ``body``: contains it, from the offset ``at`` on. Raises ValueError: there is none.
 
     Attributes:
         fields: kind and encoded value of each field by its number, in the order of ``body``.
         end: its end.
-
-    Raises:
-        ValueError: there is none.
     """
 
     def __init__(self, body: bytes, at: int = 0) -> None:
@@ -319,15 +314,14 @@ class MovedGroup:
 def move_groups(groups: Sequence[MovedGroup], start: int) -> tuple[bytes, list[bytes]]:
     """Joins the bytes behind the column chunks of several files' row groups, which become one file.
 
+    Raises ValueError: an invalid footer, or offsets that are not behind the column chunks.
+
     Args:
         groups: in the order of their column chunks.
         start: the first byte behind the last column chunk.
 
     Returns:
         Bloom filters and page index; the row groups, encoded.
-
-    Raises:
-        ValueError: an invalid footer, or offsets that are not behind the column chunks.
     """
     moved = [_Group(group) for group in groups]
     chunks = [chunk for group in moved for chunk in group.chunks]

@@ -146,7 +146,7 @@ WRITTEN_FILE_BYTES = 384 * MIB
 """The size at which a write begins the next file: 1.5 times ``COMPACTED_FILE_BYTES``, so that by default compaction
 leaves the files of a large write alone."""
 ROW_GROUP_BYTES = 4 * MIB
-"""The planned size of a compressed row group, in bytes. ``rows/write/parquet_object`` has the limits in rows."""
+"""The planned size of a compressed row group, in bytes. ``rows/write/runs`` has the limits in rows."""
 
 
 class TimeToLive(NamedTuple):
@@ -172,7 +172,7 @@ def _parse_filter_bits(value: Any) -> int:
     return bits
 
 
-OWN_PROPERTIES = by_name(
+STORAGE_PROPERTIES = by_name(
     Property("ttl", None, parse_ttl, "rows whose time is further back expire: a column and an age, 'event_time 90d'"),
     Property(
         "target_file_bytes",
@@ -265,7 +265,7 @@ DATABASE_PROPERTIES = by_name(
 
 @dataclass(frozen=True)
 class TableSettings:
-    """The parsed values of ``OWN_PROPERTIES``, with defaults; None where a property has none."""
+    """The parsed values of ``STORAGE_PROPERTIES``, with defaults; None where a property has none."""
 
     ttl: TimeToLive | None
     target_file_bytes: int
@@ -279,7 +279,7 @@ class TableSettings:
     @classmethod
     def of(cls, entry: HasProperties) -> TableSettings:
         """The settings of a table's entry. Raises InputError when it holds a value that can't be read."""
-        return cls(**read_settings(OWN_PROPERTIES, entry.properties))
+        return cls(**read_settings(STORAGE_PROPERTIES, entry.properties))
 
 
 @dataclass(frozen=True)
@@ -319,12 +319,12 @@ def erase_within_us(properties: Mapping[str, Any]) -> int:
 
 def has_index(entry: HasProperties) -> bool:
     """Whether a table is to have an index of its primary key. Raises InputError when its setting can't be read."""
-    return bool(value_of(OWN_PROPERTIES["index"], entry.properties))
+    return bool(value_of(STORAGE_PROPERTIES["index"], entry.properties))
 
 
 def key_filter_bits(entry: HasProperties) -> int:
     """Bits of the Bloom filters of a table's new data files for each key."""
-    return int(value_of(OWN_PROPERTIES["key_filter_bits"], entry.properties))
+    return int(value_of(STORAGE_PROPERTIES["key_filter_bits"], entry.properties))
 
 
 def check_database_properties(changes: Mapping[str, Any]) -> dict[str, Any]:

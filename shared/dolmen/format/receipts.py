@@ -70,9 +70,8 @@ class Remains(msgspec.Struct, frozen=True, omit_defaults=True):
 class Outside(msgspec.Struct, frozen=True, omit_defaults=True):
     """Objects outside the database, which may contain rows too: a person must look there.
 
-    Args:
-        objects: how many were older than the erasure's removal from the manifest; at most ``MOST_OUTSIDE`` are counted.
-            None if they could not be listed.
+    ``objects``: how many were older than the erasure's removal from the manifest; at most ``MOST_OUTSIDE`` are counted.
+    None if they could not be listed.
     """
 
     url: str

@@ -148,8 +148,7 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
     def from_arrow(cls, schema: pa.Schema) -> Schema:
         """Gives every column, nested ones included, an id and its stored type.
 
-        Raises:
-            SchemaError: no columns, a name twice (in whatever case) or reserved, or a type that cannot be stored.
+        Raises SchemaError: no columns, a name twice (in whatever case) or reserved, or a type that cannot be stored.
         """
         if len(schema) == 0:
             raise SchemaError("a table needs at least one column")
@@ -174,6 +173,10 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
     def write_defaults(self) -> dict[str, Json]:
         """JSON forms of the values, other than NULL, of columns that new rows come without; by name."""
         return {field.name: field.write_default for field in self.fields if field.write_default is not None}
+
+    def names_of(self, ids: Iterable[int]) -> list[str]:
+        """The names of the columns with these ids, in their order."""
+        return [self.by_id[id_].name for id_ in ids]
 
     @cached_property
     def by_id(self) -> dict[int, Field]:
@@ -249,6 +252,34 @@ def own_names(names: Iterable[str], fields: Schema | Iterable[Field | pa.Field |
     return [own.get(name, own.get(name.lower(), name)) for name in names]
 
 
+def number_names(names: Iterable[str]) -> list[str]:
+    """Names that are all there, and each once in any case: what lacks one is ``column_3``, what repeats one ``name_2``.
+
+    The first column of a name keeps it, and so does one that is called ``name_2`` or ``column_3`` in the file.
+    """
+    given = list(names)
+    taken = {name.lower() for name in given}
+    seen, numbered = set[str](), list[str]()
+    count: dict[str, int] = {}
+    for position, name in enumerate(given, 1):
+        own = name
+        if not name.strip():
+            own = stem = f"column_{position}"
+            number = 1
+        elif name.lower() in seen:
+            stem, number = name, count.get(name.lower(), 1) + 1
+            own = f"{stem}_{number}"
+        if own != name:
+            while own.lower() in taken:
+                number += 1
+                own = f"{stem}_{number}"
+            count[stem.lower()] = number
+            taken.add(own.lower())
+        seen.add(own.lower())
+        numbered.append(own)
+    return numbered
+
+
 def _check_names(what: str, names: Iterable[str]) -> None:
     if pair := same_names(names):
         first, second = pair
@@ -270,12 +301,9 @@ def stored_type(arrow_type: pa.DataType) -> pa.DataType:
 
     Dictionaries and runs become their values, extension types (``arrow.uuid``, ``arrow.json``) their storage type,
     large and view types and lists of a fixed size the ordinary ones, all times microseconds, zoned timestamps UTC.
-    Idempotent.
-
-    Raises:
-        SchemaError: there is none: for null, float16, durations, intervals, unions, views of lists, structs without
-            fields or with one twice, decimals over 38 digits or of a scale outside of these, binaries of width 0, types
-            that are nested too deeply. It says what to do instead.
+    Idempotent. Raises SchemaError: there is none: for null, float16, durations, intervals, unions, views of lists,
+    structs without fields or with one twice, decimals over 38 digits or of a scale outside of these, binaries of width
+    0, types that are nested too deeply. It says what to do instead.
     """
     check_nesting(arrow_type)
     return _stored_type(arrow_type, MAX_DEPTH)

@@ -35,7 +35,7 @@ from dolmen.format.manifest import (
 from dolmen.format.schema import Schema, is_nested
 from dolmen.format.types import from_json, one_array, to_array, to_json, to_plain, type_of
 
-ROW_GROUP = 4_096
+GROUP_ROWS = 4_096
 
 _INTEGERS = (
     "size", "rows", "footer_offset", "footer_length", "footer_crc32", "row_ts", "row_ts_least", "row_ts_greatest",
@@ -73,7 +73,7 @@ def write_files(entries: Sequence[DataFile], schema: Schema | None) -> bytes:
     pq.write_table(
         table,
         sink,
-        row_group_size=ROW_GROUP,
+        row_group_size=GROUP_ROWS,
         compression="zstd",
         use_dictionary=["vector_object"],
         write_statistics=False,
@@ -118,7 +118,7 @@ def to_table(entries: Sequence[DataFile], schema: Schema | None) -> pa.Table:
         field = schema.by_id.get(id_) if schema else None
         typed = _stats_arrays(stats_of_column, None if field is None else bound_type(field.arrow_type))
         for own, stats, back in zip(odd, stats_of_column, _stats(typed), strict=True):
-            if stats is not None and not _same(stats, back):
+            if stats is not None and not _is_same(stats, back):
                 own[id_] = stats
         if any(own.get(id_) for own in odd):
             plain = [None if id_ in own else stats for own, stats in zip(odd, stats_of_column, strict=True)]
@@ -166,7 +166,7 @@ def to_entries(table: pa.Table) -> list[DataFile]:
     return entries
 
 
-def _same(stats: ColumnStats, back: ColumnStats | None) -> bool:
+def _is_same(stats: ColumnStats, back: ColumnStats | None) -> bool:
     """Whether two values have the same JSON: 1, 1.0 and true are equal in Python only."""
     return stats == back and msgspec.json.encode(stats) == msgspec.json.encode(back)
 

@@ -347,11 +347,7 @@ def to_json(value: Plain) -> Json:
 
 
 def from_json(json: Json, arrow_type: pa.DataType) -> Plain:
-    """The plain value of a JSON form.
-
-    Raises:
-        SchemaError: the JSON does not fit the type.
-    """
+    """The plain value of a JSON form. Raises SchemaError: the JSON does not fit the type."""
     if json is None:
         return None
     column_type = type_of(arrow_type)

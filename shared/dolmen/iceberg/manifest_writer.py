@@ -51,11 +51,11 @@ class BaseManifests:
         self._bodies: dict[Content, list[ManifestBody]] = {}
         self._data_files: dict[str, FileEntry] | None = None
 
-    def keep(self, content: Content, identities: Iterable[str]) -> None:
+    def note_kept(self, content: Content, identities: Iterable[str]) -> None:
         """Notes which manifests the next snapshot carries over, so that they are not read."""
         self._kept.update((content, identity) for identity in identities)
 
-    def carry_over(self, content: Content, identity: str) -> ManifestFile | None:
+    def find(self, content: Content, identity: str) -> ManifestFile | None:
         """The manifest with this identity; None if there is none."""
         return self._by_identity.get((content, identity))
 
@@ -125,7 +125,7 @@ class DeletesWriter:
             return
         all_files = FileGroup(None, self.groups.groups[0].indexes[:0], deleted)
         identity = all_files.deletes_identity(self.epoch)
-        if (previous := self.base.carry_over("deletes", identity)) is not None:
+        if (previous := self.base.find("deletes", identity)) is not None:
             yield previous
             return
         coverage, entries = self._find_position_deletes(deleted)
@@ -138,11 +138,11 @@ class DeletesWriter:
     def _vectors(self) -> Iterator[ManifestFile]:
         """One manifest of deletion vectors for each group of a v3 snapshot that has hidden rows."""
         identities = [group.deletes_identity(self.epoch) for group in self.groups.groups]
-        self.base.keep("deletes", identities)
+        self.base.note_kept("deletes", identities)
         for group, identity in zip(self.groups.groups, identities, strict=True):
             if not group.deleted:
                 continue
-            if (previous := self.base.carry_over("deletes", identity)) is not None:
+            if (previous := self.base.find("deletes", identity)) is not None:
                 yield previous
                 continue
             entries = self._vector_entries(group)

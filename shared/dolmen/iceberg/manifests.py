@@ -106,7 +106,7 @@ _EXISTING, _ADDED = 0, 1
 """Values of ``status`` of an entry. Removed files are not listed, because no reader needs them."""
 
 _COVERAGE = "dolmen.coverage"
-"""Key in the header of a manifest of deletes, beside those of Iceberg."""
+"""Key in the header of a manifest of deletes, beside Iceberg's own keys."""
 
 
 @dataclass(frozen=True)

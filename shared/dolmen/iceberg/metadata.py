@@ -233,7 +233,7 @@ class TableMetadata:
             "partition-statistics": [],
         }
         if self.mapping:
-            document["properties"][NAME_MAPPING] = encode_mapping(self.mapping)
+            document["properties"][NAME_MAPPING] = msgspec.json.encode(list(map(_to_json, self.mapping))).decode()
         if self.hint is not None:
             document["properties"][_HINT] = str(self.hint)
         if self.format_version == 3:
@@ -245,7 +245,7 @@ def _digest(document: dict[str, Any]) -> str:
     return hashlib.sha256(msgspec.json.encode(document)).hexdigest()
 
 
-WORDS = {
+ICEBERG_TYPES = {
     BOOL.name: "boolean",
     "int8": "int",
     "int16": "int",
@@ -359,9 +359,9 @@ def iceberg_type(arrow_type: pa.DataType) -> Any:
     if t.is_fixed_size_binary(arrow_type):
         return f"fixed[{arrow_type.byte_width}]"
     column_type = type_of(arrow_type)
-    if column_type is None or column_type.name not in WORDS:
+    if column_type is None or column_type.name not in ICEBERG_TYPES:
         raise _UnpublishedTypeError(f"Iceberg's readers cannot read type {short_type(arrow_type)}")
-    return WORDS[column_type.name]
+    return ICEBERG_TYPES[column_type.name]
 
 
 def default_json(value: Plain, arrow_type: pa.DataType) -> Any:
@@ -395,10 +395,6 @@ def _same_type(before: Any, now: Any) -> bool:
     if isinstance(before, dict) and isinstance(now, dict) and before["type"] == now["type"]:
         return before["type"] != "struct" or keeps_types(before["fields"], now["fields"])
     return bool(before == now)
-
-
-def encode_mapping(mapping: Sequence[MappedColumn]) -> str:
-    return msgspec.json.encode([_to_json(column) for column in mapping]).decode()
 
 
 def decode_mapping(text: str) -> tuple[MappedColumn, ...]:

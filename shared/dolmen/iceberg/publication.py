@@ -29,7 +29,7 @@ from dolmen.iceberg.manifests import FileEntry, ManifestFile, decode_manifest_li
 from dolmen.iceberg.metadata import FormatVersion, PublishedSchema, PublishedSnapshot, TableMetadata, keeps_types
 from dolmen.iceberg.publication_directory import (
     PREFIX,
-    Newest,
+    NewestMetadata,
     PublicationDirectory,
     asks_for_publication,
     pin_version,
@@ -51,7 +51,6 @@ class IcebergPublication(FactSheet):
     """The result of a publication.
 
     Args:
-        table: the table's name.
         version: the version that Iceberg readers see; it is the snapshot's id.
         metadata_location: absolute path of the metadata that shows it; "" in a dry run without an earlier publication.
         format_version: of Iceberg, 2 or 3.
@@ -59,7 +58,6 @@ class IcebergPublication(FactSheet):
         is_repaired: whether it replaced another writer's metadata.
         files, rows: data files, and physical rows in them. A dry run has no figures from here on.
         delete_files, deleted_rows: delete files, and positions in them.
-        snapshots: number of versions that readers can travel to.
         left_out: the reason for each column that Iceberg's readers do not see, by name.
         files_read: data files that were read, to find the rows that unresolved deletes hide.
         objects, bytes: written objects, including the hint, and their size. Pins take two more commits.
@@ -178,7 +176,7 @@ class _Publisher:
     def run(self, anew: bool, dry_run: bool, lookup_bytes: int | None) -> IcebergPublication | None:
         """Publishes. Returns None if another publisher was faster."""
         newest = self._directory.newest(thorough=anew)
-        own_metadata = self._keep_own(newest.metadata)
+        own_metadata = self._own_metadata(newest.metadata)
         if anew and own_metadata is not None and own_metadata.current.version > self._manifest.version:
             return None
         metadata = None if anew else own_metadata
@@ -217,7 +215,7 @@ class _Publisher:
         elapsed_us = self._context.store.clock.now_us - self._began_us
         return elapsed_us > DatabaseSettings.of(self._manifest).orphan_age_us // 2
 
-    def _keep_own(self, metadata: TableMetadata | None) -> TableMetadata | None:
+    def _own_metadata(self, metadata: TableMetadata | None) -> TableMetadata | None:
         """The metadata, if its paths are of this database; None if the database was copied."""
         is_here = metadata is not None and metadata.location == self._directory.location
         return metadata if is_here and metadata is not None and metadata.table_uuid == self._entry.uuid else None
@@ -235,7 +233,7 @@ class _Publisher:
             and len(metadata.snapshots) == snapshots
         )
 
-    def _finish(self, newest: Newest, number: int, metadata: TableMetadata, pins: dict[int, str]) -> str:
+    def _finish(self, newest: NewestMetadata, number: int, metadata: TableMetadata, pins: dict[int, str]) -> str:
         """Replaces the hint, registers the table in Glue, and returns its name there; removes earlier pins.
 
         Pins are removed last: until then the version that Glue names is complete.
@@ -330,9 +328,9 @@ class _Publisher:
         self, base: BaseManifests, groups: FileGroups, writer: ManifestWriter
     ) -> Iterator[ManifestFile]:
         identities = [groups.identity(group) for group in groups.groups]
-        base.keep("data", identities)
+        base.note_kept("data", identities)
         for group, identity in zip(groups.groups, identities, strict=True):
-            manifest = base.carry_over("data", identity)
+            manifest = base.find("data", identity)
             if manifest is None:
                 manifest = writer.write("data", identity, self._data_entries(base, groups, group))
             yield manifest

@@ -42,7 +42,7 @@ _WRITTEN = re.compile(r".*-[0-9a-f]{16}([0-9a-f]{16})\.(?:avro|parquet|puffin)")
 
 
 @dataclass(frozen=True)
-class Newest:
+class NewestMetadata:
     """The newest metadata of a publication.
 
     Args:
@@ -97,7 +97,7 @@ class PublicationDirectory:
     def metadata_path(self, number: int) -> str:
         return self.path(self._metadata_key(number))
 
-    def newest(self, *, thorough: bool = False) -> Newest:
+    def newest(self, *, thorough: bool = False) -> NewestMetadata:
         """Finds the newest metadata: 3 GETs, or 2 and a LIST if the hint is missing or wrong.
 
         If ``thorough``, lists all metadata, because the hint may be damaged.
@@ -112,7 +112,7 @@ class PublicationDirectory:
         while (next_body := self._body(number + 1)) is not None:
             number, body = number + 1, next_body
         metadata = None if body is None else TableMetadata.decode(body)
-        return Newest(number, metadata, hint if hint <= number else 0, etag)
+        return NewestMetadata(number, metadata, hint if hint <= number else 0, etag)
 
     def numbers(self) -> list[tuple[int, str]]:
         """The numbers and keys of all metadata files, by a LIST."""
@@ -155,7 +155,7 @@ class PublicationDirectory:
         self._count(len(body))
         return True
 
-    def set_hint(self, newest: Newest, number: int) -> None:
+    def set_hint(self, newest: NewestMetadata, number: int) -> None:
         """Makes the hint name this number, or a later one."""
         hint, etag = newest.hint, newest.hint_etag
         for _ in attempts(self._runtime):
@@ -211,7 +211,7 @@ def pin_version(context: Context, manifest: Manifest, table: str) -> None:
     """Keeps a version and its objects; makes no commit if it is pinned. Raises VersionExpiredError, LimitError."""
     tag = Tag(manifest.version, manifest.key, manifest.created_at)
     name = f"{RESERVED_TAGS}{table}.{manifest.version}"
-    submit(context.head, OPERATION, [PutTag(name, tag, move=True)])
+    submit(context.head, OPERATION, [PutTag(name, tag, may_move=True)])
 
 
 def unpin_versions(context: Context, table: str, before: int | None) -> None:

@@ -19,7 +19,7 @@ from dolmen.iceberg.manifests import FileEntry, ManifestBody, decode_manifest_li
 from dolmen.iceberg.metadata import TableMetadata
 from dolmen.iceberg.publication_directory import (
     PREFIX,
-    Newest,
+    NewestMetadata,
     PublicationDirectory,
     asks_for_publication,
     pins_of,
@@ -55,7 +55,7 @@ def check_publications(context: Context, newest: Manifest) -> Iterator[list[Publ
 
 
 def _find_problems(
-    context: Context, newest: Manifest, name: str, directory: PublicationDirectory, found: Newest
+    context: Context, newest: Manifest, name: str, directory: PublicationDirectory, found: NewestMetadata
 ) -> Iterator[PublicationProblem]:
     key, metadata = directory.key(directory.metadata_path(found.number)), found.metadata
     if metadata is None or metadata.location != directory.location:
@@ -240,7 +240,7 @@ class _Sweep:
         return all(self._manifest.tags[name].created_at < self._before_us for name in pins.values())  # no history
 
     def _find_needed(
-        self, directory: PublicationDirectory, newest: Newest, metadata: TableMetadata, table: str, hint_us: int
+        self, directory: PublicationDirectory, newest: NewestMetadata, metadata: TableMetadata, table: str, hint_us: int
     ) -> set[str]:
         """Keys of the objects to keep.
 

@@ -270,6 +270,14 @@ def _encoder(dialect: Dialect) -> Callable[[bytes], bytes]:
     return lambda line: encoder.encode(line.decode())
 
 
+def _json_around(dialect: Dialect) -> tuple[bytes, bytes]:
+    """The text before and after a row of JSON in an object that has it at the dialect's path."""
+    if dialect.json_rows in ("lines", "values"):
+        return b"", b""
+    names = dialect.json_rows.removeprefix("$.").split(".")
+    return "".join(f"{{{json.dumps(name)}:" for name in names).encode() + b"[", b"]" + b"}" * len(names)
+
+
 def _write_rows(
     store: ObjectStore, key: str, report: dict[str, Any], target: ObjectStore, name: str
 ) -> tuple[int, int]:
@@ -277,7 +285,7 @@ def _write_rows(
     kind, header, dialect = _kind(report), report.get("header"), _dialect(report)
     delimiter = FORMATS[kind].delimiter
     signs = None if delimiter is None else Signs.of(dialect, dialect.delimiter or delimiter)
-    encode = _encoder(dialect)
+    encode, (before, after) = _encoder(dialect), _json_around(dialect)
     unwritten = rows = 0
 
     def lines() -> Iterator[bytes]:
@@ -292,7 +300,7 @@ def _write_rows(
                 if text is None or (signs is not None and not signs.ends_with_line(text)):
                     unwritten += 1  # an open quote would swallow the rows after it
                     continue
-                line = encode(text + b"\n")
+                line = encode(before + text + after + b"\n")
             except UnicodeError:  # a row of JSON that the encoding does not have
                 unwritten += 1
                 continue

@@ -57,7 +57,6 @@ class TableDebt:
         oldest_unresolved_age_us: its age at the newest commit, in microseconds; None if there is none.
         small_files, small_bytes: number and size of files below half the target size, without their deleted rows.
         vector_objects: number of ``.del`` objects that hold vectors of entries in the manifest.
-        segments: the table's segments, by kind.
         inline_bytes: size of each tail in the manifest, by kind.
         idle: whether the whole entry is in a segment.
         published_version: the version that Iceberg's readers see; 0 if there is none yet, None if the table is not
@@ -118,7 +117,6 @@ class Debts:
         manifest_budget: size beyond which entries are moved into segments.
         inline_bytes: size of the database's own tails in the manifest, by kind.
         segments: the database's own segments, by kind.
-        applied_ids: number of remembered request ids.
         released_objects: objects in ``released`` that wait to be deleted, without those listed in segments.
         released_trees: segments that are released with all objects that they name.
         released_bytes: known size of released segments and of the data files that these name.
@@ -173,19 +171,11 @@ class Debts:
 
 
 def debts(context: Context, *, exact: bool = False) -> Debts:
-    """Computes the debts of the newest version.
-
-    Args:
-        exact: also read segments, where their entries in the manifest are not enough.
-
-    Raises:
-        CorruptionError: the manifest, or a segment that had to be read, is damaged or missing.
-    """
+    """Computes the debts of the newest version. See ``Database.stats``."""
     return debts_of(context, context.head.refresh().manifest, exact=exact)
 
 
 def debts_of(context: Context, manifest: Manifest, *, exact: bool = False) -> Debts:
-    """Computes the debts of a version. See ``debts``."""
     released = [entry for entry in manifest.released if entry.version > manifest.freed]
     trees = [tree for entry in released for tree in entry.trees]
     return Debts(
@@ -219,7 +209,7 @@ def _debt_of(context: Context, manifest: Manifest, name: str, root: TableEntry, 
     sums.add_files(entry.files)
     if exact:
         for part in LiveFiles.of(entry, context.segments).live_segments():
-            sums.add_live(part)
+            sums.add_segment(part)
     else:
         for segment in entry.segments_of("files"):
             sums.add_means(segment)
@@ -266,7 +256,7 @@ class FileSums:
         figures = [(file.size, file.rows, file.rows - file.live_rows, file.applied_through) for file in files]
         self._add(*np.array(figures, np.int64).reshape(-1, 4).T)
 
-    def add_live(self, each: LiveSegment) -> None:
+    def add_segment(self, each: LiveSegment) -> None:
         columns = each.table.numbers("size"), each.table.numbers("rows"), each.cardinalities(), each.applied_through()
         self._add(*(column[each.positions()] for column in columns))
 

@@ -31,6 +31,7 @@ from dolmen.format.manifest import Manifest, Segment, TableEntry
 from dolmen.format.properties import has_index
 from dolmen.format.types import to_mask
 from dolmen.maintenance.segment_merging import size_tier
+from dolmen.rows.scan.data_objects import cut_by_size
 from dolmen.rows.scan.reading import PlanReader, RowGroupColumns
 from dolmen.rows.scan.row_groups import FilePlan, RowGroup, column_of
 from dolmen.store.cache import ObjectCache
@@ -45,7 +46,7 @@ MOST_LOST = 3
 """A run stops after this many commits that failed because others had changed the index."""
 
 _ROWS_AT_ONCE = 1 << 24
-"""The approximate number of rows of the files in a new part."""
+"""The most rows of the files in a new part, unless it is one file."""
 
 _CACHE_BYTES = 16 * MIB
 
@@ -107,8 +108,9 @@ def index_table(
                 done = replace(done, files=done.files + len(files))
                 inputs = [part for building in buildings for part in building.parts]
                 first_upload_us = context.store.clock.now_us
-                outputs = (build or _build_here)(version, buildings)
-            put = version.put(inputs, outputs)
+                built = build(version, buildings) if build else map(version.build, buildings)
+                outputs = [part for part in built if part is not None]
+            put = version.statement(inputs, outputs)
             if submit(context.head, "index", [put], first_upload_us=first_upload_us).manifest is None:
                 lost += 1
             else:
@@ -117,10 +119,6 @@ def index_table(
                 progress(done)
         manifest = (context.head.cached or context.head.refresh()).manifest
     return done
-
-
-def _build_here(version: IndexVersion, buildings: Sequence[PartBuilding]) -> list[Segment]:
-    return [part for part in map(version.build, buildings) if part is not None]
 
 
 @dataclass(frozen=True)
@@ -169,14 +167,15 @@ class IndexVersion:
         return [
             part
             for part, opened in ((part, self.open_parts[part.object]) for part in self.parts)
-            if not opened.fits(self.entry.primary_key, self.encoding.kinds)
+            if not opened.has_keys_of(self.entry.primary_key, self.encoding.kinds)
             or self.live.keys().isdisjoint(opened.head.files)
         ]
 
     def plan_parts(self, tried: set[str]) -> list[PartBuilding]:
         """Parts that can be built at the same time: of files without an index (except ``tried``), or merged parts."""
         indexed_uuids = {uuid for part in self.open_parts.values() for uuid in part.head.files}
-        new_parts = [PartBuilding(files=group) for group in _group_files(self._unindexed_files(indexed_uuids | tried))]
+        new_files = cut_by_size(self._unindexed_files(indexed_uuids | tried), lambda file: file.rows, _ROWS_AT_ONCE)
+        new_parts = [PartBuilding(files=tuple(group)) for group in new_files]
         if new_parts:
             return new_parts
         files = {key: part.head.files for key, part in self.open_parts.items()}
@@ -187,7 +186,7 @@ class IndexVersion:
         """Writes a part and returns it; None if it would have no entry. Raises CorruptionError."""
         return self._merge_parts(building.parts) if building.parts else self._index_files(building.files)
 
-    def put(self, inputs: Sequence[Segment], outputs: Sequence[Segment]) -> PutIndexParts:
+    def statement(self, inputs: Sequence[Segment], outputs: Sequence[Segment]) -> PutIndexParts:
         entry, existing = self.entry, frozenset(part.object for part in self.parts)
         replaced = tuple(part.object for part in inputs)
         return PutIndexParts(
@@ -285,17 +284,3 @@ def parts_to_merge(parts: Sequence[Segment], live_share: dict[str, float]) -> li
             if sum(part.count for part in group) <= MOST_ENTRIES:
                 groups.append(group)
     return groups or [(part,) for part in parts if live_share[part.object] < 1 / 2]
-
-
-def _group_files(files: Iterable[DataFile]) -> Iterator[tuple[DataFile, ...]]:
-    """Groups of files, each for one new part."""
-    group: list[DataFile] = []
-    rows = 0
-    for file in files:
-        group.append(file)
-        rows += file.rows
-        if rows >= _ROWS_AT_ONCE:
-            yield tuple(group)
-            group, rows = [], 0
-    if group:
-        yield tuple(group)

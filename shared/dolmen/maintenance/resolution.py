@@ -10,7 +10,7 @@ with matches; compaction rewrites these in time.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from pyroaring import BitMap
@@ -22,11 +22,12 @@ from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import Resolve
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.entries.segments.segment_reader import erasures_of
-from dolmen.format.entries import DataFile, Tombstone
+from dolmen.entries.segments.tombstone_judge import FileTombstones
+from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Erasure, Manifest, TableEntry
 from dolmen.maintenance.erasures.erasure_work import note_erased_files
-from dolmen.maintenance.unresolved import ErasureMatches, Unresolved
-from dolmen.rows.scan.data_objects import local_path
+from dolmen.maintenance.unresolved import ErasureMatches, UnresolvedDeletes, files_behind
+from dolmen.rows.scan.data_objects import cut_by_size, local_path
 from dolmen.rows.scan.key_access import FilterChoice, IndexedDeletes
 from dolmen.rows.scan.plan import FactSheet
 from dolmen.rows.scan.reading import PlanReader, RowGroupColumns, hidden_rows, whole_groups
@@ -55,10 +56,8 @@ class Resolved(FactSheet):
         dropped: tombstones that its commits removed.
         looked_at: files that were older than a tombstone.
         read: files whose columns were read; statistics decided about the others.
-        changed: files in which rows were deleted.
-        rows: rows that are now hidden by position.
         bytes_read: bytes read from data files, Bloom filters included.
-        finished: False when it stopped early: call it again.
+        finished: False when it is_stopped early: call it again.
         gathered: vectors that were moved into few objects.
         excluded: files without any of the keys, by their Bloom filters; they count as read, too.
         indexed: files that were not read, because the index has the positions of the keys.
@@ -125,7 +124,7 @@ def resolve(
         if not tombstones:
             return Resolved(name, gathered=gather_vectors(context, name, deadline=deadline))
         # All deletes are loaded once. Deletes of erasures are also matched one by one, for the receipts.
-        unresolved = Unresolved(context, entry, tombstones)
+        unresolved = UnresolvedDeletes(context, entry, tombstones)
         oldest = min(tombstone.ts for tombstone in tombstones)
         erasures = {each.ts: each for each in erasures_of(manifest, context.segments, after=oldest - 1)}
         matches = ErasureMatches(context, entry, [tombstone for tombstone in tombstones if tombstone.ts in erasures])
@@ -133,8 +132,8 @@ def resolve(
             context, name, manifest, entry, unresolved, deadline, budget_bytes, batch_files, erasures, matches
         )
         resolution.run()
-        gathered = 0 if resolution.stopped else gather_vectors(context, name, deadline=deadline)
-    return Resolved(name, len(tombstones), finished=not resolution.stopped, gathered=gathered, **resolution.counts)
+        gathered = 0 if resolution.is_stopped else gather_vectors(context, name, deadline=deadline)
+    return Resolved(name, len(tombstones), finished=not resolution.is_stopped, gathered=gathered, **resolution.counts)
 
 
 @dataclass
@@ -145,7 +144,7 @@ class _Resolution:
     name: str
     manifest: Manifest
     entry: TableEntry
-    unresolved: Unresolved
+    unresolved: UnresolvedDeletes
     deadline: Callable[[], bool]
     budget_bytes: int
     batch_files: int
@@ -154,7 +153,7 @@ class _Resolution:
     matches: ErasureMatches
     counts: Counter[str] = field(default_factory=Counter)
     """Counts for the result, by the names of ``Resolved``."""
-    stopped: bool = False
+    is_stopped: bool = False
     positions: dict[str, BitMap] = field(default_factory=dict)
     """By path of a file, the rows that the next commit deletes; none for a file without a match."""
     erased_rows: dict[int, dict[str, int | None]] = field(default_factory=dict)
@@ -167,29 +166,18 @@ class _Resolution:
         batch: list[tuple[DataFile, str | None]] = []
         rows = 0
         segment: str | None = None
-        for file, file_segment in self._files():
+        for file, file_segment in files_behind(self.entry, self.context.segments, self.unresolved.greatest_ts):
             # A full batch is committed, and a half-full one at the end of a segment, which is then done.
             is_full = len(batch) >= self.batch_files or rows + file.rows > _BATCH_ROWS
             if batch and (is_full or (file_segment != segment and len(batch) >= self.batch_files // 2)):
                 self._resolve_batch(batch, file_segment)
                 batch, rows = [], 0
-                if self.stopped:
+                if self.is_stopped:
                     return
             segment = file_segment
             batch.append((file, file_segment))
             rows += file.rows
         self._resolve_batch(batch, None)
-
-    def _files(self) -> Iterator[tuple[DataFile, str | None]]:
-        """Yields live files that may need resolution, oldest first, each with its segment; of a segment all or none."""
-        files = LiveFiles.of(self.entry, self.context.segments)
-        for segment in files.segments:
-            if segment.applied_through < self.unresolved.greatest_ts:
-                for file in files.of_segment(segment.object):
-                    yield file, segment.object
-        for file in self.entry.files:
-            if file.applied_through < self.unresolved.greatest_ts:
-                yield file, None
 
     def _resolve_batch(self, files: list[tuple[DataFile, str | None]], next_segment: str | None) -> None:
         """Resolves these files and commits. All their segments are complete then, except the next file's segment."""
@@ -210,7 +198,7 @@ class _Resolution:
                 self.positions[file.path] = BitMap()
         finished = self._read(to_read)
         # A segment is done when its last file is, and only if none was left out.
-        if not self.stopped:
+        if not self.is_stopped:
             self.segments += [key for key in dict.fromkeys(key for _, key in files) if key not in (None, next_segment)]
         self.counts["looked_at"] += len(behind) - (len(to_read) - finished)
         self._commit()
@@ -223,7 +211,7 @@ class _Resolution:
         plain = [plan for plan in plain if plan.file.path not in by_index]
         # Then the files without erased rows, which need fewer columns.
         finished = len(by_index) + self._read_files(plain, erasing, frozenset())
-        if self.stopped:
+        if self.is_stopped:
             return finished
         erased = [plan for plan in plans if erasing[plan.file.path]]
         return finished + self._read_files(erased, erasing, self.matches.ids)
@@ -248,9 +236,7 @@ class _Resolution:
         self.counts["changed"] += bool(fresh)
         self.counts["rows"] += len(fresh)
 
-    def _read_files(
-        self, plans: list[FilePlan], erasing: Mapping[str, Sequence[Tombstone]], ids: frozenset[int]
-    ) -> int:
+    def _read_files(self, plans: list[FilePlan], erasing: Mapping[str, FileTombstones], ids: frozenset[int]) -> int:
         """Reads files to find their hidden rows. Returns the number of files finished.
 
         Args:
@@ -259,7 +245,7 @@ class _Resolution:
         """
         reader = PlanReader.of_table(self.context, self.name, self.manifest, self.entry)
         deletes = self.unresolved.deletes
-        choice = None if ids else FilterChoice.of(self.context, self.entry, None, deletes, ids, len(plans))
+        choice = None if ids else FilterChoice(self.context, self.entry, None, deletes, ids, len(plans)).or_none()
         groups_left: dict[str, int] = {}
         hidden: dict[str, BitMap] = {}
         vectors: dict[str, BitMap] = {}
@@ -269,7 +255,7 @@ class _Resolution:
             for file in reader.open_files(plans, choice):
                 # Files of which nothing is read yet are left to the next call.
                 if self.deadline() or self.counts["bytes_read"] >= self.budget_bytes:
-                    self.stopped = True
+                    self.is_stopped = True
                     return
                 to_read = list(row_groups(file, None, deletes, self.entry.schema))
                 reader.filters.judge(file, to_read, tests_only=True)
@@ -306,7 +292,7 @@ class _Resolution:
         """Bytes read to test these row groups of a file; a small file is fetched whole, with its footer."""
         if file.source is not None and local_path(self.context.store, file.file.path) is None:
             return file.file.size
-        ranges = (each for group in groups for each in file.footer.ranges(group.index, group.tests | ids))
+        ranges = (each for group in groups for each in file.footer.ranges(group.index, group.tested_ids | ids))
         return sum(each.length for each in ranges)
 
     def _commit(self) -> None:
@@ -333,7 +319,7 @@ class _Resolution:
         # A table that was dropped or overwritten in the meantime has other files, which need no resolution.
         newest = head.cached.manifest.tables.get(self.name) if head.cached else None
         if newest is None or (newest.uuid, newest.epoch) != (entry.uuid, entry.epoch):
-            self.stopped = True
+            self.is_stopped = True
 
 
 _BATCH_BYTES = 16 * MIB
@@ -349,14 +335,11 @@ def gather_vectors(context: Context, name: str, *, deadline: Callable[[], bool] 
     entry = context.segments.whole(manifest.table(name))
     if entry.tombstones or entry.segments_of("tombstones"):
         return 0
-    scattered = _scattered_files(LiveFiles.of(entry, context.segments))
     moved = 0
-    while scattered and not deadline():
-        batch, size = list[DataFile](), 0
-        while scattered and len(batch) < BATCH_FILES and size < _BATCH_BYTES:
-            file = scattered.pop()
-            batch.append(file)
-            size += file.vector.length if file.vector else 0
+    scattered = _scattered_files(LiveFiles.of(entry, context.segments))
+    for batch in cut_by_size(scattered, lambda f: f.vector.length if f.vector else 0, _BATCH_BYTES, BATCH_FILES):
+        if deadline():
+            break
         positions = {file.path: BitMap() for file in batch}
         statement = Resolve(name, entry.uuid, entry.epoch, manifest.commit_ts, positions, gather=frozenset(positions))
         if submit(context.head, "gather", [statement]).manifest is None:

@@ -25,7 +25,7 @@ from dolmen.commit.loop import submit
 from dolmen.commit.statements.erasures import HurryErasure
 from dolmen.errors import InputError, TableNotFoundError
 from dolmen.format.layout import check_table_name
-from dolmen.format.manifest import TableEntry
+from dolmen.format.manifest import SegmentKind, TableEntry
 from dolmen.format.properties import TableSettings
 from dolmen.maintenance.compact.compaction import Compacted, compact
 from dolmen.maintenance.debt import Debts
@@ -76,7 +76,6 @@ class Round:
 
     Args:
         done: the steps in the order of their ends; a table may have had several turns.
-        failures: the steps that failed.
         finished: True if no work was left for lack of time.
         indexes_behind: tables whose index this round should have brought up to date, but did not.
     """
@@ -107,14 +106,9 @@ def maintain(
     deadline: Deadline | None = None,
     progress: Callable[[Done | StepFailure], None] = lambda ended: None,
 ) -> Round:
-    """Does all maintenance that is due, as far as the time allows. Safe to repeat, and to run beside others.
+    """Does all maintenance that is due, as far as the time allows. See ``Database.maintain``.
 
-    Args:
-        tables: their names; None for all.
-        steps: some of ``STEPS``.
-        compacted_elsewhere: tables that a job compacts; they get all other steps here.
-        deadline: when to stop. Finished work is committed by then, and the next round continues.
-        progress: called after each step.
+    Safe to repeat, and to run beside others. At the deadline, finished work is committed.
     """
     rounder = _Rounder(context, deadline or Deadline(context.runtime), progress)
     return rounder.run(tables, steps, compacted_elsewhere)
@@ -137,9 +131,9 @@ class _Rounder:
         names = [name for name in entries if tables is None or name in tables]
         if "expire" in steps:
             self._expire(tables)
-        resolving = sorted(names, key=lambda name: (-_deletes(entries[name]), name)) if "resolve" in steps else []
+        resolving = _by_most_entries(names, entries, "tombstones") if "resolve" in steps else []
         compactable = [name for name in names if name not in compacted_elsewhere]
-        compacting = sorted(compactable, key=lambda name: (-_files(entries[name]), name)) if "compact" in steps else []
+        compacting = _by_most_entries(compactable, entries, "files") if "compact" in steps else []
         # An idle table, whose entry is in a segment, needs no work on its index.
         awake = [name for name in names if not entries[name].section and "index" in steps]
         indexing = [n for n in awake if TableSettings.of(entries[n]).index or entries[n].segments_of("index")]
@@ -223,12 +217,10 @@ class _Rounder:
         self._progress(ended)
 
 
-def _deletes(entry: TableEntry) -> int:
-    return len(entry.tombstones) + sum(segment.count for segment in entry.segments_of("tombstones"))
-
-
-def _files(entry: TableEntry) -> int:
-    return len(entry.files) + sum(segment.count for segment in entry.segments_of("files"))
+def _by_most_entries(names: Sequence[str], entries: Mapping[str, TableEntry], kind: SegmentKind) -> list[str]:
+    """Names of tables, the most entries of a kind first."""
+    spilled = {name: sum(segment.count for segment in entries[name].segments_of(kind)) for name in names}
+    return sorted(names, key=lambda name: (-spilled[name] - len(getattr(entries[name], kind)), name))
 
 
 _COLLECTIONS = 4
@@ -236,14 +228,7 @@ _COLLECTIONS = 4
 
 
 def hurry_erasure(context: Context, id_: str) -> ErasureStatus:
-    """Rewrites the files that hold rows of an erasure, and lets the versions that need these files expire.
-
-    The next collections do the rest, which takes ``reader_grace`` and ``orphan_age``. Safe to repeat.
-
-    Raises:
-        NotFoundError: there is neither an erasure nor a receipt of this id.
-        Error: of a step that failed; the others are done.
-    """
+    """See ``Database.hurry_erasure``. Safe to repeat. Raises the error of a failed step once the others are done."""
     if status_of(context, id_).state == "gone":
         return status_of(context, id_)
     now_us = max(context.store.clock.now_us, context.head.refresh().manifest.created_at)

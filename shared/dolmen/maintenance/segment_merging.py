@@ -6,8 +6,8 @@ A merge of segments of files also applies overlays and removals to the entries, 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain, groupby, islice
 from typing import Any
 
@@ -19,7 +19,6 @@ from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import MergeSegments
 from dolmen.entries.segments.live import LiveFiles, newest_pairs
 from dolmen.entries.segments.segment_reader import Uuids
-from dolmen.format.entries import Overlay
 from dolmen.format.layout import segment_key
 from dolmen.format.manifest import Manifest, Segment, SegmentKind, TableEntry
 from dolmen.format.schema import Schema
@@ -68,8 +67,8 @@ def merge_segments(context: Context, *, deadline: Callable[[], bool] = never) ->
                 skipped += 1
                 continue
             commits += 1
-            inputs += len(merge.inputs)
-            outputs += len(merge.outputs)
+            inputs += len(merge.statement.inputs)
+            outputs += len(merge.bodies)
     return Merged(commits, inputs, outputs, finished=True)
 
 
@@ -83,35 +82,17 @@ def _next_merge(context: Context, name: str | None, skip: int) -> Merge | None:
 
 @dataclass(frozen=True)
 class Merge:
-    """A merge whose outputs are not uploaded yet."""
+    """A merge: the statement that commits it, and the bodies of its outputs, which are not uploaded yet."""
 
-    name: str | None
-    uuid: str
-    epoch: int
-    inputs: tuple[str, ...]
-    outputs: tuple[tuple[Segment, bytes], ...]
-    removed: frozenset[str] = frozenset()
-    overlays: frozenset[Overlay] = frozenset()
-    schema: Schema | None = None
-    erasing: Mapping[str, int] = field(default_factory=dict)
+    statement: MergeSegments
+    bodies: tuple[bytes, ...]
 
 
 def upload_merge(context: Context, merge: Merge) -> MergeSegments:
     """Uploads a merge's segments, and returns the statement that commits it."""
-    for segment, body in merge.outputs:
+    for segment, body in zip(merge.statement.outputs, merge.bodies, strict=True):
         create(context.store, segment.object, body, context.runtime)
-    segments = tuple(segment for segment, _ in merge.outputs)
-    return MergeSegments(
-        merge.name,
-        merge.uuid,
-        merge.epoch,
-        merge.inputs,
-        segments,
-        merge.removed,
-        merge.overlays,
-        merge.schema,
-        merge.erasing,
-    )
+    return merge.statement
 
 
 def plan_merges(context: Context, manifest: Manifest, name: str | None) -> Iterator[Merge]:
@@ -157,10 +138,11 @@ def _plan_concatenations(
         kind = run[0].kind
         read: Callable[[Segment], Iterable[Any]] = getattr(context.segments, kind)
         entries = chain.from_iterable(read(segment) for segment in run)
-        outputs = tuple(_encode(context, kind, entries, None))
+        outputs = list(_encode(context, kind, entries, None))
         newest = max(segment.created_at for segment in run)
-        dated = tuple((msgspec.structs.replace(segment, created_at=newest), body) for segment, body in outputs)
-        yield Merge(name, uuid, epoch, tuple(segment.object for segment in run), dated)
+        dated = tuple(msgspec.structs.replace(segment, created_at=newest) for segment, _ in outputs)
+        inputs = tuple(segment.object for segment in run)
+        yield Merge(MergeSegments(name, uuid, epoch, inputs, dated), tuple(body for _, body in outputs))
 
 
 def _encode(
@@ -183,16 +165,16 @@ def _plan_file_merge(context: Context, name: str, entry: TableEntry, erase_throu
     if not segments:
         return None
     live = LiveFiles.of(entry, reader)
-    removals, patches = entry.segments_of("removed"), entry.segments_of("overlays")
+    removals, overlay_segments = entry.segments_of("removed"), entry.segments_of("overlays")
     spilled_removed = list(chain.from_iterable(map(reader.removed, removals)))
-    spilled_overlays = list(chain.from_iterable(map(reader.overlays, patches)))
+    spilled_overlays = list(chain.from_iterable(map(reader.overlays, overlay_segments)))
     removed, overlays = {*entry.removed, *spilled_removed}, [*entry.overlays, *spilled_overlays]
     keys_by_uuid = _find_segments(live, {*removed, *(overlay.file for overlay in overlays)})
     changes = Counter(keys_by_uuid.values())
     chosen = {segment.object for run in tiers(segments) for segment in run}
     chosen |= {segment.object for segment in segments if changes[segment.object] * DIRTY_PART > segment.count}
     chosen |= {segment.object for segment in segments if _has_erased_bounds(live, segment, erase_through)}
-    if len(removals) >= FAN_IN or len(patches) >= FAN_IN:
+    if len(removals) >= FAN_IN or len(overlay_segments) >= FAN_IN:
         chosen |= changes.keys()
     # Only this merge can remove a change that was spilled while another merge applied it to the file's entry.
     if not chosen and {*spilled_removed, *(overlay.file for overlay in spilled_overlays)} <= keys_by_uuid.keys():
@@ -205,17 +187,18 @@ def _plan_file_merge(context: Context, name: str, entry: TableEntry, erase_throu
     outputs += _encode(context, "removed", sorted(uuid for uuid in spilled_removed if uuid in kept_uuids), None)
     newest = newest_pairs(overlay for overlay in spilled_overlays if overlay.file in kept_uuids)
     outputs += _encode(context, "overlays", newest.values(), None)
-    return Merge(
+    statement = MergeSegments(
         name,
         entry.uuid,
         entry.epoch,
-        tuple(segment.object for segment in (*run, *removals, *patches)),
-        tuple(outputs),
+        tuple(segment.object for segment in (*run, *removals, *overlay_segments)),
+        tuple(segment for segment, _ in outputs),
         frozenset(folded_uuids & removed),
         frozenset(overlay for overlay in overlays if overlay.file in folded_uuids),
         entry.schema,
         {segment.object: segment.erasing for segment in run},
     )
+    return Merge(statement, tuple(body for _, body in outputs))
 
 
 def _has_erased_bounds(live: LiveFiles, segment: Segment, erase_through: int) -> bool:

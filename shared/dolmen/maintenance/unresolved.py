@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 import numpy as np
 
 from dolmen.commit.head import Context
+from dolmen.entries.segments.live import LiveFiles
 from dolmen.entries.segments.row_bounds import RowBounds, undecided_deletes
+from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.entries.segments.tombstone_judge import FileTombstones, TombstoneJudge
 from dolmen.format.entries import Blob, DataFile, KeysTombstone, Tombstone, WhereTombstone
 from dolmen.format.manifest import TableEntry
@@ -22,7 +24,7 @@ from dolmen.rows.scan.row_groups import Deletes, FilePlan, OpenFile, RowGroup, n
 from dolmen.rows.scan.scan_deletes import BlobReader, load_deletes
 
 
-class Unresolved:
+class UnresolvedDeletes:
     """Finds the tombstones that may hide rows of a file, by statistics: by the keys, and not by their bounds alone.
 
     Keys tombstones over the same columns are tested together: one look-up covers ten thousand of them.
@@ -53,6 +55,15 @@ class Unresolved:
         keys = ((each, deletes.judge_keys(columns, rows)) for columns, each in self._keys_by_columns.items())
         tombstones = undecided_deletes(chain[tuple[Tombstone, StatsVerdict]](where, keys))
         return None if tombstones is None else FilePlan(file, False, tuple(tombstones))
+
+
+def files_behind(entry: TableEntry, reader: SegmentReader, ts: int) -> Iterator[tuple[DataFile, str | None]]:
+    """Yields the live files that may lack deletes up to ``ts``, oldest first, with their segments; of a segment all."""
+    files = LiveFiles.of(entry, reader)
+    for segment in files.segments:
+        if segment.applied_through < ts:
+            yield from ((file, segment.object) for file in files.of_segment(segment.object))
+    yield from ((file, None) for file in entry.files if file.applied_through < ts)
 
 
 def _load(context: Context, entry: TableEntry, tombstones: Sequence[Tombstone]) -> Deletes:
@@ -86,7 +97,7 @@ class ErasureMatches:
                 groups.append(RowGroup(file, index, first, rows, deleted, None, (), ()))
         return groups
 
-    def count(self, group: RowGroup, columns: RowGroupColumns, tombstones: Sequence[Tombstone]) -> Counter[int]:
+    def count(self, group: RowGroup, columns: RowGroupColumns, tombstones: Iterable[Tombstone]) -> Counter[int]:
         """By an erasure's timestamp, the number of rows of a row group that it matches, if there are any."""
         counts: Counter[int] = Counter()
         arrays = columns.read(frozenset(id_ for tombstone in tombstones for id_ in tombstone.columns))

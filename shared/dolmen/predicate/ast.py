@@ -26,7 +26,17 @@ from dolmen.format.layout import prepare
 from dolmen.format.schema import type_from_json
 from dolmen.format.types import Json, Plain
 from dolmen.format.types import from_json as value_from_json
-from dolmen.predicate.domains import Domain, Function, Op, convert, domain_of, exact_float, join, keep_valid, result_of
+from dolmen.predicate.domains import (
+    Domain,
+    Function,
+    Op,
+    convert,
+    domain_of,
+    is_exact_float,
+    join,
+    keep_valid,
+    result_of,
+)
 
 KeyTuples: TypeAlias = tuple[tuple[int, ...], list[tuple[Plain, ...]]]
 
@@ -62,7 +72,7 @@ def _values(column: Term, values: list[Plain], own: pa.DataType) -> KeyTuples | 
     if domain is None or pa.types.is_floating(arrow_type) or len(values) > MAX_MEMBERS:
         return None
     if domain.is_float and not (
-        pa.types.is_integer(arrow_type) and all(exact_float(value, domain) for value in values)  # type: ignore[arg-type]
+        pa.types.is_integer(arrow_type) and all(is_exact_float(value, domain) for value in values)  # type: ignore[arg-type]
     ):
         return None
     if domain in (Domain.TEXT, Domain.BYTES, Domain.BOOLEAN):
@@ -301,7 +311,7 @@ def columns(p: Predicate) -> frozenset[int]:
 
 
 def to_builtins(p: Predicate) -> dict[str, Any]:
-    """The predicate as JSON objects, equal to those of a manifest that was read."""
+    """The predicate as JSON objects, equal to the ones in a manifest that was read."""
     built: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(p))
     return built
 

@@ -1,4 +1,4 @@
-"""Builds predicates of columns and constants, bound to column ids and types, and rebinds them to changed columns.
+"""Builds predicates of columns and constants, bound to column ids and types.
 
 A literal keeps its own type, so nothing wraps: ``tiny < 300`` is TRUE for every int8, and still is after the column has
 become an int16. A date column may become a timestamp: dates compare as midnights.
@@ -17,7 +17,7 @@ from typing import Literal as Choice
 import msgspec
 import pyarrow as pa
 
-from dolmen.errors import InputError, PredicateError, SchemaError, short_repr
+from dolmen.errors import InputError, PredicateError, short_repr
 from dolmen.format.column_history import is_date_to_timestamp
 from dolmen.format.schema import Field, Schema, is_nested
 from dolmen.format.types import TIMESTAMP, TYPES, Plain, short_type, to_json, type_of
@@ -67,8 +67,7 @@ _HINTS = {
 def find_column(name: str, schema: Schema, *, quoted: bool = True) -> Field:
     """The column of this name, ignoring case. Raises PredicateError if there is not one, or it is nested.
 
-    Args:
-        quoted: whether a column with exactly this name wins over columns whose names differ only in case.
+    ``quoted``: whether a column with exactly this name wins over columns whose names differ only in case.
     """
     fields = [field for field in schema.fields if field.name.lower() == name.lower()]
     if quoted and len(fields) > 1:
@@ -91,8 +90,7 @@ def find_column(name: str, schema: Schema, *, quoted: bool = True) -> Field:
 def compare(op: Op, left: Side, right: Side, within: Domain | None = None) -> Predicate:
     """``left op right``. Raises PredicateError if values of these types cannot be compared.
 
-    Args:
-        within: the domain of the comparison, if it depends on a third value (BETWEEN).
+    ``within``: the domain of the comparison, if it depends on a third value (BETWEEN).
     """
     if isinstance(left, Value) and isinstance(right, _NAMED):
         return compare(_MIRROR[op], right, left, within)
@@ -251,48 +249,6 @@ def negation(p: Predicate) -> Predicate:
     return ast.Not(p)
 
 
-def rebind(p: Predicate, schema: Schema) -> Predicate:
-    """The predicate bound to the types in ``schema``. Raises SchemaError if a column was dropped or cannot compare."""
-    return ast.map_leaves(p, lambda leaf: _rebind_leaf(leaf, schema))
-
-
-def _rebind_leaf(leaf: Predicate, schema: Schema) -> Predicate:
-    new = ast.with_terms(leaf, lambda term: _rebind_term(term, schema))
-    if (
-        isinstance(new, ast.Compare)
-        and domains.join(domain_of(new.left.arrow_type), domain_of(new.right.arrow_type)) is None
-    ):
-        old = short_type(ast.terms_of(leaf)[0].type)
-        raise SchemaError(
-            f"the predicate was bound to {old} and cannot compare {short_type(new.left.type)} with "
-            f"{short_type(new.right.type)}"
-        )
-    if isinstance(new, ast.Like) and domain_of(new.column.arrow_type) is not Domain.TEXT:
-        raise SchemaError("the column of a LIKE is no longer a string")
-    return new
-
-
-def _rebind_term(term: Term, schema: Schema) -> Term:
-    if isinstance(term, ast.Call):
-        args = tuple(arg if isinstance(arg, ast.Literal) else _rebind_term(arg, schema) for arg in term.args)
-        try:
-            result_type = domains.result_of(term.function, [arg.arrow_type for arg in args], term.arrow_type)
-        except PredicateError as error:
-            raise SchemaError(f"the predicate can no longer be evaluated: {error.reason}") from error
-        return ast.Call(term.function, args, str(result_type))
-    field = next((field for field in schema.fields if field.id == term.id), None)
-    if field is None:
-        old = schema.by_id.get(term.id)
-        raise SchemaError(f"the predicate names column {old.name if old else term.id!r}, which was dropped")
-    own, become = domain_of(term.arrow_type), domain_of(field.arrow_type)
-    if become is None or domains.join(own, become) is not become:
-        raise SchemaError(
-            f"the predicate was bound to column {field.name!r} as {short_type(term.type)}, and it is now "
-            f"{short_type(field.type)}"
-        )
-    return _column(field)
-
-
 def _describe(side: Named) -> str:
     return f"column {side.name!r}" if isinstance(side, Field) else side.name
 
@@ -383,8 +339,7 @@ def _canonical_values(values: Sequence[Any], arrow_type: pa.DataType) -> list[Pl
 def days_to_timestamps(p: Predicate, types: Mapping[int, pa.DataType]) -> Predicate:
     """The predicate with its date columns bound as timestamps, where they have become timestamps.
 
-    Args:
-        types: the current types, by id, of the columns that had a narrower type before.
+    ``types``: the current types, by id, of the columns that had a narrower type before.
     """
     if not any(type_of(current) is TIMESTAMP for current in types.values()):
         return p

@@ -116,8 +116,7 @@ def grid(arrow_type: pa.DataType, domain: Domain) -> Grid:
 def fit(op: Op, value: Any, cells: Grid) -> tuple[Op, int] | bool:
     """Rewrites ``column op value`` with a value of the column's type, so that the column needs no cast.
 
-    Args:
-        value: any finite int, float or Decimal.
+    ``value``: any finite int, float or Decimal.
 
     Returns:
         the operator and the raw value to compare with; or the outcome for every value that is not NULL.
@@ -166,7 +165,7 @@ def keep_valid(values: Iterable[Any], arrow_type: pa.DataType, domain: Domain) -
     return [plain_of(each[1], arrow_type) for each in fitted if isinstance(each, tuple)]
 
 
-def exact_float(value: float, domain: Domain) -> bool:
+def is_exact_float(value: float, domain: Domain) -> bool:
     """Whether integers compare with this float without rounding, which is common."""
     return abs(value) < (2**53 if domain is Domain.FLOAT64 else 2**24)
 
@@ -200,7 +199,7 @@ NAMES = ("lower", "upper", *PARTS)
 
 
 def result_of(function: Function, types: Sequence[pa.DataType], target: pa.DataType | None = None) -> pa.DataType:
-    """The type of a function's result, by those of its arguments, or by the target of a cast. Raises PredicateError."""
+    """The type of a function's result, by its arguments' types, or by the target of a cast. Raises PredicateError."""
     domains = [domain_of(arrow_type) for arrow_type in types]
     if len(types) != (2 if function in ("+", "-", "*", "/", "%") else 1):
         raise PredicateError(f"{function} does not take {len(types)} arguments")

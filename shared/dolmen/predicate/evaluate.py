@@ -150,12 +150,8 @@ _NULL, _TRUE, _FALSE = pa.Array.from_buffers(pa.bool_(), 3, [pa.py_buffer(b"\x06
 def evaluate(p: Predicate, columns: Columns, length: int) -> pa.BooleanArray:
     """TRUE, FALSE or NULL (unknown) for every row.
 
-    Args:
-        columns: by id, the columns that the predicate names, in any type that widens to the bound one. Dictionaries and
-            arrays of type null are allowed.
-
-    Raises:
-        SchemaError: a column's type does not support the predicate's comparison.
+    ``columns``: by id, the columns that the predicate names, in any type that widens to the bound one. Dictionaries and
+    arrays of type null are allowed. Raises SchemaError: a column's type does not support the predicate's comparison.
     """
     result = _evaluate(p, columns)
     if isinstance(result, pa.Scalar):
@@ -412,7 +408,7 @@ def equal_values(term: Term, literal: ast.Literal, arrow_type: pa.DataType) -> p
 
 
 def _all_exact(p: ast.In, domain: Domain) -> bool:
-    return all(domains.exact_float(value, domain) for value in p.plain)  # type: ignore[arg-type]
+    return all(domains.is_exact_float(value, domain) for value in p.plain)  # type: ignore[arg-type]
 
 
 def _value_set(p: ast.In, arrow_type: pa.DataType, domain: Domain) -> pa.Array:

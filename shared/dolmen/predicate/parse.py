@@ -164,7 +164,7 @@ class TreeReader:
 
     Args:
         parameters: values of placeholders, by the identity of their nodes.
-        literals: texts that replace those of the tree's literals, by the identity of their nodes.
+        literals: other texts for the tree's literals, by the identity of their nodes.
     """
 
     def __init__(

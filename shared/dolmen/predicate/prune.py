@@ -23,7 +23,7 @@ from dolmen.predicate.ast import Predicate, Term
 from dolmen.predicate.domains import Domain, Op, convert, domain_of, fit, grid, join
 
 Fact: TypeAlias = bool | npt.NDArray[np.bool_]
-"""Whether something is possible: in one file, or in each of many files. A bool may stand for all of many files."""
+"""Whether something is possible: in one file, or in each of many files. A bool may be for all of many files."""
 
 _GRIDS = frozenset((Domain.EXACT, Domain.DATE, Domain.TIME, Domain.NAIVE, Domain.ZONED))
 """Domains in which the values of a type are evenly spaced."""
@@ -74,8 +74,7 @@ class Statistics(Protocol):
 def judge(p: Predicate, stats: Mapping[int, Bounds], rows: int) -> StatsVerdict:
     """Judges whether the predicate is TRUE for none, some or all rows of a file; NEVER for a file without rows.
 
-    Args:
-        stats: bounds by column id, as plain values of the column's bound type or of a narrower type of the same domain.
+    ``stats``: bounds by column id, as plain values of the column's bound type or of a narrower type of the same domain.
     """
     if rows == 0:
         return StatsVerdict.NEVER

@@ -40,9 +40,8 @@ _ADVICE = "give many values as a mapping, {'id': [...]}, or delete by keys=[...]
 def tokenize(text: str) -> list[Any]:
     """The tokens of a text, by sqlglot.
 
-    Raises:
-        LimitError, PredicateError: the text exceeds the limits above.
-        sqlglot.errors.TokenError: a quote or a comment is left open.
+    Raises LimitError, PredicateError: the text exceeds the limits above; sqlglot.errors.TokenError: a quote or a
+    comment is left open.
     """
     from sqlglot.dialects.dialect import Dialect
 

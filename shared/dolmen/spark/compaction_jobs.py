@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import compress
 from typing import Any
 
 import pyarrow as pa
@@ -30,10 +31,16 @@ from dolmen.entries.segments.live import LiveFiles
 from dolmen.errors import InputError, SchemaError, short_repr
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.maintenance.compact.compaction import Compacted, PendingGroup, PendingGroups, is_replaced, target_file_bytes
-from dolmen.maintenance.compact.compaction_plan import CompactionOptions, CompactionPlan, PlannedGroup, plan_compaction
+from dolmen.maintenance.compact.compaction import (
+    Compacted,
+    PendingGroup,
+    PendingGroups,
+    is_replaced,
+    plan_version,
+    target_file_bytes,
+)
+from dolmen.maintenance.compact.compaction_plan import CompactionOptions, CompactionPlan, PlannedGroup
 from dolmen.maintenance.compact.rewrite import GroupRewriter, Rewritten, TableVersion, write_options
-from dolmen.maintenance.erasures.erasure_work import rewrite_through
 from dolmen.rows.scan.scan import Scan, scan_files
 from dolmen.rows.write.data_file import write_data_files
 from dolmen.spark.frame_types import quote, spark_schema
@@ -54,7 +61,7 @@ from dolmen.store import portable_url
 from dolmen.transactions.snapshot import PinnedTable
 
 JOBS_AT_ONCE = 3
-"""A job's slowest task holds up its commit, while those of the next jobs keep the processors busy."""
+"""A job's slowest task holds up its commit, while tasks of the next jobs keep the processors busy."""
 _UNLIMITED = 1 << 62
 """Bytes."""
 
@@ -127,7 +134,6 @@ def compact(
             in one commit for each table.
         options: sizes; the tables' own by default. Without a sort key, groups are made smaller than ``group_bytes``,
             down to two full files, if there would be fewer groups than tasks that run at once.
-        dry_run: only plan.
         deadline: called before groups are begun; True = commit the running ones, and leave the rest for later.
         progress: called after each commit with the table's name and the result so far.
 
@@ -177,25 +183,21 @@ class CompactionRun:
         self._work = self._recluster_groups if is_whole else self._rewrite_groups
         self._groups_a_job = 1 if is_whole else -(-parallelism // 2)
         self._waiting = PendingGroups(self.done.plan.groups)
-        self._stopped = False
-
-    def _plan(self, version: TableVersion, options: CompactionOptions) -> CompactionPlan:
-        through, dead = rewrite_through(self._context, version.manifest), version.dead_uuids()
-        return plan_compaction(self._name, version.entry, version.files, self._target, options, dead, through)
+        self._is_stopped = False
 
     def _plan_parts(self, version: TableVersion, parallelism: int) -> CompactionPlan:
         """The core's plan, with smaller groups if more tasks could run at once."""
-        plan = self._plan(version, self._options)
+        plan = plan_version(self._context, version, self._target, self._options)
         total = sum(group.bytes_out for group in plan.groups)
         finer = max(2 * self._target, -(-total // parallelism))
         if version.entry.sort_key or finer >= self._options.group_bytes:
             return plan
-        return self._plan(version, replace(self._options, group_bytes=finer))
+        return plan_version(self._context, version, self._target, replace(self._options, group_bytes=finer))
 
     def _plan_whole(self, version: TableVersion) -> CompactionPlan:
         """All files that any merging would improve, as one group."""
         self._options = replace(self._options, growth=1, group_bytes=_UNLIMITED)
-        plan = self._plan(version, self._options)
+        plan = plan_version(self._context, version, self._target, self._options)
         if not plan.groups:
             return plan
         group_of_all = PlannedGroup(
@@ -217,30 +219,30 @@ class CompactionRun:
         self._url = portable_url(context.store)
         self._intent = Intent.begin(context.store, context.runtime, f"compact {name}", [name])
         failure: Exception | None = None
-        while self._waiting and not self._stopped:
+        while self._waiting and not self._is_stopped:
             for job, outcome in self._run_concurrently(self._jobs(deadline)):
                 if isinstance(outcome, Exception):
-                    failure, self._stopped = failure or outcome, True
+                    failure, self._is_stopped = failure or outcome, True
                 else:
                     self._commit(job, outcome)
                     progress(self.done)
         if failure is not None:
             raise failure
-        self.done.finished = not self._stopped
+        self.done.finished = not self._is_stopped
         if self.done.finished and not self.done.dropped:  # else it is revoked in an hour, with the dropped files
             self._intent.finish()
 
     def _jobs(self, deadline: Callable[[], bool]) -> Iterator[Job]:
-        while self._waiting and not self._stopped:
+        while self._waiting and not self._is_stopped:
             if deadline():
-                self._stopped = True
+                self._is_stopped = True
                 return
             pending = [self._waiting.take()]
             while self._waiting and len(pending) < self._groups_a_job:
                 pending.append(self._waiting.take())
             job = self._job(pending)
             if job is None:
-                self._stopped = True  # the table was dropped or created again
+                self._is_stopped = True  # the table was dropped or created again
                 return
             if job.groups:
                 yield job
@@ -269,7 +271,7 @@ class CompactionRun:
 
     def _recluster(self, task: CompactionTask, version: TableVersion, inputs: tuple[DataFile, ...]) -> Rewritten:
         row_ts, entry = version.commit_ts_of(inputs)
-        table = _SomeFiles(self._context, version.name, version.manifest, inputs)
+        table = _FilesOfTable(self._context, version.name, version.manifest, inputs)
         frame = to_spark(table, with_commit_ts=row_ts is None, spark=self._spark)
         live_bytes = sum(file.live_bytes for file in inputs)
         names = (version.entry.schema.by_id[id_].name for id_ in version.entry.sort_key)
@@ -313,7 +315,7 @@ class CompactionRun:
             is_over = True
         finally:
             if not is_over:  # nothing will commit the results of running jobs
-                self._stopped = True
+                self._is_stopped = True
                 spark.interruptTag(tag)
 
     def _commit(self, job: Job, rewritten: Sequence[Rewritten]) -> None:
@@ -325,10 +327,7 @@ class CompactionRun:
         )
         are_committed = self._are_in_version(groups, committed.manifest)
         if any(are_committed):
-            self.done.add([group for group, is_committed in zip(groups, are_committed, strict=True) if is_committed])
-            results = [result for result, is_committed in zip(rewritten, are_committed, strict=True) if is_committed]
-            self.done.spilled_bytes += sum(result.spilled_bytes for result in results)
-            self.done.bytes_copied += sum(result.copied_bytes for result in results)
+            self.done.add(list(compress(zip(groups, rewritten, strict=True), are_committed)))
         for (pending, _), is_committed in zip(job.groups, are_committed, strict=True):
             if not is_committed:
                 self.done.dropped += 1
@@ -358,7 +357,7 @@ def can_recluster(entry: TableEntry) -> bool:
     return bool(entry.sort_key)
 
 
-class _SomeFiles(PinnedTable):
+class _FilesOfTable(PinnedTable):
     """Some files of a table in one version."""
 
     def __init__(self, context: Context, name: str, manifest: Manifest, inputs: Sequence[DataFile]) -> None:
@@ -369,7 +368,7 @@ class _SomeFiles(PinnedTable):
         return scan_files(super().scan(*args, **options), self._paths)
 
 
-def _check_rows(table: _SomeFiles, version: TableVersion, inputs: Sequence[DataFile], written: int) -> None:
+def _check_rows(table: _FilesOfTable, version: TableVersion, inputs: Sequence[DataFile], written: int) -> None:
     """Raises AssertionError unless Spark wrote all rows. Counts by entries, or by a scan if deletes are unresolved."""
     plans = [plan for file in inputs if (plan := version.unresolved.plan(file)) is not None]
     expected = sum(plan.file.live_rows for plan in plans if not plan.tombstones)

@@ -79,10 +79,8 @@ def export(
     Args:
         table: of a database, or of ``at(...)`` for an older version.
         to: ``s3://bucket/prefix`` (which needs hadoop-aws), a directory, or any other URL that Spark can write to.
-        columns: names, in order; all by default.
         where: only rows for which this is TRUE.
         overwrite: remove existing files before the first file is written; otherwise there may be none.
-        spark: the session; the active one by default.
 
     Raises:
         InputError: there are files, or the URL lies within the database.

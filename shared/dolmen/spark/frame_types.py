@@ -31,11 +31,10 @@ OPERATORS: dict[str, Op] = {
 """Operators of comparisons, by the names that nodes of Spark's plans and filters of its data sources have for them."""
 
 
-def _type_by_name(name: str) -> s.DataType:
-    return s.StructField.fromJson({"name": "", "type": name, "nullable": True, "metadata": {}}).dataType
-
-
-_BY_NAME = {name: _type_by_name(name) for name in {kind.spark for kind in TYPES if kind.spark is not None}}
+_BY_NAME = {
+    name: s.StructField.fromJson({"name": "", "type": name, "nullable": True, "metadata": {}}).dataType
+    for name in {kind.spark for kind in TYPES if kind.spark is not None}
+}
 
 
 def spark_schema(fields: Iterable[Field]) -> s.StructType:

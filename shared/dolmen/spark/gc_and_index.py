@@ -24,6 +24,7 @@ from dolmen.format.properties import DatabaseSettings, has_index
 from dolmen.maintenance.gc.collection import Collected, collect
 from dolmen.maintenance.gc.mark import Codes, KeySet, MarkPart, keys_of_part, split_mark, stable_code, stable_codes
 from dolmen.maintenance.indexing import Indexed, IndexVersion, PartBuilding, index_reader, index_table
+from dolmen.rows.scan.data_objects import cut_by_size
 from dolmen.spark.sessions import check_database, check_session
 from dolmen.spark.tasks import (
     MapBatches,
@@ -57,13 +58,8 @@ def gc(
     """Expires old versions, and deletes the objects that no kept version needs. See ``Database.gc``.
 
     Spark's tasks find the objects that must stay, for a database whose segments take long to read on one machine. The
-    driver has 8 bytes in memory for each of these objects; it alone lists and deletes.
-
-    Args:
-        dry_run: only report what would be deleted.
-        full: look for orphans among all objects, not only among those named since the last run.
-        deadline: True = stop; the next run continues.
-        settings: by default those of the database.
+    driver has 8 bytes in memory for each of these objects; it alone lists and deletes. ``settings`` are the database's
+    by default.
 
     Raises:
         InputError: Spark's workers can't reach the database.
@@ -96,7 +92,7 @@ class SparkMarker:
     def __call__(self, manifest: Manifest, reader: SegmentReader, after: int) -> KeySet:
         keys, parts = split_mark(manifest, reader, after)
         codes = [stable_codes(keys)]
-        for some in _waves(parts):
+        for some in cut_by_size(parts, lambda part: part.entries, _ENTRIES_A_JOB):
             codes += self._codes(manifest, after, some)
         return KeySet.of_codes(codes)
 
@@ -166,18 +162,6 @@ def mark_parts(task: MarkTask) -> MapBatches:
     return run
 
 
-def _waves(parts: Sequence[MarkPart]) -> Iterator[list[MarkPart]]:
-    some, entries = list[MarkPart](), 0
-    for part in parts:
-        some.append(part)
-        entries += part.entries
-        if entries >= _ENTRIES_A_JOB:
-            yield some
-            some, entries = [], 0
-    if some:
-        yield some
-
-
 def index(
     spark: SparkSession,
     database: Database,
@@ -218,9 +202,9 @@ def index(
     url, at_once = portable_url(context.store), max(1, spark.sparkContext.defaultParallelism)
 
     def build(version: IndexVersion, buildings: Sequence[PartBuilding]) -> list[Segment]:
-        task = IndexTask(url, version.manifest.version, version.name)
+        where = url, version.manifest.version, version.name
         inputs = [([file.uuid for file in each.files], [part.object for part in each.parts]) for each in buildings]
-        found = run_numbered(spark, len(inputs), lambda number: task.build(*inputs[number]), list[Segment])
+        found = run_numbered(spark, len(inputs), lambda number: build_part(*where, *inputs[number]), list[Segment])
         return [part for parts in found for part in parts]
 
     return {
@@ -229,19 +213,11 @@ def index(
     }
 
 
-@dataclass(frozen=True)
-class IndexTask:
-    """The values that each task of an indexing needs; everything is read in one version."""
-
-    url: str
-    version: int
-    table: str
-
-    def build(self, files: Collection[str], parts: Collection[str]) -> list[Segment]:
-        """Builds a part, in bounded memory: of files with these uuids, or in place of parts with these keys."""
-        with snapshot_in_task(self.url, self.version) as (context, manifest):
-            version = IndexVersion.of(context, self.table, manifest, index_reader(context))
-            replaced = {part.object: part for part in version.parts}
-            building = PartBuilding(tuple(version.live[uuid] for uuid in files), tuple(replaced[key] for key in parts))
-            part = version.build(building)
-            return [] if part is None else [part]
+def build_part(url: str, version: int, table: str, files: Sequence[str], parts: Sequence[str]) -> list[Segment]:
+    """Builds a part in a task, in bounded memory: of files with these uuids, or in place of parts with these keys."""
+    with snapshot_in_task(url, version) as (context, manifest):
+        table_version = IndexVersion.of(context, table, manifest, index_reader(context))
+        replaced = {part.object: part for part in table_version.parts}
+        files_to_index = tuple(table_version.live[uuid] for uuid in files)
+        part = table_version.build(PartBuilding(files_to_index, tuple(replaced[key] for key in parts)))
+        return [] if part is None else [part]

@@ -53,7 +53,7 @@ FILE, ROW, VALUE = "__dolmen_file", "__dolmen_row", "__dolmen_value_"
 """Columns of queries that find rows with their positions."""
 ROWS = "dolmen_rows"
 """The relation of the rows that a statement has changed, or will change."""
-_UNKNOWN = Literals(every=False, texts=False, null=True)
+_UNKNOWN = Literals(only_literals=False, only_literal_texts=False, has_null=True)
 
 
 @dataclass(frozen=True)

@@ -30,11 +30,6 @@ class Target:
 
 
 @dataclass(frozen=True)
-class QueryStatement:
-    """A query: it changes nothing."""
-
-
-@dataclass(frozen=True)
 class OnConflict:
     """ON CONFLICT of an INSERT: the key's ``columns``, or None; what changes, or None for nothing.
 
@@ -114,10 +109,10 @@ ChangingStatement: TypeAlias = InsertStatement | DeleteStatement | UpdateStateme
 
 @dataclass(frozen=True)
 class SqlStatement:
-    """A statement, and the text of the WITH before it; "" if there is none, and for queries."""
+    """A statement that changes a table, and the text of the WITH before it; "" if there is none."""
 
     ctes: str
-    does: QueryStatement | ChangingStatement
+    change: ChangingStatement
 
 
 def kind_of(sql: str) -> tuple[str, str]:
@@ -137,9 +132,9 @@ def kind_of(sql: str) -> tuple[str, str]:
 
 
 def read_statement(sql: str) -> SqlStatement:
-    """Reads one statement of Spark's SQL. Raises InputError."""
+    """Reads a statement of Spark's SQL that changes a table, as ``kind_of`` says. Raises InputError."""
     reader, ctes, kind = _begin(sql)
-    return SqlStatement("", QueryStatement()) if kind == "QUERY" else SqlStatement(ctes, read_change(reader, kind))
+    return SqlStatement(ctes, read_change(reader, kind))
 
 
 def read_change(reader: SqlReader, kind: str) -> ChangingStatement:

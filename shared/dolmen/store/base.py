@@ -191,10 +191,8 @@ class ObjectOutput(StreamedOutput, Protocol):
     def copy(self, key: str, byte_range: ByteRange, etag: str) -> int:
         """Appends ``byte_range`` = (first, end) of another object of this store, end exclusive.
 
-        The server copies the bytes if it can; otherwise they are read and written. They are not checked.
-
-        Args:
-            etag: copy only as long as the object has this ETag.
+        The server copies the bytes if it can; otherwise they are read and written. They are not checked. ``etag``: copy
+        only as long as the object has this ETag.
 
         Returns:
             the number of bytes.
@@ -227,15 +225,12 @@ class ObjectStore(Protocol):
     ) -> Object:
         """Reads an object, or ``byte_range`` = (first, end) of it, end exclusive.
 
-        A range that reaches past the end comes back shorter, or empty.
+        A range that reaches past the end comes back shorter, or empty. Raises ObjectNotFoundError: no such object (or
+        version); ObjectChangedError: the ETag differs.
 
         Args:
             etag: read only if the object still has this ETag.
             version: the id of an older version, on stores that keep them.
-
-        Raises:
-            ObjectNotFoundError: no such object (or version).
-            ObjectChangedError: the ETag differs.
         """
 
     def head(self, key: str, *, version: str | None = None) -> ObjectInfo:
@@ -270,8 +265,7 @@ class ObjectStore(Protocol):
     def sibling(self, root: str) -> ObjectStore:
         """A store of the same kind with another root, over the same connection.
 
-        Args:
-            root: the bucket on S3, or the name of a store in memory; "" for directories: the machine's root.
+        ``root``: the bucket on S3, or the name of a store in memory; "" for directories: the machine's root.
         """
 
 
@@ -293,18 +287,14 @@ class VersionedStore(Protocol):
     def newest_versions(self, prefix: str, start_after: str = "") -> Iterator[tuple[ObjectInfo, str | None]]:
         """Objects in key order, each with the id of its newest version, which notifications contain.
 
-        Deleted objects are left out, as ``list`` does. The id is None for an object without one.
-
-        Raises:
-            AccessDeniedError: the right to list versions is missing.
+        Deleted objects are left out, as ``list`` does. The id is None for an object without one. Raises
+        AccessDeniedError: the right to list versions is missing.
         """
 
     def all_versions(self, prefix: str) -> Iterator[tuple[ObjectInfo, bool]]:
         """All versions that the server keeps; True for the newest version of an object that is not deleted.
 
-        Raises:
-            AccessDeniedError: the right to list versions is missing.
-            InputError: the server does not list versions.
+        Raises AccessDeniedError: the right to list versions is missing; InputError: the server does not list versions.
         """
 
 
@@ -360,11 +350,8 @@ def create(store: ObjectStore, key: str, body: Buffer, runtime: Runtime) -> None
     """Creates an object under a name that no other writer uses (a fresh uuid), even if responses are lost.
 
     For such a name an unknown outcome is harmless: it sends the same bytes again. A refusal means that an earlier
-    attempt landed, which it confirms by reading the object. A failure leaves at most an orphan.
-
-    Raises:
-        StoreUnavailableError: no attempt is known to have landed.
-        CorruptionError: another object has this key.
+    attempt landed, which it confirms by reading the object. A failure leaves at most an orphan. Raises
+    StoreUnavailableError: no attempt is known to have landed; CorruptionError: another object has this key.
     """
     reason = ""
     for _ in attempts(runtime):
@@ -490,8 +477,7 @@ def own_name(scheme: str) -> str:
 def split_object_url(url: str) -> tuple[str, str] | None:
     """The URL of the bucket and the key of an object ``scheme://bucket/key``; None for a URL without a bucket.
 
-    Raises:
-        InputError: it names a bucket, but no object in it.
+    Raises InputError: it names a bucket, but no object in it.
     """
     scheme = scheme_of(url)
     if scheme is None or not scheme.has_buckets:

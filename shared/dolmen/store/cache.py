@@ -221,8 +221,7 @@ class ObjectCache:
     def load(self, key: CacheKey, fetch: Callable[[], bytes], check: Callable[[bytes], None]) -> bytes:
         """Bytes of an object from the disk, or else fetched and cached there.
 
-        Args:
-            check: raises CorruptionError for damaged bytes, which are never cached.
+        ``check``: raises CorruptionError for damaged bytes, which are never cached.
         """
         body = self.peek(key, check)
         if body is None:

@@ -18,10 +18,8 @@ class ObjectInput(io.RawIOBase):
     """A read-only file over ranges of one object, with one window of read-ahead.
 
     Opening the file fetches the first range, so a missing object raises at once, and an object no larger than the
-    window costs one request. Once the object has another ETag, reads raise ObjectChangedError.
-
-    Args:
-        etag: the ETag the object must have; None takes the one it has now.
+    window costs one request. Once the object has another ETag, reads raise ObjectChangedError. ``etag``: the ETag the
+    object must have; None takes the one it has now.
     """
 
     def __init__(

@@ -158,9 +158,7 @@ class LocalStore:
 
     ``a`` and ``a/b`` cannot both be objects here, as they could on S3. Symbolic links to files are read, those to
     directories are not followed by listings. The server's clock is this machine's. There are no older versions.
-
-    Args:
-        path: the root; made by the first put.
+    ``path``: the root; made by the first put.
     """
 
     def __init__(self, path: str | os.PathLike[str], runtime: Runtime | None = None) -> None:

@@ -40,8 +40,7 @@ class MemoryObject:
 class MemoryBucket:
     """The "server": objects by key, shared by any number of MemoryStores.
 
-    Args:
-        clock_us: the server's clock, in microseconds since the epoch; None is this machine's.
+    ``clock_us``: the server's clock, in microseconds since the epoch; None is this machine's.
     """
 
     def __init__(self, clock_us: Callable[[], int] | None = None, name: str = "") -> None:
@@ -65,9 +64,7 @@ class MemoryStore:
     """One client of a MemoryBucket. Each verb is atomic.
 
     ETags are the MD5 of the content: two equal bodies share one, so a protocol that suffers from ABA shows it here.
-
-    Args:
-        bucket: None makes a new, private one.
+    ``bucket``: None makes a new, private one.
     """
 
     def __init__(self, bucket: MemoryBucket | None = None, runtime: Runtime | None = None) -> None:

@@ -171,7 +171,7 @@ def forget_subjects(
             id_,
             unit.now_us,
             subject=values,
-            dropped=dropped,
+            may_be_dropped=dropped,
             digest=digest if request is not None else "",
             within_us=within_us,
             request=request,

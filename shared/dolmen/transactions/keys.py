@@ -13,7 +13,7 @@ from dolmen.base import arguments
 from dolmen.errors import InputError, RowError, SchemaError, short_repr
 from dolmen.format.delete_object import Keys, keys_from_arrow
 from dolmen.format.manifest import TableEntry
-from dolmen.format.schema import Field, is_nested
+from dolmen.format.schema import Field
 from dolmen.format.types import can_be_key, short_type
 from dolmen.rows.write.casts import lossless_cast
 from dolmen.rows.write.conform import conform
@@ -47,14 +47,6 @@ def check_key(fields: tuple[Field, ...]) -> tuple[Field, ...]:
     for field in fields:
         if not can_be_key(field.arrow_type):
             raise SchemaError(f"column {field.name!r} of type {short_type(field.arrow_type)} can't be part of a key")
-    return fields
-
-
-def check_sortable(fields: tuple[Field, ...]) -> tuple[Field, ...]:
-    """Returns ``fields`` if rows can be sorted by them. Raises SchemaError for nested columns."""
-    for field in fields:
-        if is_nested(field.arrow_type):
-            raise SchemaError(f"rows can't be sorted by column {field.name!r} of type {short_type(field.arrow_type)}")
     return fields
 
 

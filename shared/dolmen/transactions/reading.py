@@ -71,12 +71,12 @@ class ReadableTable:
     @property
     def primary_key(self) -> tuple[str, ...]:
         """Names of the key columns of ``upsert`` and ``delete(keys=...)``; empty if there are none."""
-        return self._names(self._entry.primary_key)
+        return tuple(self._entry.schema.names_of(self._entry.primary_key))
 
     @property
     def sort_key(self) -> tuple[str, ...]:
         """Names of the columns that rows in a file are sorted by."""
-        return self._names(self._entry.sort_key)
+        return tuple(self._entry.schema.names_of(self._entry.sort_key))
 
     def identity(self, columns: Sequence[str] | None = None) -> str:
         """A short text that identifies the table and its columns, for programs that keep a copy of the rows.
@@ -100,9 +100,6 @@ class ReadableTable:
         entry = self._entry
         fields = output_fields(entry, columns, with_commit_ts=False)
         return f"{entry.uuid}/{content_digest([[f.id, f.added_ts, f.name, f.type] for f in fields])}"
-
-    def _names(self, ids: tuple[int, ...]) -> tuple[str, ...]:
-        return tuple(self._entry.schema.by_id[id_].name for id_ in ids)
 
     def scan(
         self,

@@ -48,7 +48,7 @@ Mode: TypeAlias = Literal["tombstone", "positions"]
 BUFFER_BYTES = 64 * MIB
 """An insert with at most this much Arrow memory checks its keys before it writes; a larger one afterwards."""
 
-NAMED_KEYS = 10
+MOST_NAMED_KEYS = 10
 """The most keys that an error names."""
 
 STEP_ROWS, STEP_BYTES = 65_536, 64 * MIB
@@ -179,11 +179,11 @@ class TableChange:
         """Checks the keys; None if the request was applied by a version that the transaction did not know."""
         check.check_distinct()
         try:
-            return self.unit.fit(statement)
+            return self.unit.prepare(statement)
         except DuplicateKeyError:
             if not self.unit.rebase():
                 raise
-        return None if self.unit.has_applied(self.request) else self.unit.fit(statement)
+        return None if self.unit.has_applied(self.request) else self.unit.prepare(statement)
 
     def delete(
         self,
@@ -236,7 +236,7 @@ class TableChange:
         if positions:
             return DeletePositions(name, uuid, positions, self.request, tuple(sorted(columns(predicate))), epoch)
         # It may match rows after a rebase that removes earlier statements (Change.without).
-        return DeletePositions(name, uuid, {}, self.request) if unit.changes(uuid) else None
+        return DeletePositions(name, uuid, {}, self.request) if unit.has_changed(uuid) else None
 
     def rows_to_change(
         self, columns: Sequence[str], predicate: Predicate | None, *, with_commit_ts: bool = False
@@ -255,8 +255,8 @@ class TableChange:
         unit, uuid = self.unit, self.entry.uuid
         unit.begin_upload()
         # To leave a row out would delete it.
-        files = self.write_rows(unit.passing(self.entry, rows, leave_out=False))
-        if hidden or unit.changes(uuid):
+        files = self.write_rows(unit.filter_erased(self.entry, rows, leave_out=False))
+        if hidden or unit.has_changed(uuid):
             # It may hide rows after a rebase that removes earlier statements (Change.without).
             unit.add(DeletePositions(self.name, uuid, hidden, self.request, columns))
         if files:
@@ -266,9 +266,7 @@ class TableChange:
 def add_inserts(unit: UnitOfWork, entry: TableEntry, write: Write, keys: Iterable[pa.RecordBatch]) -> None:
     """Adds rows that are already written, provided that the table has none of ``keys``: primary keys of these rows.
 
-    Raises:
-        DuplicateKeyError: several rows have one key, or the table has it.
-        RowError: a key is NULL.
+    Raises DuplicateKeyError: several rows have one key, or the table has it; RowError: a key is NULL.
     """
     check = _InsertCheck.of(unit, write.name, entry)
     for _ in check.add_keys(keys):
@@ -289,7 +287,7 @@ def _buffer(batches: Iterator[pa.RecordBatch]) -> tuple[list[pa.RecordBatch], It
 
 
 class _InsertCheck:
-    """Compares the keys of an insert with each other and with those of the table."""
+    """Compares the keys of an insert with each other and with the table's."""
 
     def __init__(self, context: Context, name: str, uuid: str, fields: tuple[Field, ...]) -> None:
         self._context, self._name, self._uuid, self._fields = context, name, uuid, fields
@@ -314,7 +312,7 @@ class _InsertCheck:
 
     def check_distinct(self) -> None:
         """Raises DuplicateKeyError if several rows have one key."""
-        count, first = self._keys.repeated_rows(NAMED_KEYS)
+        count, first = self._keys.repeated_rows(MOST_NAMED_KEYS)
         if count:
             raise self._error(count, first, in_rows=True)
 
@@ -327,7 +325,7 @@ class _InsertCheck:
             )
         manifest = msgspec.structs.replace(draft.base, tables=dict(draft.tables))
         view = View(self._context, manifest, self._name, uploads.read)
-        count, first = existing_keys(view, self._keys, newer_than, NAMED_KEYS)
+        count, first = existing_keys(view, self._keys, newer_than, MOST_NAMED_KEYS)
         if count and first is not None:
             raise self._error(count, first, in_rows=False)
 
@@ -352,7 +350,7 @@ def rows_of(
     source = as_batches(data, entry.schema.arrow)
     batches = conform(source, entry.schema, frame_cast(data) or lossless_cast)
     batches = digest.passing(batches, source.schema) if digest else batches
-    return erased.passing(batches) if erased else batches
+    return erased.filter(batches) if erased else batches
 
 
 def cast_rows(entry: TableEntry, data: Any) -> pa.RecordBatchReader:
@@ -384,7 +382,7 @@ def rows_content(entry: TableEntry, where: Where, keys: Keys | None) -> list[Any
 
 def keys_content(entry: TableEntry, keys: Keys) -> list[Any]:
     """The content of keys for a request's digest. Their order and repetitions make no difference."""
-    names = [entry.schema.by_id[int(id_)].name for id_ in keys.column_names]
+    names = entry.schema.names_of(map(int, keys.column_names))
     digest = RowDigest(pa.schema([(name, kind) for name, kind in zip(names, keys.schema.types, strict=True)]))
     for batch in keys.to_batches():
         digest.update(batch)

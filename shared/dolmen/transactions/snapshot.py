@@ -16,13 +16,7 @@ from dolmen.commit.head import Base, Context
 from dolmen.commit.statements.catalog import CloneTable, DropTag, PutTag, Restore, table_and_memory
 from dolmen.commit.versions import is_settled, manifest_at_tag, manifest_at_time, manifest_at_version
 from dolmen.entries.segments.erasures_in_force import apply_later_erasures
-from dolmen.errors import (
-    InputError,
-    InvalidNameError,
-    TableExistsError,
-    TableNotFoundError,
-    short_repr,
-)
+from dolmen.errors import InputError, InvalidNameError, TableExistsError, TableNotFoundError, short_repr
 from dolmen.format.layout import RESERVED_TAGS, Tag, check_table_name, check_tag_name
 from dolmen.format.manifest import EMPTY, Manifest, TableEntry
 from dolmen.predicate.parse import Parameters, Where, parse, with_parameters
@@ -303,7 +297,7 @@ def restore_table(unit: UnitOfWork, name: str, moment: Moment, request: str | No
                 f"table {name!r} did not exist in version {source.version}, so nothing can be restored"
             )
         tables = table_and_memory(name, entries[source_name], entries)
-        unit.add(Restore(name, uuid, source.version, source.commit_ts, tables, present=True, request=request))
+        unit.add(Restore(name, uuid, source.version, source.commit_ts, tables, must_exist=True, request=request))
     unit.add_content(request, "restore", name, moment.digest)
 
 
@@ -354,7 +348,7 @@ def clone_table(unit: UnitOfWork, source: str, name: str, moment: Moment, reques
 
 
 def _whole_entries(context: Context, manifest: Manifest) -> dict[str, TableEntry]:
-    """The entries of all tables of a version; those of idle tables are fetched."""
+    """The entries of all tables of a version; the entries of idle tables are fetched."""
     with context.reading(manifest.version):
         return {name: context.segments.whole(entry) for name, entry in manifest.tables.items()}
 

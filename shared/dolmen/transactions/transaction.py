@@ -25,6 +25,7 @@ from dolmen.errors import (
     VersionExpiredError,
     short_repr,
 )
+from dolmen.format.evolution import check_sortable
 from dolmen.format.ingest_properties import check_table_properties
 from dolmen.format.layout import check_table_name
 from dolmen.format.manifest import Manifest, TableEntry
@@ -33,7 +34,7 @@ from dolmen.format.schema import Schema
 from dolmen.rows.scan.engines.dataframes import optional
 from dolmen.rows.write.data_file import check_storable
 from dolmen.transactions.erase import Subject, forget_subjects
-from dolmen.transactions.keys import check_key, check_sortable
+from dolmen.transactions.keys import check_key
 from dolmen.transactions.snapshot import Moment, clone_table
 from dolmen.transactions.transaction_table import CommitT, ErasedT, TransactionTable, refuse_message
 from dolmen.transactions.unit_of_work import Commit, UnitOfWork
@@ -116,7 +117,7 @@ class CatalogVerbs(Generic[CommitT, ErasedT, TableT, RenamedT]):
             entry = _new_entry(unit, schema, primary_key, sort_key, properties)
             if not unit.has_applied(request):
                 unit.add(CreateTable(name, entry, request))
-            keys = [[entry.schema.by_id[id_].name for id_ in ids] for ids in (entry.primary_key, entry.sort_key)]
+            keys = [entry.schema.names_of(ids) for ids in (entry.primary_key, entry.sort_key)]
             unit.add_content(request, "create_table", name, str(entry.schema.arrow), *keys, entry.properties)
 
         self._apply("create_table", statement, message)

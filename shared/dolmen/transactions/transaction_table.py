@@ -328,7 +328,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         request: str | None = None,
         message: str | None = None,
     ) -> CommitT:
-        """Updates, deletes and inserts rows by those of a source, in one commit (SQL's MERGE).
+        """Updates, deletes and inserts rows as the rows of a source say, in one commit (SQL's MERGE).
 
         A row of the table (``target``) and one of the source match when the columns ``on`` are equal in both; NULL
         equals nothing. For each row, the first clause whose condition is TRUE is applied. Expressions are DuckDB's SQL

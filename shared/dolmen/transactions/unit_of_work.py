@@ -321,19 +321,19 @@ class UnitOfWork:
         self._filters.append(ErasedRowsFilter(matcher, must_leave_out_erased(entry, leave_out)))
         return self._filters[-1]
 
-    def passing(
+    def filter_erased(
         self, entry: TableEntry, batches: Iterable[pa.RecordBatch], *, leave_out: bool
     ) -> Iterable[pa.RecordBatch]:
         """Rows on their way to a table, through its ``erased_filter``."""
         erased = self.erased_filter(entry, leave_out)
-        return batches if erased is None else erased.passing(batches)
+        return batches if erased is None else erased.filter(batches)
 
-    def fit(self, statement: InsertRows) -> InsertRows:
+    def prepare(self, statement: InsertRows) -> InsertRows:
         """Fits a statement to the statements so far, like ``add``, without adding it. Raises as ``add`` does."""
         with self.context.reading(self.base.version):
             return statement.prepare(self._draft or Draft(self.base, self.context.segments), self.uploads)
 
-    def changes(self, uuid: str) -> bool:
+    def has_changed(self, uuid: str) -> bool:
         """True if a statement so far changes this table, under any name."""
         return any(statement.uuid == uuid for statement in self._statements)
 
@@ -486,14 +486,14 @@ class UnitOfWork:
             return self._nothing(done.already)
         requests = [id_ for id_ in change.applied if id_ not in done.already]
         commit = Commit.of(done.entry, requests, attempts=done.attempts, already=done.already)
-        written = sum(each.count for each in self._filters if not each.leave_out)
+        written = sum(each.count for each in self._filters if not each.leaves_out)
         return replace(commit, erased_rows_written=written, erased_rows_left_out=self._left_out_rows())
 
     def _nothing(self, already: dict[str, int] | None = None) -> Commit:
         return replace(Commit.nothing(self.base.as_history(), already), erased_rows_left_out=self._left_out_rows())
 
     def _left_out_rows(self) -> int:
-        return sum(each.count for each in self._filters if each.leave_out)
+        return sum(each.count for each in self._filters if each.leaves_out)
 
     def abandon(self) -> None:
         """Ends this without a commit. Does nothing if it has ended."""

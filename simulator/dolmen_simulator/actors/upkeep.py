@@ -20,7 +20,7 @@ from dolmen.maintenance.resolution import resolve
 from dolmen.maintenance.segment_merging import merge_segments
 from dolmen.maintenance.ttl import expire_rows
 from dolmen.rows.write.data_file import write_data_files
-from dolmen.rows.write.encodings import WriteOptions
+from dolmen.rows.write.runs import WriteOptions
 from dolmen.transactions import row_statements
 from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.unit_of_work import Commit
@@ -30,7 +30,7 @@ from dolmen_simulator.judge.model import OperationRun, Row
 from dolmen_simulator.world.network import MINUTE_US
 from dolmen_simulator.world.process import Process
 
-_ONE_FILE = WriteOptions(target_file_bytes=1, run_rows=24)
+_ONE_FILE = WriteOptions(file_bytes=1, run_rows=24)
 
 
 class Upkeep(Actor):

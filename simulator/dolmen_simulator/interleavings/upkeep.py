@@ -25,7 +25,7 @@ from dolmen.maintenance.gc.collection import collect
 from dolmen.maintenance.resolution import resolve
 from dolmen.maintenance.ttl import expire_rows
 from dolmen.rows.write.data_file import write_data_files
-from dolmen.rows.write.encodings import WriteOptions
+from dolmen.rows.write.runs import WriteOptions
 from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen_simulator.interleavings.checks import SCHEMA, ExpectedTables, Pair, PairedCall, Row, arrow, rows_of
 from dolmen_simulator.interleavings.execution import HOUR_US, WAITING, Execution, Peer
@@ -144,7 +144,7 @@ def paused_load(*rows: Row) -> PairedCall:
                 entry,
                 pa.RecordBatchReader.from_batches(SCHEMA, batches()),
                 context.runtime,
-                WriteOptions(target_file_bytes=1, run_rows=1),
+                WriteOptions(file_bytes=1, run_rows=1),
                 name=intent.name,
                 beat=intent.beat,
             )

@@ -50,7 +50,7 @@ def test_feather_is_read_but_not_its_first_version() -> None:
     sink = io.BytesIO()
     feather.write_feather(TABLE, sink)
     assert _read(sink.getvalue(), None).to_pylist() == TABLE.to_pylist()
-    with pytest.raises(InputError, match="version 1: write it"):
+    with pytest.raises(InputError, match=r"version 1, .*write it"):
         _read(b"FEA1" + bytes(100))
 
 

@@ -128,19 +128,10 @@ def test_a_decimal_of_more_digits_than_a_column_has_is_refused_by_row(name: str)
     ("array", "hint"),
     [
         (
-            pa.array([1, None], pa.duration("ms")),
-            r"duration\[ms\] cannot be stored as they are: declare it as BIGINT",
-        ),
-        (
-            pa.array([{"d": 1}], pa.struct([("d", pa.duration("s"))])),
-            r"duration\[s\] cannot be stored: cast it to int64",
-        ),
-        (
             pa.array([(1, 2, 3)], pa.month_day_nano_interval()),
             "cannot be stored as they are: .* write integers",
         ),
-        (pa.UnionArray.from_sparse(pa.array([0], pa.int8()), [pa.array([1])]), "a column of its own"),
-        (pa.array([{}], pa.struct([])), "a struct without fields"),
+        (pa.array([{"i": (1, 2, 3)}], pa.struct([("i", pa.month_day_nano_interval())])), "interval cannot be stored"),
         (pa.array([Decimal(1)], pa.decimal256(76, 60)), r"decimal256\(76, 60\) cannot be stored"),
     ],
 )
@@ -190,6 +181,58 @@ def test_durations_of_polars_are_microseconds() -> None:
     sink = io.BytesIO()
     polars.DataFrame({"c": [DAY, None]}).write_ipc(sink)
     assert _read(sink.getvalue(), "t.arrow", pa.schema([("c", pa.int64())]))["c"].to_pylist() == [86_400_000_000, None]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_new_column_of_durations_counts_microseconds(name: str) -> None:
+    nested = pa.array([{"d": [1]}, None], pa.struct([("d", pa.list_(pa.duration("s")))]))
+    made = _read(_written(pa.table({"c": pa.array([5, None], pa.duration("ms")), "n": nested}), name), name)
+    assert made.schema.types == [pa.int64(), pa.struct([("d", pa.list_(pa.int64()))])]
+    assert made.to_pydict() == {"c": [5000, None], "n": [{"d": [1_000_000]}, None]}
+
+
+def _union(mode: str, codes: list[int], *children: pa.Array) -> pa.Array:
+    """A union whose values are those of its children, in turn."""
+    ids = pa.array(codes, pa.int8())
+    offsets = [codes[:index].count(code) for index, code in enumerate(codes)]
+    if mode == "dense":
+        return pa.UnionArray.from_dense(ids, pa.array(offsets, pa.int32()), list(children))
+    places = list(zip(codes, offsets, strict=True))
+    spread = [
+        child.take(pa.array([offset if code == number else None for code, offset in places], pa.int32()))
+        for number, child in enumerate(children)
+    ]
+    return pa.UnionArray.from_sparse(ids, spread)
+
+
+@pytest.mark.parametrize("mode", ["dense", "sparse"])
+def test_a_union_of_arrow_is_a_struct_with_a_member_for_each_type(mode: str) -> None:
+    numbers, texts = pa.array([1, None, 3]), pa.array(["x", "y"])
+    union = _union(mode, [0, 1, 2, 0, 1, 0], numbers, texts, pa.nulls(1))
+    wrapped = pa.table({"c": union, "s": pa.StructArray.from_arrays([union], ["u"])}).slice(1)
+    values = [(1, None), (None, "x"), None, (None, None), (None, "y"), (3, None)][1:]
+    members = [value and {"member0": value[0], "member1": value[1]} for value in values]
+    made = _read(_written(wrapped, "t.arrow"), "t.arrow")
+    assert made["c"].to_pylist() == members
+    assert made["s"].to_pylist() == [{"u": each} for each in members]
+    lists = pa.ListArray.from_arrays([0, 2, 6], union)
+    listed = _read(_written(pa.table({"c": lists}), "t.arrow"), "t.arrow")["c"].to_pylist()
+    assert [len(each) for each in listed] == [2, 4]
+    assert listed[1][1:] == members[2:]
+
+
+def test_a_union_of_null_and_one_type_is_that_type() -> None:
+    union = pa.UnionArray.from_dense(
+        pa.array([0, 1, 0], pa.int8()), pa.array([0, 0, 1], pa.int32()), [pa.array([1, 2]), pa.nulls(1)]
+    )
+    schema = pa.schema([pa.field("c", union.type, nullable=False)])
+    made = _read(_written(pa.table([union], schema=schema), "t.arrow"), "t.arrow")
+    assert (made.schema.types, made["c"].to_pylist()) == ([pa.int64()], [1, None, 2])
+
+
+def test_a_struct_without_fields_is_text() -> None:
+    made = _read(_written(pa.table({"c": pa.array([{}, None], pa.struct([]))}), "t.arrow"), "t.arrow")
+    assert made["c"].to_pylist() == ["{}", None]
 
 
 def test_views_of_lists_may_lie_in_any_order_and_share_values() -> None:

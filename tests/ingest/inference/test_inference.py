@@ -22,6 +22,8 @@ from dolmen.format.dialect import STRICT
 from dolmen.ingest.formats.formats import read
 from dolmen.ingest.formats.source_file import ReadOptions, SourceFile
 from dolmen.ingest.inference.inference import SAMPLE_BYTES, Inference, infer_file
+from dolmen.store import open_store
+from dolmen.store.input import READ_AHEAD_BYTES
 
 
 def file_of(data: bytes | str, name: str = "a.csv") -> tuple[Callable[[], BinaryIO], str]:
@@ -64,6 +66,36 @@ def test_a_file_is_read_once_and_its_sample_once_more() -> None:
     found = infer_file(lambda: CountingFile(data), "a.csv")
     assert found.dialect.delimiter == ";"
     assert CountingFile.total <= len(data) + SAMPLE_BYTES + 5000
+
+
+def test_an_object_is_fetched_once_to_infer_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store("memory://inference")
+    data = b"id;amount;kind\n" + b"".join(b"%d;%d,5;NA\n" % (number, number) for number in range(1_200_000))
+    store.put("large.csv", data)
+    fetched = list[int]()
+    get = store.get
+
+    def counting_get(key: str, *arguments: Any, **options: Any) -> Any:
+        found = get(key, *arguments, **options)
+        fetched.append(len(found.body))
+        return found
+
+    monkeypatch.setattr(store, "get", counting_get)
+    assert len(data) > 2 * READ_AHEAD_BYTES
+    found = infer_file(lambda: store.open_input("large.csv"), "large.csv")
+    assert (found.dialect.delimiter, found.dialect.decimal) == (";", ",")
+    assert sum(fetched) <= len(data) + SAMPLE_BYTES
+    assert len(fetched) <= len(data) // READ_AHEAD_BYTES + 2
+
+
+@pytest.mark.parametrize("quoted", [False, True])
+def test_only_null_texts_in_quotes_make_another_pass(quoted: bool) -> None:
+    rows = b"".join(b"%d,NA\n" % number for number in range(300_000))
+    data = b"id,n\n1,2\n" + rows + (b'1,"NA"\n' if quoted else b"1,3\n")
+    CountingFile.total = 0
+    found = infer_file(lambda: CountingFile(data), "a.csv")
+    assert found.schema.field("n").type == (pa.string() if quoted else pa.int64())
+    assert (CountingFile.total > 1.9 * len(data)) is quoted
 
 
 @pytest.mark.parametrize(
@@ -148,6 +180,11 @@ def test_given_values_are_checked() -> None:
     for source in (1, "ftp://host/a.csv", Path(__file__).parent):
         with pytest.raises(InputError):
             dolmen.infer(source)  # type: ignore[arg-type]
+
+
+def test_more_skipped_lines_than_there_are_is_said() -> None:
+    with pytest.raises(InputError, match="no line after the 99 that are skipped"):
+        infer("a,b\n1,2\n", given={"skip_lines": 99})
 
 
 def test_an_open_file_stays_open_and_where_it_was(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import dolmen
-from dolmen.errors import InputError, RowError
+from dolmen.errors import RowError
 from dolmen.ingest.inference.inference import Inference
 
 
@@ -67,5 +67,6 @@ def test_the_sheet_that_is_given_is_inferred() -> None:
         source = io.BytesIO(sink.getvalue())
         source.name = "t.xlsx"
         assert dolmen.infer(source, sheet=sheet).schema.names == names
-    with pytest.raises(InputError, match="several sheets"):
-        dolmen.infer(source)
+    found = dolmen.infer(source)
+    assert found.dialect.sheet == "one"
+    assert found.losses == ("not read: 1 other sheet with values: 'two'",)

@@ -26,9 +26,9 @@ from dolmen.errors import CorruptionError
 from dolmen.format.entries import DataFile
 from dolmen.format.properties import ROW_GROUP_BYTES
 from dolmen.maintenance.compact.compaction import Compacted, CompactionOptions, compact
-from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryStore
 from dolmen.transactions.transaction import unit_of
+from dolmen_simulator.counting import CountingStore
 from support.crashing_store import Countdown, Crash, CrashingStore
 from support.random_tables import FLAT, random_table
 from support.tables import World, write_file

@@ -25,8 +25,8 @@ from dolmen.maintenance.resolution import resolve
 from dolmen.maintenance.round import measures_of_collection
 from dolmen.maintenance.segment_merging import merge_segments, plan_merges, upload_merge
 from dolmen.maintenance.verify.verification import verify
-from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore
+from dolmen_simulator.counting import CountingStore
 from support.aging import Place
 from support.erased import SCHEMA, days, holders, maintain, people
 
@@ -440,7 +440,7 @@ def test_a_merge_keeps_the_mark_of_a_file_that_was_resolved_since_it_was_planned
         table.append(people(f"other-{number:03}", "zoe"))
     context = place.context()
     merge = next(plan_merges(context, context.head.refresh().manifest, "t"))
-    home = merge.inputs[0]
+    home = merge.statement.inputs[0]
     file = next(LiveFiles.of(entry_of(place), context.segments).of_segment(home))
     table.erase(f"who = '{file.stats[1].min}'")
     ts = place.manifest.commit_ts

@@ -12,8 +12,8 @@ from dolmen.format.manifest import EMPTY, Manifest, references
 from dolmen.maintenance.gc.collection import collect
 from dolmen.maintenance.gc.mark import needed_keys
 from dolmen.store.base import Deleted
-from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore
+from dolmen_simulator.counting import CountingStore
 from support.aging import DAY_US, DEFAULTS, EAGER, HOUR_US, Place, busy, rows
 
 

@@ -16,11 +16,11 @@ from dolmen.commit.uploads import BEAT_SECONDS, Heartbeat, Intent, parse_intent_
 from dolmen.errors import ConflictError, CorruptionError, StaleWriterError, StoreUnavailableError, UnknownOutcomeError
 from dolmen.format.layout import POINTER
 from dolmen.rows.write.data_file import write_data_files
-from dolmen.rows.write.encodings import WriteOptions
+from dolmen.rows.write.runs import WriteOptions
 from dolmen.store.base import PutOutcome, Unknown
-from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore
 from dolmen.transactions import row_statements
+from dolmen_simulator.counting import CountingStore
 from support.aging import DEFAULTS, HOUR_US, SCHEMA, Place, rows
 from support.written import SMALL_RUNS, entry_for, events
 
@@ -29,7 +29,7 @@ FILE_ROWS = 1_000
 
 @pytest.fixture
 def place(monkeypatch: pytest.MonkeyPatch) -> Place:
-    options = WriteOptions(target_file_bytes=1, run_rows=FILE_ROWS)
+    options = WriteOptions(file_bytes=1, run_rows=FILE_ROWS)
     monkeypatch.setattr(row_statements, "write_data_files", partial(write_data_files, options=options))
     place = Place()
     place.db.create_table("t", SCHEMA)
@@ -110,7 +110,7 @@ def test_a_long_stream_shows_that_it_is_alive(place: Place) -> None:
             place.pass_hours(0.1)
             yield batch
 
-    options = replace(SMALL_RUNS, target_file_bytes=64 << 10)
+    options = replace(SMALL_RUNS, file_bytes=64 << 10)
     files = write_data_files(store, "events", entry, slow(), runtime, options, intent.name, intent.beat)
     assert len(files) > 3
     assert {file.uuid.split("-")[0] for file in files} == {intent.txid}

@@ -91,10 +91,10 @@ def test_released_trees_and_spilled_tombstones_are_parts() -> None:
 def test_a_set_made_of_codes_holds_the_keys_they_are_of_and_no_others() -> None:
     keys = [f"data/t/2026/01/01/00/{number:032x}.parquet" for number in range(1000)]
     found = KeySet.of_codes([stable_codes(keys[:400]), stable_codes(keys[300:500]), stable_codes(())])
-    assert found.holds(keys).tolist() == [number < 500 for number in range(1000)]
+    assert found.member_mask(keys).tolist() == [number < 500 for number in range(1000)]
     assert keys[0] in found
     assert keys[999] not in found
-    assert not KeySet.of_codes([]).holds(keys).any()
+    assert not KeySet.of_codes([]).member_mask(keys).any()
     assert stable_codes(["data/a"]).tolist() == [7903169494740149425]  # in any process, and any release
 
 

@@ -14,9 +14,9 @@ from dolmen.format.entries import Blob, ColumnStats, DataFile, KeysTombstone, Ov
 from dolmen.format.layout import Cursor, Tag
 from dolmen.format.manifest import (
     EMPTY,
-    INSIDE,
-    KEYS,
-    RESERVED,
+    KEY_FIELDS,
+    REFERENCE_FIELDS,
+    RESERVED_FIELDS,
     AppliedId,
     Counts,
     ErasedTable,
@@ -113,18 +113,24 @@ def structs_of_the_format() -> set[type]:
 def test_every_field_of_every_struct_is_classified_once_so_that_no_object_kind_can_be_forgotten() -> None:
     for kind in structs_of_the_format():
         classified = [
-            name for table in (KEYS, INSIDE, RESERVED, RELEASED, TAGGED, WITHOUT) for name in table.get(kind, ())
+            name
+            for table in (KEY_FIELDS, REFERENCE_FIELDS, RESERVED_FIELDS, RELEASED, TAGGED, WITHOUT)
+            for name in table.get(kind, ())
         ]
         assert sorted(classified) == sorted(kind.__struct_fields__), kind
 
 
 def test_a_struct_that_holds_references_is_looked_into_wherever_it_stands() -> None:
-    holders = {kind for kind in structs_of_the_format() if kind in KEYS or kind in INSIDE or kind in RESERVED}
+    holders = {
+        kind
+        for kind in structs_of_the_format()
+        if kind in KEY_FIELDS or kind in REFERENCE_FIELDS or kind in RESERVED_FIELDS
+    }
     for kind in structs_of_the_format():
         hints = typing.get_type_hints(kind)
         for name in kind.__struct_fields__:
             if holders & set(structs_within(hints[name])):
-                assert name in (*INSIDE.get(kind, ()), *RELEASED.get(kind, ())), (kind, name)
+                assert name in (*REFERENCE_FIELDS.get(kind, ()), *RELEASED.get(kind, ())), (kind, name)
 
 
 def segment(name: str, kind: Any = "files") -> Segment:

@@ -10,8 +10,8 @@ from dolmen import Database
 from dolmen.base.runtime import Runtime
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.maintenance.resolution import MOST_OBJECTS, gather_vectors, resolve
-from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryStore
+from dolmen_simulator.counting import CountingStore
 
 FILES = MOST_OBJECTS + 8
 

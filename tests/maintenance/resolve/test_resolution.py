@@ -19,8 +19,8 @@ from dolmen.maintenance import resolution
 from dolmen.maintenance.resolution import Resolved, resolve
 from dolmen.rows.scan.data_objects import Range, coalesce
 from dolmen.store.base import Object
-from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryStore
+from dolmen_simulator.counting import CountingStore
 from support.tables import World
 from support.written import events
 

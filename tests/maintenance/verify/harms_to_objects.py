@@ -10,7 +10,7 @@ import dolmen
 from dolmen import Database
 from dolmen.base.runtime import Runtime
 from dolmen.format.entries import KeysTombstone, WhereTombstone
-from dolmen.rows.write import parquet_object
+from dolmen.rows.write import runs
 from dolmen.rows.write.data_file import write_data_files
 from dolmen.store.memory import MemoryStore
 from dolmen.transactions.transaction import unit_of
@@ -163,7 +163,7 @@ def rows_are_not_sorted(db: Damaged) -> str:
     entry = unsorted._context.head.refresh().manifest.table("u")
     with unsorted.transaction() as tx, pytest.MonkeyPatch.context() as patch:
         unit_of(tx).begin_upload()
-        patch.setattr(parquet_object, "_is_sorted", lambda keys: True)
+        patch.setattr(runs, "_is_sorted", lambda keys: True)
         file = write_file(MemoryStore(db.bucket), "u", entry, rows(0), 10)
         unit_of(tx).add(dolmen.commit.statements.row_changes.Write("u", entry.uuid, files=(file,)))
     assert table.count() == 40

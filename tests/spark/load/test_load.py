@@ -27,7 +27,9 @@ from dolmen.service.handover.handover_records import HandoverRecords
 from dolmen.spark.load import load as loading
 from dolmen.spark.load.load import Loaded, load
 from dolmen.store import open_store
+from support import refused_files
 from support.landing_files import COMPRESSIONS, FORMATS, SCHEMA, drops_in, put, put_bytes, rows_of
+from support.refused_files import REFUSED, content
 
 Load = Callable[..., Loaded]
 
@@ -346,3 +348,35 @@ def test_a_database_in_memory_is_refused(spark: SparkSession, landing: Path) -> 
     put(landing, "events/1.csv", rows_of(0, 10))
     with pytest.raises(InputError, match="memory"):
         load(spark, db, source_of(db, landing))
+
+
+def test_files_that_nobody_has_described_are_read_as_by_infer_and_others_of_another_dialect_are_rejected(
+    db: Database, landing: Path, tmp_path: Path, loaded: Load
+) -> None:
+    german = b"Nr;Betrag;Tag\n1;1.002,50;31.12.2024\n2;13,75;01.01.2025\n"
+    put_bytes(landing, "made/1.csv", german)
+    put_bytes(landing, "made/2.csv", b"Nr;Betrag;Tag\n3;7;02.01.2025\n")
+    put_bytes(landing, "made/3.csv", b"Nr,Betrag,Tag\n4,7.5,2025-01-03\n")
+    put_bytes(landing, "other/1.json", b'[{"id": 1},\n {"id": 2}]')
+    done = loaded(auto_create=True)
+    assert done.outcomes == {"ingested": 3, "rejected": 1}
+    for table, name in (("made", "1.csv"), ("other", "1.json")):
+        found = dolmen.infer(landing / table / name)
+        assert db.table(table).schema == found.schema
+        assert db.table(table).describe()["properties"] == found.properties
+    assert sorted(db.table("made").to_arrow()["Betrag"].to_pylist()) == [7, 13.75, 1002.5]
+    (report,) = reports(tmp_path, "made").values()
+    assert report["hint"] == {"ingest_delimiter": ","}
+
+
+def test_a_declared_table_refuses_what_its_settings_do_not_say(
+    db: Database, landing: Path, tmp_path: Path, loaded: Load
+) -> None:
+    db.create_table("t", refused_files.SCHEMA)
+    for number, (ending, body, _) in enumerate(REFUSED.values()):
+        put_bytes(landing, f"t/{number}.{ending}", content(body))
+    assert loaded("t").outcomes == {"rejected": len(REFUSED)}
+    found = reports(tmp_path, "t")
+    for number, (kind, (_, _, reason)) in enumerate(REFUSED.items()):
+        assert reason in found[f"{number}"]["reason"], kind
+    assert db.table("t").count() == 0

@@ -15,9 +15,9 @@ import pytest
 
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Schema
-from dolmen.rows.write.parquet_object import sort_columns
+from dolmen.rows.write.runs import sort_columns
 from dolmen.spark.load import load_tasks as load_tasks
-from dolmen.spark.load.load_tasks import Keys, Ranges
+from dolmen.spark.load.load_tasks import Ranges, SortKeys
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
 NAN, INFINITY = float("nan"), float("inf")
@@ -53,7 +53,7 @@ def test_keys_compare_as_arrow_sorts() -> None:
         count = rng.randint(1, 40)
         columns = [pa.array([rng.choice([None, *VALUES[kind]]) for _ in range(count)], kind) for kind in kinds]
         entry, rows = table_of(kinds, columns)
-        keys = Keys(rows, entry)
+        keys = SortKeys(rows, entry)
         found = [keys.at(row) for row in range(count)]
         assert found == sorted(found)
         assert json.loads(json.dumps(found)) == found, "samples travel as JSON"

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 import dolmen
 from dolmen import Database
 from dolmen.api.database import Table
-from dolmen.spark.source.readers import FeedPartition, FeedReader, batch_reader, source_feed
+from dolmen.spark.source.readers import FeedReader, SourcePartition, batch_reader, source_feed
 from support.feed_history import KINDS, History, said
 from support.fences import move_fence
 
@@ -115,7 +115,7 @@ def test_files_of_a_commit_without_updates_are_read_by_many_tasks_and_each_once(
     own = reader(db, since=1)
     partitions = own.partitions()
     assert len(partitions) >= 30
-    read = [part for each in partitions if isinstance(each, FeedPartition) for part in each.parts]
+    read = [part for each in partitions if isinstance(each, SourcePartition) for part in each.parts]
     lost = [path for part in read for path in part.lost or ()]
     new = [path for part in read for path in part.new or ()]
     assert (len(lost), len(set(lost)), len(new), len(set(new))) == (20, 20, 40, 40)
@@ -127,7 +127,7 @@ def test_an_upsert_is_read_by_one_task_as_rows_are_paired(db: Database, table: T
     table.upsert(some(5, 10, "b"))
     own = reader(db, since=3)
     (partition,) = own.partitions()
-    assert isinstance(partition, FeedPartition)
+    assert isinstance(partition, SourcePartition)
     (part,) = partition.parts
     assert (part.lost, part.new) == (None, None)
     assert sum(batch.num_rows for batch in own.read(partition)) == 20

@@ -21,7 +21,7 @@ from dolmen.base.runtime import Runtime
 from dolmen.commit.head import context_of
 from dolmen.commit.uploads import parse_intent_key
 from dolmen.errors import ConflictError, RowError, SchemaError, StaleWriterError
-from dolmen.maintenance.gc.dead_jobs import dead_jobs, list_intents
+from dolmen.maintenance.gc.sweep import dead_jobs, list_intents
 from dolmen.spark.source.source import WRITE, Options
 from dolmen.spark.source.table_writers import TaskIntent, WriteJob, prepare
 from dolmen.spark.tasks import raising_dolmen_errors

@@ -26,7 +26,7 @@ from dolmen.spark import attach, sql
 from dolmen.spark.sql.attachment import Attachment
 from dolmen.spark.sql.row_changes import RowChange
 from dolmen.store import open_store
-from dolmen.store.counting import CountingStore
+from dolmen_simulator.counting import CountingStore
 from support.changes import COLUMNS, Change, Feed, File
 
 pytestmark = pytest.mark.usefixtures("attached")

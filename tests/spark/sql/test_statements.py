@@ -11,9 +11,9 @@ from dolmen.sql.statements import (
     DeleteStatement,
     InsertStatement,
     MergeStatement,
-    QueryStatement,
     Target,
     UpdateStatement,
+    kind_of,
     read_statement,
 )
 from dolmen.sql.tokens import SPARK, tokenize
@@ -47,20 +47,20 @@ def test_what_is_left_open_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["SELECT 1", "(SELECT 1) UNION SELECT 2;", "WITH a AS (SELECT 1) SELECT * FROM a", "VALUES (1)"]
 )
-def test_queries_are_left_as_they_are(text: str) -> None:
-    assert isinstance(read_statement(text).does, QueryStatement)
+def test_queries_change_no_table(text: str) -> None:
+    assert kind_of(text) == ("QUERY", "")
 
 
 def test_a_delete_has_its_condition_as_it_stands() -> None:
     text = "DELETE FROM t AS x WHERE x.a = 'where' /* c */ OR x.b -- d"
-    assert read_statement(text).does == DeleteStatement(Target("t", "x"), "x.a = 'where' /* c */ OR x.b")
-    assert read_statement("delete from `a``b`;").does == DeleteStatement(Target("a`b", "a`b"), None)
+    assert read_statement(text).change == DeleteStatement(Target("t", "x"), "x.a = 'where' /* c */ OR x.b")
+    assert read_statement("delete from `a``b`;").change == DeleteStatement(Target("a`b", "a`b"), None)
 
 
 def test_an_update_has_its_values_as_they_stand() -> None:
     read = read_statement("UPDATE t SET t.a = CASE WHEN b THEN f(1, 2) ELSE 3 END, `c d` = c.end WHERE a IN (1, 2)")
     values = (("a", "CASE WHEN b THEN f(1, 2) ELSE 3 END"), ("c d", "c.end"))
-    assert read.does == UpdateStatement(Target("t", "t"), values, "a IN (1, 2)")
+    assert read.change == UpdateStatement(Target("t", "t"), values, "a IN (1, 2)")
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_an_update_has_its_values_as_they_stand() -> None:
 def test_an_insert_has_its_query(
     text: str, query: str, columns: tuple[str, ...] | None, by_name: bool, overwrites: bool
 ) -> None:
-    assert read_statement(text).does == InsertStatement(Target("t", "t"), query, columns, by_name, overwrites)
+    assert read_statement(text).change == InsertStatement(Target("t", "t"), query, columns, by_name, overwrites)
 
 
 def test_a_merge_has_its_clauses() -> None:
@@ -92,7 +92,7 @@ def test_a_merge_has_its_clauses() -> None:
         "MATCHED BY SOURCE THEN UPDATE SET a = x.a + 1, b = 2 WHEN NOT MATCHED THEN INSERT (a, b) VALUES (s.a, f(1, 2))"
     )
     assert read.ctes == "WITH n AS (SELECT 1)"
-    does = read.does
+    does = read.change
     assert isinstance(does, MergeStatement)
     assert (does.target, does.source, does.source_alias) == (Target("t", "x"), "(SELECT * FROM n)", "s")
     assert does.on == "x.a = s.a AND CASE WHEN matched THEN TRUE END"

@@ -1,4 +1,4 @@
-"""Statements on what a database contains: tables and their columns, also those of earlier versions, tags and cursors.
+"""Statements on what a database contains: tables and columns, also of earlier versions, tags and cursors.
 
 An entry of a kept version names immutable objects only, and each of its files says which deletes are applied to it. So
 the same entry in a later version shows the same rows: restores and clones copy no byte.
@@ -26,14 +26,7 @@ from dolmen.entries.segments.erasures_in_force import (
     with_erasures,
 )
 from dolmen.entries.segments.live import check_days_of_table
-from dolmen.errors import (
-    ConflictError,
-    InputError,
-    LimitError,
-    TableExistsError,
-    TagExistsError,
-    TagNotFoundError,
-)
+from dolmen.errors import ConflictError, InputError, LimitError, TableExistsError, TagExistsError, TagNotFoundError
 from dolmen.format.column_history import is_date_to_timestamp, record_names
 from dolmen.format.entries import Tombstone
 from dolmen.format.evolution import SchemaChange, WidenColumn, needed_features
@@ -198,17 +191,17 @@ MAX_NAMES = 1_000
 
 @dataclass(frozen=True)
 class PutTag(DatabaseStatement):
-    """Gives a name to a version, which keeps the version; ``move`` allows to take the name from another version."""
+    """Gives a name to a version, which keeps the version; ``may_move`` allows to take the name from another version."""
 
     tag: str
     value: Tag
-    move: bool = False
+    may_move: bool = False
     request: str | None = None
 
     def apply(self, draft: Draft, ts: int) -> None:
         """Raises TagExistsError, and VersionExpiredError if objects of the version may be deleted already."""
         old = draft.tags.get(self.tag)
-        if old is not None and not self.move:
+        if old is not None and not self.may_move:
             raise TagExistsError(f"tag {self.tag!r} names version {old.version}: move=True moves it")
         if old is None and len(draft.tags) >= MAX_NAMES:
             raise LimitError(f"there are {MAX_NAMES:,} tags, the most of a database: drop some")
@@ -344,7 +337,7 @@ class Restore:
     Args:
         name, uuid: of the table; None and "" for all tables of the database.
         tables: whole entries of that version, by the name that each gets.
-        present: whether the table must still have its name, and not have been dropped.
+        must_exist: whether the table must still have its name, and not have been dropped.
     """
 
     name: str | None
@@ -352,7 +345,7 @@ class Restore:
     version: int
     then_ts: int
     tables: Mapping[str, TableEntry]
-    present: bool = False
+    must_exist: bool = False
     request: str | None = None
     erased: SubjectDeletes = _UNPREPARED
 
@@ -366,7 +359,7 @@ class Restore:
         """
         tables = self.erased.hide(self.tables, self.then_ts, draft)
         draft.base.check_kept(self.version)
-        if self.name is not None and self.present:
+        if self.name is not None and self.must_exist:
             draft.table(self.name, self.uuid)
         was = {name: draft.segments.whole(draft.tables[name]) for name in self._replaced_names(draft)}
         for name in tables:

@@ -206,7 +206,7 @@ class Erase:
         requested_at: time of the request, in microseconds by the server's clock.
         tombstone: names the rows of the one table.
         subject: JSON forms of the values that identify the subjects.
-        dropped: whether it is allowed that no present table can have these values.
+        may_be_dropped: whether it is allowed that no present table can have these values.
         within_us: the time within which its rows leave the disk, in microseconds; None = as the database is set.
         tables: the deletes that ``prepare`` has made.
     """
@@ -218,7 +218,7 @@ class Erase:
     tombstone: Tombstone | None = None
     schema: Schema | None = None
     subject: tuple[Json, ...] = ()
-    dropped: bool = False
+    may_be_dropped: bool = False
     digest: str = ""
     within_us: int | None = None
     request: str | None = None
@@ -297,7 +297,7 @@ class Erase:
         for name, entry, field in tables:
             fitting = fitting_values(entry, self.subject)
             if not fitting:
-                if self.dropped:
+                if self.may_be_dropped:
                     continue
                 raise InputError(
                     f"table {name!r}: its subject, column {field.name!r}, has another type than the values that are "
@@ -314,7 +314,7 @@ class Erase:
             tombstone = record_predicate(partial(uploads.tombstone_object, name, ""), entry.schema, predicate)
             if tombstone is not None:
                 yield ErasedTable(entry.uuid, tombstone, (field,))
-        if (lost := sum(value not in valid for value in self.subject)) and not self.dropped:
+        if (lost := sum(value not in valid for value in self.subject)) and not self.may_be_dropped:
             raise InputError(
                 f"{lost} of {len(self.subject)} values can be no subject of any table: set the property subject of the "
                 "tables that name whom a row is about (dolmen set TABLE subject=COLUMN), or say `dropped` if only "

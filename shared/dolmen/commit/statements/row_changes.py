@@ -87,7 +87,7 @@ class Write:
 
 @dataclass(frozen=True)
 class DeletePositions:
-    """Hides rows by position, with deletion vectors that replace those of their files.
+    """Hides rows by position, with deletion vectors that replace their files' own.
 
     Args:
         positions: the positions to delete, by path of the data file; empty if no row was found.
@@ -258,7 +258,7 @@ class InsertRows:
         return self.write.request
 
     def prepare(self, draft: Draft, uploads: PendingUploads) -> InsertRows:
-        """Compares the keys with those of rows that are new in this draft. Raises DuplicateKeyError."""
+        """Compares the keys with the keys of rows that are new in this draft. Raises DuplicateKeyError."""
         committed = draft.committed
         unchanged = draft.tables.get(self.name) is committed.tables.get(self.name)
         if self.checked_on == committed.key and unchanged:
@@ -321,7 +321,7 @@ def count_files(entry: TableEntry) -> int:
     return len(entry.files) + sum(segment.count for segment in entry.segments_of("files")) - len(entry.removed)
 
 
-MARKS = 16
+MOST_MARKS = 16
 """The parts of a table's memory of deleted keys. The oldest part is forgotten as a whole."""
 
 
@@ -405,6 +405,6 @@ class Advance:
         greatest = later(before.greatest if before else None, to_json(self.greatest))
         forgotten = later(before.forgotten_through if before else None, self.forget)
         marks = [mark for mark in (before.marks if before else ()) if later(forgotten, mark.greatest) != forgotten]
-        if not marks or ts - marks[-1].ts >= self.memory_us // MARKS:
+        if not marks or ts - marks[-1].ts >= self.memory_us // MOST_MARKS:
             marks.append(Mark(ts, greatest))
         return Sequences(greatest, self.memory, forgotten, tuple(marks))

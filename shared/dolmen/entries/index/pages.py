@@ -29,10 +29,10 @@ Keys: TypeAlias = npt.NDArray[Any]
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Lengths: TypeAlias = npt.NDArray[np.int64]
 
-LONGEST = 1024
+LONGEST_KEY = 1024
 """Bytes of the longest encoded key. Longer ones end in a digest of their whole content."""
 
-_HEAD_OF_LONG = LONGEST - sha256().digest_size - 1
+_HEAD_OF_LONG = LONGEST_KEY - sha256().digest_size - 1
 _SIGN = np.uint64(1 << 63)
 _BLOCK_ROWS = 1 << 16
 _BLOCK_BYTES = 1 << 23
@@ -171,7 +171,7 @@ def _longest(arrays: Sequence[pa.Array]) -> int:
             _, offsets = _buffers(array)
             width = 2 * int(np.diff(offsets).max(initial=0)) + 2
         total += width
-    return min(total, LONGEST)
+    return min(total, LONGEST_KEY)
 
 
 def _number(array: pa.Array) -> npt.NDArray[np.uint64]:
@@ -239,9 +239,9 @@ def _matrix(parts: Sequence[tuple[Bytes, Lengths]]) -> Bytes:
     rows = len(parts[0][1])
     total = np.sum([lengths for _, lengths in parts], axis=0)
     longest = int(total.max(initial=0))
-    if len(parts) == 1 and rows and longest <= LONGEST - 1 and longest == int(total.min()):
+    if len(parts) == 1 and rows and longest <= LONGEST_KEY - 1 and longest == int(total.min()):
         return parts[0][0].reshape(rows, longest)
-    width = min(longest, LONGEST)
+    width = min(longest, LONGEST_KEY)
     flat = np.zeros(rows * width, np.uint8)
     begin = np.zeros(rows, np.int64)
     for data, lengths in parts:
@@ -251,9 +251,9 @@ def _matrix(parts: Sequence[tuple[Bytes, Lengths]]) -> Bytes:
         flat[np.repeat(np.arange(rows) * width + begin, kept) + within] = data[source]
         begin = begin + lengths
     matrix = flat.reshape(rows, width)
-    if longest >= LONGEST:
+    if longest >= LONGEST_KEY:
         ends = [np.cumsum(lengths) for _, lengths in parts]
-        for row in np.flatnonzero(total >= LONGEST).tolist():
+        for row in np.flatnonzero(total >= LONGEST_KEY).tolist():
             digest = sha256()
             for (data, lengths), end in zip(parts, ends, strict=True):
                 digest.update(data[int(end[row] - lengths[row]) : int(end[row])].tobytes())
@@ -443,7 +443,7 @@ def _decode_keys(body: memoryview, rows: int, width: int) -> tuple[Keys, memoryv
     counts, rest = decode_planes(body[start:], rows, _LENGTH_BYTES)
     lengths = numbers_of_bytes(counts).astype(np.int64)
     longest, total = prefix + int(lengths.max()), int(lengths.sum())
-    if len(head) != prefix or longest > LONGEST or total > len(rest):
+    if len(head) != prefix or longest > LONGEST_KEY or total > len(rest):
         raise ValueError("keys are too long")
     matrix = np.zeros((rows, longest), np.uint8)
     matrix[:, :prefix] = head
@@ -486,8 +486,7 @@ def find_all(
 ) -> Iterator[tuple[int, npt.NDArray[np.int64], Addresses]]:
     """The entries of some distinct, ascending keys in several trees. A level of all trees is read together.
 
-    Args:
-        read: reads pages by the number of their tree and their reference, and keeps their order.
+    ``read``: reads pages by the number of their tree and their reference, and keeps their order.
 
     Yields:
         the number of a tree; for some of its entries the index of each one's key in ``keys``; and the row's address.
@@ -600,14 +599,14 @@ class TreeWriter:
         page = self._levels[depth].inner(rows, self._width)
         self._add_page(depth + 1, page.keys[0], bool(page.shared[0]), _encode_inner(page, self._width))
 
-    def _add_page(self, depth: int, separator: Any, shared: bool, body: bytes) -> None:
+    def _add_page(self, depth: int, separator: Any, is_shared: bool, body: bytes) -> None:
         if depth == len(self._levels):
             self._levels.append(_Level())
         level = self._levels[depth]
         if len(level.references) == MOST_ROWS:  # more than a page takes
             self._write_inner(depth, _inner_rows(np.array(level.separators), self._width))
         level.separators.append(separator)
-        level.shared.append(shared)
+        level.shared.append(is_shared)
         level.references.append(PageRef(self.offset, len(body), crc32(body)))
         self.write(body)
 

@@ -33,7 +33,7 @@ from dolmen.entries.index.pages import (
 from dolmen.entries.segments.segment_reader import FetchTally
 from dolmen.errors import CorruptionError, ObjectNotFoundError
 from dolmen.format.chunk_locations import ChunkLocations
-from dolmen.format.layout import FORMAT_VERSION, check_format_version, prepare, seal, unseal
+from dolmen.format.layout import FORMAT_VERSION, decode_sealed, prepare, seal
 from dolmen.format.manifest import Segment, TableEntry
 from dolmen.store.base import ObjectStore
 from dolmen.store.cache import ObjectCache
@@ -133,11 +133,8 @@ def _decode_root(body: bytes, part: Segment, checksum: int) -> tuple[IndexHead, 
         if document_bytes > _MOST_BYTES:
             raise ValueError(f"{document_bytes} bytes of JSON")
         end = _HEAD.size + frame_bytes
-        document = unseal(
-            pa.decompress(memoryview(body)[_HEAD.size : end], document_bytes, codec="zstd", asbytes=True), part.object
-        )
-        check_format_version(document, part.object)
-        head = msgspec.json.decode(document, type=IndexHead)
+        document = pa.decompress(memoryview(body)[_HEAD.size : end], document_bytes, codec="zstd", asbytes=True)
+        head = decode_sealed(document, part.object, IndexHead, "root block")
         head.check()
         return head, decode_page(body[end:])
     except (ValueError, struct.error, OSError, pa.ArrowInvalid) as error:
@@ -155,7 +152,7 @@ class OpenPart:
     head: IndexHead
     tree: Tree
 
-    def fits(self, columns: tuple[int, ...], kinds: tuple[str, ...]) -> bool:
+    def has_keys_of(self, columns: tuple[int, ...], kinds: tuple[str, ...]) -> bool:
         """Whether its keys consist of these columns, encoded as values of these kinds."""
         return (self.head.columns, self.head.kinds) == (columns, kinds)
 
@@ -327,7 +324,7 @@ class TableIndex:
         """Opens the index of a table (whole entry): one request for each part that is not cached. See ``open``."""
         encoding = encoding_of(entry)
         opened = reader.runtime.map(reader.open, entry.segments_of("index"))
-        fitting = tuple(part for part in opened if part.fits(entry.primary_key, encoding.kinds))
+        fitting = tuple(part for part in opened if part.has_keys_of(entry.primary_key, encoding.kinds))
         return cls(encoding, fitting, reader)
 
     @cached_property

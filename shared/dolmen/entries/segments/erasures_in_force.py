@@ -112,7 +112,7 @@ class RememberedKeys:
         return entry
 
     def _ids(self, columns: tuple[int, ...]) -> dict[int, int]:
-        """The memory's ids of columns, by those of the owner."""
+        """The memory's ids of columns, by the owner's ids."""
         schema = self.entry.schema
         return {id_: schema.field(self.owner.schema.by_id[id_].name).id for id_ in columns}
 

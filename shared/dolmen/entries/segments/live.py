@@ -13,12 +13,7 @@ import pyarrow as pa
 
 from dolmen.base.runtime import cached_property
 from dolmen.entries.segments.row_bounds import column_bounds, may_hold_matches, may_match_mask
-from dolmen.entries.segments.segment_reader import (
-    LiveSegment,
-    SegmentReader,
-    Totals,
-    Uuids,
-)
+from dolmen.entries.segments.segment_reader import LiveSegment, SegmentReader, Totals, Uuids
 from dolmen.errors import SchemaError
 from dolmen.format.column_history import LAST_DAY
 from dolmen.format.entries import DataFile, Overlay, Tombstone, pair_of

@@ -1,8 +1,8 @@
-"""Judges rows by statistics alone: those of one file, segment or row group, or of many files at once.
+"""Judges the rows of one file, segment or row group, or of many files at once, by statistics alone.
 
-``dolmen.predicate.prune`` reasons; ``RowBounds`` gives it the bounds of one file, and a ``StatsTable`` those of many as
-columns. Where columns cannot compare exactly, any outcome is possible: a caller that needs more judges these files one
-by one.
+``dolmen.predicate.prune`` reasons; ``RowBounds`` gives it the bounds of one file, and a ``StatsTable`` columns with the
+bounds of many. Where columns cannot compare exactly, any outcome is possible: a caller that needs more judges these
+files one by one.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import chain
 from math import ceil, floor, isfinite
 from operator import itemgetter
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -48,7 +48,7 @@ _MANY = 64
 
 
 @dataclass(frozen=True)
-class KeyRanges:
+class KeysTombstones:
     """Keys tombstones over the same columns of the same types, oldest first, judged all at once.
 
     ``indexes`` are their indexes among all tombstones; ``ends`` the least and greatest values, by column.
@@ -60,7 +60,7 @@ class KeyRanges:
     ends: Mapping[int, _KeyEnds]
 
     @classmethod
-    def each(cls, tombstones: Iterable[Tombstone], types: Mapping[int, pa.DataType]) -> list[KeyRanges]:
+    def each(cls, tombstones: Iterable[Tombstone], types: Mapping[int, pa.DataType]) -> list[KeysTombstones]:
         """Groups keys tombstones by columns and types; ``types`` are the present ones of columns that were widened."""
         groups: dict[tuple[tuple[int, ...], tuple[str, ...]], dict[int, KeysTombstone]] = defaultdict(dict)
         for index, tombstone in enumerate(tombstones):
@@ -69,7 +69,9 @@ class KeyRanges:
         return [cls._of(list(group.values()), list(group), types) for group in groups.values()]
 
     @classmethod
-    def _of(cls, tombstones: list[KeysTombstone], indexes: list[int], types: Mapping[int, pa.DataType]) -> KeyRanges:
+    def _of(
+        cls, tombstones: list[KeysTombstone], indexes: list[int], types: Mapping[int, pa.DataType]
+    ) -> KeysTombstones:
         first = tombstones[0]
         ends = {}
         for at, (id_, name) in enumerate(zip(first.columns, first.types, strict=True)):
@@ -105,13 +107,13 @@ class KeyRanges:
     def greatest_ts(self) -> int:
         return int(self.ts.max())
 
-    def some(self, mask: Mask) -> KeyRanges:
+    def some(self, mask: Mask) -> KeysTombstones:
         """The tombstones of a mask, at least one."""
         if mask.all():
             return self
         kept = np.flatnonzero(mask)
         ends = {id_: ends.some(kept) for id_, ends in self.ends.items()}
-        return KeyRanges([self.tombstones[at] for at in kept.tolist()], self.indexes[kept], self.ts[kept], ends)
+        return KeysTombstones([self.tombstones[at] for at in kept.tolist()], self.indexes[kept], self.ts[kept], ends)
 
     def tombstone_mask(self, rows: RowBounds) -> Mask:
         """A mask of the tombstones that may hide some of the rows."""
@@ -212,7 +214,7 @@ class _WherePredicate:
         return StatsVerdict.MAYBE if rows.rows else StatsVerdict.NEVER
 
 
-class FileTombstones(Sequence[Tombstone]):
+class FileTombstones:
     """The tombstones that may hide rows of one file, oldest first. Each group in ``ranges`` contributes some.
 
     A list of them is made only on demand: there may be ten thousand keys tombstones, the same for each of many files.
@@ -221,7 +223,7 @@ class FileTombstones(Sequence[Tombstone]):
     def __init__(
         self,
         where: tuple[_WherePredicate, ...] = (),
-        ranges: tuple[KeyRanges, ...] = (),
+        ranges: tuple[KeysTombstones, ...] = (),
         rows: RowBounds | None = None,
     ) -> None:
         self._where, self._ranges, self._rows = where, ranges, rows or RowBounds({}, 0)
@@ -249,9 +251,7 @@ class FileTombstones(Sequence[Tombstone]):
         return bool(self._where or self._ranges)
 
     def __len__(self) -> int:
-        return len(self._where) + sum(
-            int(np.count_nonzero(ranges.tombstone_mask(self._rows))) for ranges in self._ranges
-        )
+        return len(self.indexes())
 
     def __iter__(self) -> Iterator[Tombstone]:
         found: list[tuple[int, Tombstone]] = [(each.index, each.tombstone) for each in self._where]
@@ -259,15 +259,6 @@ class FileTombstones(Sequence[Tombstone]):
             kept = np.flatnonzero(ranges.tombstone_mask(self._rows))
             found += zip(ranges.indexes[kept].tolist(), (ranges.tombstones[at] for at in kept.tolist()), strict=True)
         return iter([tombstone for _, tombstone in sorted(found, key=itemgetter(0))])
-
-    @overload
-    def __getitem__(self, at: int) -> Tombstone: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> tuple[Tombstone, ...]: ...
-
-    def __getitem__(self, at: int | slice) -> Tombstone | tuple[Tombstone, ...]:
-        return tuple(self)[at]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, (FileTombstones, tuple)) and tuple(self) == tuple(other)
@@ -281,7 +272,7 @@ class FileTombstones(Sequence[Tombstone]):
 class TombstoneJudge:
     """Judges rows by their bounds against some tombstones, oldest first.
 
-    ``predicates`` are those of ``where`` tombstones, if they were loaded; by default those in the entries.
+    ``predicates``: of the ``where`` tombstones, if they were loaded; by default, the ones in the entries.
     """
 
     def __init__(
@@ -295,9 +286,9 @@ class TombstoneJudge:
             for index, tombstone in enumerate(tombstones)
             if isinstance(tombstone, WhereTombstone)
         ]
-        self._set(where, KeyRanges.each(tombstones, schema.widened_types), schema)
+        self._set(where, KeysTombstones.each(tombstones, schema.widened_types), schema)
 
-    def _set(self, where: Sequence[_WherePredicate], ranges: Sequence[KeyRanges], schema: Schema) -> None:
+    def _set(self, where: Sequence[_WherePredicate], ranges: Sequence[KeysTombstones], schema: Schema) -> None:
         self._where, self._ranges, self._schema = where, ranges, schema
         columns = (*(each.tombstone.columns for each in where), *(each.columns for each in ranges))
         self.ids = frozenset(chain.from_iterable(columns))
@@ -356,7 +347,7 @@ class TombstoneJudge:
         own = {id_: rows.columns[id_] for each in ranges for id_ in each.columns if id_ in rows.columns}
         return FileTombstones(tuple(where), ranges, RowBounds(own, rows.rows, rows.applied_through))
 
-    def _may_hide(self, rows: RowBounds) -> tuple[list[_WherePredicate], list[KeyRanges]]:
+    def _may_hide(self, rows: RowBounds) -> tuple[list[_WherePredicate], list[KeysTombstones]]:
         where = [each for each in self._where if each.judge(rows) is not StatsVerdict.NEVER]
         masks = ((ranges, ranges.tombstone_mask(rows)) for ranges in self._ranges)
         return where, [ranges.some(mask) for ranges, mask in masks if mask.any()]
@@ -386,7 +377,7 @@ class TombstoneJudge:
                 older &= may_match_mask(each.predicate, segment.table)
             yield each.predicate, older
 
-    def _keys_mask(self, ranges: KeyRanges, segment: LiveSegment) -> Mask:
+    def _keys_mask(self, ranges: KeysTombstones, segment: LiveSegment) -> Mask:
         """A mask of files that may have keys between the least and the greatest of all these tombstones."""
         mask = np.ones(len(segment.table), np.bool_)
         for id_, ends in ranges.ends.items():

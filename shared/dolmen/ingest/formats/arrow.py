@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from itertools import count
 from typing import BinaryIO, cast
 
 import pyarrow as pa
@@ -44,7 +45,10 @@ def _open(source: SourceFile) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBat
         stream = stack.enter_context(source.stream())
         start = _read_exactly(stream, len(_MAGIC))
         if start.startswith(_OLD_FEATHER):
-            raise InputError(f"file {source.name!r} is Feather version 1: write it as version 2, or as Parquet")
+            raise InputError(
+                f"file {source.name!r} is Feather version 1, which is not read: write it as version 2 or Parquet "
+                "(pyarrow.feather.write_feather(pyarrow.feather.read_table(FILE), NEW_FILE))"
+            )
         if start != _MAGIC:
             yield _open_stream(_Stream(stream, start, source.name), source)
             return
@@ -92,12 +96,18 @@ def _report_damage(source: SourceFile) -> AbstractContextManager[None]:
 
 
 def _check(batches: Iterator[pa.RecordBatch], source: SourceFile) -> Iterator[pa.RecordBatch]:
-    while True:
+    for number in count():
         with _report_damage(source):
             batch = next(batches, None)
             if batch is None:
                 return
-            batch.validate(full=True)  # foreign bytes: offsets may lie outside, text may not be UTF-8
+            batch.validate()
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            try:
+                column.validate(full=True)  # foreign bytes: offsets may lie outside, text may not be UTF-8
+            except pa.ArrowException as error:
+                where = f"record batch {number}, column {name!r}"
+                raise InputError(f"file {source.name!r} is not a readable Arrow file: {where}: {error}") from error
         yield batch
 
 

@@ -28,7 +28,6 @@ from pyarrow import types as t
 from dolmen.base.units import DAY_US
 from dolmen.format.dialect import MONTHS, UNIT_DIGITS, TimePattern, parse_time_pattern
 from dolmen.format.types import TextKind, type_of
-from dolmen.ingest.formats.time_columns import write_as_iso
 from dolmen.rows.write.casts import Cast, Misfit, short_value
 
 _DIGITS = 38
@@ -41,6 +40,13 @@ _SMALL_NUMBER = re.compile(rb"(?:^|[^0-9A-Za-z-])[-+]?[0-9.]+[eE]-$")
 _STRING_OR_SMALL = re.compile(rb'"(?:[^"\\]|\\.)*"|(-?)((?:0|[1-9][0-9]*)(?:\.[0-9]+)?)[eE]-([0-9]+)')
 _LOWER_CASE = 0x20
 _BASE64 = r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
+_FEWEST_ALIGNED = 64
+"""Below, the fields of times are as fast as columns of bytes."""
+_NUMBERS = frozenset("YymdHMSf")
+_FULL_DIGITS = {"Y": 4} | dict.fromkeys("ymdHMS", 2)
+_LAST_CENTURY = 69
+_ISO = b"0000-00-00T00:00:00.000000"
+_BEGINS = {"Y": 0, "y": 2, "m": 5, "d": 8, "H": 11, "M": 14, "S": 17, "f": 20}
 _SURE_DIGITS = 15
 """Every double holds this many significant decimal digits."""
 
@@ -96,7 +102,9 @@ def parse_decimal(text: pa.Array, target: pa.DataType) -> pa.Array:
 
 def changes_digits(text: pa.Array, floats: pa.Array) -> bool:
     """Whether a double, in its shortest notation, has other digits than the text that it was parsed from."""
-    doubtful = pc.or_(pc.greater(pc.binary_length(text), _SURE_DIGITS), pc.match_substring(text, "e", ignore_case=True))
+    doubtful = pc.greater(pc.binary_length(text), _SURE_DIGITS)
+    if may_have(text, b"eE"):
+        doubtful = pc.or_(doubtful, pc.match_substring(text, "e", ignore_case=True))
     text, shortest = text.filter(doubtful), floats.filter(doubtful).cast(pa.string())
     others = pc.not_equal(text, shortest)  # few: most are written in their shortest notation
     text, shortest = text.filter(others), shortest.filter(others)
@@ -133,9 +141,28 @@ FIRST_DAY, LAST_DAY = -719_162, 2_932_896
 def join_strings(strings: pa.Array) -> pa.Buffer:
     """The bytes of all strings, one after the other; none is NULL."""
     _, offsets, data = strings.buffers()
+    if not data:
+        return pa.py_buffer(b"")
     bounds = np.frombuffer(offsets, np.int32)
     first = int(bounds[strings.offset])
-    return data.slice(first, int(bounds[strings.offset + len(strings)]) - first) if data else pa.py_buffer(b"")
+    return data.slice(first, int(bounds[strings.offset + len(strings)]) - first)
+
+
+def may_have(text: pa.Array, signs: bytes) -> bool:
+    """Whether one of these ASCII characters may be in some text: far cheaper than to look into each."""
+    data = join_strings(text).to_pybytes()
+    return any(data.find(sign) >= 0 for sign in signs)
+
+
+def _may_lack_minutes(text: pa.Array) -> bool:
+    """Whether the byte after the hour, in some text that is longer than a date, is no colon."""
+    _, offsets, data = text.buffers()
+    if not data:
+        return False
+    bounds = np.frombuffer(offsets, np.int32)[text.offset : text.offset + len(text) + 1]
+    starts = bounds[:-1][np.diff(bounds) > len("2025-01-31")]
+    after = np.frombuffer(data, np.uint8).take(starts + len("2025-01-31T13"), mode="clip")
+    return bool((after != ord(":")).any())
 
 
 def text_cast(target: pa.DataType, *, empty_is_null: bool, parse: Parse | None = None) -> Cast:
@@ -194,7 +221,7 @@ def _parse_time(text: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _parse_integer(text: pa.Array, target: pa.DataType) -> pa.Array:
-    if pc.any(pc.match_substring(text, "x", ignore_case=True)).as_py():
+    if may_have(text, b"xX") and pc.any(pc.match_substring(text, "x", ignore_case=True)).as_py():
         raise Misfit("hexadecimal")  # Arrow would take 0x1F for 31
     try:
         return text.cast(target)
@@ -203,7 +230,7 @@ def _parse_integer(text: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _parse_float(text: pa.Array, target: pa.DataType) -> pa.Array:
-    if pc.any(pc.match_substring(text, "(")).as_py():
+    if may_have(text, b"(") and pc.any(pc.match_substring(text, "(")).as_py():
         raise Misfit("NaN with a payload")  # Arrow would take nan(1) for NaN
     values = text.cast(target)
     infinite = text.filter(pc.is_inf(values))
@@ -223,7 +250,7 @@ def check_years(values: pa.Array) -> pa.Array:
 
 
 def _cast_timestamp(text: pa.Array, target: pa.DataType) -> pa.Array:
-    if pc.any(pc.match_substring_regex(text, _HOUR_ALONE)).as_py():
+    if _may_lack_minutes(text) and pc.any(pc.match_substring_regex(text, _HOUR_ALONE)).as_py():
         raise Misfit("an hour without minutes")  # Arrow would take 01 for 01:00
     try:
         return text.cast(target)
@@ -366,11 +393,51 @@ def parse_aligned(text: pa.Array, pattern: TimePattern, target: pa.DataType) -> 
     has_date, has_clock = "d" in pattern.directives, bool(pattern.directives & set("HI"))
     zone = "Z" if t.is_timestamp(target) and target.tz else ""
     clock = not t.is_date(target) and (has_clock or bool(zone))
-    iso = write_as_iso(text, pattern, date=has_date, clock=clock, end=zone)
+    iso = _write_as_iso(text, pattern, date=has_date, clock=clock, end=zone)
     try:
         return None if iso is None else parse_text(iso, target)
     except Misfit:
         return None
+
+
+def _write_as_iso(text: pa.Array, pattern: TimePattern, *, date: bool, clock: bool, end: str) -> pa.Array | None:
+    """Text of a pattern as ISO 8601, in which other text than digits may come along; None if it is not of one layout.
+
+    If that is valid, all of the text matches the pattern: the digits of each field are in the same columns.
+
+    Args:
+        date, clock: whether the date, and the time of day, is wanted.
+        end: follows each time.
+    """
+    if len(text) < _FEWEST_ALIGNED or text.null_count or pattern.directives - _NUMBERS:
+        return None
+    _, offsets, data = text.buffers()
+    bounds = np.frombuffer(offsets, np.int32)[text.offset : text.offset + len(text) + 1]
+    width = int(bounds[1] - bounds[0])
+    first = re.fullmatch(pattern.regex, text[0].as_py())
+    if first is None or (np.diff(bounds) != width).any() or len(first[0].encode()) != len(first[0]):
+        return None
+    spans = {name: first.span(name) for name in pattern.directives}
+    if any(end - begin != _FULL_DIGITS.get(name, end - begin) for name, (begin, end) in spans.items()):
+        return None
+    rows = np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]].reshape(len(text), width)
+    digits = {column for span in spans.values() for column in range(*span)}
+    if any((rows[:, column] != rows[0, column]).any() for column in set(range(width)) - digits):
+        return None  # another layout of as many characters
+    begin, stop = 0 if date else 11, 26 if "f" in spans else 19
+    template = _ISO[begin : stop if clock else 10] + end.encode()
+    written = np.empty((len(text), len(template)), np.uint8)
+    written[:] = np.frombuffer(template, np.uint8)
+    for name, (start, end_) in spans.items():
+        at = _BEGINS[name] - begin
+        if 0 <= at < len(template) - len(end):
+            written[:, at : at + end_ - start] = rows[:, start:end_]
+    if date and "y" in spans:
+        tens, ones = (rows[:, column].astype(np.int16) - ord("0") for column in range(*spans["y"]))
+        is_last = tens * 10 + ones >= _LAST_CENTURY
+        written[:, 0], written[:, 1] = np.where(is_last, ord("1"), ord("2")), np.where(is_last, ord("9"), ord("0"))
+    ends = np.arange(0, len(template) * (len(text) + 1), len(template), dtype=np.int32)
+    return pa.StringArray.from_buffers(len(text), pa.py_buffer(ends), pa.py_buffer(written))
 
 
 def parse_matches(text: pa.Array, pattern: TimePattern, target: pa.DataType) -> pa.Array:

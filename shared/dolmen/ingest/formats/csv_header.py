@@ -9,9 +9,8 @@ from pyarrow import csv
 
 from dolmen.errors import RowError, SchemaError
 from dolmen.format.dialect import ColumnNames
-from dolmen.format.schema import own_names
+from dolmen.format.schema import number_names, own_names
 from dolmen.ingest.formats.column_limits import check_columns
-from dolmen.ingest.formats.column_names import number_names
 from dolmen.ingest.formats.csv_records import Records, Signs
 from dolmen.ingest.formats.csv_standard import end_line, parse_options
 from dolmen.ingest.formats.text_blocks import Block

@@ -99,10 +99,13 @@ def survey(source: SourceFile, skip_bad_rows: bool) -> pa.Schema:
     return pa.schema([(name, pa.null() if shape == NOTHING else shape.arrow_type) for name, shape in shapes.items()])
 
 
-def text_cells(source: SourceFile, on_bad_row: OnBadRow | None = None) -> Iterator[pa.RecordBatch]:
+def text_cells(
+    source: SourceFile, on_bad_row: OnBadRow | None = None, see_data: Callable[[bytes], None] = lambda _: None
+) -> Iterator[pa.RecordBatch]:
     """The cells of all rows as text, NULL where a field is; the first batch has no rows, and all the columns' names.
 
-    Raises as ``read`` does, also InputError for a file without a record.
+    ``see_data`` is called with the records of each other batch, as they are in the file, before it. Raises as ``read``
+    does, also InputError for a file without a record.
     """
     with source.text() as stream:
         file = DelimitedFile.open(stream, source, None, isolate_broken=on_bad_row is not None)
@@ -110,7 +113,13 @@ def text_cells(source: SourceFile, on_bad_row: OnBadRow | None = None) -> Iterat
             raise InputError(f"file {source.name!r} is empty: it needs at least a line to infer columns from")
         text = pa.schema(dict.fromkeys(file.columns, pa.string()))
         yield _no_rows(text)
-        yield from file.batches(_DelimitedConverter(file, text, source.options, on_bad_row).convert)
+        converter = _DelimitedConverter(file, text, source.options, on_bad_row)
+
+        def convert(block: Block, row: int) -> tuple[pa.RecordBatch, int]:
+            see_data(block.data)
+            return converter.convert(block, row)
+
+        yield from file.batches(convert)
 
 
 def _shapes(source: SourceFile, on_bad_row: OnBadRow | None = None) -> dict[str, TextShape]:
@@ -175,13 +184,6 @@ class DelimitedFile:
             header = Block(block.data[start:end], block.line_at(start))
             body = Block(block.data[end:], block.line_at(end))
             names = columns_by_name(header, signs, name, table, ignore_others, options.max_columns, dialect.names)
-            if table is not None and len(names) == 1 and names[0] is not None and names[0] not in table:
-                for sign in ";|\t,":
-                    if sign != signs.delimiter and sign in names[0]:
-                        raise SchemaError(
-                            f"file {name!r}, line {header.line}: no column {names[0]!r} in the table; {sign!r} seems "
-                            "to separate its fields: say so (--delimiter, or the setting ingest_delimiter)"
-                        )
             return of(names, "the header", chain([body], remaining))
         if dialect.header:
             raise InputError(f"file {name!r} is empty: it needs at least a line with the names of its columns")
@@ -330,7 +332,8 @@ class _DelimitedConverter:
         self._find_cast = partial(_cell_cast, notation=notation, ignore_extra=options.ignore_extra)
         native = {field.name: _native_type(field.type, notation) for field in schema}
         self._native = {name: kind for name, kind in native.items() if kind is not None}
-        self._marked = [column for column in file.columns if mark_name(column) in schema.names]
+        names = set(schema.names)
+        self._marked = [column for column in file.columns if mark_name(column) in names]
         self._placeholders = pa.array(options.placeholders, pa.string())
         self._placeholder_bytes = [text.encode() for text in options.placeholders] if self._marked else []
         self._plans: dict[tuple[int, ...], tuple[dict[str, pa.DataType], CastPlan]] = {}

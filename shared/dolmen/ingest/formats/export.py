@@ -30,7 +30,7 @@ from dolmen.ingest.formats.source_file import Format
 from dolmen.ingest.formats.typed_batches import stored_schema
 from dolmen.rows.write.casts import flattened_offsets
 from dolmen.rows.write.conform import conform
-from dolmen.rows.write.parquet_object import fill_hidden_of_batch
+from dolmen.rows.write.runs import fill_hidden_of_batch
 
 _NAMED_ESCAPES = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 _HOLDS_ALL = "parquet and arrow hold it"

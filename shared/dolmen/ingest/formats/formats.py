@@ -10,7 +10,7 @@ name ends in                    kind       documented in
 ``.ipc``
 ``.avro``                       avro       ``avro_reader``: object container files
 ``.orc``                        orc        ``orc_reader``
-``.xlsx .xlsm``, ``.ods``       excel      ``sheet_reader``: one sheet of a workbook
+``.xlsx .xlsm .xltx``, ``.ods`` excel      ``sheet_reader``: one sheet of a workbook
 ==============================  =========  ==========================================================================
 
 Each ending may be followed by ``.gz`` (gzip), ``.zst`` (Zstandard), ``.bz2`` (bzip2) or ``.zip`` (a zip archive of one
@@ -60,11 +60,16 @@ __all__ = [
 
 @dataclass(frozen=True)
 class FormatReader:
-    """Reads files of one format; see the functions of these names."""
+    """Reads files of one format; see the functions of these names.
+
+    Args:
+        own_schema: the columns as the file itself describes them; None if it does not.
+    """
 
     infer: Callable[[SourceFile], pa.Schema]
     survey: Callable[[SourceFile, bool], pa.Schema]
     read: Callable[[SourceFile, pa.Schema, OnBadRow | None], Iterator[pa.RecordBatch]]
+    own_schema: Callable[[SourceFile], pa.Schema] | None = None
 
 
 def _typed_reader(
@@ -75,6 +80,7 @@ def _typed_reader(
         lambda source: inferred_schema(own_schema(source), source),
         lambda source, skip_bad_rows: surveyed_schema(name_columns(own_schema(source), source), source.name),
         read,
+        own_schema,
     )
 
 

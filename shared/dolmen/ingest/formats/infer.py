@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dolmen.ingest.formats.cell_notation import CellNotation, NumberNotation
-from dolmen.ingest.formats.cells import NUMBER, TimeFormat, changes_digits, parse_text
+from dolmen.ingest.formats.cells import NUMBER, TimeFormat, changes_digits, join_strings, may_have, parse_text
 from dolmen.rows.write.casts import Misfit
 
 Kind = Literal["nothing", "bool", "integer", "special", "float", "date", "timestamp", "zoned", "text"]
@@ -155,7 +155,9 @@ def shape_of_integers(low: int, high: int) -> TextShape:
 
 def non_blank(cells: pa.Array) -> pa.Array:
     """The trimmed text of cells that are neither NULL nor blank."""
-    text = pc.ascii_trim_whitespace(cells.drop_null())
+    text = cells.drop_null()
+    if may_have(text, b" \t\n\v\f\r"):
+        text = pc.ascii_trim_whitespace(text)
     return text.filter(pc.not_equal(text, ""))
 
 
@@ -191,11 +193,13 @@ def _shape_of_numbers(text: pa.Array) -> TextShape | None:
 
 def _has_codes(text: pa.Array) -> bool:
     """Whether some numeric text looks like a code, not a value: ``+49``, ``007``, ``0x1F``, ``1.``."""
-    if pc.any(pc.ends_with(text, ".")).as_py():
+    if may_have(text, b".") and pc.any(pc.ends_with(text, ".")).as_py():
         return True
-    suspects = text.filter(
-        pc.or_(pc.starts_with(text, "0"), pc.or_(pc.starts_with(text, "-0"), pc.starts_with(text, "+")))
-    )
+    are_suspects = pc.starts_with(text, "0")
+    for sign, start in ((b"-", "-0"), (b"+", "+")):
+        if may_have(text, sign):
+            are_suspects = pc.or_(are_suspects, pc.starts_with(text, start))
+    suspects = text.filter(are_suspects)
     return bool(pc.any(pc.match_substring_regex(suspects, r"^(\+|-?0[0-9xX])")).as_py())
 
 
@@ -207,7 +211,10 @@ def _shape_of_floats(text: pa.Array, floats: pa.Array) -> TextShape:
             return TEXT
         text, floats = text.filter(finite), floats.filter(finite)
         return _shape_of_floats(text, floats).join(TextShape("special")) if len(text) else TextShape("special")
-    whole = pc.match_substring_regex(text, r"^-?[0-9]+$")
+    if may_have(text, b"+eE"):
+        whole = pc.match_substring_regex(text, r"^-?[0-9]+$")
+    else:
+        whole = pc.invert(pc.match_substring(text, "."))
     is_large = pc.greater_equal(pc.abs(floats), MAX_EXACT_FLOAT)
     large = text.filter(pc.and_(whole, is_large))
     others = pc.invert(whole)
@@ -233,7 +240,7 @@ def _add_decimal_places(shape: TextShape, text: pa.Array) -> TextShape:
         return replace(shape, decimals=0)
     if shape.kind != "float":
         return shape
-    if pc.any(pc.match_substring_regex(text, "[^-.0-9]")).as_py():
+    if join_strings(text).to_pybytes().translate(None, b"-.0123456789"):
         text = pc.replace_substring_regex(text, "[eE].*$", "")
         text = text.filter(pc.match_substring_regex(text, "[0-9]$"))  # not nan and inf
     point = pc.find_substring(text, ".")

@@ -7,7 +7,7 @@ A dialect's ``json_rows`` says where rows are:
   space, commas, the separator RS of RFC 7464, or nothing.
 - a path such as ``detail.items``: in each object that ``values`` finds, the list, or the one object, that its keys lead
   to. All else in these objects is skipped. If there is ``null``, the object has no rows; without such a key it is an
-  error.
+  error. ``$.lines`` and ``$.values`` are paths, too.
 
 Rows are objects. If the first is none, no row is: then each is the value of a column ``value``, if there may be one.
 A row is written on one line, its line ends as spaces; ``Block.lines`` has the lines on which rows begin. What is no
@@ -68,7 +68,7 @@ def json_blocks(source: SourceFile, *, may_be_values: bool = True) -> Iterator[B
         if shape == "lines":
             found = line_blocks(stream.read, source.name, source.block_bytes)
         else:
-            path = () if shape == "values" else tuple(shape.split("."))
+            path = () if shape == "values" else tuple(shape.removeprefix("$.").split("."))
             found = _row_blocks(stream.read, source.name, source.block_bytes, path, may_be_values)
         for block in found:
             yield skip_nulls(block) if skips_nulls else block

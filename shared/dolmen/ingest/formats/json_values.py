@@ -160,7 +160,7 @@ def parse_line(line: bytes, selection: JsonSelection | None = None) -> JsonObjec
     except UnicodeEncodeError:
         raise NotAnObject("half of a surrogate pair in a string") from None
     except json.JSONDecodeError as error:
-        raise NotAnObject(f"not JSON: {error.msg} at character {error.pos + 1}") from None
+        raise NotAnObject(f"not JSON: {error.msg.removesuffix(' at')} at character {error.pos + 1}") from None
     if not isinstance(value, dict):
         raise NotAnObject(_NO_OBJECT)
     selected: JsonObject = value if selection is None else selection.select(value, selection.row)

@@ -28,10 +28,11 @@ from dolmen.ingest.formats.sheet_cells import (
     TIME,
     Cell,
     CellBlock,
+    SheetInfo,
+    SheetRemarks,
     blocks_of,
     column_letters,
 )
-from dolmen.ingest.formats.workbook import SheetInfo
 from dolmen.ingest.formats.xml_stream import XmlStream
 from dolmen.ingest.formats.zip_archive import ZipArchive
 
@@ -80,13 +81,13 @@ class Ods:
         """Whether a cell of the sheet has a value."""
         return sheet in self._with_rows
 
-    def blocks(self, sheet: str) -> Iterator[CellBlock]:
-        """The cells of a sheet, in blocks of rows that are not empty."""
-        yield from blocks_of(self._rows(sheet), _CELLS_AT_ONCE)
+    def blocks(self, sheet: str, remarks: SheetRemarks) -> Iterator[CellBlock]:
+        """The cells of a sheet, in blocks of rows that are not empty; adds to ``remarks``."""
+        yield from blocks_of(self._rows(sheet, remarks), _CELLS_AT_ONCE)
 
-    def _rows(self, sheet: str) -> Iterator[tuple[int, Sequence[Cell]]]:
+    def _rows(self, sheet: str, remarks: SheetRemarks) -> Iterator[tuple[int, Sequence[Cell]]]:
         with self._archive.open(_CONTENT) as stream:
-            rows = _SheetRows(f"file {self._name!r}, sheet {sheet!r}", sheet)
+            rows = _SheetRows(f"file {self._name!r}, sheet {sheet!r}", sheet, remarks)
             xml = rows.xml = XmlStream(stream, self._part(_CONTENT), rows.start, rows.end)
             for _ in xml.parse():
                 for first, count, cells in rows.done:
@@ -117,8 +118,8 @@ def _attribute(attributes: Mapping[str, str], name: str) -> str:
 class _SheetRows:
     """Collects the rows of one sheet as its XML is parsed: the number of each, its repetitions, and its cells."""
 
-    def __init__(self, what: str, sheet: str) -> None:
-        self._what, self._sheet = what, sheet
+    def __init__(self, what: str, sheet: str, remarks: SheetRemarks) -> None:
+        self._what, self._sheet, self._remarks = what, sheet, remarks
         self.xml: XmlStream
         self.done: list[tuple[int, int, list[Cell]]] = []
         self.is_over = False
@@ -139,6 +140,7 @@ class _SheetRows:
             return
         if name in _NOTES:
             self._notes += 1
+            self._remarks.comments += name == "annotation"
         elif self._notes:
             return
         elif name == "table-row":
@@ -148,6 +150,7 @@ class _SheetRows:
         elif name in _CELLS:
             self._attributes = {key.rpartition(" ")[2]: value for key, value in _by_office(attributes)}
             self._in_cell, self._lines = True, []
+            self._remark(self._attributes)
         elif name == "p" and self._in_cell:
             self.xml.collect_text()
         elif name in ("s", "tab", "line-break") and self._in_cell:
@@ -178,6 +181,14 @@ class _SheetRows:
             if self._cells:
                 self.done.append((self._row, self._repeat, self._cells))
             self._row += self._repeat - 1
+
+    def _remark(self, attributes: Mapping[str, str]) -> None:
+        self._remarks.formulas += bool(attributes.get("formula"))
+        if attributes.keys() & {"number-columns-spanned", "number-rows-spanned"}:
+            self._remarks.merged.append(self._row)
+        sign = {"percentage": "%", "currency": attributes.get("currency", "a currency")}
+        if (kind := attributes.get("value-type", "")) in sign:
+            self._remarks.signs[self._column] = sign[kind]
 
     def _end_cell(self, *, is_covered: bool) -> None:
         count = self._count(self._attributes.get("number-columns-repeated", ""))

@@ -6,6 +6,7 @@ comes last. A file with days of the Julian calendar is refused.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
@@ -32,6 +33,7 @@ from dolmen.ingest.formats.typed_batches import (
 )
 
 _BUFFER_BYTES = MIB
+_VARIANT = re.compile(r"group field_id=-?\d+ (.+) \(Variant")
 
 
 def own_schema(source: SourceFile) -> pa.Schema:
@@ -43,6 +45,16 @@ def own_schema(source: SourceFile) -> pa.Schema:
         return own
     flags = iter(is_interval)
     return pa.schema([field.with_type(_mark_intervals(field.type, flags)) for field in own])
+
+
+def column_losses(source: SourceFile) -> Iterator[tuple[str, str]]:
+    """The paths of columns whose Arrow types do not show what is lost of them, and what that is."""
+    with _open(source) as file:
+        for column in map(file.schema.column, range(file.metadata.num_columns)):
+            if column.physical_type == "INT96":
+                yield column.path, "times of INT96 are cut to microseconds"
+        for name in _VARIANT.findall(str(file.schema)):
+            yield name, "a VARIANT is a struct of its encoded parts"
 
 
 def _mark_intervals(kind: pa.DataType, flags: Iterator[bool]) -> pa.DataType:

@@ -7,7 +7,8 @@ in. Times have milliseconds, which is what a sheet's doubles hold and show.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -86,6 +87,42 @@ class CellBlock:
         return CellBlock(
             self.rows[start:stop], {number: each.slice(start, stop) for number, each in self.columns.items()}
         )
+
+
+@dataclass(frozen=True, slots=True)
+class SheetInfo:
+    """A sheet of cells."""
+
+    name: str
+    is_visible: bool
+
+
+@dataclass(slots=True)
+class SheetRemarks:
+    """Counts and formats that a sheet has beside the values of its cells, as far as it was read.
+
+    Args:
+        formulas, comments: how many there are.
+        merged: the first row of each group of merged cells.
+        signs: what the numbers of a column are shown with, ``%`` or a currency, by the 0-based number of the column.
+    """
+
+    formulas: int = 0
+    comments: int = 0
+    merged: list[int] = field(default_factory=list)
+    signs: dict[int, str] = field(default_factory=dict)
+
+
+class Workbook(Protocol):
+    """An open workbook."""
+
+    sheets: list[SheetInfo]
+
+    def blocks(self, sheet: str, remarks: SheetRemarks) -> Iterator[CellBlock]:
+        """The cells of a sheet, in blocks of rows that are not empty; adds to ``remarks``."""
+
+    def has_rows(self, sheet: str) -> bool:
+        """Whether a cell of the sheet has a value."""
 
 
 def block_of(

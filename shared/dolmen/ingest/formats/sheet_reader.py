@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +28,7 @@ from pyarrow import types as t
 from dolmen.base.units import MIB
 from dolmen.errors import InputError, RowError, SchemaError, short_repr
 from dolmen.format.dialect import Dialect
-from dolmen.format.schema import own_names, same_names
+from dolmen.format.schema import number_names, own_names, same_names
 from dolmen.ingest.formats.cells import TimeFormat, parse_text
 from dolmen.ingest.formats.column_limits import check_columns
 from dolmen.ingest.formats.json_values import unparsed_cast
@@ -43,13 +44,14 @@ from dolmen.ingest.formats.sheet_cells import (
     TIME,
     CellBlock,
     CellColumn,
+    SheetRemarks,
+    Workbook,
     column_letters,
     days_of,
     moments_of,
     times_of,
 )
 from dolmen.ingest.formats.source_file import OnBadRow, ReadOptions, SourceFile, good_rows
-from dolmen.ingest.formats.workbook import Workbook
 from dolmen.ingest.formats.zip_archive import ZipArchive, too_many_bytes
 from dolmen.rows.write.casts import Cast, FindCast, Misfit
 from dolmen.rows.write.conform import conform_batch, plan_conform
@@ -57,6 +59,7 @@ from dolmen.rows.write.conform import conform_batch, plan_conform
 _ZIP, _COMPOUND = b"PK\x03\x04", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _ENCRYPTED_PACKAGE = "EncryptedPackage".encode("utf-16-le")
 _EXACT = 2**53
+_NUMBERED = re.compile("column_([1-9][0-9]{0,4})(?:_[0-9]+)?$")
 _CELL_BYTES = 8
 _NO_VALUE = "a formula whose value was never saved: let Excel or LibreOffice calculate it, and save the file"
 
@@ -73,9 +76,7 @@ def read(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None = No
 
 def infer(source: SourceFile) -> pa.Schema:
     """The types that hold every cell of the sheet. Raises as ``read`` does."""
-    shapes = _shapes(source, None)
-    if not shapes:
-        raise InputError(f"file {source.name!r}: its sheet has no columns")
+    _, shapes = observe_columns(source, SheetShape)
     return pa.schema([(name, shape.arrow_type) for name, shape in shapes.items()])
 
 
@@ -83,33 +84,40 @@ def survey(source: SourceFile, skip_bad_rows: bool) -> pa.Schema:
     """The types that hold every cell; null for a column without any. None without a header."""
     if not source.options.dialect.header:
         return pa.schema([])
-    shapes = _shapes(source, (lambda _: None) if skip_bad_rows else None)
+    _, shapes = observe_columns(source, SheetShape, skip_bad_rows=skip_bad_rows)
     return pa.schema([(name, shape.arrow_type if shape.kinds else pa.null()) for name, shape in shapes.items()])
 
 
-def _shapes(source: SourceFile, on_bad_row: OnBadRow | None) -> dict[str, _SheetShape]:
-    shapes: dict[str, _SheetShape] = {}
+def observe_columns(
+    source: SourceFile, make: Callable[[], Shape], *, skip_bad_rows: bool = False
+) -> tuple[Sheet, dict[str, Shape]]:
+    """The sheet, which has been read to its end, and the shapes of its columns. Raises as ``read`` does."""
+    shapes: dict[str, Shape] = {}
     with _open_sheet(source, None) as sheet:
         for name in sheet.names.values():
-            shapes[name] = _SheetShape()
+            shapes[name] = make()
         for block, row in sheet.numbered_blocks():
             sheet.add_columns(block)
-            if on_bad_row is None:
+            if not skip_bad_rows:
                 sheet.check_names(block, row)
             for number, name in sheet.names.items():
                 if number not in block.columns:
                     continue
                 cells = without_nulls(block.columns[number], source.options.dialect)
                 index = int(np.argmax(cells.kinds == NOT_CALCULATED))
-                if cells.kinds[index] == NOT_CALCULATED and on_bad_row is None:
+                if cells.kinds[index] == NOT_CALCULATED and not skip_bad_rows:
                     raise sheet.row_error(_NO_VALUE, block, row, index, number)
-                shapes.setdefault(name, _SheetShape()).add(cells)
+                if name not in shapes:
+                    shapes[name] = make()
+                shapes[name].add(cells)
+    if not shapes and not skip_bad_rows:
+        raise InputError(f"file {source.name!r}: its sheet has no columns")
     order = {name: number for number, name in sheet.names.items()}
-    return dict(sorted(shapes.items(), key=lambda item: order[item[0]]))
+    return sheet, dict(sorted(shapes.items(), key=lambda item: order[item[0]]))
 
 
 @dataclass
-class _SheetShape:
+class SheetShape:
     """The kinds of a column's cells."""
 
     kinds: set[int] = field(default_factory=set)
@@ -130,6 +138,7 @@ class _SheetShape:
         return _TYPES.get(next(iter(self.kinds)), pa.string()) if len(self.kinds) == 1 else pa.string()
 
 
+Shape = TypeVar("Shape", bound=SheetShape)
 _TYPES = {BOOL: pa.bool_(), DATE: pa.date32(), DATETIME: pa.timestamp("us"), TIME: pa.time64("us")}
 
 
@@ -149,6 +158,7 @@ class Sheet:
     names: dict[int, str]
     header_row: int | None
     blocks: Iterator[CellBlock]
+    remarks: SheetRemarks
     others: str
     max_columns: int
     max_bytes: int
@@ -168,7 +178,7 @@ class Sheet:
         """Names the columns of a block that the header does not, if that is allowed."""
         if self.others != "name":
             return
-        new = [number for number in block.columns if number not in self.names]
+        new = [number for number, each in block.columns.items() if number not in self.names and each.kinds.any()]
         check_columns(len(self.names) + len(new), self.max_columns, self.file)
         taken = {name.lower() for name in self.names.values()} if new else set()
         for number in new:
@@ -205,10 +215,15 @@ class Sheet:
 @contextmanager
 def _open_sheet(source: SourceFile, table: Sequence[str] | None) -> Iterator[Sheet]:
     """Opens the sheet and reads its header; ``table`` has the table's columns, None infers them."""
+    with open_workbook(source) as book:
+        yield _sheet(book, _choose(book, source), source, table)
+
+
+@contextmanager
+def open_workbook(source: SourceFile) -> Iterator[Workbook]:
+    """Opens a workbook. Raises InputError for another file, and for damage."""
     with source.seekable() as file, source.report_damage("workbook"):
-        book = _open_book(file, source)
-        name = _choose(book, source)
-        yield _sheet(book, name, source, table)
+        yield _open_book(file, source)
 
 
 def _open_book(file, source: SourceFile) -> Workbook:  # type: ignore[no-untyped-def]
@@ -233,24 +248,30 @@ def _open_book(file, source: SourceFile) -> Workbook:  # type: ignore[no-untyped
 
 def _choose(book: Workbook, source: SourceFile) -> str:
     """The name of the sheet that is meant. Raises InputError."""
-    wanted, names = source.options.dialect.sheet, [sheet.name for sheet in book.sheets]
+    own, names = source.options.dialect.sheet, [sheet.name for sheet in book.sheets]
     what = f"file {source.name!r}"
-    if wanted is not None:
-        if wanted not in names:
-            raise InputError(f"{what} has no sheet {short_repr(wanted)}; there are: {_listed(names)}")
-        return wanted
+    if own is not None:
+        if own not in names:
+            raise InputError(f"{what} has no sheet {short_repr(own)}; there are: {_listed(names)}")
+        return own
     if not names:
         raise InputError(f"{what} is a workbook without a sheet of cells")
+    full = sheets_with_rows(book)
+    if len(full) > 1:
+        raise InputError(
+            f"{what} has several sheets with rows: {_listed(full)}; say which one (--sheet, or the setting "
+            "ingest_sheet)"
+        )
+    return full[0] if full else names[0]
+
+
+def sheets_with_rows(book: Workbook) -> list[str]:
+    """The visible sheets in which a cell has a value, or the hidden ones if no visible one has any."""
     for is_visible in (True, False):
         full = [sheet.name for sheet in book.sheets if sheet.is_visible is is_visible and book.has_rows(sheet.name)]
-        if len(full) == 1:
-            return full[0]
         if full:
-            raise InputError(
-                f"{what} has several sheets with rows: {_listed(full)}; say which one (--sheet, or the setting "
-                "ingest_sheet)"
-            )
-    return names[0]
+            return full
+    return []
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -259,12 +280,13 @@ def _listed(names: Sequence[str]) -> str:
 
 def _sheet(book: Workbook, name: str, source: SourceFile, table: Sequence[str] | None) -> Sheet:
     options, dialect = source.options, source.options.dialect
-    blocks = _rows_after(book.blocks(name), dialect.skip_lines)
+    remarks = SheetRemarks()
+    blocks = rows_after(book.blocks(name, remarks), dialect.skip_lines)
     ignore = options.ignore_extra and table is not None
     others = "ignore" if ignore else "name" if table is None and not dialect.header else "refuse"
     if not dialect.header:
-        names = dict(enumerate(table)) if table is not None else {}
-        return Sheet(source.name, name, names, None, blocks, others, options.max_columns, options.max_bytes)
+        names = dict(zip(_positions(table or ()), table or (), strict=True))
+        return Sheet(source.name, name, names, None, blocks, remarks, others, options.max_columns, options.max_bytes)
     first = next(blocks, None)
     if first is None:
         where = f" after its first {dialect.skip_lines:,} rows" if dialect.skip_lines else ""
@@ -295,32 +317,24 @@ def _sheet(book: Workbook, name: str, source: SourceFile, table: Sequence[str] |
             yield first.slice(1, len(first.rows))
         yield from blocks
 
-    return Sheet(source.name, name, names, row, remaining(), others, options.max_columns, options.max_bytes)
+    return Sheet(source.name, name, names, row, remaining(), remarks, others, options.max_columns, options.max_bytes)
+
+
+def _positions(table: Sequence[str]) -> list[int]:
+    """The columns of a sheet without a header, for a table's: column_3 is the third, if all have such names."""
+    numbers = [int(match[1]) - 1 for name in table if (match := re.fullmatch("column_([1-9][0-9]{0,4})", name))]
+    return numbers if len(numbers) == len(table) else list(range(len(table)))
 
 
 def _number_names(spelled: dict[int, str], table: Sequence[str] | None) -> dict[int, str]:
     """Names that are there once in any case: one that repeats another gets a number. Of columns without a name, those
     that the table has are ``column_3``, by their position."""
-    taken = {name.lower() for name in spelled.values()}
-    last: dict[str, int] = {}
-    names = {}
-    for number, name in spelled.items():
-        own, lower = name, name.lower()
-        if lower in last:
-            while own.lower() in taken:
-                last[lower] += 1
-                own = f"{name}_{last[lower]}"
-            taken.add(own.lower())
-        last.setdefault(lower, 1)
-        names[number] = own
-    for column in table or ():
-        match = re.fullmatch("column_([1-9][0-9]{0,4})", column)
-        if match and column.lower() not in taken:
-            names.setdefault(int(match[1]) - 1, column)
-    return dict(zip(names, own_names(names.values(), table or ()), strict=True))
+    count = max([*spelled, *(int(match[1]) - 1 for name in table or () if (match := _NUMBERED.match(name)))]) + 1
+    every = own_names(number_names([spelled.get(number, "") for number in range(count)]), table or ())
+    return {number: name for number, name in enumerate(every) if number in spelled or name in (table or ())}
 
 
-def _rows_after(blocks: Iterator[CellBlock], skipped: int) -> Iterator[CellBlock]:
+def rows_after(blocks: Iterator[CellBlock], skipped: int) -> Iterator[CellBlock]:
     for block in blocks:
         start = int(np.searchsorted(block.rows, skipped, side="right"))
         if start < len(block.rows):

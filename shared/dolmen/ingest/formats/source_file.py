@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
+import io
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from tempfile import TemporaryFile, gettempdir
-from typing import BinaryIO, Literal, Protocol, TypeAlias
+from typing import Any, BinaryIO, Literal, Protocol, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -329,3 +330,40 @@ class RowNumbers:
             self._next = int(numbers[-1]) + 1
             self._skipped = {row for row in self._skipped if row >= self._next}
         return numbers
+
+
+class RewindableFile:
+    """An open file that is read from where it is now each time that ``reopen`` is called, and stays open: so nothing is
+    fetched twice that is still in its buffers."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._start = file, file.tell()
+
+    def reopen(self) -> BinaryIO:
+        self._file.seek(self._start)
+        return cast("BinaryIO", _KeptOpen(self._file))  # all that readers use
+
+
+class _KeptOpen(io.RawIOBase):
+    """A file that is not closed with its reader."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        super().__init__()
+        self._file = file
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._file.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)

@@ -10,24 +10,24 @@ import base64
 import datetime as dt
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import types as t
 
 from dolmen.errors import InputError, RowError, SchemaError
-from dolmen.format.schema import is_nested, own_names, plain_type, stored_type
+from dolmen.format.schema import is_nested, number_names, own_names, plain_type, stored_type
 from dolmen.format.types import Json
 from dolmen.ingest.formats.column_limits import check_columns, count_columns, rows_at_once
-from dolmen.ingest.formats.column_names import NUMBER_THEM, number_names
-from dolmen.ingest.formats.list_views import replace_list_views
 from dolmen.ingest.formats.source_file import OnBadRow, SourceFile, good_rows, is_closed
+from dolmen.ingest.formats.views_and_unions import ordinary_type, replace_unusual_types
 from dolmen.ingest.formats.zip_archive import too_many_bytes
 from dolmen.rows.write.casts import Cast, FindCast, checked_cast, lossless_cast
 from dolmen.rows.write.conform import conform
 
-_MOST_DIGITS = 38
+MOST_DIGITS = 38
+_NUMBER_THEM = "ingest_names: number gives such columns names (column_3, name_2)"
 _DECIMAL_DIGITS = {32: 9, 64: 18, 128: 38, 256: 76}
 
 
@@ -37,7 +37,7 @@ def stored_schema(schema: Iterable[pa.Field], name: str) -> pa.Schema:
     for field in schema:
         try:
             kind = stored_type(new_column_type(field.type))
-            fields.append(pa.field(field.name, kind, field.nullable))
+            fields.append(pa.field(field.name, kind, _may_be_null(field)))
         except SchemaError as error:
             raise SchemaError(f"file {name!r}, column {field.name!r}: {error}", column=field.name) from None
     return pa.schema(fields)
@@ -46,27 +46,34 @@ def stored_schema(schema: Iterable[pa.Field], name: str) -> pa.Schema:
 def new_column_type(kind: pa.DataType) -> pa.DataType:
     """A type that can be stored, and holds the values of a type that cannot, at any depth; else the type itself.
 
-    The type null becomes string, a half float a float, a view of lists a list. A decimal of more than 38 digits becomes
-    one of 38: each value must fit.
+    The type null becomes string, a half float a float, a duration a number of microseconds. A decimal of more than 38
+    digits becomes one of 38: each value must fit. See also ``ordinary_type``.
     """
-    kind = plain_type(kind)
+    kind = ordinary_type(plain_type(kind))
+    if t.is_duration(kind):
+        return pa.int64()
     if t.is_null(kind):
         return pa.string()
     if t.is_float16(kind):
         return pa.float32()
-    if t.is_decimal256(kind) and kind.precision > _MOST_DIGITS >= kind.scale >= 0:
-        return pa.decimal128(_MOST_DIGITS, kind.scale)
+    if t.is_decimal256(kind) and kind.precision > MOST_DIGITS >= kind.scale >= 0:
+        return pa.decimal128(MOST_DIGITS, kind.scale)
     if t.is_struct(kind):
         return pa.struct([_new_field(field) for field in kind])
     if t.is_map(kind):
         return pa.map_(_new_field(kind.key_field), _new_field(kind.item_field))
-    if is_nested(kind) and kind.num_fields == 1 and not t.is_union(kind):
+    if is_nested(kind) and kind.num_fields == 1:
         return pa.list_(_new_field(kind.value_field))
     return kind
 
 
 def _new_field(field: pa.Field) -> pa.Field:
-    return field.with_type(new_column_type(field.type))
+    return pa.field(field.name, new_column_type(field.type), _may_be_null(field))
+
+
+def _may_be_null(field: pa.Field) -> bool:
+    """Whether a column may be NULL. A union is if its member is, whatever its field says."""
+    return bool(field.nullable or t.is_union(plain_type(field.type)))
 
 
 def name_columns(own: pa.Schema, source: SourceFile) -> pa.Schema:
@@ -84,23 +91,16 @@ def inferred_schema(own: pa.Schema, source: SourceFile) -> pa.Schema:
             problem = f"column {given!r} is there twice" if given else f"column {number} has no name"
             if given and schema.names.count(given) == 1:
                 problem = f"column {given!r} differs from another in case only"
-            raise SchemaError(f"file {name!r}: {problem}; {NUMBER_THEM}", column=given or None)
+            raise SchemaError(f"file {name!r}: {problem}; {_NUMBER_THEM}", column=given or None)
     for field in schema:
-        declaration = next((text for is_kind, text in _DECLARATIONS if is_kind(plain_type(field.type))), None)
-        if declaration:
-            reason = f"file {name!r}, column {field.name!r}: values of type {field.type} cannot be stored as they are"
-            raise SchemaError(f"{reason}: declare {declaration}, or leave the column out", column=field.name)
+        if t.is_interval(plain_type(field.type)):
+            raise SchemaError(
+                f"file {name!r}, column {field.name!r}: values of type {field.type} cannot be stored as they are: "
+                "declare it as a fixed binary of 12 bytes if the file is Parquet (months, days and milliseconds), or "
+                "write integers, or leave the column out",
+                column=field.name,
+            )
     return stored_schema(schema, name)
-
-
-_DECLARATIONS: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
-    (t.is_duration, "it as BIGINT, which takes microseconds"),
-    (
-        t.is_interval,
-        "it as a fixed binary of 12 bytes if the file is Parquet (months, days and milliseconds), or write integers",
-    ),
-)
-"""How to declare columns for types that are not inferred."""
 
 
 def surveyed_schema(schema: pa.Schema, name: str) -> pa.Schema:
@@ -110,7 +110,7 @@ def surveyed_schema(schema: pa.Schema, name: str) -> pa.Schema:
     """
 
     def stays(kind: pa.DataType) -> bool:
-        return t.is_null(kind) or any(is_kind(kind) for is_kind, _ in _DECLARATIONS)
+        return bool(t.is_null(kind) or t.is_duration(kind) or t.is_interval(kind))
 
     kinds = {field.name: field.type for field in stored_schema([f for f in schema if not stays(f.type)], name)}
     return pa.schema([pa.field(field.name, kinds.get(field.name, field.type)) for field in schema])
@@ -136,7 +136,7 @@ def conform_file(
     named = name_columns(own, source)
     if named.names != own.names:
         own, batches = named, _rename(batches, named.names)
-    own, batches = replace_list_views(own, batches, name)
+    own, batches = replace_unusual_types(own, batches, name)
     batches = _slices(_check_size(batches, name, source.options.max_bytes), rows_at_once(own, name))
     if source.options.ignore_extra:
         own = common_schema(own, schema, name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -32,9 +33,10 @@ from dolmen.ingest.formats.sheet_cells import (
     Codes,
     Integers,
     Numbers,
+    SheetInfo,
+    SheetRemarks,
     block_of,
 )
-from dolmen.ingest.formats.workbook import SheetInfo
 from dolmen.ingest.formats.xlsx_cells import SHARED, ParsedCells, parse_cells, unescape
 from dolmen.ingest.formats.xml_stream import XmlStream
 from dolmen.ingest.formats.zip_archive import ZipArchive
@@ -50,6 +52,8 @@ _BUILT_IN: dict[int, Shown] = {
     22: "datetime",
     46: "duration",
 }
+_BUILT_IN_SIGNS = {"9": "%", "10": "%"}
+_SIGN = re.compile(r"\[\$([^\]-]+)|[%$\u20ac\u00a3\u00a5]")
 _LITERAL = re.compile(r'"[^"]*"|\\.|[_*].|\[(?!h+\]|m+\]|s+\])[^\]]*\]', re.IGNORECASE)
 _SHOWN_CODES: dict[Shown, int] = {
     "number": NUMBER,
@@ -77,6 +81,10 @@ def shown_as(code: str) -> Shown:
     return "time" if has_hour else "number"
 
 
+def _count_comment(remarks: SheetRemarks, name: str, _: Mapping[str, str]) -> None:
+    remarks.comments += name == "comment"
+
+
 class Xlsx:
     """An open workbook. Raises InputError if it is damaged."""
 
@@ -91,26 +99,34 @@ class Xlsx:
         self.sheets: list[SheetInfo] = []
         self._paths: dict[str, str] = {}
         self._read_book(book, parts)
+        self._signs: dict[int, str] = {}
         self._styles = self._read_styles(by_kind.get("styles"))
         self._strings_part = by_kind.get("sharedStrings")
         self._strings: pa.LargeStringArray | None = None
         self._lengths: Integers
 
-    def blocks(self, sheet: str) -> Iterator[CellBlock]:
-        """The cells of a sheet, in blocks of rows that are not empty."""
+    def blocks(self, sheet: str, remarks: SheetRemarks) -> Iterator[CellBlock]:
+        """The cells of a sheet, in blocks of rows that are not empty; adds to ``remarks``."""
         if self._strings is None:
             self._strings = self._read_strings(self._strings_part)
             self._lengths = pc.binary_length(self._strings).to_numpy()
         path = self._paths[sheet]
         with self._archive.open(path) as stream:
-            for cells in parse_cells(stream, f"file {self._name!r}, sheet {sheet!r}", self._part(path)):
+            for cells in parse_cells(stream, f"file {self._name!r}, sheet {sheet!r}", self._part(path), remarks):
+                for style in self._signs.keys() & set(np.unique(cells.styles).tolist()):
+                    shown = np.unique(cells.columns[(cells.styles == style) & (cells.kinds == NUMBER)]).tolist()
+                    remarks.signs |= dict.fromkeys(shown, self._signs[style])
                 for block in self._blocks(cells):
                     if len(block.rows):
                         yield block
+        folder, base = posixpath.split(path)
+        for kind, part in self._relationships(posixpath.join(folder, "_rels", f"{base}.rels")).values():
+            if kind == "comments" and part in self._archive.members:
+                self._parse(part, partial(_count_comment, remarks))
 
     def has_rows(self, sheet: str) -> bool:
         """Whether a cell of the sheet has a value."""
-        return next(self.blocks(sheet), None) is not None
+        return next(self.blocks(sheet, SheetRemarks()), None) is not None
 
     def _part(self, path: str) -> str:
         return f"file {self._name!r}: its part {path}"
@@ -155,6 +171,7 @@ class Xlsx:
     def _read_styles(self, path: str | None) -> list[int]:
         """The kinds of numbers by the styles of their cells: NUMBER, DATE ..."""
         formats: dict[str, Shown] = {}
+        signs = dict(_BUILT_IN_SIGNS)
         styles: list[int] = []
         inside = False
 
@@ -162,11 +179,15 @@ class Xlsx:
             nonlocal inside
             if name == "numFmt" and not inside:
                 formats[attributes.get("numFmtId", "")] = shown_as(attributes.get("formatCode", ""))
+                if sign := _SIGN.search(attributes.get("formatCode", "").split(";")[0]):
+                    signs[attributes.get("numFmtId", "")] = sign[1] or sign[0]
             elif name == "cellXfs":
                 inside = True
             elif name == "xf" and inside:
                 id_ = attributes.get("numFmtId", "0")
                 shown = formats.get(id_) or _BUILT_IN.get(int(id_) if id_.isdecimal() else 0, "number")
+                if id_ in signs:
+                    self._signs[len(styles)] = signs[id_]
                 styles.append(_SHOWN_CODES[shown])
 
         def end(name: str) -> None:

@@ -32,6 +32,7 @@ from dolmen.ingest.formats.sheet_cells import (
     Codes,
     Integers,
     Numbers,
+    SheetRemarks,
     column_letters,
 )
 from dolmen.ingest.formats.source_file import ByteStream
@@ -52,6 +53,7 @@ _CELL = (
 )
 _CELLS = re.compile(_CELL)
 _ROWS = re.compile(rb"(?>" + _ROW + rb"|" + _CELL + rb"|</row>|[\n ])*+")
+_MERGED = re.compile(rb'<mergeCell ref="[A-Z]+([0-9]{1,7}):')
 _SHEET_DATA, _SHEET_DATA_END, _ROW_END = b"<sheetData>", b"</sheetData>", b"</row>"
 _OTHER_ENCODING = re.compile(rb"encoding=[\"'](?!utf-8)", re.IGNORECASE)
 
@@ -68,19 +70,20 @@ class ParsedCells:
     texts: pa.StringArray
 
 
-def parse_cells(stream: ByteStream, what: str, part: str) -> Iterator[ParsedCells]:
+def parse_cells(stream: ByteStream, what: str, part: str, remarks: SheetRemarks) -> Iterator[ParsedCells]:
     """The cells of a sheet, some rows at a time. Raises InputError; ``what`` and ``part`` name the sheet in it."""
     buffer = _read(stream, _READ_BYTES)
     start = buffer.find(_SHEET_DATA, 0, _MAX_PROLOG_BYTES)
     if start < 0 or _OTHER_ENCODING.search(buffer, 0, start) or b"<!" in buffer[:start] or buffer[:1] != b"<":
-        yield from _parse_xml(_Rest(buffer, stream), what, part, 0, is_whole=True)
+        yield from _parse_xml(_Rest(buffer, stream), _CellHandler(what, 0, remarks), part, is_whole=True)
         return
     start += len(_SHEET_DATA)
     prolog, buffer = buffer[:start], buffer[start:]
     last_row, ended = 0, False
     while not ended:
         if b"<!" in buffer:  # comments and the like may hold anything
-            yield from _parse_xml(_Rest(prolog + buffer, stream), what, part, last_row, is_whole=True)
+            rest = _Rest(prolog + buffer, stream)
+            yield from _parse_xml(rest, _CellHandler(what, last_row, remarks), part, is_whole=True)
             return
         end = buffer.find(_SHEET_DATA_END)
         ended = end >= 0
@@ -89,8 +92,9 @@ def parse_cells(stream: ByteStream, what: str, part: str) -> Iterator[ParsedCell
             end = end if end >= len(_ROW_END) else 0
         if end:
             rows, buffer = buffer[:end], buffer[end:]
-            found = _match_cells(rows, last_row)
-            for cells in [found] if found else _parse_xml(_Rest(prolog + rows), what, part, last_row, is_whole=False):
+            found = _match_cells(rows, last_row, remarks)
+            parser = _CellHandler(what, last_row, remarks)
+            for cells in [found] if found else _parse_xml(_Rest(prolog + rows), parser, part, is_whole=False):
                 if len(cells.rows):
                     last_row = int(cells.rows[-1])
                     yield cells
@@ -101,8 +105,9 @@ def parse_cells(stream: ByteStream, what: str, part: str) -> Iterator[ParsedCell
             if not more:
                 raise InputError(f"{part} is damaged: it ends within its rows")
             buffer += more
-    while stream.read(_READ_BYTES):
-        pass  # the archive checks its checksum
+    while data := stream.read(_READ_BYTES):  # to the end, where the archive checks its checksum
+        buffer += data if len(buffer) < _READ_BYTES else b""
+    remarks.merged += map(int, _MERGED.findall(buffer))
 
 
 def _read(stream: ByteStream, size: int) -> bytes:
@@ -135,7 +140,7 @@ class _Styles(dict[bytes, int]):
 _KINDS = {b"": NUMBER, b"n": NUMBER, b"s": SHARED, b"b": BOOL, b"e": ERROR, b"str": TEXT, b"inlineStr": TEXT}
 
 
-def _match_cells(rows: bytes, last_row: int) -> ParsedCells | None:
+def _match_cells(rows: bytes, last_row: int, remarks: SheetRemarks) -> ParsedCells | None:
     """The cells of some rows, if they are laid out as usual, and all of their values are right; else None."""
     if b"\r" in rows or not _ROWS.fullmatch(rows):
         return None
@@ -172,6 +177,7 @@ def _match_cells(rows: bytes, last_row: int) -> ParsedCells | None:
         return None
     if not np.isfinite(numbers).all() or not np.isin(numbers[kinds == BOOL], (0, 1)).all():
         return None
+    remarks.formulas += count - formula.count(b"")
     return ParsedCells(row_of, columns, kinds, styles, numbers, texts)
 
 
@@ -228,9 +234,8 @@ _REFERENCE = re.compile("([A-Z]{1,3})([0-9]{1,7})")
 _COLUMNS, _STYLES = _ColumnNumbers(), _Styles()
 
 
-def _parse_xml(stream: ByteStream, what: str, part: str, last_row: int, *, is_whole: bool) -> Iterator[ParsedCells]:
+def _parse_xml(stream: ByteStream, cells: _CellHandler, part: str, *, is_whole: bool) -> Iterator[ParsedCells]:
     """The cells that XML holds; if it is not ``is_whole``, its end is missing."""
-    cells = _CellHandler(what, last_row)
     xml = cells.xml = XmlStream(stream, part, cells.start, cells.end)
     for _ in xml.parse(is_whole=is_whole):
         if len(cells.values) >= _CELLS_AT_ONCE or cells.size > TEXT_AT_ONCE:
@@ -242,8 +247,8 @@ def _parse_xml(stream: ByteStream, what: str, part: str, last_row: int, *, is_wh
 class _CellHandler:
     """Collects the cells of a sheet as its XML is parsed."""
 
-    def __init__(self, what: str, last_row: int) -> None:
-        self._what = what
+    def __init__(self, what: str, last_row: int, remarks: SheetRemarks) -> None:
+        self._what, self._remarks = what, remarks
         self.xml: XmlStream
         self.rows: list[int] = []
         self.columns: list[int] = []
@@ -291,6 +296,9 @@ class _CellHandler:
             self.xml.collect_text()
         elif name == "f":
             self._has_formula = True
+            self._remarks.formulas += 1
+        elif name == "mergeCell" and (cells := _REFERENCE.match(attributes.get("ref", ""))):
+            self._remarks.merged.append(int(cells[2]))
         elif name == "row":
             number = attributes.get("r")
             if number is not None and not number.isdecimal():

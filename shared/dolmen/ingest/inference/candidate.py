@@ -1,11 +1,14 @@
-"""One way in which a file may be meant to be read."""
+"""One way in which a file may be meant to be read, and how people are told of it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from dolmen.format.dialect import Dialect
-from dolmen.format.ingest_properties import FileKind
+from dolmen.base.units import count_text
+from dolmen.format.dialect import STRICT, Dialect
+from dolmen.format.ingest_properties import FORMATS, FileKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +19,51 @@ class Candidate:
         dialect: only what differs from the strict one was found, or was given by the user.
         notes: what was assumed, for people; short sentences such as ``';' separates the fields``. None repeats what
             the dialect's properties say by themselves; each names what a row of data would be lost by.
+        losses: what the rows do not hold of the file.
     """
 
     kind: FileKind
     dialect: Dialect
     notes: tuple[str, ...] = ()
+    losses: tuple[str, ...] = ()
+
+
+_NAMES: dict[FileKind, str] = {"csv": "CSV", "tsv": "TSV", "jsonl": "JSON", "orc": "ORC", "excel": "a workbook"}
+_NAMES |= {kind: kind.capitalize() for kind in FORMATS if kind not in _NAMES}
+_SIGNS = {"\t": "a tab", " ": "a space"}
+
+
+def format_name(kind: FileKind) -> str:
+    """A format's name, for people."""
+    return _NAMES[kind]
+
+
+def describe(dialect: Dialect) -> list[str]:
+    """Describes what differs from the dialect of strict tables, in short texts."""
+
+    def sign(text: str) -> str:
+        return _SIGNS.get(text, repr(text))
+
+    found: dict[str, Callable[[Any], str]] = {
+        "delimiter": lambda value: f"{sign(value)} separates the fields",
+        "encoding": lambda value: value,
+        "quote": lambda value: "no quotes" if value is None else f"{value} quotes",
+        "escape": lambda value: f"{value} escapes",
+        "comment": lambda value: f"lines with {value} are comments",
+        "skip_lines": lambda value: f"{count_text(value, 'line')} before the header",
+        "header": lambda value: "no header",
+        "names": lambda value: "missing and repeated names are numbered",
+        "ragged": lambda value: "fields that rows lack at the end are NULL",
+        "nulls": lambda value: f"NULL is {', '.join(map(repr, value))}",
+        "decimal": lambda value: "decimal comma",
+        "thousands": lambda value: f"{sign(value)} between thousands",
+        "booleans": lambda value: f"Booleans are {', '.join('/'.join(pair) for pair in value)}",
+        "timestamp_formats": lambda value: f"times as in {' or '.join(value)}",
+        "json_rows": lambda value: (
+            "objects in an array, or one after the other" if value == "values" else f"rows in {value}"
+        ),
+        "sheet": lambda value: f"sheet {value!r}",
+    }
+    return [
+        text(getattr(dialect, name)) for name, text in found.items() if getattr(dialect, name) != getattr(STRICT, name)
+    ]

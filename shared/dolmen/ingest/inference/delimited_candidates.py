@@ -67,7 +67,7 @@ def candidates_of(
     headers = [(given["header"], None)] if "header" in given else _find_headers(trial)
     for header, note in headers:
         own = common if note is None else [*common, note]
-        if header and trial.table and (numbered := _numbered_names(trial.cells[0])):
+        if header and trial.table and (numbered := note_numbered_names(trial.cells[0])):
             found["names"] = "number"
             own = [*own, numbered]
         dialect = Dialect(**(found | {"header": header} | dict(given)))
@@ -83,17 +83,7 @@ def _find_headers(trial: DialectTrial) -> list[tuple[bool, str | None]]:
         return [(False, None)]
     if not trial.table:
         return [(True, None)]
-    evidence = find_header(trial.cells[0], trial.cells[1:])
-    line = f"line {trial.line}"
-    if evidence.certainty == "proven":
-        return [(evidence.header, None)]
-    if evidence.certainty == "likely":
-        if evidence.header:
-            return [(True, f"{line} is taken for the header, as most columns show (--no-header if it is a row)")]
-        return [(False, f"{line} is taken for a row, as most columns show (--header if it is the header)")]
-    is_header = (True, f"{line} is assumed to be the header: nothing proves it (--no-header if it is a row)")
-    is_row = (False, f"{line} is assumed to be a row: nothing proves that it is the header (--header if it is)")
-    return [is_header, is_row] if evidence.header else [is_row, is_header]
+    return find_header(trial.cells[0], [*trial.cells[1:], *trial.short_cells]).choices(f"line {trial.line}")
 
 
 def _lacks_fields(trial: DialectTrial, text: bytes, whole: bool, notes: list[str]) -> bool:
@@ -145,8 +135,13 @@ def _doubts(trial: DialectTrial, whole: bool) -> Iterator[str]:
         yield f"{records} of the sample cannot be parsed: the quotes do not match"
     if trial.signs.quote is not None and any(_SPACED.match(cell) for row in rows for cell in row):
         yield "fields begin with a space, then a quote: such quotes are part of the value; remove the spaces"
+    yield from note_odd_rows(rows, whole)
+
+
+def note_odd_rows(rows: Sequence[Sequence[str]], whole: bool) -> Iterator[str]:
+    """Notes on rows of a table that may be none; ``whole``: whether the last one is the last of the file."""
     if len(rows) > _FEWEST:
-        below = [ColumnKind.of([row[number] for row in rows[2:]]) for number in range(trial.width)]
+        below = [ColumnKind.of([row[number] for row in rows[2:]]) for number in range(len(rows[0]))]
         typed = [number for number, kind in enumerate(below) if kind.kind in TYPED]
         if typed and all(kind_of_cell(rows[1][number]) == kind_of_cell(rows[0][number]) == "text" for number in typed):
             yield "the record after the header seems to be a second header, such as units: it is a row"
@@ -154,7 +149,7 @@ def _doubts(trial: DialectTrial, whole: bool) -> Iterator[str]:
         yield "the last record looks like a total: it is a row"
 
 
-def _numbered_names(first: Sequence[str]) -> str | None:
+def note_numbered_names(first: Sequence[str]) -> str | None:
     """A note on the names of a header that get numbers; None if none does."""
     names = [cell.strip().lower() for cell in first]
     empty, given = names.count(""), [name for name in names if name]

@@ -35,8 +35,11 @@ _ROWS, _COLUMNS = 200, 60
 _CELLS, _FEWEST_ROWS = 6000, 20
 """How many records, columns and cells of a trial are weighed."""
 _LINES = 2000
+_QUOTED = re.compile(rb'"[^"]*"')
 FOOTER_LINES = 3
 _ONE_COLUMN, _ONE_TYPED_COLUMN = 0.62, 0.72
+_MOST_TORN = 0.6
+"""Below names, a width that fewer records have is not the table's."""
 _HEADED = 0.3
 """Below a line of names, this share of records with as many fields is enough: the others are ragged."""
 _NAME = re.compile(r"[^\W\d](?:[\w .()/%#-]{0,60}[\w)%])?")
@@ -79,7 +82,9 @@ class DialectTrial:
 
     @property
     def fits(self) -> bool:
-        return self.consistency >= (0.6 if self.delimiter in PLAIN else 0.9)
+        if self.delimiter in PLAIN:
+            return self.consistency >= 0.6
+        return self.consistency >= 0.9 and len(self.reading.starts) > 1  # `12:30` alone is a value
 
     @property
     def bound(self) -> float:
@@ -94,8 +99,11 @@ class DialectTrial:
         """Whether the first line has names, and a good part of the records as many fields: they are not one column."""
         if self.width == 1 or self.preamble or self.delimiter not in PLAIN or self.consistency < _HEADED:
             return False
-        names = self.reading.cells(self.start)[0]
-        return len(set(names)) == self.width and all(map(_NAME.fullmatch, names))
+        return _are_names(self.reading.cells(self.start)[0])
+
+    @property
+    def has_proven_header(self) -> bool:
+        return self.width > 2 and _is_header(self.reading, self.width, self.start)
 
     @property
     def delimiter(self) -> str:
@@ -103,8 +111,14 @@ class DialectTrial:
 
     def fits_short(self, reading: DelimitedReading, short: Sequence[int]) -> bool:
         """Whether the cells of short records are of the kinds of their columns, as far as they go."""
+        if _has_literal_quotes(self.signs, reading.data):
+            return False  # a quote may have cut the record
         for index in short[:_ROWS]:
-            for number, cell in enumerate(reading.cells(index)[0]):
+            cells = reading.cells(index)[0]
+            others = [sign for sign in PLAIN if sign != self.delimiter]
+            if len(cells) == 1 and any(cells[0].count(sign) == self.width - 1 for sign in others):
+                return False  # it has another delimiter
+            for number, cell in enumerate(cells):
                 kind = self.kinds.get(number, _ANY)
                 is_sure = kind.kind in TYPED and kind.values >= _SURE and kind.share > 0.99
                 if is_sure and kind_of_cell(cell) not in (kind.kind, "null"):
@@ -114,6 +128,13 @@ class DialectTrial:
     @property
     def cells(self) -> list[list[str]]:
         return [cells for cells, _ in self.table]
+
+    @property
+    def short_cells(self) -> list[list[str]]:
+        """Those of the first records that lack fields, filled up."""
+        short = [at for at, width in enumerate(self.reading.widths) if at > self.start and width < self.width]
+        rows = [self.reading.cells(at)[0] for at in short[:_FEWEST_ROWS]]
+        return [[*row, *[""] * (self.width - len(row))] for row in rows]
 
 
 def find_trials(head: bytes, is_all: bool, fixed: Mapping[str, Any]) -> list[DialectTrial]:
@@ -130,7 +151,7 @@ def find_trials(head: bytes, is_all: bool, fixed: Mapping[str, Any]) -> list[Dia
     weighed = list[DialectTrial]()
     for trial in sorted(trials, key=lambda trial: trial.bound, reverse=True):
         is_far = weighed and trial.bound < CLOSE * max(each.score for each in weighed)
-        if is_far and trial.width > 1 and not trial.names_columns:
+        if is_far and trial.width > 1 and not (trial.names_columns or trial.has_proven_header):
             continue
         _weigh(trial)
         weighed.append(trial)
@@ -155,22 +176,27 @@ def _trials(head: bytes, is_all: bool, fixed: Mapping[str, Any]) -> Iterator[Dia
 
 def _delimiters_in(head: bytes) -> list[str]:
     """Signs that may separate fields: they are in a good part of the lines."""
-    lines = [line for line in head.replace(b"\r", b"\n").split(b"\n") if line.strip()][:_LINES]
-    found = []
-    for sign in PRIORS:
-        code = sign.encode()
-        if code not in head:
-            continue
-        counts = [line.count(code) for line in lines]
-        has = sum(count > 0 for count in counts)
-        if not has:
-            continue
-        common = max(set(counts) - {0}, key=counts.count)
-        needed = 0.2 if sign in PLAIN else 0.6
-        steady = counts.count(common) / len(counts)
-        if has >= needed * len(lines) and (sign in PLAIN or steady >= 0.5 or b'"' in head or b"'" in head):
-            found.append(sign)
-    return found
+    unquoted = _QUOTED.sub(b'""', head)  # quoted fields may span most of the lines
+    texts = [head, unquoted] if unquoted.count(b"\n") < head.count(b"\n") else [head]
+    samples = [[line for line in text.replace(b"\r", b"\n").split(b"\n") if line.strip()][:_LINES] for text in texts]
+    has_quotes = b'"' in head or b"'" in head
+    return [
+        sign
+        for sign in PRIORS
+        if sign.encode() in head and any(_may_separate(sign, lines, has_quotes) for lines in samples)
+    ]
+
+
+def _may_separate(sign: str, lines: list[bytes], has_quotes: bool) -> bool:
+    """Whether a sign is in a good part of the lines."""
+    counts = [line.count(sign.encode()) for line in lines]
+    has = sum(count > 0 for count in counts)
+    if not has:
+        return False
+    common = max(set(counts) - {0}, key=counts.count)
+    needed = 0.2 if sign in PLAIN else 0.6
+    steady = counts.count(common) / len(counts)
+    return has >= needed * len(lines) and (sign in PLAIN or steady >= 0.5 or has_quotes)
 
 
 def _quotings(head: bytes, delimiter: str, fixed: Mapping[str, Any]) -> Iterator[tuple[str | None, str | None]]:
@@ -223,7 +249,7 @@ def _try(head: bytes, is_all: bool, signs: Signs, fixed: Mapping[str, Any]) -> D
         skipped = line - 1
     widths = np.array(reading.widths[start:])
     good = float((widths == width).sum())
-    if widths[0] == width == max(widths):
+    if widths[0] == width == max(widths) and not _has_literal_quotes(signs, data):
         good += 0.7 * float((widths < width).sum())  # below a full header, records may lack fields
     total = len(widths) + broken + min(preamble, len(widths)) * 0.2
     return DialectTrial(
@@ -271,6 +297,8 @@ def _find_comment(reading: DelimitedReading) -> str | None:
                     return comment
             continue
         is_on_top = marked[-1] < first
+        if is_on_top and comment != "!" and widths[first] == width > 1 and _is_header(reading, width, first):
+            return comment
         if width == 1:
             if is_on_top and comment != "!":
                 return comment
@@ -294,20 +322,46 @@ def _find_table(reading: DelimitedReading, *, skip: bool) -> tuple[int, int]:
     widths = reading.widths
     width = _common_width(widths)
     if widths[0] > width and max(widths) == widths[0] and len(widths) > 1:
+        if skip and 1 < width == widths[1] and widths.count(widths[0]) == 1 and _is_header(reading, width, 1):
+            return width, 1  # a title with delimiters of its own
         return widths[0], 0  # short records below a full header
     if not skip or width == 1:
         return width, 0
     start = next((index for index, each in enumerate(widths[:_MOST_PREAMBLE]) if each == width), None)
     if start is None:
         return width, 0
+    is_torn = start and widths.count(width) < _MOST_TORN * len(widths) and 2 * widths.count(1) < len(widths)
+    if is_torn and reading.signs.delimiter in PLAIN and _are_names(reading.cells(0)[0]):
+        return widths[0], 0  # the error names the records that don't fit
     start = _skip_titles(reading, width, start)
     # A title of the same width, set off by a blank line.
     blank = _BLANK_LINE.search(reading.data, reading.starts[0])
     if blank is not None:
         before = bisect_left(reading.starts, blank.start())
-        if start < before <= 10 and 2 * before < len(widths) and any(each != width for each in widths[:before]):
+        same, is_near = widths[:before].count(width), start < before <= 10 and 2 * before < len(widths)
+        if is_near and same < before and (same <= 1 or _is_header(reading, width, before)):
             start = before
     return width, start
+
+
+def _are_names(cells: Sequence[str]) -> bool:
+    """Whether all cells but empty ones may be names of columns, of which there are several."""
+    names = [cell.strip() for cell in cells if cell.strip()]
+    return len(set(names)) > 1 and all(map(_NAME.fullmatch, names))
+
+
+def _has_literal_quotes(signs: Signs, data: bytes) -> bool:
+    """Whether quotes are read as text, though they may be meant: in TSV they often are not."""
+    return signs.quote is None and signs.delimiter != "\t" and b'"' in data
+
+
+def _is_header(reading: DelimitedReading, width: int, at: int) -> bool:
+    """Whether a record is sure to name the columns of those below."""
+    below = [index for index in range(at + 1, min(len(reading.widths), at + 20)) if reading.widths[index] == width]
+    if reading.widths[at] != width or not below:
+        return False
+    evidence = find_header(reading.cells(at)[0], [reading.cells(index)[0] for index in below])
+    return evidence.header and evidence.certainty == "proven"
 
 
 def _skip_titles(reading: DelimitedReading, width: int, start: int) -> int:
@@ -316,7 +370,7 @@ def _skip_titles(reading: DelimitedReading, width: int, start: int) -> int:
         cells = reading.cells(index)[0]
         filled = sum(bool(cell.strip()) for cell in cells)
         if reading.widths[index] == width and filled == width:
-            is_header = len(set(cells)) == width and all(map(_NAME.fullmatch, cells))
+            is_header = len(set(cells)) == width and _are_names(cells)
             return index if is_header and index + 1 < len(reading.widths) else start
         if filled > 1:
             break
@@ -364,7 +418,7 @@ def _weigh(trial: DialectTrial) -> None:
 
 def _spans_lines(trial: DialectTrial) -> bool:
     """Whether a quoted cell holds lines that look like records."""
-    return any(
+    return trial.width > 1 and any(
         quoted
         and "\n" in cell.rstrip("\n")
         and any(line.count(trial.delimiter) >= trial.width - 1 for line in cell.splitlines())
@@ -385,9 +439,12 @@ def _quote_factor(trial: DialectTrial) -> float:
         for sign, weight in (('"', 1.0), ("'", 0.0 if has_quoted else 0.7)):
             opens, closes = cell.startswith(sign), len(cell) > 1 and cell.endswith(sign)
             if opens and closes:
-                odd += weight
+                is_doubled = sign == "'" and sign in cell[1:-1] and sign not in cell[1:-1].replace(2 * sign, "")
+                odd += 5 if is_doubled else weight
             elif sign == '"' != quote and (opens or (closes and not cell[-2].isdigit())):
                 odd += 0.6
+    if trial.delimiter not in PLAIN:  # '"' after a likelier delimiter
+        odd += sum(not quoted and f'{sign}"' in cell for cell, quoted in cells for sign in PLAIN)
     factor = 1 - 0.5 * min(1.0, odd / max(1, len(cells)) * 3)
     if (
         quote is None

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from dolmen.ingest.inference.rough_kinds import TYPED, ColumnKind, is_number, kind_of_cell, shape_of
+from dolmen.ingest.inference.rough_kinds import TYPED, ColumnKind, form_of_text, is_number, kind_of_cell, shape_of
 
 _FEWEST = 3
 _SURE = 2
 _COLUMNS = 100
+_YEAR = re.compile("(?:18|19|20)[0-9]{2}")
+_FORMS = {"url", "email", "address", "json"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,22 @@ class HeaderEvidence:
     header: bool
     certainty: Literal["proven", "likely", "assumed"]
 
+    def choices(self, first: str) -> list[tuple[bool, str | None]]:
+        """Whether there is a header, with a note if nothing proves it; then the contrary, too.
+
+        Args:
+            first: what notes call the first record, as in ``line 1``.
+        """
+        if self.certainty == "proven":
+            return [(self.header, None)]
+        if self.certainty == "likely":
+            if self.header:
+                return [(True, f"{first} is taken for the header, as most columns show (--no-header if it is a row)")]
+            return [(False, f"{first} is taken for a row, as most columns show (--header if it is the header)")]
+        is_header = (True, f"{first} is assumed to be the header: nothing proves it (--no-header if it is a row)")
+        is_row = (False, f"{first} is assumed to be a row: nothing proves that it is the header (--header if it is)")
+        return [is_header, is_row] if self.header else [is_row, is_header]
+
 
 def find_header(first: Sequence[str], rows: Sequence[Sequence[str]]) -> HeaderEvidence:
     """Weighs a first record against the ones below, which have as many cells.
@@ -32,20 +51,27 @@ def find_header(first: Sequence[str], rows: Sequence[Sequence[str]]) -> HeaderEv
     """
     names = [cell.strip() for cell in first]
     given = [name.lower() for name in names if name]
-    may_be_names = len(given) == len(names) == len(set(given)) and not any(
-        _kind_of_name(name) in TYPED for name in names
-    )
+    typed = [name for name in names if _kind_of_name(name) in TYPED]
+    may_be_names = len(given) == len(names) == len(set(given)) and len(typed) < len(names)
+    may_be_names &= all(map(_YEAR.fullmatch, typed))
     if not rows:
         return HeaderEvidence(may_be_names, "assumed")
     yes = no = 0.0
+    is_above, is_alike = False, False
     for number in range(0, len(names), max(1, len(names) // _COLUMNS)):
         name = names[number]
         below = [row[number] for row in rows]
         pro, contra = _weigh(name, below)
         yes, no = yes + pro, no + contra
-    no += 0.5 * (len(given) - len(set(given)))
+        kind = ColumnKind.of(below)
+        own = kind_of_cell(name)
+        is_above |= pro >= 1 and kind.kind in TYPED
+        is_alike |= own == kind.kind and own in TYPED
+    no += 0.5 * (len(set(given)) < len(given))
     if (years := _are_series(names, rows)) and yes + no:
         yes, no = yes + years, 0.0
+    if is_above and not is_alike:  # whatever the columns of text look like
+        return HeaderEvidence(True, "proven" if no <= yes / 4 else "likely")
     if not given or yes == no == 0:
         if len(rows) > _FEWEST and all(_kind_of_name(cell) not in TYPED for cell in rows[0]):
             under = find_header(first, rows[1:])  # units may be between names and values
@@ -76,12 +102,15 @@ def _weigh(name: str, below: list[str]) -> tuple[float, float]:
             return 0.0, 1.0 if own == kind.kind else 0.5
         if own == "text":
             return (1.0 if kind.share > 0.99 else 0.7), 0.0
-        return 0.0, 0.3
+        return 0.3, 0.0
     if own in ("number", "date", "time"):
-        return 0.0, 0.7
+        return 0.0, 0.0 if _YEAR.fullmatch(name) else 0.7
     values = [cell.strip() for cell in below if cell.strip()]
     if name in values:
         return 0.0, 1.0
+    forms = {form_of_text(value) for value in values}
+    if len(values) >= _SURE and len(forms) == 1 and forms <= _FORMS:
+        return (0.0, 1.0) if form_of_text(name) in forms else (1.0, 0.0)
     if len(values) < _FEWEST:
         return 0.0, 0.0
     shapes = {shape_of(value) for value in values}

@@ -12,9 +12,9 @@ import pyarrow as pa
 from dolmen.errors import Error, InputError, LimitError, RowError, SchemaError
 from dolmen.format.dialect import DIALECT_PROPERTIES, STRICT, Dialect, as_options, flag_of
 from dolmen.format.ingest_properties import FORMATS
-from dolmen.ingest.formats.source_file import SourceFile
-from dolmen.ingest.inference.candidate import Candidate
-from dolmen.ingest.inference.inference import SampledFile, describe, format_name
+from dolmen.ingest.formats.source_file import RewindableFile, SourceFile
+from dolmen.ingest.inference.candidate import Candidate, describe, format_name
+from dolmen.ingest.inference.inference import ONE_FIELD, SampledFile
 
 _OF_VALUES = ("nulls", "decimal", "thousands", "booleans", "timestamp_formats")
 
@@ -49,10 +49,13 @@ def explain(source: SourceFile, error: Error) -> Hint | None:
 
 def _explain(source: SourceFile, error: InputError) -> Hint | None:
     kind, own = source.format.kind, source.options.dialect
-    if not FORMATS[kind].is_text:
+    if not FORMATS[kind].is_text and kind != "excel":
         return None
-    file = SampledFile(source.open, source.name, None, {}, replace(source.options, dialect=STRICT), None)
-    candidate = file.candidates()[0]
+    given = {} if own.sheet is None else {"sheet": own.sheet}
+    with source.open() as opened:
+        reopen = RewindableFile(opened).reopen
+        file = SampledFile(reopen, source.name, None, given, replace(source.options, dialect=STRICT), None)
+        candidate = file.candidates()[0]
     if candidate.kind != kind and {candidate.kind, kind} != {"csv", "tsv"}:
         properties = {"ingest_format": candidate.kind, **candidate.dialect.properties()}
         options = f"--format {candidate.kind} {as_options(candidate.dialect.properties())}".rstrip()
@@ -66,11 +69,16 @@ def _explain(source: SourceFile, error: InputError) -> Hint | None:
         found = replace(found, delimiter=FORMATS[kind].delimiter)
     if FORMATS[kind].delimiter is not None:
         found = _with_values(file, replace(candidate, kind=kind, dialect=found), own, error)
+    elif kind == "excel":
+        found = replace(found, **{name: getattr(own, name) for name in _OF_VALUES})
+    found = replace(found, names=own.names)  # the table has no column with a numbered name
     changed = [name for name in Dialect.__slots__ if getattr(found, name) != getattr(own, name)]
     if not changed:
         return None
     own_words = set(describe(own))
     words = [text for text in describe(found) if text not in own_words] or ["it has the plain dialect"]
+    if any(ONE_FIELD in note for note in candidate.notes):
+        words = [ONE_FIELD if "separates the fields" in text else text for text in words]
     before = own.properties()
     properties = {name: value for name, value in found.properties().items() if before.get(name) != value}
     for name in before.keys() - found.properties().keys():  # it is plain in this

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -10,6 +9,7 @@ from typing import Any, BinaryIO
 from dolmen.errors import InputError, ObjectNotFoundError, short_repr
 from dolmen.format.dialect import parse_attributes
 from dolmen.format.ingest_properties import FORMATS, FileKind, kind_of
+from dolmen.ingest.formats.source_file import RewindableFile
 from dolmen.ingest.inference.inference import Inference, infer_file
 from dolmen.store import open_store
 from dolmen.store.base import split_object_url
@@ -32,8 +32,7 @@ def infer(source: str | Path | BinaryIO, **given: Any) -> Inference:
         ObjectNotFoundError: there is no such object.
 
     Examples:
-        >>> import io
-        >>> found = dolmen.infer(io.BytesIO(b"id;price\\n1;2,50\\n2;13,75\\n"), format="csv")
+        >>>         >>> found = dolmen.infer(io.BytesIO(b"id;price\\n1;2,50\\n2;13,75\\n"), format="csv")
         >>> found.dialect.delimiter
         ';'
         >>> found.schema.names
@@ -46,14 +45,13 @@ def infer(source: str | Path | BinaryIO, **given: Any) -> Inference:
         return infer_file(open, name, kind=kind, given=known)
     if not (hasattr(source, "read") and hasattr(source, "seek")):
         raise InputError(f"source={short_repr(source)}: give a path, a URL, or a binary file that can be rewound")
-    start = source.tell()
     named = getattr(source, "name", None)
-
-    def rewound() -> BinaryIO:
-        source.seek(start)
-        return _Kept(source)  # type: ignore[return-value]  # all that readers use
-
-    return infer_file(rewound, Path(named).name if isinstance(named, str) else "the file", kind=kind, given=known)
+    return infer_file(
+        RewindableFile(source).reopen,
+        Path(named).name if isinstance(named, str) else "the file",
+        kind=kind,
+        given=known,
+    )
 
 
 def opener(source: str | Path) -> tuple[str, Callable[[], BinaryIO]]:
@@ -81,28 +79,3 @@ def _kind_of(format: str | None) -> FileKind | None:
     if format is not None and kind is None:
         raise InputError(f"format={format!r} is unknown: there are {', '.join(FORMATS)}")
     return kind
-
-
-class _Kept(io.RawIOBase):
-    """A file that is not closed with its reader."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        super().__init__()
-        self._file = file
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        return self._file.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._file.tell()
-
-    def readinto(self, buffer: Any) -> int:
-        data = self._file.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)

@@ -11,25 +11,30 @@ from __future__ import annotations
 import codecs
 import io
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
 import pyarrow as pa
 
 from dolmen.base.units import KIB, MIB, count_text
-from dolmen.errors import Error, InputError, LimitError, RowError, short_repr
+from dolmen.errors import Error, InputError, LimitError, RowError
 from dolmen.format.dialect import STRICT, Dialect, Encoding
 from dolmen.format.ingest_properties import COMPRESSIONS, ENDINGS, FORMATS, Compression, FileKind
+from dolmen.format.schema import number_names
 from dolmen.format.types import column_text, short_type
-from dolmen.ingest.formats import csv_reader, formats, json_types
-from dolmen.ingest.formats.source_file import BadRow, Format, OnBadRow, ReadOptions, SourceFile
-from dolmen.ingest.inference.candidate import Candidate
+from dolmen.ingest.formats import csv_reader, formats, json_types, parquet_reader
+from dolmen.ingest.formats.source_file import BadRow, Format, OnBadRow, ReadOptions, RewindableFile, SourceFile
+from dolmen.ingest.formats.typed_batches import name_columns
+from dolmen.ingest.inference.candidate import Candidate, describe, format_name
 from dolmen.ingest.inference.column_evidence import ColumnEvidence, Values, decide
 from dolmen.ingest.inference.sniff_container import sniff_container
 from dolmen.ingest.inference.sniff_delimited import sniff_delimited
 from dolmen.ingest.inference.sniff_encoding import encoding_note, sniff_encoding
 from dolmen.ingest.inference.sniff_json import sniff_json
+from dolmen.ingest.inference.sniff_sheet import infer_sheet, sniff_sheet
+from dolmen.ingest.inference.typed_losses import may_not_fit, typed_losses
 
 SAMPLE_BYTES = MIB
 _HEAD_BYTES = 4 * KIB
@@ -155,47 +160,17 @@ class Inference:
 
 
 _SHOWN_COLUMNS = 60
-_NOTES_ABOUT = {"comment": "comment", "skip_lines": "skipped", "header": "header", "names": "number", "ragged": "lack"}
+ONE_FIELD = "each line is one field"
+_NOTES_ABOUT = {
+    "delimiter": ONE_FIELD,
+    "comment": "comment",
+    "skip_lines": "skipped",
+    "header": "header",
+    "names": "number",
+    "ragged": "lack",
+    "json_rows": "rows are at",
+}
 """A word of the sniffers' notes for what they describe better than ``describe``."""
-_NAMES: dict[FileKind, str] = {"csv": "CSV", "tsv": "TSV", "jsonl": "JSON"}
-_NAMES |= {kind: kind.capitalize() for kind in FORMATS if kind not in _NAMES}
-_SIGNS = {"\t": "a tab", " ": "a space"}
-
-
-def format_name(kind: FileKind) -> str:
-    """A format's name, for people."""
-    return _NAMES[kind]
-
-
-def describe(dialect: Dialect) -> list[str]:
-    """Describes what differs from the dialect of strict tables, in short texts."""
-
-    def sign(text: str) -> str:
-        return _SIGNS.get(text, repr(text))
-
-    found: dict[str, Callable[[Any], str]] = {
-        "delimiter": lambda value: f"{sign(value)} separates the fields",
-        "encoding": lambda value: value,
-        "quote": lambda value: "no quotes" if value is None else f"{value} quotes",
-        "escape": lambda value: f"{value} escapes",
-        "comment": lambda value: f"lines with {value} are comments",
-        "skip_lines": lambda value: f"{count_text(value, 'line')} before the header",
-        "header": lambda value: "no header",
-        "names": lambda value: "missing and repeated names are numbered",
-        "ragged": lambda value: "fields that rows lack at the end are NULL",
-        "nulls": lambda value: f"NULL is {', '.join(map(repr, value))}",
-        "decimal": lambda value: "decimal comma",
-        "thousands": lambda value: f"{sign(value)} between thousands",
-        "booleans": lambda value: f"Booleans are {', '.join('/'.join(pair) for pair in value)}",
-        "timestamp_formats": lambda value: f"times as in {' or '.join(value)}",
-        "json_rows": lambda value: (
-            "objects in an array, or one after the other" if value == "values" else f"rows in {value}"
-        ),
-        "sheet": lambda value: f"sheet {value!r}",
-    }
-    return [
-        text(getattr(dialect, name)) for name, text in found.items() if getattr(dialect, name) != getattr(STRICT, name)
-    ]
 
 
 def infer_file(
@@ -211,7 +186,7 @@ def infer_file(
     """Infers how a file is meant to be read; see the module.
 
     Args:
-        open: opens the file from its beginning, each time it is called.
+        open: opens the file from its beginning. It is called once.
         kind: its format, if that is known: else its content and its name decide.
         given: attributes of ``Dialect`` that are known.
         limits: of the bytes and columns that are read; their dialect counts for nothing.
@@ -221,7 +196,14 @@ def infer_file(
     Raises:
         InputError: no way to read the whole file was found: the error of the best one.
     """
-    file = SampledFile(open, name, kind, dict(given or {}), limits or ReadOptions(), on_bad_row)
+    with open() as opened:
+        reopen = RewindableFile(opened).reopen
+        file = SampledFile(reopen, name, kind, dict(given or {}), limits or ReadOptions(), on_bad_row)
+        return _infer(file, samples)
+
+
+def _infer(file: SampledFile, samples: bool) -> Inference:
+    on_bad_row, name = file.skip, file.name
     errors: list[Error] = []
     tried: set[tuple[FileKind, Dialect]] = set()
     candidates = file.candidates()
@@ -248,7 +230,7 @@ def infer_file(
             tuple(file.columns(candidate.kind, dialect, schema, samples)),
             (*candidate.notes, *notes),
             file.difference(candidate, others[0]) if others else None,
-            (*file.losses(candidate.kind, dialect, schema), *bad.losses()),
+            (*candidate.losses, *file.losses(candidate.kind, dialect), *bad.losses()),
             file.compression,
         )
     raise errors[0]
@@ -279,6 +261,27 @@ class _BadRows:
 
 
 @dataclass
+class _QuotedNulls:
+    """The texts for NULL that a file may have in quotes, or escaped: there they are values."""
+
+    dialect: Dialect
+    texts: set[str] = field(default_factory=set)
+    data: bytes = b""
+
+    def set_data(self, data: bytes) -> None:
+        self.data = data
+
+    def find(self, columns: Iterable[ColumnEvidence]) -> None:
+        """Looks in the data for the texts that its cells have."""
+        quote, escape = self.dialect.quote, self.dialect.escape
+        texts = set[str]().union(*(each.nulls for each in columns)) - self.texts
+        if escape is not None and escape.encode() in self.data:
+            self.texts |= texts
+        elif quote is not None:
+            self.texts |= {text for text in texts if f"{quote}{text}{quote}".encode() in self.data}
+
+
+@dataclass
 class SampledFile:
     """A file whose way of reading is sought."""
 
@@ -291,6 +294,7 @@ class SampledFile:
     sample: bytes = b""
     whole: bool = True
     compression: Compression | None = None
+    sheet_losses: list[str] = field(default_factory=list)
 
     def candidates(self) -> list[Candidate]:
         """Reads the sample. Returns the ways in which the file may be meant, the best first; at least one."""
@@ -305,7 +309,10 @@ class SampledFile:
         named = next((kind for ending, kind in ENDINGS.items() if stem.endswith(ending)), None)
         kind = self.kind or (found and found.kind) or named
         if kind is not None and not FORMATS[kind].is_text:
-            return [Candidate(kind, replace(STRICT, **self.given))]
+            dialect = replace(STRICT, **self.given)
+            return (
+                [Candidate(kind, dialect)] if kind != "excel" else sniff_sheet(self._source(kind, dialect), self.given)
+            )
         with self._source("csv", STRICT).stream() as stream:
             raw = _read(stream.read, SAMPLE_BYTES + 1)
         self.whole = len(raw) <= SAMPLE_BYTES
@@ -327,7 +334,8 @@ class SampledFile:
         note = None if "encoding" in self.given else encoding_note(encoding)
         text = _to_utf8(self.sample, encoding, self.whole)
         kind, found = self.kind, list[Candidate]()
-        if kind == "jsonl" or (kind is None and text.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"[")):
+        begins_like_json = text.lstrip(b"\xef\xbb\xbf \t\r\n\x1e")[:1] in (b"{", b"[")
+        if "jsonl" in (kind, named if kind is None else None) or (kind is None and begins_like_json):
             found += sniff_json(text, whole=self.whole, given=self.given)
         if not found and "jsonl" in (kind, named if kind is None else None):
             found = [Candidate("jsonl", STRICT)]
@@ -336,7 +344,7 @@ class SampledFile:
             found = sniff_delimited(text, whole=self.whole, given=self.given, kind=own)
         set_ = {**self.given, "encoding": encoding}
         return [
-            Candidate(each.kind, replace(each.dialect, **set_), (*each.notes, note) if note else each.notes)
+            replace(each, dialect=replace(each.dialect, **set_), notes=(*each.notes, *([note] if note else [])))
             for each in found
         ]
 
@@ -351,25 +359,60 @@ class SampledFile:
         source = self._source(candidate.kind, candidate.dialect)
         if source.format.traits.delimiter is not None:
             evidence: dict[str, ColumnEvidence] = {}
-            for batch in csv_reader.text_cells(source, on_bad_row):
+            quoted = _QuotedNulls(candidate.dialect)
+            for batch in csv_reader.text_cells(source, on_bad_row, quoted.set_data):
                 for name, cells in zip(batch.schema.names, batch.columns, strict=True):
-                    evidence.setdefault(name, ColumnEvidence(candidate.dialect)).observe(cells)
+                    if name not in evidence:
+                        evidence[name] = ColumnEvidence(candidate.dialect)
+                    evidence[name].observe(cells)
+                quoted.find(evidence.values())
             values = decide(evidence, candidate.dialect, self.given)
             nulls = candidate.dialect.nulls
-            if values.dialect.nulls != nulls and on_bad_row is None and not self._fits(candidate.kind, values):
+            doubtful = quoted.texts & (set(values.dialect.nulls) - set(nulls))
+            if doubtful and on_bad_row is None and not self._fits(candidate.kind, values):
                 # A quoted text is no NULL, and the cells do not show quotes.
                 values = decide(evidence, candidate.dialect, {**self.given, "nulls": nulls})
+                why = "is not given as NULL", "is in quotes, and so no NULL"
+                values = replace(values, notes=tuple(note.replace(*why) for note in values.notes))
             return values.dialect, values.schema, tuple(values.notes)
+        if candidate.kind == "excel":
+            dialect, schema, sheet_notes, self.sheet_losses = infer_sheet(
+                source, self.given, skip_bad_rows=on_bad_row is not None
+            )
+            return dialect, schema, tuple(sheet_notes)
         if candidate.kind == "jsonl" and on_bad_row is None:
             schema, notes = json_types.infer_columns(source)
             return candidate.dialect, schema, tuple(notes)
-        if on_bad_row is None or not source.format.traits.is_text:
+        if not source.format.traits.is_text:
+            return *self._read_typed(candidate, on_bad_row), ()
+        if on_bad_row is None:
             return candidate.dialect, formats.infer(source), ()
         found = formats.survey(source, skip_bad_rows=True)
         text = [each.with_type(pa.string()) if pa.types.is_null(each.type) else each for each in found]
         if not text:
             raise InputError(f"file {self.name!r} has no row to infer columns from")
         return candidate.dialect, pa.schema(text), ()
+
+    def _read_typed(self, candidate: Candidate, on_bad_row: OnBadRow | None) -> tuple[Dialect, pa.Schema]:
+        """The dialect and the columns of a file that is not text; names that no table can have are numbered.
+
+        Reads the columns whose values may not fit. Raises RowError if one does not.
+        """
+        dialect, own_schema = candidate.dialect, formats.READERS[candidate.kind].own_schema
+        source = self._source(candidate.kind, dialect)
+        if own_schema is None:
+            return dialect, formats.infer(source)
+        own = own_schema(source)
+        if number_names(own.names) != own.names and "names" not in self.given:
+            dialect = replace(dialect, names="number")
+            source = self._source(candidate.kind, dialect)
+        schema = formats.infer(source)
+        doubtful = [field for field, own_field in zip(schema, own, strict=True) if may_not_fit(own_field.type)]
+        if doubtful and on_bad_row is None:
+            source = replace(source, options=replace(source.options, extra="ignore"))
+            for _ in formats.read(source, pa.schema(doubtful)):
+                pass
+        return dialect, schema
 
     def _fits(self, kind: FileKind, values: Values) -> bool:
         """Whether the strict reader takes the whole file by these values."""
@@ -388,6 +431,11 @@ class SampledFile:
     def variations(self, candidate: Candidate, error: InputError) -> Iterator[Candidate]:
         """Ways to read a file whose sample fits the candidate, and whose rest does not."""
         dialect = candidate.dialect
+        if candidate.kind == "excel" and dialect.names == "strict" and "names" not in self.given:
+            if "has no name: name it" in str(error):
+                note = f"columns without a name are numbered: one has a value on row {getattr(error, 'line', None)}"
+                yield replace(candidate, dialect=replace(dialect, names="number"), notes=(*candidate.notes, note))
+            return
         if self.whole or not FORMATS[candidate.kind].is_text:
             return
         text = str(error)
@@ -409,43 +457,58 @@ class SampledFile:
         """How another candidate would read the file, in what differs."""
         if other.kind != chosen.kind:
             return ", ".join([format_name(other.kind), *describe(other.dialect)])
+        if other.kind == "jsonl":
+            shape = other.dialect.json_rows
+            rows = "each object is a row" if shape in ("lines", "values") else f"the rows are at {shape!r}"
+            return f"{rows} (--json-rows {shape})"
         here, there = set(describe(chosen.dialect)), describe(other.dialect)
         added = [text for text in there if text not in here]
         if chosen.dialect.header != other.dialect.header and other.dialect.header:
             added.append("with a header")
         return ", ".join(added) or "the plain dialect"
 
-    def losses(self, kind: FileKind, dialect: Dialect, schema: pa.Schema) -> Iterator[str]:
+    def losses(self, kind: FileKind, dialect: Dialect) -> Iterator[str]:
         """Lists what the columns do not hold of the file."""
-        if FORMATS[kind].is_text:
+        if FORMATS[kind].is_text or kind == "excel":  # whose empty columns have nothing to lose
+            yield from self.sheet_losses
             return
-        own = formats.survey(self._source(kind, dialect))
-        for each in own:
-            if pa.types.is_null(each.type) and each.name in schema.names:
-                yield f"column {short_repr(each.name)} has no type: it is text"
+        source = self._source(kind, dialect)
+        own_schema = formats.READERS[kind].own_schema
+        own = name_columns(own_schema(source), source) if own_schema else formats.survey(source)
+        yield from typed_losses(own, parquet_reader.column_losses(source) if kind == "parquet" else ())
 
     def columns(self, kind: FileKind, dialect: Dialect, schema: pa.Schema, samples: bool) -> Iterator[InferredColumn]:
         """The columns, with values of the first rows."""
-        batch = self._first_rows(kind, dialect, schema) if samples else None
+        rows = self._first_rows(kind, dialect, schema) if samples else None
         for index, each in enumerate(schema):
             texts = dict[str, None]()
-            if batch is not None:
-                for value in batch.column(index)[:100]:
+            if rows is not None:
+                for value in rows.column(index)[:100]:
                     if value.is_valid and len(texts) < _SAMPLES:
-                        texts[_shorten(str(value.as_py()))] = None
+                        texts[_shorten(_text_of(value))] = None
             yield InferredColumn(each.name, each.type, tuple(texts))
 
-    def _first_rows(self, kind: FileKind, dialect: Dialect, schema: pa.Schema) -> pa.RecordBatch | None:
+    def _first_rows(self, kind: FileKind, dialect: Dialect, schema: pa.Schema) -> pa.Table | None:
         """Some rows of the file: of the sample if it is text."""
         source = self._source(kind, dialect)
         if source.format.traits.is_text:
             source = SourceFile(
                 lambda: io.BytesIO(self.sample), Format(kind), self.name, source.options, block_bytes=_SHOWN_BYTES
             )
-        try:
-            return next(iter(formats.read(source, schema, on_bad_row=lambda _: None)), None)
-        except (InputError, pa.ArrowException):  # the sample ends within its first row
-            return None
+        batches = list[pa.RecordBatch]()
+        with suppress(InputError, pa.ArrowException):  # the sample ends within a row
+            for batch in formats.read(source, schema, on_bad_row=lambda _: None):
+                batches.append(batch)
+                if sum(map(len, batches)) >= _SAMPLES:
+                    break
+        return pa.Table.from_batches(batches) if batches else None
+
+
+def _text_of(value: pa.Scalar) -> str:
+    try:
+        return str(value.as_py())
+    except (OverflowError, ValueError):  # a time that Python's types do not have
+        return str(value.cast(pa.string()).as_py())
 
 
 def _shorten(text: str) -> str:

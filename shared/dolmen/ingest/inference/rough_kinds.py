@@ -56,6 +56,11 @@ def kind_of_cell(text: str) -> str:
     return "text" if found in _TEXTS else _GROUPS.get(found, found)
 
 
+def form_of_text(text: str) -> str:
+    """The form of a text: ``url``, ``email``, ``address``, ``json``, ``word``, ``phrase`` or ``text``."""
+    return _found(text)
+
+
 @lru_cache(maxsize=65_536)
 def quality_of_cell(text: str, quoted: bool, delimiter: str) -> float:
     """How much a cell makes sense: 1 for a value of a kind, less if it looks like several fields, or half of one."""

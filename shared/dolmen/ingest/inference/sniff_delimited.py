@@ -24,6 +24,7 @@ from dolmen.base.units import KIB
 from dolmen.errors import InputError
 from dolmen.format.ingest_properties import FileKind
 from dolmen.ingest.formats.csv_records import Records, Signs
+from dolmen.ingest.formats.text_blocks import count_lines
 from dolmen.ingest.inference.candidate import Candidate
 from dolmen.ingest.inference.delimited_candidates import candidates_of
 from dolmen.ingest.inference.delimited_reading import DelimitedReading, line_offset
@@ -59,6 +60,8 @@ def sniff_delimited(sample: bytes, *, whole: bool, given: Mapping[str, Any], kin
     if not fixed.keys() & {"delimiter", "skip_lines", "comment"}:
         refuse_other_texts(decoded)
     notes = list[str]()
+    if (zero := text.find(b"\0")) >= 0:
+        notes.append(f"line {count_lines(text[:zero]) + 1} has a zero byte: it is part of the value")
     if (sep := _SEP_LINE.match(head)) and "skip_lines" not in fixed:
         sign = sep[1].decode(errors="replace")
         if sign in PRIORS and fixed.get("delimiter", sign) == sign:
@@ -71,6 +74,8 @@ def sniff_delimited(sample: bytes, *, whole: bool, given: Mapping[str, Any], kin
     if best and (around := _around_problem(best[0], text, len(head))):
         head = head[: head.rfind(b"\n", 0, _HEAD_BYTES // 2) + 1] + around  # both must fit
         best = _best(find_trials(head, False, fixed), head, decoded, is_free)
+    if not best and "skip_lines" in given and is_all and not head[line_offset(head, given["skip_lines"]) :]:
+        raise InputError(f"it has no line after the {given['skip_lines']:,} that are skipped (--skip-lines)")
     if not best:
         raise InputError("no delimiter separates its lines into fields: give one (--delimiter)")
     close = [best[0], *(trial for trial in best[1:] if _is_tie(trial, best[0]))][:_MOST_CANDIDATES]
@@ -121,7 +126,8 @@ def _best(trials: list[DialectTrial], head: bytes, decoded: str, is_free: bool) 
     if named and fitting and several[0].score > fitting[0].score:
         return several  # its error is better than values that keep their quotes
     if fitting and single and single[0].score > fitting[0].score:
-        return [single[0], *fitting]
+        is_table = fitting[0].has_proven_header and not single[0].is_typed
+        return fitting if is_table else [single[0], *fitting]
     return fitting or single or several
 
 

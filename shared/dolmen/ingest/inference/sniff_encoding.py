@@ -85,6 +85,8 @@ DOS and Mac have letters. (0x91, before a letter, and 0x92 are apostrophes; 0x96
 small letters.)"""
 _DOS_LETTERS = bytes((0x81, 0x82, 0x84, 0x88, 0x8A, 0x94, 0xA0, 0xA2, 0xA4))
 _CONVERT = "convert it: iconv -f {} -t utf-8"
+_LEAST_ZEROS = 0.4
+_PRINTABLE = bytes((0, 9, 10, 13, *range(32, 127)))
 _TRIED = ("utf-32le", "utf-32be", "utf-16le", "utf-16be")
 
 
@@ -162,6 +164,8 @@ def _refuse_controls(sample: bytes) -> None:
 
 def _wide_encoding(sample: bytes, whole: bool) -> Encoding | None:
     """UTF-16 or UTF-32, by the places of zero bytes; None if it is neither."""
+    if not sample.translate(None, _PRINTABLE) and sample.count(b"\0") < _LEAST_ZEROS * len(sample):
+        return None  # a stray zero in ASCII: other scripts have other bytes
     for encoding in _TRIED:
         unit = 4 if "32" in encoding else 2
         part = sample[: 65_536 // unit * unit]

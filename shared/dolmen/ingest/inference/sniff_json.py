@@ -5,7 +5,9 @@ An object that holds a list of objects may be the row itself (an order with its 
 
 - its list has a name that envelopes use, and it is the file's only object, or its other members say nothing about the
   list's items (counts, pages, links);
-- or the list is all that it has, or nearly all of it.
+- or the list is all that it has, or nearly all of it;
+- or the file's only object has this one list beside scalars, and it has more text or more items than these:
+  ``{"exported": ..., "users": [...]}``.
 
 Events of EventBridge, images of Debezium and the like are rows, whatever lists they hold.
 """
@@ -51,8 +53,8 @@ _ABOUT = _words(
 )
 """Names of members that describe a list, in lower case."""
 _MAX_PATH = 3
-_MOST = 0.9
-"""The part of an object that is nearly all of it."""
+_MOST, _HALF = 0.9, 0.5
+"""Parts of an object's text: nearly all of it, and half."""
 _MANY = 10
 _STRUCTURE = re.compile(rb'"(?:[^"\\]|\\.)*(?:"|\Z)|[\[\]{}]', re.DOTALL)
 _SPACES = " \t\r\n,\x1e\ufeff"
@@ -82,7 +84,9 @@ class _Rows:
 
     @property
     def name(self) -> str:
-        return ".".join(self.path)
+        """The path as ``json_rows`` takes it."""
+        name = ".".join(self.path)
+        return f"$.{name}" if name in ("lines", "values") else name
 
     @property
     def has_usual_name(self) -> bool:
@@ -111,15 +115,40 @@ def sniff_json(sample: bytes, *, whole: bool, given: Mapping[str, Any]) -> list[
         else:
             notes = [f"the values are no objects: they are in a column {VALUE_COLUMN!r}"]
         return [Candidate("jsonl", replace(dialect, json_rows="values"), tuple(notes))]
-    own = Candidate("jsonl", replace(dialect, json_rows=plain))
+    own = Candidate("jsonl", replace(dialect, json_rows=plain), tuple(_note_columns(tops)))
     choices = [] if any(isinstance(value, list) for value in found.values) else _choose_paths(found.values)
     others = [_at_path(dialect, rows, found.values) for rows in choices]
     if others and _is_envelope(choices, found.values):
         return [*others, own]
     if others:
         names = ", ".join(repr(rows.name) for rows in choices)
-        own = replace(own, notes=(f"each object is a row; its lists of objects ({names}) stay in it",))
+        own = replace(
+            own,
+            notes=(
+                *own.notes,
+                f"each object is a row; its lists of objects ({names}) stay in it",
+            ),
+        )
     return [own, *others]
+
+
+def _note_columns(values: list[dict[str, Any]]) -> Iterator[str]:
+    """A note on a file's only object if it is a table by columns, or by numbers of rows, as pandas writes them."""
+    members = list(values[0].values()) if len(values) == 1 else []
+    count = len(members)
+    is_split = count and {"columns", "data"} <= values[0].keys() <= {"columns", "index", "data"}
+    if is_split and all(isinstance(each, list) for each in members):
+        orient = "split"
+    elif count and all(isinstance(each, dict) and each for each in members):
+        if list(members[0]) == [str(number) for number in range(len(members[0]))]:
+            orient = "columns"
+        elif list(values[0]) == [str(number) for number in range(count)]:
+            orient = "index"
+        else:
+            return
+    else:
+        return
+    yield f"the file is one object, so one row: write a table of pandas with orient='records', not {orient!r}"
 
 
 def _first_other(values: list[Any]) -> Any:
@@ -127,18 +156,15 @@ def _first_other(values: list[Any]) -> Any:
 
 
 def _at_path(dialect: Dialect, rows: _Rows, values: list[dict[str, Any]]) -> Candidate:
-    left_out = list(dict.fromkeys(name for value in values for name in _members_beside(value, rows.path)))
-    note = f"the rows are at {rows.name!r}"
-    if left_out:
-        more = f" and {len(left_out) - 8} more" if len(left_out) > 8 else ""
-        note += f"; not in them: {', '.join(map(repr, left_out[:8]))}{more}"
-    return Candidate("jsonl", replace(dialect, json_rows=rows.name), (note,))
+    left_out = list(dict.fromkeys(name for value in values for name, _ in _members_beside(value, rows.path)))
+    losses = () if not left_out else (f"not in the rows: {', '.join(map(repr, left_out))}",)
+    return Candidate("jsonl", replace(dialect, json_rows=rows.name), (f"the rows are at {rows.name!r}",), losses)
 
 
-def _members_beside(value: dict[str, Any], path: tuple[str, ...]) -> Iterator[str]:
-    """The members of an object that are not on a path, as paths."""
+def _members_beside(value: dict[str, Any], path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    """The members of an object that are not on a path, each by its own path."""
     for depth, step in enumerate(path):
-        yield from (".".join((*path[:depth], name)) for name in value if name != step)
+        yield from ((".".join((*path[:depth], name)), each) for name, each in value.items() if name != step)
         value = value[step] or {}
 
 
@@ -210,7 +236,8 @@ def _is_envelope(choices: list[_Rows], values: list[dict[str, Any]]) -> bool:
         return True
     if sum(each.has_usual_name and len(each.path) == len(rows.path) for each in choices) > 1:
         return False  # two lists that look alike
-    beside = {name.rpartition(".")[2].lower() for value in values for name in _members_beside(value, rows.path)}
+    members = [each for value in values for each in _members_beside(value, rows.path)]
+    beside = {name.rpartition(".")[2].lower() for name, _ in members}
     describes = beside <= _ABOUT
     if len(values) > 1:
         return rows.has_usual_name and describes and len(rows.path) == 1
@@ -218,14 +245,26 @@ def _is_envelope(choices: list[_Rows], values: list[dict[str, Any]]) -> bool:
         return True
     if len(rows.path) == 1 and rows.path[0].lower() in _SURE_NAMES:
         return True
-    return len(choices) == 1 and rows.count > 1 and (describes or (rows.part >= _MOST and rows.count >= _MANY))
+    if len(choices) > 1:
+        return False
+    others = [value for name, value in members if name.rpartition(".")[2].lower() not in _ABOUT]
+    are_scalars = not any(isinstance(value, dict | list) for value in others) and (
+        len(rows.path) == 1 or all(map(str.isidentifier, rows.path))  # others are data: topics of Kafka
+    )
+    if are_scalars:
+        return rows.part >= _HALF or rows.count >= max(2, len(others))
+    return rows.part >= _MOST and rows.count >= _MANY
 
 
 def _parse(sample: bytes, whole: bool) -> _Sample | None:
-    """The values of a sample; None if it is no JSON, or if it begins with no object or array."""
+    """The values of a sample; None if it is no JSON. Texts and numbers are on lines of their own, or it may be CSV."""
     text = sample.removeprefix(b"\xef\xbb\xbf")
     if text.lstrip(b" \t\r\n\x1e")[:1] not in (b"{", b"["):
-        return None
+        try:
+            scalars = [json.loads(line) for line in text.split(b"\n")[: None if whole else -1] if line.strip()]
+        except (ValueError, RecursionError):
+            return None
+        return _Sample(scalars, False) if scalars else None
     lines = _objects_in_lines(text, whole)
     if lines is not None:
         return _Sample(lines, True)

@@ -20,7 +20,7 @@ from dolmen.commit.uploads import Intent
 from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import TableSettings
 from dolmen.maintenance.compact.compaction_plan import CompactionOptions, CompactionPlan, PlannedGroup, plan_compaction
-from dolmen.maintenance.compact.rewrite import GroupRewriter, TableVersion
+from dolmen.maintenance.compact.rewrite import GroupRewriter, Rewritten, TableVersion
 from dolmen.maintenance.erasures.erasure_work import rewrite_through
 from dolmen.rows.scan.plan import FactSheet
 
@@ -89,10 +89,12 @@ class Compacted(FactSheet):
     commits: int = 0
     finished: bool = True
 
-    def add(self, groups: Sequence[Group]) -> None:
+    def add(self, groups: Sequence[tuple[Group, Rewritten]]) -> None:
         """Counts the groups of one commit."""
         self.groups, self.commits = self.groups + len(groups), self.commits + 1
-        for group in groups:
+        for group, rewritten in groups:
+            self.spilled_bytes += rewritten.spilled_bytes
+            self.bytes_copied += rewritten.copied_bytes
             rows = sum(file.rows for file in group.outputs)
             self.files_in, self.files_out = self.files_in + len(group.inputs), self.files_out + len(group.outputs)
             self.bytes_in += sum(file.size for file in group.inputs)
@@ -129,7 +131,6 @@ def compact(
     Args:
         deadline: called before each group; when it returns True, finished groups are committed and the rest is left.
         options: sizes and limits; by default those of the table.
-        dry_run: plan only.
 
     Raises:
         TableNotFoundError: no such table.
@@ -142,12 +143,16 @@ def compact(
     with context.reading(manifest.version):
         version = TableVersion.of(context, name, manifest)
         target = target_file_bytes(version.entry, options)
-        erase_through = rewrite_through(context, manifest)
-        plan = plan_compaction(name, version.entry, version.files, target, options, version.dead_uuids(), erase_through)
+        plan = plan_version(context, version, target, options)
     result = Compacted(plan, finished=dry_run or not plan.groups)
     if not result.finished:
         _Compaction(context, name, version.entry, options, target, deadline, result).run()
     return result
+
+
+def plan_version(context: Context, version: TableVersion, target: int, options: CompactionOptions) -> CompactionPlan:
+    through, dead = rewrite_through(context, version.manifest), version.dead_uuids()
+    return plan_compaction(version.name, version.entry, version.files, target, options, dead, through)
 
 
 def target_file_bytes(entry: TableEntry, options: CompactionOptions) -> int:
@@ -203,9 +208,7 @@ class _Compaction:
         committed = submit(head, "compact", [statement], first_upload_us=first_upload_us, txid=txid)
         if committed.manifest is None:
             return False
-        self.done.add([group])
-        self.done.spilled_bytes += rewritten.spilled_bytes
-        self.done.bytes_copied += rewritten.copied_bytes
+        self.done.add([(group, rewritten)])
         return True
 
     def object_name(self) -> str:

@@ -150,17 +150,17 @@ def plan_compaction(
     files: Iterable[DataFile],
     target_file_bytes: int,
     options: CompactionOptions,
-    dead: Collection[str] = (),
+    dead_uuids: Collection[str] = (),
     erase_through: int = 0,
 ) -> CompactionPlan:
     """Plans the compaction of a table. Pure.
 
     Args:
         files: live files with their newest pairs, oldest first; iterated once.
-        dead: uuids of files whose rows are certainly all hidden by tombstones.
+        dead_uuids: uuids of files whose rows are certainly all hidden by tombstones.
         erase_through: timestamp of the youngest erasure whose rows must leave their files now; 0 if there is none.
     """
-    return _Planner(table, entry, target_file_bytes, options).plan(files, dead, erase_through)
+    return _Planner(table, entry, target_file_bytes, options).plan(files, dead_uuids, erase_through)
 
 
 def small_below(target_file_bytes: int) -> int:
@@ -173,7 +173,7 @@ class _Planner:
         self._table, self._entry, self._target, self._options = table, entry, target_file_bytes, options
         self._left_alone: Counter[str] = Counter()
 
-    def plan(self, files: Iterable[DataFile], dead: Collection[str], erase_through: int) -> CompactionPlan:
+    def plan(self, files: Iterable[DataFile], dead_uuids: Collection[str], erase_through: int) -> CompactionPlan:
         hidden: list[DataFile] = []
         erased: list[DataFile] = []
         mostly_deleted: list[DataFile] = []
@@ -184,7 +184,7 @@ class _Planner:
             count, size = count + 1, size + file.size
             if len(hidden) + len(erased) + len(mostly_deleted) + len(small) + len(full) >= MOST_FILES:
                 self._left_alone[NEXT_PLAN] += 1
-            elif not file.live_rows or file.uuid in dead:
+            elif not file.live_rows or file.uuid in dead_uuids:
                 hidden.append(file)
             elif 0 < file.erasing <= erase_through:
                 erased.append(file)

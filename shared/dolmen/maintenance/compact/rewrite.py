@@ -26,16 +26,14 @@ from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.entries.segments.row_bounds import column_bounds
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.format.types import to_boolean_array
 from dolmen.maintenance.compact.compaction_plan import CompactionOptions
-from dolmen.maintenance.compact.splice import Splicing, Unit
-from dolmen.maintenance.unresolved import Unresolved
+from dolmen.maintenance.compact.splice import ReadUnit, Splicing
+from dolmen.maintenance.unresolved import UnresolvedDeletes
 from dolmen.rows.scan.data_objects import GAP_BYTES
 from dolmen.rows.scan.reading import PlanReader, RowGroupColumns
-from dolmen.rows.scan.row_groups import FilePlan, OpenFile, RowGroup, column_of, live_mask, row_groups
+from dolmen.rows.scan.row_groups import FilePlan, OpenFile, RowGroup, column_of, kept_rows, live_mask, row_groups
 from dolmen.rows.write.data_file import CopiedGroups, with_commit_ts, write_data_files, write_spliced_files
-from dolmen.rows.write.encodings import DEFAULT, WriteOptions
-from dolmen.rows.write.parquet_object import sort_columns
+from dolmen.rows.write.runs import WriteOptions, sort_columns
 
 _REQUESTS_AT_ONCE = 4
 """Each reads up to 8 MB ahead, which bounds memory."""
@@ -55,12 +53,12 @@ class TableVersion:
     manifest: Manifest
     entry: TableEntry
     files: LiveFiles
-    unresolved: Unresolved
+    unresolved: UnresolvedDeletes
 
     @classmethod
     def of(cls, context: Context, name: str, manifest: Manifest) -> TableVersion:
         entry = context.segments.whole(manifest.table(name))
-        unresolved = Unresolved(context, entry, tombstones_of(entry, context.segments))
+        unresolved = UnresolvedDeletes(context, entry, tombstones_of(entry, context.segments))
         return cls(name, manifest, entry, LiveFiles.of(entry, context.segments), unresolved)
 
     def dead_uuids(self) -> set[str]:
@@ -150,17 +148,17 @@ class _Rewriting:
         splicing = Splicing(rewriter.reading_context, version.name, self._entry, options, rewriter.options.splice_bytes)
         candidates = splicing.candidates([plan.file for plan in plans])
         units = (rows.units_in_key_order if self._entry.sort_key else rows.units_in_file_order)(plans, candidates)
-        segments = splicing.segments(units) if candidates else None
+        output = splicing.parts(units) if candidates else None
         store, runtime = rewriter.context.store, rewriter.context.runtime
-        if segments is None:
+        if output is None:
             batches = self._encode(rows, units)
             written = write_data_files(
                 store, version.name, self._entry, batches, runtime, options, rewriter.object_name
             )
         else:
-            copied = [segment for segment in segments if isinstance(segment, CopiedGroups)]
-            self._copied_bytes = sum(group.size for segment in copied for group in segment.groups)
-            parts = (part if isinstance(part, CopiedGroups) else self._encode(rows, part) for part in segments)
+            copied = [part for part in output if isinstance(part, CopiedGroups)]
+            self._copied_bytes = sum(group.size for part in copied for group in part.groups)
+            parts = (part if isinstance(part, CopiedGroups) else self._encode(rows, part) for part in output)
             written = write_spliced_files(
                 store, version.name, self._entry, parts, runtime, options, rewriter.object_name, rewriter.beat
             )
@@ -168,7 +166,7 @@ class _Rewriting:
         files = version.complete_entries(written, self._row_ts)
         return Rewritten(files, self._spilled_bytes, self._copied_bytes)
 
-    def _encode(self, rows: LiveRows, units: Sequence[Unit]) -> Iterator[pa.RecordBatch]:
+    def _encode(self, rows: LiveRows, units: Sequence[ReadUnit]) -> Iterator[pa.RecordBatch]:
         """The rows of the units to encode again, in the order of the output."""
         read = rows.read_units(units)
         for batch in self._sort_batches(read) if self._entry.sort_key else (batch for _, batch in read):
@@ -207,46 +205,41 @@ class _Rewriting:
 
 
 def write_options(options: CompactionOptions, target_file_bytes: int) -> WriteOptions:
-    return replace(
-        DEFAULT,
-        target_file_bytes=target_file_bytes,
-        run_bytes=options.run_bytes,
-        row_group_bytes=options.row_group_bytes,
-    )
+    return WriteOptions(target_file_bytes, run_bytes=options.run_bytes, row_group_bytes=options.row_group_bytes)
 
 
 class LiveRows:
     """Streams the rows of files that no vector and no tombstone of a snapshot hides, in the table's columns."""
 
-    def __init__(self, reader: PlanReader, entry: TableEntry, unresolved: Unresolved) -> None:
+    def __init__(self, reader: PlanReader, entry: TableEntry, unresolved: UnresolvedDeletes) -> None:
         self._reader, self._entry, self._unresolved = reader, entry, unresolved
         self._fields = entry.schema.fields
         self._ids = frozenset(field.id for field in self._fields)
         self.physical = self.hidden = 0
         """Number of rows in all row groups so far, and the number of deleted rows among them."""
 
-    def units_in_key_order(self, files: Sequence[FilePlan], opened_paths: Collection[str] = ()) -> list[Unit]:
+    def units_in_key_order(self, files: Sequence[FilePlan], opened_paths: Collection[str] = ()) -> list[ReadUnit]:
         """Small files, and row groups of larger or opened ones, in the order of the sort key by statistics."""
         large = [plan for plan in files if plan.file.size > GAP_BYTES or plan.file.path in opened_paths]
         small = [plan for plan in files if plan.file.size <= GAP_BYTES and plan.file.path not in opened_paths]
         key = self._entry.schema.by_id[self._entry.sort_key[0]]
         units = [
-            Unit.of(group, group.file.footer.bounds(group.index, key, None), key)
+            ReadUnit.of(group, group.file.footer.bounds(group.index, key, None), key)
             for file in self._reader.open_files(large)
             for group in self._groups(file)
         ]
-        units += [Unit.of(plan, column_bounds(plan.file, key), key) for plan in small]
+        units += [ReadUnit.of(plan, column_bounds(plan.file, key), key) for plan in small]
         return sorted(units, key=lambda unit: unit.rank)
 
-    def units_in_file_order(self, files: Sequence[FilePlan], opened_paths: Collection[str]) -> list[Unit]:
+    def units_in_file_order(self, files: Sequence[FilePlan], opened_paths: Collection[str]) -> list[ReadUnit]:
         """Files in their order; instead of an opened file, its row groups."""
         parts: dict[str, Sequence[FilePlan | RowGroup]] = {
             file.file.path: self._groups(file)
             for file in self._reader.open_files([plan for plan in files if plan.file.path in opened_paths])
         }
-        return [Unit((), None, part) for plan in files for part in parts.get(plan.file.path, [plan])]
+        return [ReadUnit((), None, part) for plan in files for part in parts.get(plan.file.path, [plan])]
 
-    def read_units(self, units: Sequence[Unit]) -> Iterator[tuple[Bound | None, pa.RecordBatch]]:
+    def read_units(self, units: Sequence[ReadUnit]) -> Iterator[tuple[Bound | None, pa.RecordBatch]]:
         """The rows of units in their order, each batch with the bound of its unit."""
         bounds_of: deque[Bound | None] = deque()  # bounds of row groups under way
 
@@ -270,13 +263,10 @@ class LiveRows:
 
     def _decode(self, group: RowGroup, columns: RowGroupColumns) -> tuple[pa.RecordBatch, int]:
         """The live rows of a row group, and the number of its physical rows."""
-        keep = live_mask(group, columns.read(group.tests))
+        keep = live_mask(group, columns.read(group.tested_ids))
         arrays = columns.read(self._ids)
         output = [column_of(group, field, arrays) for field in self._fields]
-        if keep is not None and np.count_nonzero(keep) < len(keep):
-            kept_rows = to_boolean_array(keep)
-            output = [array.filter(kept_rows) for array in output]
-        return pa.RecordBatch.from_arrays(output, schema=self._entry.schema.arrow), group.rows
+        return kept_rows(output, keep, self._entry.schema.arrow), group.rows
 
 
 class Sorter:

@@ -29,13 +29,14 @@ from dolmen.format.types import to_scalar
 from dolmen.rows.scan.data_objects import DataFileFooter, check_footer, missing_file_error
 from dolmen.rows.scan.row_groups import FilePlan, OpenFile, RowGroup
 from dolmen.rows.write.data_file import CopiedGroup, CopiedGroups, written_frame, written_metadata
-from dolmen.rows.write.encodings import WRITTEN_CODECS, WriteOptions, leaves
-from dolmen.rows.write.parquet_object import (
+from dolmen.rows.write.encodings import WRITTEN_CODECS, leaves
+from dolmen.rows.write.runs import (
     BLOOM_FALSE_POSITIVES,
     MAX_GROUP_ROWS,
     PAGE_BYTES,
     PAGE_ROWS,
     Extent,
+    WriteOptions,
     sorting_columns,
     statistics_columns,
 )
@@ -49,7 +50,7 @@ _RUN_SHARE = 4
 _OFFSET_BYTES = 4
 
 
-class Spliceable:
+class SpliceJudge:
     """Judges row groups of files of one table. The entry has ``_commit_ts`` if the output has it."""
 
     def __init__(self, entry: TableEntry, options: WriteOptions) -> None:
@@ -68,7 +69,7 @@ class Spliceable:
 
     def group(self, group: RowGroup) -> CopiedGroup | None:
         """A row group to copy; None if it has to be encoded again."""
-        if group.deleted or group.tests or not self._file_fits(group.file):
+        if group.deleted or group.tested_ids or not self._file_fits(group.file):
             return None
         footer = group.file.footer
         row_group = footer.metadata.row_group(group.index)
@@ -107,7 +108,7 @@ class Spliceable:
 
     def _has_same_pages(self, footer: DataFileFooter) -> bool:
         """Whether the positions of all pages are known, and pages are larger than in a table with an index."""
-        flat = [not leaf.nested for leaf in self._leaves]
+        flat = [not leaf.is_nested for leaf in self._leaves]
         if footer.sums is None:
             return False
         if not any(flat):
@@ -174,7 +175,7 @@ def _extent(group: RowGroup, field: Field) -> Extent | None:
 
 
 @dataclass(frozen=True)
-class Unit:
+class ReadUnit:
     """A unit of reading: a whole file, which is opened when its turn comes, or one row group of an open file.
 
     ``rank`` orders units by their least key, unknown ones first. ``bound`` is at most that key; None if unknown.
@@ -185,13 +186,13 @@ class Unit:
     part: FilePlan | RowGroup
 
     @classmethod
-    def of(cls, part: FilePlan | RowGroup, bounds: Bounds, key: Field) -> Unit:
+    def of(cls, part: FilePlan | RowGroup, bounds: Bounds, key: Field) -> ReadUnit:
         if bounds.min is None:
             return cls((0,), None, part)
         return cls((1, bounds.min), (to_scalar(bounds.min, key.arrow_type),), part)
 
 
-Segments: TypeAlias = list[CopiedGroups | list[Unit]]
+OutputParts: TypeAlias = list[CopiedGroups | list[ReadUnit]]
 """The parts of an output in order: row groups to copy, and units to encode again."""
 
 _Key: TypeAlias = tuple[tuple[Any, ...], ...]
@@ -204,7 +205,7 @@ _BEFORE, _VALUE, _LAST, _AFTER = (-1,), 0, (1,), (2,)
 class _Piece:
     """A unit with its approximate live bytes, and its row group if it can be copied."""
 
-    unit: Unit
+    unit: ReadUnit
     copied: CopiedGroup | None
     size: int
 
@@ -227,7 +228,7 @@ class Splicing:
     ) -> None:
         self._context, self._name, self._entry = context, name, entry
         self._splice_bytes, self._small_bytes = splice_bytes, options.row_group_bytes // 2
-        self._spliceable = Spliceable(entry, options)
+        self._judge = SpliceJudge(entry, options)
         self._sources: dict[str, SpliceSource | None] = {}
 
     def candidates(self, files: Sequence[DataFile]) -> set[str]:
@@ -243,35 +244,35 @@ class Splicing:
             if least and file.size >= least and not is_adopted(file.path) and (file.row_ts is None) == stored
         }
 
-    def segments(self, units: Sequence[Unit]) -> Segments | None:
-        """The segments of an output, from its units in the order of their rows; None if none can be copied."""
+    def parts(self, units: Sequence[ReadUnit]) -> OutputParts | None:
+        """The parts of an output, from its units in the order of their rows; None if none can be copied."""
         while True:
-            segments, files = self._segments(units)
+            parts, files = self._parts(units)
             if not files:
-                return segments if any(isinstance(segment, CopiedGroups) for segment in segments) else None
+                return parts if any(isinstance(part, CopiedGroups) for part in parts) else None
             for file, source in self._context.runtime.map(self._fetch, files):
                 self._sources[file.file.path] = source
 
-    def _segments(self, units: Sequence[Unit]) -> tuple[Segments, list[OpenFile]]:
-        """The segments, and the files whose footers must be fetched first: if there are any, segments are missing."""
+    def _parts(self, units: Sequence[ReadUnit]) -> tuple[OutputParts, list[OpenFile]]:
+        """The parts, and the files whose footers must be fetched first: if there are any, parts are missing."""
         pieces = self._pieces(units)
         if pieces is None:
             return [list(units)], []
         files_without_source: dict[str, OpenFile] = {}
-        segments: Segments = []
+        parts: OutputParts = []
         for run in _group_adjacent(self._choose(pieces)):
             file = run[0].file
             if run[0].copied is None or file is None:
-                segments.append([piece.unit for piece in run])
+                parts.append([piece.unit for piece in run])
                 continue
             source = self._sources.get(file.file.path)
             if source is None:
                 files_without_source[file.file.path] = file
             else:
-                segments.append(CopiedGroups(source, tuple(piece.copied for piece in run if piece.copied)))
-        return segments, list(files_without_source.values())
+                parts.append(CopiedGroups(source, tuple(piece.copied for piece in run if piece.copied)))
+        return parts, list(files_without_source.values())
 
-    def _pieces(self, units: Sequence[Unit]) -> list[_Piece] | None:
+    def _pieces(self, units: Sequence[ReadUnit]) -> list[_Piece] | None:
         """The units in the order of the output, with their row groups to copy; None if none may be copied."""
         is_separate = [True] * len(units)
         if self._entry.sort_key:
@@ -284,13 +285,13 @@ class Splicing:
             is_separate = _find_separate([range_ for range_, _ in order])
         return [self._piece(unit, separate) for unit, separate in zip(units, is_separate, strict=True)]
 
-    def _piece(self, unit: Unit, is_separate: bool) -> _Piece:
+    def _piece(self, unit: ReadUnit, is_separate: bool) -> _Piece:
         part = unit.part
         if not isinstance(part, RowGroup):
             return _Piece(unit, None, part.file.live_bytes)
         path = part.file.file.path
         is_usable = path not in self._sources or self._sources[path] is not None
-        copied = self._spliceable.group(part) if is_separate and is_usable else None
+        copied = self._judge.group(part) if is_separate and is_usable else None
         size = sum(range_.length for range_ in part.ranges(frozenset(part.file.footer.columns)))
         return _Piece(unit, copied, size * (part.rows - part.deleted) // max(1, part.rows))
 
@@ -314,7 +315,7 @@ class Splicing:
             for index in rejected:
                 pieces[index] = _Piece(pieces[index].unit, None, pieces[index].size)
 
-    def _range(self, unit: Unit) -> tuple[_Key, _Key] | None:
+    def _range(self, unit: ReadUnit) -> tuple[_Key, _Key] | None:
         part, by_id = unit.part, self._entry.schema.by_id
         if isinstance(part, RowGroup):
             bounds = [part.file.footer.bounds(part.index, by_id[id_], 0) for id_ in self._entry.sort_key]
@@ -357,7 +358,7 @@ def _key_range(columns: Sequence[Bounds], rows: int) -> tuple[_Key, _Key] | None
     """The least and the greatest key that rows may have; None if the first column's bounds are unknown.
 
     A key ends with the first column that has more than one value: later columns say nothing about the order. A bound
-    without all columns stands for all keys that begin with it, so units that only touch there overlap.
+    without all columns bounds all keys that begin with it, so units that only touch there overlap.
     """
     low: list[tuple[Any, ...]] = []
     high: list[tuple[Any, ...]] = []

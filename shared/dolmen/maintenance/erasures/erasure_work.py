@@ -75,34 +75,34 @@ class ErasureWork:
     Args:
         listed: the listed erasures, oldest first.
         must_note: whether more erasures are rewritten than ``Manifest.rewritten`` records.
-        forced: all versions before this one expire, whatever other settings say; 0 if none must.
+        expire_before: all versions before this one expire, whatever other settings say; 0 if none must.
         tags: names of tags of these versions.
-        forgets: the erasures that leave the list; their receipts are written first.
-        stale: keys of sections that keep an old entry of a table alive.
+        leaving: the erasures that leave the list; their receipts are written first.
+        stale_sections: keys of sections that keep an old entry of a table alive.
         listed_us: how long an erasure applies to late drops.
     """
 
     listed: tuple[Erasure, ...] = ()
     must_note: bool = False
-    forced: int = 0
+    expire_before: int = 0
     tags: tuple[str, ...] = ()
-    forgets: tuple[Erasure, ...] = ()
-    stale: frozenset[str] = frozenset()
+    leaving: tuple[Erasure, ...] = ()
+    stale_sections: frozenset[str] = frozenset()
     now_us: int = 0
     listed_us: int = 0
 
-    def moves(self, horizon: int) -> bool:
-        return self.must_note or self.forced > horizon or bool(self.tags or self.forgets or self.stale)
+    def needs_fence(self, horizon: int) -> bool:
+        return self.must_note or self.expire_before > horizon or bool(self.tags or self.leaving or self.stale_sections)
 
     def before_fence(self) -> list[Statement]:
-        if self.stale:
-            return [WakeTables(self.stale), NoteRewritten()]
+        if self.stale_sections:
+            return [WakeTables(self.stale_sections), NoteRewritten()]
         return [NoteRewritten()] if self.must_note else []
 
     def after_fence(self) -> list[Statement]:
-        if not self.forgets:
+        if not self.leaving:
             return []
-        return [ForgetErasures(self.forgets[-1].ts, self.now_us, self.listed_us, self.now_us + HOUR_US)]
+        return [ForgetErasures(self.leaving[-1].ts, self.now_us, self.listed_us, self.now_us + HOUR_US)]
 
 
 def erasure_work(
@@ -112,19 +112,21 @@ def erasure_work(
     listed = erasures_of(manifest, reader)
     if not listed and not manifest.leaving:
         return ErasureWork()
-    forced = max(
+    expire_before = max(
         _least_version(manifest, listed, settings, now_us),
         max((each.version for each in manifest.leaving if each.expire_at <= now_us), default=0),
     )
-    tags = tuple(name for name, tag in sorted(manifest.tags.items()) if tag.version < forced)
-    oldest = min([max(horizon, forced), *(tag.version for tag in manifest.tags.values() if tag.version >= forced)])
+    tags = tuple(name for name, tag in sorted(manifest.tags.items()) if tag.version < expire_before)
+    oldest = min(
+        [max(horizon, expire_before), *(tag.version for tag in manifest.tags.values() if tag.version >= expire_before)]
+    )
     until = max((each.through for each in manifest.rewritten if each.version <= oldest), default=0)
-    forgets = first_to_leave(listed[:MOST_FORGOTTEN], until, through=until, now_us=now_us, listed_us=settings.listed_us)
+    leaving = first_to_leave(listed[:MOST_FORGOTTEN], until, through=until, now_us=now_us, listed_us=settings.listed_us)
     due = any(rewrite_at(each, settings) <= now_us for each in listed)
     stale = frozenset(section.object for section in stale_sections(manifest.tables.values())) if due else frozenset()
     noted_ts = max((each.through for each in manifest.rewritten), default=0)
     has_note = bool(listed) and listed[-1].ts > noted_ts and rewritten_through(manifest, reader, listed) > noted_ts
-    return ErasureWork(listed, has_note, forced, tags, forgets, stale, now_us, settings.listed_us)
+    return ErasureWork(listed, has_note, expire_before, tags, leaving, stale, now_us, settings.listed_us)
 
 
 def rewritten_through(manifest: Manifest, reader: SegmentReader, listed: tuple[Erasure, ...]) -> int:
@@ -168,18 +170,20 @@ def load_receipt(store: ObjectStore, id_: str) -> Receipt | None:
 
 
 def update_receipt(
-    store: ObjectStore, runtime: Runtime, id_: str, change: Callable[[Receipt | None], Receipt]
+    store: ObjectStore, runtime: Runtime, first: Receipt, change: Callable[[Receipt], Receipt]
 ) -> Receipt:
-    """Changes a receipt, or None, by compare-and-swap; ``change`` may be called several times.
+    """Changes a receipt by compare-and-swap, or the ``first`` one if there is none, unless it says "gone".
+
+    ``change`` may be called several times.
 
     Raises:
         CorruptionError: the receipt is damaged: it is left unchanged.
         StoreUnavailableError: it is unknown whether it was written.
     """
-    key = receipt_key(id_)
+    key = receipt_key(first.id)
     for _ in attempts(runtime, RECEIPT):
         old, etag = _load(store, key)
-        new = change(old)
+        new = change(old or first) if old is None or not old.gone_at else old
         if new == old or isinstance(store.put(key, new.encode(), if_match=etag), Stored):
             return new
     raise StoreUnavailableError(f"cannot write {key!r} in {store.url}: others write it, or no response comes")
@@ -196,16 +200,13 @@ def note_erased_files(
     def write(item: tuple[Erasure, Mapping[str, int | None]]) -> None:
         erasure, rows_of = item
 
-        def add_files(receipt: Receipt | None) -> Receipt:
-            receipt = receipt or receipt_of(erasure, manifest)
-            if receipt.gone_at:
-                return receipt
+        def add_files(receipt: Receipt) -> Receipt:
             noted_paths = {file.path for file in receipt.files}
             files = [ErasedFile(path, rows) for path, rows in sorted(rows_of.items()) if path not in noted_paths]
             return msgspec.structs.replace(receipt, files=(*receipt.files, *files)) if files else receipt
 
         with suppress(CorruptionError):  # the last step of the erasure reports it, and deletes continue
-            update_receipt(store, runtime, erasure.id, add_files)
+            update_receipt(store, runtime, receipt_of(erasure, manifest), add_files)
 
     for _ in runtime.map(write, rows_by_erasure):
         pass
@@ -214,37 +215,38 @@ def note_erased_files(
 def write_receipts(context: Context, manifest: Manifest, work: ErasureWork) -> None:
     """Writes the receipts of erasures that will leave the list, or lose tags, with the next commit."""
     notes = sorted(manifest.rewritten, key=lambda note: note.version)
-    forgets = {erasure.id for erasure in work.forgets}
+    leaving_ids = {erasure.id for erasure in work.leaving}
 
     def write(erasure: Erasure) -> None:
         note = next((note for note in notes if note.through >= erasure.ts), None)
         first = note.version if note else 0
         tags = tuple(name for name in work.tags if manifest.tags[name].version < first)
 
-        def complete_receipt(receipt: Receipt | None) -> Receipt:
-            receipt = receipt or receipt_of(erasure, manifest)
-            if receipt.gone_at:
-                return receipt
-            receipt = _add_tags(erasure.id, tags, receipt)
-            if erasure.id not in forgets:
+        def complete_receipt(receipt: Receipt) -> Receipt:
+            receipt = _add_tags(tags, receipt)
+            if erasure.id not in leaving_ids:
                 return receipt
             rewritten_at = receipt.rewritten_at if receipt.rewritten_version == first else work.now_us
             return msgspec.structs.replace(receipt, rewritten_version=first, rewritten_at=rewritten_at)
 
         with suppress(CorruptionError):
-            update_receipt(context.store, context.runtime, erasure.id, complete_receipt)
+            update_receipt(context.store, context.runtime, receipt_of(erasure, manifest), complete_receipt)
 
-    for _ in context.runtime.map(write, work.listed if work.tags else work.forgets):
+    for _ in context.runtime.map(write, work.listed if work.tags else work.leaving):
         pass
     for entry in manifest.leaving if work.tags else ():
         for id_ in entry.ids:
             tags = tuple(name for name in work.tags if manifest.tags[name].version < entry.version)
             with suppress(CorruptionError):
-                update_receipt(context.store, context.runtime, id_, partial(_add_tags, id_, tags))
+                update_receipt(context.store, context.runtime, unnamed_receipt(id_), partial(_add_tags, tags))
 
 
-def _add_tags(id_: str, tags: Sequence[str], receipt: Receipt | None) -> Receipt:
-    receipt = receipt or Receipt(format_version=FORMAT_VERSION, id=id_)
+def unnamed_receipt(id_: str) -> Receipt:
+    """A receipt that has the id alone, for an erasure that has left the list without one."""
+    return Receipt(format_version=FORMAT_VERSION, id=id_)
+
+
+def _add_tags(tags: Sequence[str], receipt: Receipt) -> Receipt:
     return msgspec.structs.replace(receipt, tags=(*receipt.tags, *(name for name in tags if name not in receipt.tags)))
 
 

@@ -20,7 +20,7 @@ from dolmen.entries.segments.erasures_in_force import SUBJECT, tables_of
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.entries.segments.segment_reader import erasures_of
 from dolmen.errors import AccessDeniedError, CorruptionError, Error, ObjectNotFoundError
-from dolmen.format.layout import FORMAT_VERSION, is_adopted, parse_manifest_key, uuid_of
+from dolmen.format.layout import is_adopted, parse_manifest_key, uuid_of
 from dolmen.format.manifest import ErasedTable, Erasure, LeavingErasures, Manifest, TableEntry
 from dolmen.format.receipts import (
     MOST_OUTSIDE,
@@ -32,10 +32,10 @@ from dolmen.format.receipts import (
     parse_receipt_key,
     receipt_key,
 )
-from dolmen.maintenance.erasures.erasure_work import load_receipt, update_receipt
-from dolmen.maintenance.gc.dead_jobs import ListedIntent
+from dolmen.maintenance.erasures.erasure_work import load_receipt, unnamed_receipt, update_receipt
 from dolmen.maintenance.gc.mark import KeySet, read_released
-from dolmen.maintenance.unresolved import ErasureMatches
+from dolmen.maintenance.gc.sweep import ListedIntent
+from dolmen.maintenance.unresolved import ErasureMatches, files_behind
 from dolmen.maintenance.verify.findings import FindingLog
 from dolmen.rows.scan.data_objects import data_object
 from dolmen.store import open_store
@@ -148,7 +148,7 @@ class ReceiptFinisher:
                 if (parse_manifest_key(key) or (0, ""))[0] < entry.version:
                     return False
         # A job that began earlier may still upload files with rows of an older version, even if only as orphans.
-        if any(not intent.done and intent.first_us <= entry.left_at for intent in self.intents.values()):
+        if any(not intent.is_done and intent.first_us <= entry.left_at for intent in self.intents.values()):
             return False
         # Publications last: finding them reads each one's metadata.
         published = publisher().published_before(self.context, entry.version)
@@ -171,8 +171,8 @@ class ReceiptFinisher:
             if receipt is not None and remaining and not self._are_all_gone(receipt, remaining):
                 return
             paths = frozenset(file.path for file in remaining)
-            complete = partial(self._complete, entry=entry, id_=id_, paths=paths)
-            update_receipt(store, self.context.runtime, id_, complete)
+            complete = partial(self._complete, entry=entry, paths=paths)
+            update_receipt(store, self.context.runtime, unnamed_receipt(id_), complete)
         except CorruptionError as error:
             self.errors[receipt_key(id_)] = error.reason
             return
@@ -182,8 +182,8 @@ class ReceiptFinisher:
         """Whether no remaining file holds rows of the erasure; notes in the receipt which tables share the files."""
         shared = self._find_shared(receipt, remaining)
         if any(file.shared != shared.get(file.path, ()) for file in remaining):
-            note = partial(_note_shared, receipt=receipt, shared=shared)
-            update_receipt(self.context.store, self.context.runtime, receipt.id, note)
+            note = partial(_note_shared, shared=shared)
+            update_receipt(self.context.store, self.context.runtime, receipt, note)
         if shared:
             return False
         # A file without a count had no live rows: only its bounds put it on the list. If a restore brought it back, the
@@ -193,7 +193,7 @@ class ReceiptFinisher:
             if is_adopted(path):
                 label = data_object(self.context.store, path).label
                 self.errors[label] = f"it was adopted, and may hold rows of erasure {receipt.id}: delete it yourself"
-            elif not self.kept().holds([path])[0]:
+            elif path not in self.kept():
                 self.errors[path] = f"it holds rows of erasure {receipt.id}, and was not deleted"
         return not paths
 
@@ -223,10 +223,7 @@ class ReceiptFinisher:
                 raise
         return False
 
-    def _complete(self, receipt: Receipt | None, entry: LeavingErasures, id_: str, paths: frozenset[str]) -> Receipt:
-        receipt = receipt or Receipt(format_version=FORMAT_VERSION, id=id_)
-        if receipt.gone_at:
-            return receipt
+    def _complete(self, receipt: Receipt, entry: LeavingErasures, paths: frozenset[str]) -> Receipt:
         absent = (file for file in receipt.files if file.path not in paths)
         files = tuple(msgspec.structs.replace(file, absent_at=self.now_us, shared=()) for file in absent)
         return msgspec.structs.replace(
@@ -240,10 +237,9 @@ class ReceiptFinisher:
         )
 
 
-def _note_shared(current: Receipt | None, receipt: Receipt, shared: Mapping[str, tuple[str, ...]]) -> Receipt:
-    current = current or receipt
-    files = tuple(msgspec.structs.replace(file, shared=shared.get(file.path, ())) for file in current.files)
-    return current if current.gone_at else msgspec.structs.replace(current, files=files)
+def _note_shared(receipt: Receipt, shared: Mapping[str, tuple[str, ...]]) -> Receipt:
+    files = tuple(msgspec.structs.replace(file, shared=shared.get(file.path, ())) for file in receipt.files)
+    return msgspec.structs.replace(receipt, files=files)
 
 
 def check_erasures(context: Context, newest: Manifest, log: FindingLog, *, deep: bool) -> None:
@@ -307,19 +303,11 @@ def _find_undone(context: Context, entry: TableEntry, erased: ErasedTable) -> st
     if any(field.id not in columns or columns[field.id].added_ts != field.added_ts for field in erased.columns):
         return None  # the table has no such columns, or has dropped them
     ts = erased.tombstone.ts
-    files = LiveFiles.of(entry, context.segments)
-    files_behind = [
-        file
-        for segment in files.segments
-        if segment.applied_through < ts
-        for file in files.of_segment(segment.object)
-        if file.applied_through < ts
-    ]
-    files_behind += [file for file in entry.files if file.applied_through < ts]
-    if not files_behind:
+    files = [file for file, _ in files_behind(entry, context.segments, ts) if file.applied_through < ts]
+    if not files:
         return None
     matches = ErasureMatches(context, entry, [erased.tombstone])
-    return next((file.path for file in files_behind if matches.tombstones_for(file)), None)
+    return next((file.path for file in files if matches.tombstones_for(file)), None)
 
 
 def _receipt_problem(receipt: Receipt, erasure: Erasure) -> str:

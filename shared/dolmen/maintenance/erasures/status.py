@@ -13,11 +13,18 @@ from dolmen.commit.head import Context
 from dolmen.entries.segments.erasures_in_force import least_erasure
 from dolmen.entries.segments.segment_reader import SegmentReader, erasures_of
 from dolmen.errors import InputError, NotFoundError, ObjectNotFoundError
-from dolmen.format.layout import FORMAT_VERSION, parse_manifest_key
+from dolmen.format.layout import parse_manifest_key
 from dolmen.format.manifest import Erasure, LeavingErasures, Manifest
 from dolmen.format.properties import DatabaseSettings
 from dolmen.format.receipts import MOST_OUTSIDE, RECEIPT_PREFIX, Outside, Receipt, State, parse_receipt_key
-from dolmen.maintenance.erasures.erasure_work import expire_at, load_receipt, receipt_of, rewrite_at, rewritten_through
+from dolmen.maintenance.erasures.erasure_work import (
+    expire_at,
+    load_receipt,
+    receipt_of,
+    rewrite_at,
+    rewritten_through,
+    unnamed_receipt,
+)
 from dolmen.rows.scan.data_objects import data_object
 from dolmen.rows.scan.plan import FactSheet
 from dolmen.transactions.publisher import publisher
@@ -120,36 +127,27 @@ def pending_statuses(
     settings = DatabaseSettings.of(manifest)
     through = rewritten_through(manifest, context.segments, listed)
     versions_by_ts = {each.through: each.version for each in sorted(manifest.rewritten, key=lambda note: -note.version)}
-    for erasure in listed:
-        if ids is None or erasure.id in ids:
-            yield _erasure_status(context, manifest, erasure, settings, through, versions_by_ts)
 
+    def status(erasure: Erasure) -> ErasureStatus:
+        receipt = load_receipt(context.store, erasure.id) or receipt_of(erasure, manifest)
+        if erasure.ts > through:
+            return ErasureStatus(receipt, "hidden", "its files are rewritten", rewrite_at(erasure, settings))
+        first = min((version for up_to, version in versions_by_ts.items() if up_to >= erasure.ts), default=0)
+        if not receipt.rewritten_version and first:
+            receipt = msgspec.structs.replace(receipt, rewritten_version=first)
+        oldest = min([manifest.horizon, *(tag.version for tag in manifest.tags.values())])
+        if not first or first > oldest:
+            return ErasureStatus(receipt, "rewritten", "older versions expire", expire_at(erasure, settings))
+        until = erasure.requested_at + erasure.memory_us(settings.listed_us)
+        if erasure.hurried_at:
+            return ErasureStatus(receipt, "rewritten", "older erasures leave the list, and it does after them")
+        return ErasureStatus(receipt, "rewritten", "it is forgotten, and late drops with it", until)
 
-def _erasure_status(
-    context: Context,
-    manifest: Manifest,
-    erasure: Erasure,
-    settings: DatabaseSettings,
-    through: int,
-    versions_by_ts: dict[int, int],
-) -> ErasureStatus:
-    receipt = load_receipt(context.store, erasure.id) or receipt_of(erasure, manifest)
-    if erasure.ts > through:
-        return ErasureStatus(receipt, "hidden", "its files are rewritten", rewrite_at(erasure, settings))
-    first = min((version for up_to, version in versions_by_ts.items() if up_to >= erasure.ts), default=0)
-    if not receipt.rewritten_version and first:
-        receipt = msgspec.structs.replace(receipt, rewritten_version=first)
-    oldest = min([manifest.horizon, *(tag.version for tag in manifest.tags.values())])
-    if not first or first > oldest:
-        return ErasureStatus(receipt, "rewritten", "older versions expire", expire_at(erasure, settings))
-    until = erasure.requested_at + erasure.memory_us(settings.listed_us)
-    if erasure.hurried_at:
-        return ErasureStatus(receipt, "rewritten", "older erasures leave the list, and it does after them")
-    return ErasureStatus(receipt, "rewritten", "it is forgotten, and late drops with it", until)
+    yield from (status(erasure) for erasure in listed if ids is None or erasure.id in ids)
 
 
 def _leaving_status(context: Context, manifest: Manifest, entry: LeavingErasures, id_: str) -> ErasureStatus:
-    receipt = load_receipt(context.store, id_) or Receipt(format_version=FORMAT_VERSION, id=id_)
+    receipt = load_receipt(context.store, id_) or unnamed_receipt(id_)
     if receipt.gone_at:
         return ErasureStatus(receipt, "gone")
     if manifest.horizon < entry.version:

@@ -24,10 +24,18 @@ from dolmen.format.properties import DatabaseSettings
 from dolmen.maintenance.erasures.erasure_work import ErasureWork, erasure_work, write_receipts
 from dolmen.maintenance.erasures.receipts import ReceiptFinisher
 from dolmen.maintenance.erasures.status import ErasureFigures, figures_of
-from dolmen.maintenance.gc.dead_jobs import ListedIntent, clear_intent, dead_jobs, finished_intents, list_intents
 from dolmen.maintenance.gc.deletion import Amount, ObjectDeleter, ReleasedDeleter
 from dolmen.maintenance.gc.mark import KeySet, Marker, mark
-from dolmen.maintenance.gc.sweep import Sweep, has_objects_to_sweep, sweep_cutoff
+from dolmen.maintenance.gc.sweep import (
+    ListedIntent,
+    Sweep,
+    clear_intent,
+    dead_jobs,
+    has_objects_to_sweep,
+    intents_to_clear,
+    list_intents,
+    sweep_cutoff,
+)
 from dolmen.transactions.publisher import publisher
 
 OPERATION = "gc"
@@ -102,16 +110,16 @@ class Collected:
         ]
         return [(name, value) for name, value in lines if value]
 
-    def _head(self) -> str:
+    def _summary(self) -> str:
         return f"{'would delete' if self.dry_run else 'deleted'} {count_text(self.objects, 'object')}"
 
     def __repr__(self) -> str:
         facts = "".join(f", {name} {value}" for name, value in self.facts)
-        return f"<Collected: {self._head()}{facts}>"
+        return f"<Collected: {self._summary()}{facts}>"
 
     def _repr_html_(self) -> str:
         rows = "".join(f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in self.facts)
-        return f"<div><b>{self._head()}</b><table>{rows}</table></div>"
+        return f"<div><b>{self._summary()}</b><table>{rows}</table></div>"
 
 
 def _number(count: int) -> str:
@@ -132,17 +140,13 @@ def collect(
     marker: Marker = mark,
     outside: Sequence[str] = (),
 ) -> Collected:
-    """Lets old versions expire, and deletes objects that no kept version needs.
+    """Lets old versions expire, and deletes objects that no kept version needs. See ``Database.gc``.
 
     Objects of versions that expire now are deleted by a later run, once ``reader_grace`` is over.
 
     Args:
-        dry_run: report what would be deleted, and delete nothing.
-        deadline: called between batches; when it returns True, progress is recorded, and the next run continues.
         settings: retention settings; by default those of the database.
-        full: look for orphans among all objects, including those that earlier runs have looked at.
         marker: finds the objects to keep; it is called with a version at or after the fence.
-        outside: URLs outside the database; the receipts of erasures count their objects.
 
     Raises:
         ConflictError: other collections moved the fence again and again.
@@ -153,9 +157,18 @@ def collect(
     if manifest.version == 0:
         return Collected(0, 0, dry_run=dry_run)
     with context.reading(manifest.version):
-        own = settings is None
+        has_own_settings = settings is None
         return _Collection(
-            context, effective, manifest, plan, deadline, marker, outside, own=own, dry_run=dry_run, full=full
+            context,
+            effective,
+            manifest,
+            plan,
+            deadline,
+            marker,
+            outside,
+            has_own_settings=has_own_settings,
+            dry_run=dry_run,
+            full=full,
         ).run()
 
 
@@ -170,7 +183,7 @@ def _move_fence(
         with context.reading(manifest.version):
             plan = make_plan(head, manifest, effective, full=full)
         # The fence moves only if a commit is needed, because each commit makes attempts of others lose.
-        if dry_run or manifest.version == 0 or not plan.moves:
+        if dry_run or manifest.version == 0 or not plan.needs_commit:
             return manifest, plan, effective
         work = plan.erasures
         # Receipts are written first, because the commit removes their erasures from the manifest.
@@ -183,7 +196,7 @@ def _move_fence(
             plan.applied_before,
             None if settings else effective,
             plan.now_us,
-            work.forced,
+            work.expire_before,
         )
         try:
             commit = submit(head, OPERATION, [*work.before_fence(), fence, *work.after_fence()])
@@ -201,9 +214,8 @@ class CollectionPlan:
     Args:
         horizon, orphan_cutoff, revoke, applied_before: values for the commit that moves the fence; the present ones if
             none is needed.
-        moves: whether that commit is needed.
-        sweep: whether there may be orphans that are old enough to delete.
-        intents: all intents, by txid.
+        needs_commit: whether that commit is needed.
+        has_to_sweep: whether there may be orphans that are old enough to delete.
     """
 
     now_us: int
@@ -212,8 +224,8 @@ class CollectionPlan:
     orphan_cutoff: int
     revoke: tuple[str, ...]
     applied_before: int
-    moves: bool
-    sweep: bool
+    needs_commit: bool
+    has_to_sweep: bool
     erasures: ErasureWork
     intents: dict[str, ListedIntent]
 
@@ -227,18 +239,34 @@ def make_plan(head: Head, manifest: Manifest, settings: DatabaseSettings, *, ful
     horizon = next_horizon(head, manifest, settings, now_us) if may_expire else manifest.horizon
     erasures = erasure_work(manifest, head.segments, settings, now_us, horizon)
     if not may_expire:
-        erasures = replace(erasures, forced=0, tags=())
+        erasures = replace(erasures, expire_before=0, tags=())
     orphan_cutoff = max(manifest.orphan_cutoff, now_us - settings.orphan_age_us)
     revoke = dead_jobs(intents, manifest, now_us - settings.intent_timeout_us)
     applied_before = now_us - settings.applied_retention_us
-    forgets = any(segment.created_at < applied_before for segment in manifest.segments_of("applied"))
+    forgets_ids = any(segment.created_at < applied_before for segment in manifest.segments_of("applied"))
     before_us = sweep_cutoff(orphan_cutoff)
     holds_erased = any(manifest.swept < each.left_at <= before_us for each in manifest.leaving)
-    sweep = full or holds_erased or has_objects_to_sweep(head, manifest, before_us)
-    ends = any(0 < tag.until <= now_us for tag in manifest.tags.values())
-    moves = horizon > manifest.horizon or bool(revoke) or forgets or sweep or ends or erasures.moves(manifest.horizon)
+    has_to_sweep = full or holds_erased or has_objects_to_sweep(head, manifest, before_us)
+    has_ended_tags = any(0 < tag.until <= now_us for tag in manifest.tags.values())
+    needs_commit = (
+        horizon > manifest.horizon
+        or bool(revoke)
+        or forgets_ids
+        or has_to_sweep
+        or has_ended_tags
+        or erasures.needs_fence(manifest.horizon)
+    )
     return CollectionPlan(
-        now_us, manifest.horizon, horizon, orphan_cutoff, revoke, applied_before, moves, sweep, erasures, intents
+        now_us,
+        manifest.horizon,
+        horizon,
+        orphan_cutoff,
+        revoke,
+        applied_before,
+        needs_commit,
+        has_to_sweep,
+        erasures,
+        intents,
     )
 
 
@@ -290,7 +318,7 @@ class _Collection:
     marker: Marker
     outside: Sequence[str]
     _: KW_ONLY
-    own: bool
+    has_own_settings: bool
     dry_run: bool
     full: bool
 
@@ -304,7 +332,7 @@ class _Collection:
 
     @cached_property
     def _kept(self) -> KeySet:
-        """Keys of the objects to keep: those of the newest version, and of older ones that may still be read."""
+        """Keys of the objects that the newest version needs, or an older one that may still be read."""
         return self.marker(self.manifest, self.context.segments, self._last_deletable)
 
     def run(self) -> Collected:
@@ -336,10 +364,12 @@ class _Collection:
         )
 
     def _clear_intents(self) -> bool:
-        for intent in finished_intents(self.plan.intents, self.manifest):
+        for intent in intents_to_clear(self.plan.intents, self.manifest):
             if self.deadline():
                 return False
-            clear_intent(self.context.store, self._deleter, intent, self.manifest, None if intent.done else self._kept)
+            clear_intent(
+                self.context.store, self._deleter, intent, self.manifest, None if intent.is_done else self._kept
+            )
         return True
 
     def _release(self) -> bool:
@@ -360,7 +390,7 @@ class _Collection:
         return self._released_all
 
     def _sweep(self) -> bool:
-        if not self.plan.sweep:
+        if not self.plan.has_to_sweep:
             return True
         if self.deadline():
             return False
@@ -371,7 +401,7 @@ class _Collection:
         before_us, head = sweep_cutoff(cutoff), self.context.head
         progress = Sweep(head, self._deleter, self.manifest, kept, before_us, self.deadline, full=self.full).run()
         self._swept, self._waiting = progress.swept, progress.waiting
-        return progress.complete
+        return progress.is_complete
 
     def _sweep_publications(self) -> bool:
         finished, problems = publisher().sweep(
@@ -420,15 +450,15 @@ class _Collection:
             now_us = self.plan.now_us
             horizon = next_horizon(head, manifest, self.settings, now_us)
             work = erasure_work(manifest, self.context.segments, self.settings, now_us, horizon)
-            if max(horizon, work.forced) > manifest.horizon:
-                write_receipts(self.context, manifest, replace(work, forgets=()))
+            if max(horizon, work.expire_before) > manifest.horizon:
+                write_receipts(self.context, manifest, replace(work, leaving=()))
                 fence = MoveFence(
                     (manifest.horizon, manifest.orphan_cutoff),
                     horizon,
                     manifest.orphan_cutoff,
-                    settings=self.settings if self.own else None,
+                    settings=self.settings if self.has_own_settings else None,
                     now_us=now_us,
-                    forced=work.forced,
+                    forced=work.expire_before,
                 )
                 try:
                     return submit(head, OPERATION, [*statements, fence]).manifest or head.refresh().manifest

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice, takewhile
 
 from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.errors import CorruptionError
@@ -93,13 +94,13 @@ class ReleasedDeleter:
             if len(self._keys) >= BATCH or entry.trees or entry.manifests:
                 self._flush()
                 if self.deadline():
-                    return self._progress(done, complete=False)
+                    return self._progress(done, is_complete=False)
             self._free(entry)
             done = entry.version
         self._flush()
         if self.deadline() or not self._delete_manifests():
-            return self._progress(self.through - 1, complete=False)
-        return self._progress(self.through, complete=True)
+            return self._progress(self.through - 1, is_complete=False)
+        return self._progress(self.through, is_complete=True)
 
     def _entries(self) -> Iterator[Released]:
         for entry in read_released(self.manifest, self.reader, self.manifest.freed):
@@ -120,10 +121,10 @@ class ReleasedDeleter:
                 last.update(dict.fromkeys(manifest_segments(manifest, self.reader), entry.version))
         return last
 
-    def _progress(self, done: int, *, complete: bool) -> tuple[int, bool]:
+    def _progress(self, done: int, *, is_complete: bool) -> tuple[int, bool]:
         if self._failed_version is not None:  # objects that could not be deleted stay on the list
             done = min(done, self._failed_version - 1)
-        return max(done, self.manifest.freed), complete
+        return max(done, self.manifest.freed), is_complete
 
     def _free(self, entry: Released) -> None:
         """Deletes the objects of a commit's list: data that trees and manifests name, then segments, then manifests."""
@@ -167,7 +168,7 @@ class ReleasedDeleter:
     def _add(self, version: int, keys: Sequence[str]) -> None:
         if not self._keys:
             self._oldest = version
-        is_needed = self.kept.holds(keys)
+        is_needed = self.kept.member_mask(keys)
         free = (key for key, needed in zip(keys, is_needed.tolist(), strict=True) if not needed)
         self._keys += [key for key in free if self._last_holders.get(key, 0) <= version]
 
@@ -179,27 +180,15 @@ class ReleasedDeleter:
 
     def _delete_manifests(self) -> bool:
         """Deletes manifests of expired versions and lost attempts, oldest first. Returns whether it came to the end."""
-        batch: list[ObjectInfo] = []
-
-        def erase() -> None:
-            if self.deleter.erase_listed("manifests", batch) and self._failed_version is None:
-                self._failed_version = self.through
-            batch.clear()
-
         tagged = {tag.manifest for tag in self.manifest.tags.values()}
         for released in read_released(self.manifest, self.reader, self.manifest.freed):
             tagged.update(released.manifests)  # deleted after the objects that they need, in this run or a later one
-        for info in self.store.list("manifest/"):
-            parsed = parse_manifest_key(info.key)
-            if parsed is None or info.key in tagged:
-                continue
-            if parsed[0] >= self.through:
-                break
-            batch.append(info)
-            if len(batch) >= BATCH:
-                erase()
-                if self.deadline():
-                    return False
-        if batch:
-            erase()
+        untagged = (info for info in self.store.list("manifest/") if info.key not in tagged)
+        versions = ((parsed[0], info) for info in untagged if (parsed := parse_manifest_key(info.key)) is not None)
+        expired = (info for _, info in takewhile(lambda item: item[0] < self.through, versions))
+        while batch := list(islice(expired, BATCH)):
+            if self.deleter.erase_listed("manifests", batch) and self._failed_version is None:
+                self._failed_version = self.through
+            if len(batch) == BATCH and self.deadline():
+                return False
         return True

@@ -21,6 +21,7 @@ from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.errors import CorruptionError
 from dolmen.format.layout import SEGMENTS
 from dolmen.format.manifest import Manifest, Released, Segment, TableEntry, references
+from dolmen.rows.scan.data_objects import cut_by_size
 
 Codes = npt.NDArray[np.int64]
 
@@ -60,7 +61,7 @@ class KeySet:
     def __len__(self) -> int:
         return len(self._sorted_codes)
 
-    def holds(self, keys: Sequence[str]) -> npt.NDArray[np.bool_]:
+    def member_mask(self, keys: Sequence[str]) -> npt.NDArray[np.bool_]:
         codes = np.fromiter(map(self._code, keys), np.int64, len(keys))
         ordered = self._sorted_codes
         if not len(ordered):
@@ -70,7 +71,7 @@ class KeySet:
         return is_needed
 
     def __contains__(self, key: object) -> bool:
-        return isinstance(key, str) and bool(self.holds([key])[0])
+        return isinstance(key, str) and bool(self.member_mask([key])[0])
 
 
 Marker: TypeAlias = Callable[[Manifest, SegmentReader, int], KeySet]
@@ -216,7 +217,7 @@ def _released_keys(entry: Released, reader: SegmentReader) -> Iterator[str]:
 
 
 PART_ENTRIES = 200_000
-"""The approximate number of entries of one part. A segment is never divided."""
+"""The most entries of one part, unless it is one segment, which is never divided."""
 
 PartKind: TypeAlias = Literal["files", "tombstones", "erasures", "released", "trees", "manifests", "tagged"]
 
@@ -228,7 +229,6 @@ class MarkPart(msgspec.Struct, frozen=True, omit_defaults=True):
         kind: the source: a table's live ``files``, its ``tombstones``, the database's ``erasures``, entries that
             commits have ``released``, all objects that released ``trees`` reach, or that ``manifests`` of dropped tags
             need, or that manifests of present tags (``tagged``) need, which must exist.
-        table: the table's name; "" for the database.
     """
 
     kind: PartKind
@@ -294,11 +294,5 @@ def keys_of_part(part: MarkPart, manifest: Manifest, reader: SegmentReader, afte
 
 
 def _group_segments(kind: PartKind, segments: Sequence[Segment], table: str = "") -> Iterator[MarkPart]:
-    group: list[Segment] = []
-    for segment in segments:
-        group.append(segment)
-        if sum(each.count for each in group) >= PART_ENTRIES:
-            yield MarkPart(kind, tuple(group), table)
-            group = []
-    if group:
+    for group in cut_by_size(segments, lambda segment: segment.count, PART_ENTRIES):
         yield MarkPart(kind, tuple(group), table)

@@ -1,4 +1,6 @@
-"""The sweep: deletes orphans, which are objects that no commit can name any more.
+"""The sweep: deletes orphans, which are objects that no commit can name any more; first those of dead jobs.
+
+A job without a heartbeat counts as dead. Its uploads are found by the name of its intent, days before a sweep.
 
 Data and tombstone objects have their hour in the name, so a sweep goes on where the last one ended. Segments have no
 date in their names and are few. Manifests are listed from the version that was the newest at the last sweep.
@@ -7,15 +9,17 @@ date in their names and are few. Manifests are listed from the version that was 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from heapq import merge
-from itertools import chain
+from itertools import chain, islice
 
 from dolmen.base.units import HOUR_US, SECOND_US
 from dolmen.commit.head import Head
+from dolmen.commit.uploads import INTENT_PREFIX, Heartbeat, parse_intent_key
 from dolmen.commit.versions import commits
+from dolmen.errors import CorruptionError, ObjectNotFoundError, UnsupportedFormatError
 from dolmen.format.layout import data_key, manifest_key, parse_manifest_key, tombstone_key
 from dolmen.format.manifest import Manifest
 from dolmen.maintenance.gc.deletion import BATCH, Amount, ObjectDeleter
@@ -115,7 +119,7 @@ class SweepProgress:
     """The progress of a sweep: orphans before ``swept`` are deleted; ``waiting`` counts those that are too young."""
 
     swept: int
-    complete: bool
+    is_complete: bool
     waiting: Amount
 
 
@@ -144,32 +148,28 @@ class Sweep:
         start_us = self.manifest.swept
         undated = chain(self.head.store.list("segment/"), _lost_manifests(self.head, self.manifest, self._from_us))
         if self._sweep((0, info) for info in undated) is not None:
-            return self._result(start_us, complete=False)
+            return self._result(start_us, is_complete=False)
         # Data and tombstone objects have hours in their names.
         dated = merge(*map(self._in_directory, all_directories(self.head.store)), key=lambda item: item[0])
         reached_us = self._sweep(dated)
-        return self._result(self.before_us if reached_us is None else reached_us, complete=reached_us is None)
+        return self._result(self.before_us if reached_us is None else reached_us, is_complete=reached_us is None)
 
-    def _result(self, reached_us: int, *, complete: bool) -> SweepProgress:
+    def _result(self, reached_us: int, *, is_complete: bool) -> SweepProgress:
         if self._failed_us is not None:
             reached_us = min(reached_us, self._failed_us)
-        return SweepProgress(max(self.manifest.swept, min(reached_us, self.before_us)), complete, self._waiting)
+        return SweepProgress(max(self.manifest.swept, min(reached_us, self.before_us)), is_complete, self._waiting)
 
     def _sweep(self, dated: Iterable[tuple[int, ObjectInfo]]) -> int | None:
         """Deletes orphans. Returns None at the end, or the hour that it had reached at the deadline."""
-        batch: list[tuple[int, ObjectInfo]] = []
-        for item in dated:
-            batch.append(item)
-            if len(batch) >= BATCH:
-                self._judge(batch)
-                batch = []
-                if self.deadline():
-                    return item[0]
-        self._judge(batch)
+        remaining = iter(dated)
+        while batch := list(islice(remaining, BATCH)):
+            self._judge(batch)
+            if len(batch) == BATCH and self.deadline():
+                return batch[-1][0]
         return None
 
     def _judge(self, batch: list[tuple[int, ObjectInfo]]) -> None:
-        is_needed = self.kept.holds([info.key for _, info in batch]).tolist()
+        is_needed = self.kept.member_mask([info.key for _, info in batch]).tolist()
         orphans = [item for item, needed in zip(batch, is_needed, strict=True) if not needed]
         old = [item for item in orphans if item[1].last_modified_us < self.before_us]
         young = [info.size for _, info in orphans if info.last_modified_us >= self.before_us]
@@ -217,3 +217,81 @@ def _lost_manifests(head: Head, manifest: Manifest, since_us: int) -> Iterator[O
             return
         if info.key not in won:
             yield info
+
+
+@dataclass
+class ListedIntent:
+    """The objects of an intent: its heartbeats, and the ``done`` object if its commit has landed."""
+
+    txid: str
+    objects: list[ObjectInfo] = field(default_factory=list)
+    is_done: bool = False
+
+    @property
+    def first_us(self) -> int:
+        return min(info.last_modified_us for info in self.objects)
+
+    @property
+    def last_us(self) -> int:
+        return max(info.last_modified_us for info in self.objects)
+
+
+def list_intents(store: ObjectStore) -> dict[str, ListedIntent]:
+    intents: dict[str, ListedIntent] = {}
+    for info in store.list(INTENT_PREFIX):
+        if parsed := parse_intent_key(info.key):
+            intent = intents.setdefault(parsed[0], ListedIntent(parsed[0]))
+            intent.objects.append(info)
+            intent.is_done |= parsed[1]
+    return intents
+
+
+def dead_jobs(intents: dict[str, ListedIntent], manifest: Manifest, before_us: int) -> tuple[str, ...]:
+    """Txids of jobs to revoke: jobs without a heartbeat since ``before_us``."""
+    silent = {intent.txid for intent in intents.values() if not intent.is_done and intent.last_us < before_us}
+    return tuple(sorted(silent.difference(manifest.revoked_intents)))
+
+
+def intents_to_clear(intents: dict[str, ListedIntent], manifest: Manifest) -> list[ListedIntent]:
+    """Intents to delete: their job is done, or it was revoked and its objects go first."""
+    return [intent for intent in intents.values() if intent.is_done or intent.txid in manifest.revoked_intents]
+
+
+def clear_intent(
+    store: ObjectStore, deleter: ObjectDeleter, intent: ListedIntent, manifest: Manifest, kept: KeySet | None
+) -> None:
+    """Deletes the objects of a revoked job, and then its intent. ``kept`` may be None for a job that is done."""
+    failed: set[str] = set()
+    if not intent.is_done:
+        assert kept is not None
+        before_us = manifest.revoked_intents[intent.txid] - SLACK_US
+        uploads = [info for info in _objects_of(store, intent, before_us) if info.last_modified_us < before_us]
+        is_needed = kept.member_mask([info.key for info in uploads])
+        garbage = [info for info, needed in zip(uploads, is_needed.tolist(), strict=True) if not needed]
+        failed = deleter.erase_listed("revoked", garbage)
+    if not failed:  # otherwise the next run needs the intent to find them
+        deleter.erase_listed("intents", sorted(intent.objects, key=lambda info: info.key))  # "done" comes last
+
+
+def _objects_of(store: ObjectStore, intent: ListedIntent, until_us: int) -> Iterator[ObjectInfo]:
+    """Objects named after the intent in the hours in which its job was alive. Other objects become orphans."""
+    heartbeat = _first_heartbeat(store, intent.objects)
+    tables: Sequence[str] = heartbeat.tables if heartbeat else ()
+    started_us = min(intent.first_us, (heartbeat and heartbeat.started_us) or intent.first_us)
+    named = [f"{kind}/{table}/" for kind in KINDS for table in tables]
+    directories = named or list(all_directories(store))
+    until_us = min(until_us, intent.last_us) + HOUR_US
+    for hour_us in range(hour_floor(started_us) - HOUR_US, until_us, HOUR_US):
+        for directory in directories:
+            yield from store.list(f"{hour_prefix(directory, hour_us)}{intent.txid}-")
+
+
+def _first_heartbeat(store: ObjectStore, objects: Sequence[ObjectInfo]) -> Heartbeat | None:
+    """The first heartbeat; None if it cannot be read, so that the objects of all tables are searched."""
+    for info in objects:
+        if info.key.endswith("/0.json"):
+            try:
+                return Heartbeat.decode(store.get(info.key).body, info.key)
+            except (ObjectNotFoundError, CorruptionError, UnsupportedFormatError):
+                return None
+    return None

@@ -114,7 +114,7 @@ def labelled_meter(label: str, part: float, whole: float, text: str, kind: str =
         "div",
         element("span", label, class_="label"),
         meter(part, whole, kind),
-        element("span", f"{text} ({share_text(part, whole)})", class_="told"),
+        element("span", f"{text} ({share_text(part, whole)})", class_="amount"),
         class_="labelled",
     )
 

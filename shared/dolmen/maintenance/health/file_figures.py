@@ -165,7 +165,7 @@ class FilesSurvey:
         rows = table.numbers("rows")[positions]
         for predicate, mask in self.judge.where_masks(segment):
             self._add_predicate(predicate, int(np.count_nonzero(mask[positions])), int(rows[mask[positions]].sum()))
-        self.sums.add_live(segment)
+        self.sums.add_segment(segment)
         self._add(table.numbers("size")[positions], rows, suspects)
         if self.bounds:
             self.bounds.add_segment(segment, positions)

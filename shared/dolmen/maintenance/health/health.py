@@ -65,8 +65,6 @@ class DeleteCost:
     """The cost of a table's unresolved deletes for a scan of the whole table.
 
     Args:
-        deletes: number of unresolved deletes.
-        oldest_age_us: age of the oldest, in microseconds.
         files, rows: files and rows that a scan compares with the deletes.
         objects, bytes: objects that a scan fetches for deletes whose record is not in the manifest, and their size.
         slowdown: estimated time of a scan of the whole table, as a multiple of the time without these deletes. It
@@ -106,11 +104,8 @@ class PastWork:
 
     Args:
         version, at: the version that it made, and its time by the store's clock, in microseconds.
-        operation: its kind, in a word.
         done: its changes in words: tables and columns, never values.
-        message: its author's message.
         requests: ids of the requests that it applied: the first few.
-        upkeep: whether it is background work.
     """
 
     version: int
@@ -131,13 +126,10 @@ class TableHealth:
 
     Args:
         debt: the work that it needs; its figures of files, rows and small files are exact.
-        primary_key, sort_key: names of the columns.
-        columns: number of columns.
         overlap: the overlap of its files; None for a table without a sort key, or without files.
         deletes: what its unresolved deletes cost; None if it has none.
         publishes: whether maintenance publishes it as Iceberg.
         indexed: whether it has the setting ``index``, for an index of its primary key.
-        expires: whether its rows expire (``ttl``).
     """
 
     name: str
@@ -180,7 +172,6 @@ class KeptVersions:
     Args:
         newest: the newest version; 0 if nothing was ever committed.
         oldest, oldest_at: the oldest version that has not expired, and its time; 0 if the manifest lacks the time.
-        retention_us, keep_versions: the settings that decide when versions expire.
         tags, cursors: tags of users, and cursors, by version.
         pins: number of versions that are kept because they are published as Iceberg.
         tags_left_out, cursors_left_out: number of further ones.
@@ -204,9 +195,7 @@ class PendingErasure:
 
     Args:
         state: see ``dolmen.maintenance.erasures.status.ErasureStatus``.
-        due_at: when its rows must be gone.
         in_danger: whether hardly any of its time is left.
-        tables: names of its tables.
         next_step, next_at: the next step, and its latest time; 0 if that depends on other things.
     """
 
@@ -226,7 +215,6 @@ class RejectsHealth:
 
     Args:
         waiting: number of rejects that were not put back, by table; "" for files outside of any table's folder.
-        retried: number of rejects that were put back.
         newest_at: the time of the newest waiting reject, in microseconds; 0 if none waits.
         complete: whether all objects were counted.
         problem: why the URL could not be listed; "" if it could.
@@ -246,7 +234,6 @@ class QueueHealth:
 
     Args:
         name: a word for its messages: drops, deletes.
-        waiting: messages to be delivered.
         under_way: messages that were delivered, and are neither done nor given up.
         dead, dead_letters: number of messages that were given up, and the queue that has them.
         problem: why the queue could not be read; "" if it could.
@@ -280,7 +267,6 @@ class Health:
         erasures: pending erasures, in the order of their deadlines.
         erasures_in_danger: number of all pending erasures with hardly any time left.
         past: recent commits, newest first.
-        planned: work that is due.
         concerns: the most urgent first.
         tables_left_out, erasures_left_out: number of further ones.
     """

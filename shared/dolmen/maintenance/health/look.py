@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain, islice
 
@@ -16,7 +16,7 @@ from dolmen.commit.head import Context
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.errors import InputError, short_repr
 from dolmen.format.layout import RESERVED_TAGS
-from dolmen.format.manifest import HistoryEntry, Manifest, TableEntry
+from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import DatabaseSettings, TableSettings
 from dolmen.maintenance.compact.compaction_plan import CompactionOptions, PlannedGroup, plan_compaction
 from dolmen.maintenance.debt import Debts, TableDebt, debts_of
@@ -83,15 +83,7 @@ _CURSOR_PART = 8
 
 
 def look(context: Context, pipeline: Pipeline | None = None) -> Health:
-    """Computes the health of the newest version.
-
-    Args:
-        pipeline: rejects and queues outside the database, which does not know their URLs.
-
-    Raises:
-        InputError: ``pipeline`` is not a Pipeline.
-        CorruptionError: pointer, manifest or a segment is damaged or missing.
-    """
+    """Computes the health of the newest version. See ``Database.health``."""
     if pipeline is not None and not isinstance(pipeline, Pipeline):
         raise InputError(f"pipeline={short_repr(pipeline)} is not a Pipeline: look_at_pipeline makes one")
     manifest = context.head.refresh().manifest
@@ -186,21 +178,20 @@ def _past(manifest: Manifest) -> tuple[PastWork, ...]:
     requests = dict[int, list[str]]()
     for applied in manifest.applied:
         requests.setdefault(applied.version, []).append(applied.id)
-    return tuple(_work(entry, requests.get(entry.version, ())) for entry in entries)
-
-
-def _work(entry: HistoryEntry, requests: Sequence[str]) -> PastWork:
-    return PastWork(
-        version=entry.version,
-        at=entry.created_at,
-        operation=entry.operation,
-        done=Commit.of(entry).done,
-        rows_added=entry.counts.rows_added,
-        files_added=entry.counts.files_added,
-        files_removed=entry.counts.files_removed,
-        message=entry.message,
-        requests=tuple(requests[:_MOST_REQUESTS]),
-        upkeep=entry.operation in _UPKEEP,
+    return tuple(
+        PastWork(
+            version=entry.version,
+            at=entry.created_at,
+            operation=entry.operation,
+            done=Commit.of(entry).done,
+            rows_added=entry.counts.rows_added,
+            files_added=entry.counts.files_added,
+            files_removed=entry.counts.files_removed,
+            message=entry.message,
+            requests=tuple(requests.get(entry.version, ())[:_MOST_REQUESTS]),
+            upkeep=entry.operation in _UPKEEP,
+        )
+        for entry in entries
     )
 
 

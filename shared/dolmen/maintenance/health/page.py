@@ -127,7 +127,7 @@ svg { display: block; }
 .bars .tag { margin-left: 6px; }
 .labelled { display: grid; grid-template-columns: 9rem 1fr; gap: 2px 12px; align-items: center; margin-bottom: 10px;
   font-size: 0.875rem; }
-.labelled .told { grid-column: 2; color: var(--muted); font-size: 0.8125rem; }
+.labelled .amount { grid-column: 2; color: var(--muted); font-size: 0.8125rem; }
 .chart { display: grid; grid-template-columns: auto 1fr; gap: 4px 8px; font-size: 0.75rem;
   color: var(--muted); margin-bottom: 8px; }
 .y-axis { display: flex; flex-direction: column; justify-content: space-between; text-align: right;
@@ -161,7 +161,7 @@ footer { margin-top: 40px; }
   .figures { grid-template-columns: repeat(2, minmax(0, 1fr)); }
   .figures dd { font-size: 1.15rem; }
   .labelled { grid-template-columns: 1fr; }
-  .labelled .told { grid-column: 1; }
+  .labelled .amount { grid-column: 1; }
   .facts { grid-template-columns: 1fr; gap: 0; }
   .facts dd { margin-bottom: 8px; }
 }

@@ -66,12 +66,12 @@ def _overview_row(index: int, table: TableHealth) -> tuple[object, ...]:
 
 
 def table_panels(health: Health) -> Html:
-    open_ = len(health.tables) <= _OPEN
+    is_open = len(health.tables) <= _OPEN
     shown = health.tables[:MOST_PANELS]
-    return join(_panel(index, table, open_) for index, table in enumerate(shown))
+    return join(_panel(index, table, is_open) for index, table in enumerate(shown))
 
 
-def _panel(index: int, table: TableHealth, open_: bool) -> Html:
+def _panel(index: int, table: TableHealth, is_open: bool) -> Html:
     debt = table.debt
     text = f"{count_text(debt.rows, 'row')}, {count_text(debt.files, 'file')}, {size_text(debt.bytes)}"
     keys = [count_text(table.columns, "column")]
@@ -81,7 +81,8 @@ def _panel(index: int, table: TableHealth, open_: bool) -> Html:
     inside = element(
         "div", small_print("; ".join(keys)), element("div", *_panels(index, table), class_="panels"), class_="inside"
     )
-    return element("details", summary, inside, class_="card table", id=f"table-{index}", open=open_ and debt.files > 0)
+    opens = is_open and debt.files > 0
+    return element("details", summary, inside, class_="card table", id=f"table-{index}", open=opens)
 
 
 def _panels(index: int, table: TableHealth) -> Iterator[Html]:

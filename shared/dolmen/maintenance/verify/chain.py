@@ -20,7 +20,7 @@ from dolmen.errors import (
 from dolmen.format.entries import DataFile, Vector
 from dolmen.format.layout import POINTER, Pointer, manifest_key, parse_manifest_key
 from dolmen.format.manifest import HistoryEntry, Manifest, TableEntry
-from dolmen.maintenance.verify.contents import DataCheck, DeleteObjects, check_deletes
+from dolmen.maintenance.verify.contents import DataCheck, DeleteObjects, check_deletes, is_first
 from dolmen.maintenance.verify.entries import TableContents, read_segment
 from dolmen.maintenance.verify.findings import FindingLog
 from dolmen.maintenance.verify.objects import References
@@ -37,7 +37,7 @@ def newest_manifest(context: Context, log: FindingLog) -> Manifest | None:
         if pointer is None:
             return None
         own_log = FindingLog()
-        manifest = read_manifest(context, pointer.manifest, pointer.version, own_log, hint=True)
+        manifest = read_manifest(context, pointer.manifest, pointer.version, own_log, is_newest=True)
         if manifest is not None or pointer == last_pointer:
             break
         # Try again only if the pointer has moved: its version may have expired between the two requests.
@@ -74,7 +74,9 @@ def _check_forward(context: Context, pointer: Pointer, log: FindingLog) -> None:
         log.add("pointer-back", POINTER, reason)
 
 
-def read_manifest(context: Context, key: str, version: int, log: FindingLog, *, hint: bool = False) -> Manifest | None:
+def read_manifest(
+    context: Context, key: str, version: int, log: FindingLog, *, is_newest: bool = False
+) -> Manifest | None:
     """Reads a manifest; None, with a finding, if it cannot be read."""
     try:
         return context.head.read_manifest(key)
@@ -88,7 +90,7 @@ def read_manifest(context: Context, key: str, version: int, log: FindingLog, *, 
         raise
     except Error as error:  # an invalid table name or schema, for instance
         reason, kind = str(error), "manifest-damaged"
-    if hint:
+    if is_newest:
         reason = f"{reason}, and {POINTER} names it; {last_manifest(context)}"
     log.add(kind, key, reason, versions=(version, version))
     return None
@@ -148,26 +150,15 @@ def _kept_history(context: Context, newest: Manifest, oldest: int) -> Iterator[H
 
 
 def _check_order(entry: HistoryEntry, later: HistoryEntry, log: FindingLog) -> None:
-    checks = (
-        (
-            entry.version != later.version - 1,
-            "chain-broken",
-            f"the version before {later.version} is {entry.version} in its history",
-        ),
-        (
-            entry.commit_ts >= later.commit_ts,
-            "commit-ts-order",
-            f"commit_ts {later.commit_ts}, and {entry.commit_ts} of the version before",
-        ),
-        (
-            entry.created_at > later.created_at,
-            "created-at-order",
-            f"created_at {later.created_at}, and {entry.created_at} of the version before",
-        ),
-    )
-    for is_wrong, kind, reason in checks:
-        if is_wrong:
-            log.add(kind, later.manifest, reason, versions=(entry.version, later.version))
+    wrong: dict[str, str] = {}
+    if entry.version != later.version - 1:
+        wrong["chain-broken"] = f"the version before {later.version} is {entry.version} in its history"
+    if entry.commit_ts >= later.commit_ts:
+        wrong["commit-ts-order"] = f"commit_ts {later.commit_ts}, and {entry.commit_ts} of the version before"
+    if entry.created_at > later.created_at:
+        wrong["created-at-order"] = f"created_at {later.created_at}, and {entry.created_at} of the version before"
+    for kind, reason in wrong.items():
+        log.add(kind, later.manifest, reason, versions=(entry.version, later.version))
 
 
 def _check_manifest(
@@ -237,7 +228,7 @@ class KeptContents:
             return
         files = []
         for file in view.files(new):
-            if self._is_new(file.path, 0):
+            if is_first(self.seen, (file.path, 0)):
                 files.append(file)
             if file.vector:
                 self._add_vector(file.vector, file.uuid, file.rows, view, entry)
@@ -246,13 +237,13 @@ class KeptContents:
         for uuid, vector in view.overlay_vectors():
             self._add_vector(vector, uuid, sys.maxsize, view, entry)
         for tombstone in view.tombstones:
-            if self._is_new(tombstone.blob.object, tombstone.blob.offset):
+            if is_first(self.seen, (tombstone.blob.object, tombstone.blob.offset)):
                 self._deletes.add_tombstone(tombstone, view.name, entry)
 
     def read_segments(self, context: Context, manifest: Manifest, log: FindingLog) -> None:
         """Reads the database's own segments of one version, unless they were read before."""
         for segment in manifest.segments:
-            if self._is_new(segment.object, 0):
+            if is_first(self.seen, (segment.object, 0)):
                 read_segment(context, segment, log)
 
     def check(self, context: Context, log: FindingLog, skip: set[str]) -> None:
@@ -262,14 +253,8 @@ class KeptContents:
             DataCheck(context, name, entry, log, skip).check_data(iter(files), len(files))
 
     def _add_vector(self, vector: Vector, file: str, rows: int, view: TableContents, entry: TableEntry) -> None:
-        if self._is_new(vector.object, vector.offset):
+        if is_first(self.seen, (vector.object, vector.offset)):
             self._deletes.add_vector_of(vector, file, rows, view.name, entry)
-
-    def _is_new(self, key: str, offset: int) -> bool:
-        if (key, offset) in self.seen:
-            return False
-        self.seen.add((key, offset))
-        return True
 
 
 def check_intents(context: Context, log: FindingLog) -> None:

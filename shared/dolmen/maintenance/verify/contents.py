@@ -201,7 +201,7 @@ class DataCheck:
                 body = opened.body[start:end]
             else:
                 body = self._context.store.get(file.path, (start, end)).body
-            if not states.fit(body):
+            if not states.match(body):
                 yield "index-damaged", f"bytes {start:,} to {end:,}: checksum differs"
 
     def _source(self, opened: OpenedFile, group: int, ids: frozenset[int]) -> FileBytes:
@@ -256,7 +256,7 @@ def _first_invalid(column: pa.ChunkedArray) -> tuple[int, str] | None:
 
 
 def _bounds(column: pa.ChunkedArray) -> Bounds:
-    """Exact bounds of all values, without NaN: found apart from those of ``rows.write``, which they check."""
+    """Exact bounds of all values, without NaN: found without the code of ``rows.write``, which they check."""
     if is_nested(column.type):
         return Bounds(nulls=column.null_count)
     values, nans = column, 0
@@ -350,7 +350,7 @@ class DeleteObjects:
     def add_tombstone(self, tombstone: Tombstone, table: str, entry: TableEntry) -> None:
         """Adds a tombstone. A table and its clone may have the same."""
         object_ = self._object_of(tombstone.blob.object, table, entry)
-        if self._is_new(object_.key, tombstone.blob.offset, ""):
+        if is_first(self._seen, (object_.key, tombstone.blob.offset, "")):
             object_.tombstones.append(tombstone)
 
     def add_vector(self, file: DataFile, table: str, entry: TableEntry) -> None:
@@ -361,13 +361,15 @@ class DeleteObjects:
     def add_vector_of(self, vector: Vector, file: str, rows: int, table: str, entry: TableEntry) -> None:
         """Adds the vector of a file with this number of rows. A table and its clone may have the same."""
         object_ = self._object_of(vector.object, table, entry)
-        if self._is_new(object_.key, vector.offset, file):
+        if is_first(self._seen, (object_.key, vector.offset, file)):
             object_.vectors.append((vector, file, rows))
 
-    def _is_new(self, key: str, offset: int, file: str) -> bool:
-        size_before = len(self._seen)
-        self._seen.add((key, offset, file))
-        return len(self._seen) > size_before
+
+def is_first(seen: set[Any], key: Any) -> bool:
+    """Whether a key is seen for the first time; adds it."""
+    size_before = len(seen)
+    seen.add(key)
+    return len(seen) > size_before
 
 
 def check_deletes(context: Context, objects: Iterable[DeleteObject], total: int, log: FindingLog) -> None:

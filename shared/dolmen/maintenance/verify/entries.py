@@ -23,9 +23,10 @@ from dolmen.errors import (
     SchemaError,
     UnsupportedFormatError,
 )
+from dolmen.format.column_history import fields_inside
 from dolmen.format.entries import Bounds, ColumnStats, DataFile, Overlay, Tombstone, Vector, bounds
 from dolmen.format.manifest import AppliedId, Manifest, Segment, SegmentKind, TableEntry
-from dolmen.format.schema import Field, is_nested
+from dolmen.format.schema import is_nested
 from dolmen.maintenance.verify.findings import FindingLog
 
 T = TypeVar("T")
@@ -309,7 +310,7 @@ class TableCheck:
         """Checks that column ids are unique and below ``next_id``, and that keys name existing columns."""
         schema = self.entry.schema
         try:
-            ids = [id_ for field in (*schema.dropped, *schema.fields) for id_ in _ids(field)]
+            ids = [f.id for own in (*schema.dropped, *schema.fields) for f in (own, *fields_inside(own.type))]
             _ = self.types
         except SchemaError as error:
             self._add_finding("schema-ids", str(error))
@@ -388,12 +389,3 @@ class TableCheck:
 
     def _add_finding(self, kind: str, reason: str) -> None:
         self._log.add(kind, self._holder, reason, table=self.name)
-
-
-def _ids(field: Field) -> Iterator[int]:
-    """The ids of a column and of everything nested in it."""
-    yield field.id
-    if isinstance(field.type, dict):
-        for inner in field.type.values():
-            for child in inner if isinstance(inner, list) else [inner]:
-                yield from _ids(child if isinstance(child, Field) else Field(**child))

@@ -9,6 +9,7 @@ from html import escape
 from typing import Any, Literal, TypeAlias
 
 from dolmen.base.units import count_text
+from dolmen.maintenance.gc.deletion import Amount
 
 Severity: TypeAlias = Literal["error", "warning"]
 
@@ -232,17 +233,13 @@ class Finding:
 
     @property
     def cost(self) -> str:
-        oldest, newest = self.versions or (0, 0)
-        parts = [
-            count_text(self.rows, "row") if self.rows else "",
-            f"table {self.table}" if self.table else "",
-            ""
-            if self.versions is None
-            else f"version {newest}"
-            if oldest == newest
-            else f"versions {oldest} to {newest}",
-        ]
-        return ", ".join(filter(None, parts)) or "the database"
+        parts = [count_text(self.rows, "row")] if self.rows else []
+        if self.table:
+            parts.append(f"table {self.table}")
+        if self.versions:
+            oldest, newest = self.versions
+            parts.append(f"version {newest}" if oldest == newest else f"versions {oldest} to {newest}")
+        return ", ".join(parts) or "the database"
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -260,32 +257,17 @@ class Finding:
         return f"{self.what.severity} {self.kind}: {self.object}: {self.reason} ({self.cost})"
 
 
-@dataclass(frozen=True, slots=True)
-class Unreferenced:
-    """Objects that no kept version needs, as far as the newest version shows. This is not an error.
-
-    They come from attempts that lost, from crashed or running jobs, or are released and wait for collection.
-    """
-
-    objects: int = 0
-    bytes: int = 0
-
-    def __add__(self, other: Unreferenced) -> Unreferenced:
-        return Unreferenced(self.objects + other.objects, self.bytes + other.bytes)
-
-
 @dataclass(frozen=True, repr=False)
 class VerifyReport:
     """The result of ``verify``.
 
     Args:
-        url: the database's URL.
         version: the version whose contents were checked.
         findings: in the order of discovery, at most ``MOST_FINDINGS`` of a kind.
         counts: number of findings of each kind, including those not listed.
         checked: number of things checked, by kind of thing.
-        orphans: objects that nothing references, by the first part of their key.
-        deep: whether data was read.
+        orphans: objects that no kept version needs, as far as the newest version shows, by the first part of their
+            key: from attempts that lost, from crashed or running jobs, or released and not yet collected. Not an error.
     """
 
     url: str
@@ -293,7 +275,7 @@ class VerifyReport:
     findings: tuple[Finding, ...]
     counts: dict[str, int]
     checked: dict[str, int]
-    orphans: dict[str, Unreferenced]
+    orphans: dict[str, Amount]
     deep: bool
 
     @property
@@ -311,8 +293,8 @@ class VerifyReport:
         return not self.errors
 
     @property
-    def orphaned(self) -> Unreferenced:
-        return sum(self.orphans.values(), Unreferenced())
+    def orphaned(self) -> Amount:
+        return sum(self.orphans.values(), Amount())
 
     def facts(self) -> list[tuple[str, str]]:
         checked = ", ".join(f"{count:,} {name}" for name, count in self.checked.items() if count)

@@ -14,7 +14,8 @@ from dolmen.base.runtime import Runtime
 from dolmen.errors import CorruptionError, ObjectNotFoundError
 from dolmen.format.layout import parse_manifest_key
 from dolmen.format.manifest import Manifest
-from dolmen.maintenance.verify.findings import FindingLog, Unreferenced
+from dolmen.maintenance.gc.deletion import Amount
+from dolmen.maintenance.verify.findings import FindingLog
 from dolmen.rows.scan.data_objects import data_object
 from dolmen.store.base import ObjectInfo, ObjectStore
 
@@ -163,13 +164,13 @@ class MissingObject(NamedTuple):
 
 def check_objects(
     store: ObjectStore, runtime: Runtime, references: References, log: FindingLog, newest: Manifest
-) -> tuple[list[MissingObject], dict[str, Unreferenced]]:
+) -> tuple[list[MissingObject], dict[str, Amount]]:
     """Lists the database once, and compares the listing with the references.
 
     Returns missing objects, each confirmed by a request of its own, and the orphans by prefix.
     """
     missing: list[MissingObject] = []
-    orphans: dict[str, Unreferenced] = {}
+    orphans: dict[str, Amount] = {}
     objects = _list_objects(store, log)
     listed = next(objects, None)
 
@@ -178,7 +179,7 @@ def check_objects(
         if parsed and newest.freed <= parsed[0] < newest.horizon:
             return  # the manifest of an expired version, which is deleted after the released objects
         prefix = _prefix(info.key)
-        orphans[prefix] = orphans.get(prefix, Unreferenced()) + Unreferenced(1, info.size)
+        orphans[prefix] = orphans.get(prefix, Amount()) + Amount(1, info.size)
         if info.last_modified_us < newest.swept:
             log.add("orphan-left", info.key, f"{info.size:,} bytes that nothing references")
 

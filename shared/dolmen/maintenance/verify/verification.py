@@ -34,6 +34,7 @@ from dolmen.format.entries import DataFile, Vector
 from dolmen.format.layout import POINTER, file_label
 from dolmen.format.manifest import HistoryEntry, Manifest, Segment, SegmentKind, TableEntry, references
 from dolmen.maintenance.erasures.receipts import check_erasures
+from dolmen.maintenance.gc.deletion import Amount
 from dolmen.maintenance.gc.mark import manifest_keys
 from dolmen.maintenance.verify.chain import (
     KeptContents,
@@ -43,7 +44,7 @@ from dolmen.maintenance.verify.chain import (
     newest_manifest,
     read_manifest,
 )
-from dolmen.maintenance.verify.contents import DataCheck, DeleteObjects, check_deletes
+from dolmen.maintenance.verify.contents import DataCheck, DeleteObjects, check_deletes, is_first
 from dolmen.maintenance.verify.entries import (
     TableCheck,
     TableContents,
@@ -52,7 +53,7 @@ from dolmen.maintenance.verify.entries import (
     check_segment_bounds,
     read_segment,
 )
-from dolmen.maintenance.verify.findings import FindingLog, Progress, Unreferenced, VerifyReport
+from dolmen.maintenance.verify.findings import FindingLog, Progress, VerifyReport
 from dolmen.maintenance.verify.objects import MissingObject, Need, References, check_objects, check_repeated_files
 from dolmen.store.cache import ObjectCache
 from dolmen.transactions.publisher import publisher
@@ -78,18 +79,10 @@ def verify(
     all_versions: bool = False,
     progress: Progress | None = None,
 ) -> VerifyReport:
-    """Checks a database, and reports problems, their cost and what to do. Changes nothing.
+    """Checks a database, and reports problems, their cost and what to do. See ``Database.verify``.
 
-    Args:
-        version: the version whose contents are checked; the newest by default.
-        deep: read every data file as a whole: checksums, row counts, statistics and values, order of rows.
-        all_versions: read the manifests of all kept versions, and check that every object they need exists; with
-            ``deep`` read these objects too. Otherwise only objects in the newest version's list of released objects
-            are checked for older versions.
-        progress: called with a kind of thing, the number checked so far, and the total.
-
-    Returns:
-        a report; ``report.ok`` says whether there is no error.
+    Without ``all_versions``, for older versions only the objects in the newest version's list of released objects are
+    checked.
 
     Raises:
         DatabaseNotFoundError: there is no pointer, and there was never a commit.
@@ -161,7 +154,7 @@ class _Verification:
             raise VersionExpiredError(f"version {version} expired while it was checked: verify a newer one")
         return newest
 
-    def _report(self, version: int, missing: Iterable[MissingObject], orphans: dict[str, Unreferenced]) -> VerifyReport:
+    def _report(self, version: int, missing: Iterable[MissingObject], orphans: dict[str, Amount]) -> VerifyReport:
         log = self._log
         for one in missing:
             log.add(
@@ -276,20 +269,13 @@ class _Verification:
             self._kept.read_segments(self._context, manifest, self._log)
         for name, root in manifest.tables.items():
             # A digest instead of the entry, because a table is the same in most versions.
-            if self._is_new(hashlib.blake2b(msgspec.msgpack.encode(root), digest_size=16).digest()):
+            if is_first(self._seen, hashlib.blake2b(msgspec.msgpack.encode(root), digest_size=16).digest()):
                 view = TableContents(self._context, name, root, manifest, self._log)
                 # Segments only lose files, so the first version that has one needs the most of them.
-                new = {segment.object for segment in view.segments if self._is_new(segment.object)}
+                new = {segment.object for segment in view.segments if is_first(self._seen, segment.object)}
                 self._reference_table(view, "kept", new=new)
                 if self._deep:
                     self._kept.add(view, new)
-
-    def _is_new(self, key: str | bytes) -> bool:
-        """Whether a key, or a digest, is seen for the first time; versions come oldest first."""
-        if key in self._seen:
-            return False
-        self._seen.add(key)
-        return True
 
     def _check_released(self, newest: Manifest) -> None:
         """Adds references to the newest version's released objects, which older versions need."""

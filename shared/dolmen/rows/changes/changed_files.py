@@ -7,7 +7,6 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, fields, replace
 from typing import TypeAlias
 
-import numpy as np
 import pyarrow as pa
 
 from dolmen.commit.head import Context
@@ -16,7 +15,7 @@ from dolmen.format.column_history import nested_values
 from dolmen.format.entries import DataFile, KeysTombstone, Tombstone
 from dolmen.format.manifest import Erasure, Manifest, TableEntry
 from dolmen.format.schema import COMMIT_TS_FIELD, COMMIT_TS_ID, Field
-from dolmen.format.types import Mask, to_boolean_array, to_mask
+from dolmen.format.types import Mask, to_mask
 from dolmen.predicate.ast import Predicate
 from dolmen.predicate.evaluate import matches
 from dolmen.rows.changes.row_matching import Changed, RowMatcher
@@ -34,7 +33,16 @@ from dolmen.rows.changes.table_state import (
 from dolmen.rows.scan.data_objects import cut_by_size
 from dolmen.rows.scan.plan import ScanPlan
 from dolmen.rows.scan.reading import PlanReader, RowGroupColumns
-from dolmen.rows.scan.row_groups import FilePlan, OpenFile, RowGroup, column_of, live_mask, row_groups, row_mask
+from dolmen.rows.scan.row_groups import (
+    FilePlan,
+    OpenFile,
+    RowGroup,
+    column_of,
+    kept_rows,
+    live_mask,
+    row_groups,
+    row_mask,
+)
 from dolmen.rows.scan.scan_deletes import VECTOR_BYTES, vector_bytes
 
 LosingFile: TypeAlias = AffectedFile | FilePlan
@@ -201,7 +209,7 @@ class ChangePlanner:
 
     def _stored_state(self, manifest: Manifest) -> TableState | None:
         """The table in a version, with the rows that were erased since."""
-        return TableState.of(self._context, manifest, self._entry.uuid, self._entry.schema, hide=False)
+        return TableState.of(self._context, manifest, self._entry.uuid, self._entry.schema, hides_absent=False)
 
     def _with_key(self, ids: Sequence[int]) -> FeedColumns:
         """The columns, with key columns if the table still has all of them."""
@@ -262,15 +270,13 @@ def visible_rows(
     ids = columns.ids | _late_filter_ids(state, columns) | ({COMMIT_TS_ID} if is_mixed else frozenset())
 
     def decode(group: RowGroup, read: RowGroupColumns) -> pa.RecordBatch | None:
-        keep = row_mask(group, read.read(group.tests))
+        keep = row_mask(group, read.read(group.tested_ids))
         if group.file.file.least_row_ts <= since:
             ts = column_of(group, COMMIT_TS_FIELD, read.read(frozenset((COMMIT_TS_ID,)))).to_numpy()
             keep = ts > since if keep is None else keep & (ts > since)
         return _take(state, group, read, keep, columns)
 
-    for batch in reader.read(decode, reader.groups(), ids):
-        if batch is not None:
-            yield batch
+    yield from (batch for batch in reader.read(decode, reader.groups(), ids) if batch is not None)
 
 
 def lost_rows(
@@ -291,18 +297,17 @@ def lost_rows(
 
     def decode(group: RowGroup, read: RowGroupColumns) -> pa.RecordBatch | None:
         assert isinstance(group, AffectedRowGroup)
-        keep = row_mask(group, read.read(group.tests))
+        keep = row_mask(group, read.read(group.tested_ids))
         if group.after is not None:
-            live = live_mask(group.after, read.read(group.after.tests))
+            live = live_mask(group.after, read.read(group.after.tested_ids))
             if live is None:
                 return None
             keep = ~live if keep is None else keep & ~live
         return _take(before, group, read, keep, columns)
 
     ids = columns.ids | tested_ids | _late_filter_ids(before, columns)
-    for batch in older.read(decode, _affected_groups(older, newer, by_path), ids):
-        if batch is not None:
-            yield batch
+    batches = older.read(decode, _affected_groups(older, newer, by_path), ids)
+    yield from (batch for batch in batches if batch is not None)
 
 
 def _affected_groups(
@@ -325,7 +330,7 @@ def _affected_groups(
                 later_groups = {group.index: group for group in row_groups(later_file, None, newer_deletes, schema)}
             for group in row_groups(file, older.plan.where, older_deletes, schema):
                 after = later_groups.get(group.index)
-                if after is None or after.tests or after.deleted:
+                if after is None or after.tested_ids or after.deleted:
                     attributes = {each.name: getattr(group, each.name) for each in fields(group)}
                     yield AffectedRowGroup(**attributes, after=after)
 
@@ -365,11 +370,7 @@ def _take(
         keep = is_match if keep is None else keep & is_match
         if not keep.any():
             return None
-    output = [_column(state, group, field, arrays) for field in columns.fields]
-    if keep is not None and np.count_nonzero(keep) < len(keep):
-        mask = to_boolean_array(keep)
-        output = [array.filter(mask) for array in output]
-    return pa.record_batch(output, columns.arrow)
+    return kept_rows([_column(state, group, field, arrays) for field in columns.fields], keep, columns.arrow)
 
 
 def _column(state: TableState, group: RowGroup, field: Field, arrays: Mapping[int, pa.Array]) -> pa.Array:

@@ -30,7 +30,7 @@ FEED_FIELDS = (
     pa.field(VERSION, pa.int64(), nullable=False),
     pa.field(COMMIT_TS, pa.int64(), nullable=False),
 )
-"""The columns that the feed adds behind those of the table."""
+"""The columns that the feed adds behind the table's."""
 
 
 class ChangeFeed:

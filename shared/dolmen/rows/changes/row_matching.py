@@ -1,4 +1,4 @@
-"""Matches rows that a change deleted with rows that it added: equal ones, and those of the same key.
+"""Matches rows that a change deleted with rows that it added: equal rows, and rows of the same key.
 
 Deleted rows are buffered in memory and the others stream past them. If they do not fit, both go to temporary files in
 parts by key, or by the whole row without a key, and part after part is matched.

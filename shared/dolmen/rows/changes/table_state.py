@@ -168,7 +168,7 @@ def _may_change_rows(entry: HistoryEntry, names: set[str]) -> bool:
 
 @dataclass(frozen=True)
 class FeedColumns:
-    """The columns that a feed reads: ``output``, and those of its ``key``, if any; ``where`` is bound to ``schema``."""
+    """The columns that a feed reads: ``output``, and its ``key``'s, if any; ``where`` is bound to ``schema``."""
 
     schema: Schema
     output: tuple[Field, ...]
@@ -218,23 +218,22 @@ class TableState:
         schema: Schema,
         erasures: Iterable[Erasure] = (),
         *,
-        hide: bool = True,
+        hides_absent: bool = True,
     ) -> TableState | None:
         """The table with this uuid; None if the version has no such table. Fetches the entry of an idle one.
 
+        Raises SchemaError: a column has a wider type than in the feed's last version, so its values may not fit.
+
         Args:
             erasures: oldest first; rows that they erased after this version are hidden.
-            hide: whether columns that the version does not show are NULL; otherwise they have the files' values.
-
-        Raises:
-            SchemaError: a column has a wider type than in the feed's last version, so its values may not fit.
+            hides_absent: whether columns that the version does not show are NULL; else they have the files' values.
         """
         stored_entry = entry_of(manifest, uuid)
         if stored_entry is None:
             return None
         younger = [erasure for erasure in erasures if erasure.ts > manifest.commit_ts]
         stored_entry = context.segments.whole(stored_entry)
-        absent = absent_columns(stored_entry.schema, manifest.commit_ts, schema.fields) if hide else {}
+        absent = absent_columns(stored_entry.schema, manifest.commit_ts, schema.fields) if hides_absent else {}
         entry = with_erasures(stored_entry, younger, context.segments)
         own = entry.schema
         _check_types(own, schema, manifest.version)

@@ -272,7 +272,7 @@ class DataFileFooter:
             raise CorruptionError(file.path, f"{metadata.num_rows} rows, not the {file.rows} of its entry")
         adopted = AdoptedPath.parse(file.path)
         columns_by = adopted.columns_by if adopted else None
-        if like and like.columns_by == columns_by and _same_columns(metadata, like.metadata):
+        if like and like.columns_by == columns_by and _has_same_columns(metadata, like.metadata):
             columns = like.columns
         elif adopted:
             columns = _adopted_columns(metadata, mapping if columns_by == "names" else None)
@@ -358,7 +358,7 @@ def _adopted_columns(metadata: pq.FileMetaData, mapping: Sequence[MappedColumn] 
     return columns
 
 
-def _same_columns(one: pq.FileMetaData, other: pq.FileMetaData) -> bool:
+def _has_same_columns(one: pq.FileMetaData, other: pq.FileMetaData) -> bool:
     """True if the columns of two files surely have the same names, types and ids."""
     if not one.schema.equals(other.schema):  # it compares no names and ids of nested columns
         return False
@@ -433,13 +433,12 @@ def open_file(
 ) -> FetchedFooter:
     """Gets a file's footer from the cache, or with one request.
 
+    Raises CorruptionError: the file is missing, or not the one its entry describes.
+
     Args:
         table: for messages.
         with_filters: fetch its Bloom filters with the footer, but not the rest of a small file.
         like: the footer of another file, which probably has the same columns; saves time.
-
-    Raises:
-        CorruptionError: the file is missing, or not the one its entry describes.
     """
     key = ("footer", file.path, 0)
     location = data_object(store, file.path)

@@ -17,18 +17,25 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dolmen.format.chunk_locations import CODECS, PHYSICAL_TYPES
+from dolmen.format.chunk_locations import (
+    CODECS,
+    PARQUET_MAGIC,
+    PHYSICAL_TYPES,
+    encode_chunk,
+    encode_group,
+    file_without_rows,
+    thrift_metadata,
+)
 from dolmen.format.page_locations import ChunkPages, ChunkRange, States
-from dolmen.format.parquet_footer import BINARY, I32, I64, LIST, STRUCT, EmptyFooter, array, binary, integer, struct
+from dolmen.format.parquet_footer import BINARY, EmptyFooter, array, binary, integer
 from dolmen.format.types import one_array
 from dolmen.rows.scan.data_objects import DataFileFooter, FetchedFooter, FileColumn, Range
 
-_MAGIC = b"PAR1"
 _NAME = "c"
 
 
-def fits(chunk: pq.ColumnChunkMetaData, column: pq.ColumnSchema, arrow_type: pa.DataType) -> bool:
-    """True if pages of a chunk can be read as those of a file that pyarrow writes now."""
+def is_readable(chunk: pq.ColumnChunkMetaData, column: pq.ColumnSchema, arrow_type: pa.DataType) -> bool:
+    """True if pages of a chunk can be read like pages that pyarrow writes now."""
     if column.max_definition_level > 1 or column.max_repetition_level:
         return False
     _, template_column = _template(arrow_type, bool(column.max_definition_level))
@@ -47,24 +54,13 @@ def read_pages(
 ) -> pa.ChunkedArray:
     """Decodes verified pages with their headers, in the order of the chunk; ``rows`` is the count of all together."""
     template, _ = _template(arrow_type, bool(column.max_definition_level))
-    start = len(_MAGIC)
-    first = start + (pages[0].size if has_dictionary else 0)
+    start = len(PARQUET_MAGIC)
+    first = start + pages[0].size if has_dictionary else None
     length = sum(page.size for page in pages)
-    members = [
-        (1, I32, integer(PHYSICAL_TYPES.index(chunk.physical_type))),
-        (2, LIST, array(I32, [integer(0)])),
-        (3, LIST, array(BINARY, [binary(_NAME.encode())])),
-        (4, I32, integer(CODECS[chunk.compression])),
-        (5, I64, integer(rows)),
-        (6, I64, integer(length)),
-        (7, I64, integer(length)),
-        (9, I64, integer(first)),
-        *([(11, I64, integer(start))] if has_dictionary else ()),
-    ]
-    chunk_fields = struct([(2, I64, integer(start)), (3, STRUCT, struct(members))])
-    group = struct([(1, LIST, array(STRUCT, [chunk_fields])), (2, I64, integer(length)), (3, I64, integer(rows))])
-    footer = template.fill(rows, [group])
-    parts = [_MAGIC, *pages, footer, len(footer).to_bytes(4, "little"), _MAGIC]
+    column_type, path = integer(PHYSICAL_TYPES.index(chunk.physical_type)), array(BINARY, [binary(_NAME.encode())])
+    encoded = encode_chunk(column_type, path, chunk.compression, start, length, rows, data_page=first)
+    footer = template.fill(rows, [encode_group([encoded], length, rows)])
+    parts = [PARQUET_MAGIC, *pages, footer, len(footer).to_bytes(4, "little"), PARQUET_MAGIC]
     file = pq.ParquetFile(pa.BufferReader(b"".join(parts)), pre_buffer=False)
     values = file.reader.read_row_group(0, column_indices=[0], use_threads=False).column(0)
     if len(values) != rows:
@@ -75,12 +71,8 @@ def read_pages(
 @lru_cache(maxsize=256)
 def _template(arrow_type: pa.DataType, nullable: bool) -> tuple[EmptyFooter, pq.ColumnSchema]:
     """The footer, without row groups, of files with one column of a type, and the schema of this column."""
-    sink = pa.BufferOutputStream()
-    pq.ParquetWriter(sink, pa.schema([pa.field(_NAME, arrow_type, nullable)])).close()
-    body = sink.getvalue().to_pybytes()
-    footer = body[-8 - int.from_bytes(body[-8:-4], "little") : -8]
-    column = pq.read_metadata(pa.BufferReader(body)).schema.column(0)
-    return EmptyFooter.split(footer), column
+    body = file_without_rows(pa.schema([pa.field(_NAME, arrow_type, nullable)]))
+    return EmptyFooter.split(thrift_metadata(body)), pq.read_metadata(pa.BufferReader(body)).schema.column(0)
 
 
 Rows = npt.NDArray[np.int64]
@@ -116,7 +108,9 @@ def picked_pages(footer: DataFileFooter, group: int, column: FileColumn, rows: R
         return None
     leaf, metadata = column.leaves[0], footer.metadata
     chunk = footer.pages.of_chunk(metadata, footer.sums, group, leaf)
-    if chunk is None or not fits(metadata.row_group(group).column(leaf), metadata.schema.column(leaf), column.type):
+    if chunk is None or not is_readable(
+        metadata.row_group(group).column(leaf), metadata.schema.column(leaf), column.type
+    ):
         return None
     page_of_row = np.searchsorted(chunk.firsts, rows, "right") - 1
     pages, page_of = np.unique(page_of_row, return_inverse=True)
@@ -133,7 +127,7 @@ def verify(expected: Mapping[ChunkRange, States], body: bytes) -> None:
 
 
 def _verify(states: States, body: Any, start: int) -> None:
-    if not states.fit(body):
+    if not states.match(body):
         raise OSError(f"the checksum of the column chunk at byte {start} differs")
 
 
@@ -254,8 +248,8 @@ class FileBytes:
     def read(self, row_group: int, leaves: list[int]) -> pa.Table:
         """Decodes Parquet columns of one row group, after verifying their checksums.
 
-        In files without checksums of column chunks it verifies those of pages, which don't cover page headers. Raises
-        OSError or ArrowException if there is no such file, or it holds something else.
+        In files without checksums of column chunks, the pages' are verified, which don't cover page headers. Raises
+        OSError or ArrowException if there is no such file, or it has other contents.
         """
         metadata, sums = self._footer.metadata, self._footer.sums
         expected = sums.of_chunks(metadata, row_group, leaves) if sums else {}
@@ -303,7 +297,7 @@ class FileBytes:
         for page, range_ in zip(pages.indexes, pages.ranges(), strict=True):
             file.seek(range_.start)
             body = file.read_buffer(range_.length)
-            if not chunk.states[page].fit(body):
+            if not chunk.states[page].match(body):
                 raise OSError(f"the checksum of the page at byte {range_.start} differs")
             bodies.append(body)
         leaf = column.leaves[0]

@@ -81,7 +81,7 @@ class FilterUse:
 
     def judge(self, file: OpenFile, groups: Iterable[RowGroup], *, tests_only: bool) -> None:
         """Counts a file with these row groups; with ``tests_only`` nothing is read of row groups without tests."""
-        if file.probe and file.probe.excluded and not any(group.tests or not tests_only for group in groups):
+        if file.probe and file.probe.excluded and not any(group.tested_ids or not tests_only for group in groups):
             self.excluded += 1
 
 
@@ -97,20 +97,10 @@ class FilterChoice:
     files: int
     probes: KeyProbes = field(default_factory=KeyProbes)
 
-    @classmethod
-    def of(
-        cls,
-        context: Context,
-        entry: TableEntry,
-        where: Predicate | None,
-        deletes: Deletes,
-        output: frozenset[int],
-        files: int,
-    ) -> FilterChoice | None:
-        """The choice; None without a key, for a single file, or if all rows are read."""
-        if not entry.primary_key or files < 2 or (where is None and output):
-            return None
-        return cls(context, entry, where, deletes, output, files)
+    def or_none(self) -> FilterChoice | None:
+        """None without a key, for a single file, or if all rows are read."""
+        reads_all = self.where is None and self.output
+        return None if not self.entry.primary_key or self.files < 2 or reads_all else self
 
     def comes_with_footer(self, plan: FilePlan) -> bool:
         """True if the filters of a file are to be fetched together with its footer."""
@@ -178,25 +168,25 @@ class FilterChoice:
         lengths = [
             chunk.length
             for group in row_groups(file, self.where, self.deletes, self.entry.schema)
-            for chunk in file.footer.ranges(group.index, self.output | group.tests)
+            for chunk in file.footer.ranges(group.index, self.output | group.tested_ids)
         ]
         return bool(lengths) and excluded_share * (sum(lengths) + REQUEST_BYTES) > range_.length + REQUEST_BYTES
 
     def _keys(self, plan: FilePlan) -> int | None:
         """The number of values that the filters of a file are asked for; None if they can't exclude it."""
         ids = frozenset(self.entry.primary_key)
-        if plan.filter and self.where is not None:
+        if plan.needs_filter and self.where is not None:
             return _value_count(self.where, ids)
         if self.output:
             return None
         # All deletes must be excluded for rows not to be tested.
         tests = self.deletes.tests_of(plan)
-        keys = [lookup.count if lookup.in_memory and ids & set(lookup.columns) else None for lookup in tests.lookups]
+        keys = [lookup.count if lookup.is_in_memory and ids & set(lookup.columns) else None for lookup in tests.lookups]
         return _total([*keys, *(_value_count(each.predicate, ids) for each in tests.predicates)])
 
     def _share(self, plan: FilePlan) -> float:
         """The share of the table's columns that is read of a file."""
-        filtered: Collection[int] = columns_of(self.where) if plan.filter and self.where is not None else ()
+        filtered: Collection[int] = columns_of(self.where) if plan.needs_filter and self.where is not None else ()
         ids = self.output.union(filtered, self.deletes.tests_of(plan).ids)
         return len(ids & self.entry.schema.by_id.keys()) / len(self.entry.schema.fields)
 
@@ -211,7 +201,7 @@ class FilterChoice:
 class IndexedRows:
     """The rows of some keys, hidden rows included, in the files (uuids) that the index has ``covered_files``.
 
-    ``footers`` are those of the row groups with these rows, by uuid, if the index has their locations.
+    ``footers``: by uuid, of the row groups with these rows, if the index has their locations.
     """
 
     covered: frozenset[str]
@@ -299,7 +289,7 @@ class IndexedDeletes:
     def of(cls, context: Context, entry: TableEntry, deletes: Deletes, files: int) -> IndexedDeletes | None:
         """The deletes by primary key, if there are any and the table has an index; ``files`` is a count."""
         lookups = deletes.lookups.get(tuple(sorted(entry.primary_key)), ())
-        if not entry.segments_of("index") or len(lookups) != 1 or not lookups[0].in_memory:
+        if not entry.segments_of("index") or len(lookups) != 1 or not lookups[0].is_in_memory:
             return None
         choice = FilterChoice(context, entry, None, deletes, frozenset(), files)
         return cls(context, entry, lookups[0], choice)

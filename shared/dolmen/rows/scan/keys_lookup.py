@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 from dolmen.base.runtime import cached_property
 from dolmen.base.units import MIB
 from dolmen.entries.segments.row_bounds import RowBounds
-from dolmen.entries.segments.tombstone_judge import KeyRanges
+from dolmen.entries.segments.tombstone_judge import KeysTombstones
 from dolmen.errors import LimitError
 from dolmen.format.entries import KeysTombstone
 from dolmen.format.types import CodesKind, Mask, to_array, to_mask, type_of
@@ -94,7 +94,7 @@ def slots(key_codes: npt.NDArray[np.int64], bits: int) -> npt.NDArray[np.int64]:
 
 
 def integers(array: pa.Array) -> npt.NDArray[np.int64]:
-    """The values of an integer-like array; those of uint64 wrap around."""
+    """The values of an integer-like array; uint64 wraps around."""
     if pa.types.is_boolean(array.type):
         array = array.cast(pa.uint8())
     signed = not pa.types.is_unsigned_integer(array.type)
@@ -411,7 +411,7 @@ class KeysLookup:
         return self._keys.count
 
     @property
-    def in_memory(self) -> bool:
+    def is_in_memory(self) -> bool:
         return isinstance(self._keys, KeysInMemory)
 
     def all_keys(self) -> list[pa.Array]:
@@ -428,8 +428,8 @@ class KeysLookup:
         return [array.filter(younger) for array in arrays], ts[ts > applied_through]
 
     @cached_property
-    def _ranges(self) -> list[KeyRanges]:
-        return KeyRanges.each(self._tombstones, dict(zip(self.columns, self.types, strict=True)))
+    def _ranges(self) -> list[KeysTombstones]:
+        return KeysTombstones.each(self._tombstones, dict(zip(self.columns, self.types, strict=True)))
 
     def judge(self, rows: RowBounds) -> StatsVerdict:
         if self._greatest_ts <= rows.applied_through:

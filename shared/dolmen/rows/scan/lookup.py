@@ -24,7 +24,7 @@ from dolmen.rows.scan.plan import ScanPlan, View, plan
 from dolmen.rows.scan.reading import PlanReader, RowGroupColumns
 from dolmen.rows.scan.row_groups import RowGroup, column_of, row_mask
 
-LISTED = 10_000
+MOST_LISTED_KEYS = 10_000
 """The most keys that a predicate lists one by one, so that filters are asked for them; for more it has ranges."""
 
 _RANGES = 256
@@ -84,14 +84,15 @@ class KeySearch:
             for group in reader.groups():
                 rows = found.rows.get(group.file.file.uuid)
                 if rows is None:
-                    yield group if self._filter_rows else replace(group, filter=None)
+                    yield group if self._filter_rows else replace(group, predicate=None)
                     continue
                 row_indexes = group.rows_at(rows.bitmap)
                 if len(row_indexes):
-                    yield replace(group, filter=None).pick(row_indexes, key_ids)  # the positions say which rows match
+                    # The positions say which rows match.
+                    yield replace(group, predicate=None).pick(row_indexes, key_ids)
 
         def work(group: RowGroup, columns: RowGroupColumns) -> pa.RecordBatch | None:
-            keep = row_mask(group, columns.read(group.tests))
+            keep = row_mask(group, columns.read(group.tested_ids))
             chosen = pa.array(np.arange(group.rows)) if keep is None else pc.indices_nonzero(to_boolean_array(keep))
             if not len(chosen):
                 return None
@@ -103,9 +104,7 @@ class KeySearch:
             output = [column_of(group, field, arrays).take(chosen) for field in scan.output]
             return pa.record_batch(output, scan.schema)
 
-        for batch in reader.read(work, groups(), ids):
-            if batch is not None and batch.num_rows:
-                yield batch
+        yield from (batch for batch in reader.read(work, groups(), ids) if batch is not None and batch.num_rows)
 
     def _batch(
         self, scan: ScanPlan, group: RowGroup, columns: RowGroupColumns, chosen: pa.Array, rows: FoundRows
@@ -164,7 +163,7 @@ def existing_keys(view: View, keys: KeyRuns, newer_than: int, most: int) -> tupl
     Rows of commits up to the timestamp ``newer_than`` are known to have none of the keys.
     """
     entry = view.entry()
-    names = [entry.schema.by_id[id_].name for id_ in entry.primary_key]
+    names = entry.schema.names_of(entry.primary_key)
     count, found = 0, list[pa.RecordBatch]()
     for run in keys.runs():
         is_found = _find_keys(view, entry, names, run, newer_than)
@@ -177,9 +176,9 @@ def existing_keys(view: View, keys: KeyRuns, newer_than: int, most: int) -> tupl
 
 def _find_keys(view: View, entry: TableEntry, names: list[str], run: KeyRun, newer_than: int) -> Mask:
     is_found = np.zeros(len(run.encoded), np.bool_)
-    listed = len(is_found) <= LISTED
+    listed = len(is_found) <= MOST_LISTED_KEYS
     values = dict(zip(entry.primary_key, run.values.columns, strict=True))
-    where = where_key_in(values, LISTED, ranges=_RANGES)
+    where = where_key_in(values, MOST_LISTED_KEYS, ranges=_RANGES)
     search = KeySearch(view, run.encoded, values, where, names, filter_rows=listed, newer_than=newer_than)
     scan, found = search.plan()
     if scan.files:

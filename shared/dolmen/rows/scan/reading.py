@@ -115,7 +115,7 @@ class PlanReader:
     """Runs a plan. Each is used once.
 
     Args:
-        cautious: opens no file before its row groups are asked for; for scans that may stop early.
+        is_cautious: opens no file before its row groups are asked for; for scans that may stop early.
         tests_only: reads only columns that decide about rows.
         by_index: finds the rows of listed keys through the table's index, if that reads less.
         footers: by uuid, footers, or parts of them, that need not be fetched.
@@ -124,7 +124,7 @@ class PlanReader:
     context: Context
     plan: ScanPlan
     pending: Pending | None = None
-    cautious: bool = False
+    is_cautious: bool = False
     tests_only: bool = False
     by_index: bool = False
     footers: Mapping[str, DataFileFooter] = field(default_factory=dict)
@@ -150,10 +150,10 @@ class PlanReader:
         """Fetches footers and vectors, and the Bloom filters that ``choice`` chooses, all of them at the same time."""
         bitmaps: dict[str, BitMap] = {}
         are_local = is_local(self.context.store)
-        most_files = LOCAL_FILES if are_local and not self.cautious else 1
+        most_files = LOCAL_FILES if are_local and not self.is_cautious else 1
 
         def tasks() -> Iterator[FetchTask]:
-            for some in cut_by_size(files, vector_bytes, 0 if self.cautious else VECTOR_BYTES):
+            for some in cut_by_size(files, vector_bytes, 0 if self.is_cautious else VECTOR_BYTES):
                 here, requests = self._vectors.split([plan.file for plan in some])
                 bitmaps.update(here)
                 yield from requests
@@ -174,7 +174,7 @@ class PlanReader:
 
         runtime, items = self.context.runtime, tasks()
         here = runtime.near(work, items, count=count) if are_local else ()
-        ahead = 1 if self.cautious else None
+        ahead = 1 if self.is_cautious else None
         others = runtime.map(work, items, ahead=ahead, size=size, most=AHEAD_BYTES)
         for opened in chain(here, others):
             if isinstance(opened, dict):
@@ -214,8 +214,8 @@ class PlanReader:
         """Row groups that may have rows, in file order."""
         deletes, where = self.deletes(), self.plan.where
         output = frozenset[int]() if self.tests_only else self.plan.output_ids
-        tested_files = sum(where is None or file.filter for file in self.plan.files)
-        choice = FilterChoice.of(self.context, self.plan.entry, where, deletes, output, tested_files)
+        tested_files = sum(where is None or file.needs_filter for file in self.plan.files)
+        choice = FilterChoice(self.context, self.plan.entry, where, deletes, output, tested_files).or_none()
         files: Sequence[FilePlan] = self.plan.files
         if self.by_index:
             self.indexed = indexed_rows(self.context, self.plan.entry, choice, files)
@@ -242,7 +242,7 @@ class PlanReader:
             table, schema = self.plan.table, self.plan.entry.schema
             columns = [RowGroupColumns(group, source, table, schema) for group, source in some]
             read = [
-                each.read(group.tests) if group.predicates else {}
+                each.read(group.tested_ids) if group.predicates else {}
                 for (group, _), each in zip(some, columns, strict=True)
             ]
             groups = add_hidden_masks([group for group, _ in some], read)
@@ -251,7 +251,7 @@ class PlanReader:
         def size(item: tuple[RowGroup, FileBytes]) -> int:
             group = item[0]
             stored_bytes = group.file.file.size // len(group.file.footer.firsts)
-            read = max(stored_bytes, group.rows * len(ids | group.tests) * VALUE_BYTES)
+            read = max(stored_bytes, group.rows * len(ids | group.tested_ids) * VALUE_BYTES)
             return read // max(1, min(MOST_TOGETHER, len(group.predicates) // FEW_PREDICATES))
 
         together = cut_by_size(self._sources(groups, ids), size, TOGETHER_BYTES)
@@ -346,7 +346,7 @@ def batches(groups: Iterable[RowGroup], ids: frozenset[int]) -> Iterator[Batch]:
                 together, ranges, size = [], [], 0
             yield Batch((group,), ())
             continue
-        group_ranges = group.ranges(ids | group.tests)
+        group_ranges = group.ranges(ids | group.tested_ids)
         length = sum(range_.length for range_ in group_ranges)
         fits = together and together[0].file is group.file and (together[0].picked is None) == (group.picked is None)
         if together and (not fits or size + length > MERGED_BYTES):
@@ -362,9 +362,9 @@ def batches(groups: Iterable[RowGroup], ids: frozenset[int]) -> Iterator[Batch]:
 def hidden_rows(group: RowGroup, columns: RowGroupColumns) -> tuple[str, BitMap]:
     """The file of a row group, and the positions of the rows that its vector or a tombstone hides."""
     path = group.file.file.path
-    if not group.tests:
+    if not group.tested_ids:
         return path, BitMap()
-    keep = live_mask(group, columns.read(group.tests))
+    keep = live_mask(group, columns.read(group.tested_ids))
     return path, BitMap() if keep is None else vector_of_mask(~keep, group.first)
 
 

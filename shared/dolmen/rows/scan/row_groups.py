@@ -25,7 +25,7 @@ from dolmen.format.column_history import has_same_fields, nested_values
 from dolmen.format.delete_object import keep_mask
 from dolmen.format.entries import Blob, DataFile, KeysTombstone, Tombstone, WhereTombstone
 from dolmen.format.schema import COMMIT_TS_ID, Field, Schema, is_nested
-from dolmen.format.types import Mask, Plain, to_array, to_mask
+from dolmen.format.types import Mask, Plain, to_array, to_boolean_array, to_mask
 from dolmen.predicate.any_of import Conjunction, any_of
 from dolmen.predicate.ast import And, Column, Compare, In, Literal, Or, Predicate, all_columns, columns
 from dolmen.predicate.evaluate import matches
@@ -64,7 +64,7 @@ class KeyFilters:
         expected = filters_range(footer)
         if expected is None or expected != Range(start, start + len(body)) or footer.sums is None:
             return None
-        if not footer.sums.behind_chunks(footer.metadata).states.fit(body):
+        if not footer.sums.behind_chunks(footer.metadata).states.match(body):
             return None
         return cls(footer, start, memoryview(body))
 
@@ -133,7 +133,7 @@ class FileProbe:
 
     def may_hold(self, group: int, lookup: KeysLookup) -> bool:
         """True if a row of a row group may have one of a lookup's keys."""
-        if not lookup.in_memory or lookup.count > MOST_KEYS:
+        if not lookup.is_in_memory or lookup.count > MOST_KEYS:
             return True
         column_masks = [self._mask(group, id_, lookup, at) for at, id_ in enumerate(lookup.columns)]
         masks = [mask for mask in column_masks if mask is not None]
@@ -154,10 +154,10 @@ _FEW_ROWS = 10_000
 
 @dataclass(frozen=True)
 class FilePlan:
-    """A data file to read, with deletes that may hide rows of it; ``filter``: its rows have to be tested."""
+    """A data file to read, with deletes that may hide rows of it; ``needs_filter``: its rows have to be tested."""
 
     file: DataFile
-    filter: bool
+    needs_filter: bool
     tombstones: FileTombstones | tuple[Tombstone, ...]
 
     @property
@@ -175,7 +175,7 @@ class FilePlan:
     @property
     def exact_rows(self) -> int | None:
         """Number of rows that the scan gets from it; None if metadata does not tell."""
-        return None if self.filter or self.tombstones else self.file.live_rows
+        return None if self.needs_filter or self.tombstones else self.file.live_rows
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ class RowGroup:
         first: position of its first row: rows of the file before it, deleted ones included.
         rows: number of physical rows.
         deleted: number of rows that the file's vector deletes.
-        filter: the scan's predicate; None if every row matches.
+        predicate: the scan's predicate; None if every row matches.
         predicates: of ``where`` tombstones; rows for which one is TRUE are hidden.
         lookups: of ``keys`` tombstones.
         picked: indexes of rows in the row group, ascending, if only these are read: they are its ``rows`` then.
@@ -227,7 +227,7 @@ class RowGroup:
     first: int
     rows: int
     deleted: int
-    filter: Predicate | None
+    predicate: Predicate | None
     predicates: tuple[Conjunction, ...]
     lookups: tuple[KeysLookup, ...]
     picked: Rows | None = field(default=None, kw_only=True)
@@ -237,12 +237,12 @@ class RowGroup:
     @property
     def exact_rows(self) -> int | None:
         """Number of rows that the scan returns from it; None if it has to be read first."""
-        return self.rows - self.deleted if not self.tests else None
+        return self.rows - self.deleted if not self.tested_ids else None
 
     @cached_property
-    def tests(self) -> frozenset[int]:
+    def tested_ids(self) -> frozenset[int]:
         """Ids of the columns that decide which rows are there."""
-        ids: set[int] = set(columns(self.filter)) if self.filter is not None else set()
+        ids: set[int] = set(columns(self.predicate)) if self.predicate is not None else set()
         ids.update(*(predicate.ids for predicate in self.predicates))
         for lookup in self.lookups:
             ids.update(lookup.columns)
@@ -269,7 +269,7 @@ class RowGroup:
         if self.picked is None:
             return footer.ranges(self.index, ids)
         ranges: list[Range] = []
-        for id_ in (ids - (self.known_columns - self.tests)) & footer.columns.keys():
+        for id_ in (ids - (self.known_columns - self.tested_ids)) & footer.columns.keys():
             pages = picked_pages(footer, self.index, footer.columns[id_], self.picked)
             ranges += footer.ranges(self.index, frozenset([id_])) if pages is None else pages.ranges()
         return ranges
@@ -323,7 +323,7 @@ def row_groups(file: OpenFile, where: Predicate | None, deletes: Deletes, schema
     """The row groups that may have rows for the scan; ``schema`` has the values of columns that the file lacks."""
     plan, footer, probe = file.plan, file.footer, file.probe
     tests = deletes.tests_of(plan)
-    predicate = where if plan.filter else None
+    predicate = where if plan.needs_filter else None
     ids = tests.ids if predicate is None else tests.ids | columns(predicate)
     has_one_small_group = plan.file.rows <= _FEW_ROWS and len(footer.firsts) == 1
     judge_predicates = not (has_one_small_group and isinstance(plan.tombstones, FileTombstones))
@@ -356,14 +356,14 @@ def row_groups(file: OpenFile, where: Predicate | None, deletes: Deletes, schema
             first=first,
             rows=rows,
             deleted=deleted,
-            filter=predicate if verdict is StatsVerdict.MAYBE else None,
+            predicate=predicate if verdict is StatsVerdict.MAYBE else None,
             predicates=predicates,
             lookups=lookups,
         )
 
 
 def live_mask(group: RowGroup, columns: Mapping[int, pa.Array]) -> Mask | None:
-    """A mask of the rows that are not deleted; None for all rows. ``columns`` has those of ``group.tests``, by id."""
+    """A mask of the rows that are not deleted; None for all rows. ``columns``: by id, for ``group.tested_ids``."""
     # The vector comes first. It counts all physical rows of the file, so the row group must be whole.
     keep = keep_mask(group.file.vector, group.first, group.rows) if group.deleted and group.file.vector else None
     # Keys: lookups over the same columns share the codes of the rows.
@@ -372,7 +372,7 @@ def live_mask(group: RowGroup, columns: Mapping[int, pa.Array]) -> Mask | None:
         if lookup.columns not in rows:
             rows[lookup.columns] = Tuples([columns[id_] for id_ in lookup.columns], lookup.types)
         keep = _exclude(keep, lookup.hidden_mask(rows[lookup.columns], group.file.file.applied_through))
-    # Predicates that ``PlanReader.read`` has not evaluated together with those of other row groups.
+    # Predicates that ``PlanReader.read`` has not evaluated together with other row groups' predicates.
     if group.predicates:
         (group,) = add_hidden_masks([group], [columns])
         assert group.hidden is not None
@@ -381,7 +381,7 @@ def live_mask(group: RowGroup, columns: Mapping[int, pa.Array]) -> Mask | None:
 
 
 def add_hidden_masks(groups: Sequence[RowGroup], columns: Sequence[Mapping[int, pa.Array]]) -> list[RowGroup]:
-    """Adds to row groups a mask of the rows that their predicates hide; ``columns`` has those of ``group.tests``.
+    """Adds to row groups a mask of the rows that their predicates hide; ``columns``: by id, for ``tested_ids``.
 
     Evaluates a predicate once for all row groups whose columns have the same types: many small row groups take as long
     as one.
@@ -452,11 +452,19 @@ def _concat(arrays: Sequence[pa.Array]) -> pa.Array:
 def row_mask(group: RowGroup, columns: Mapping[int, pa.Array]) -> Mask | None:
     """A mask of the rows that match the scan's predicate and are not deleted; None for all rows."""
     keep = live_mask(group, columns)
-    if group.filter is None:
+    if group.predicate is None:
         return keep
     # The scan's predicate is evaluated on all rows, deleted ones too: taking rows out of columns would cost more.
-    matching = to_mask(matches(group.filter, columns, group.rows))
+    matching = to_mask(matches(group.predicate, columns, group.rows))
     return matching if keep is None else keep & matching
+
+
+def kept_rows(columns: list[pa.Array], keep: Mask | None, schema: pa.Schema) -> pa.RecordBatch:
+    """The rows of a mask, as a batch; None for all rows."""
+    if keep is not None and not keep.all():
+        mask = to_boolean_array(keep)
+        columns = [column.filter(mask) for column in columns]
+    return pa.record_batch(columns, schema)
 
 
 def column_of(group: RowGroup, field: Field, arrays: Mapping[int, pa.Array]) -> pa.Array:

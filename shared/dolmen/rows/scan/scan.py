@@ -16,7 +16,6 @@ from dolmen.errors import InputError
 from dolmen.format.delete_object import vector_of_mask
 from dolmen.format.entries import KeysTombstone, WhereTombstone
 from dolmen.format.schema import COMMIT_TS
-from dolmen.format.types import to_boolean_array
 from dolmen.predicate import bind
 from dolmen.predicate.ast import Predicate
 from dolmen.rows.scan import plan as planning
@@ -24,7 +23,7 @@ from dolmen.rows.scan.data_objects import first_request
 from dolmen.rows.scan.engines.dataframes import lazy_frame, optional, to_pandas, to_polars
 from dolmen.rows.scan.plan import FactSheet, ScanPlan, View, plan
 from dolmen.rows.scan.reading import PlanReader, RowGroupColumns, batches
-from dolmen.rows.scan.row_groups import RowGroup, column_of, row_mask
+from dolmen.rows.scan.row_groups import RowGroup, column_of, kept_rows, row_mask
 from dolmen.rows.scan.scan_deletes import blob_requests, cache_key, tombstones_to_fetch
 
 if TYPE_CHECKING:
@@ -40,14 +39,14 @@ def count_rows(reader: PlanReader) -> int:
     uncounted = tuple(file for file in plan.files if file.exact_rows is None)
     if not uncounted or (plan.limit is not None and counted >= plan.limit):
         return counted
-    uncounted_reader = replace(reader, plan=replace(plan, files=uncounted), cautious=False, tests_only=True)
+    uncounted_reader = replace(reader, plan=replace(plan, files=uncounted), is_cautious=False, tests_only=True)
     return counted + sum(uncounted_reader.read(_count, uncounted_reader.groups(), frozenset()))
 
 
 def _count(group: RowGroup, columns: RowGroupColumns) -> int:
     if group.exact_rows is not None:
         return group.exact_rows
-    keep = row_mask(group, columns.read(group.tests))
+    keep = row_mask(group, columns.read(group.tested_ids))
     return group.rows if keep is None else int(np.count_nonzero(keep))
 
 
@@ -264,7 +263,7 @@ class Scan:
 
     def _reader(self, plan: ScanPlan) -> PlanReader:
         is_limited = plan.limit is not None
-        return PlanReader(self._view.context, plan, self._view.pending, cautious=is_limited, by_index=not is_limited)
+        return PlanReader(self._view.context, plan, self._view.pending, is_cautious=is_limited, by_index=not is_limited)
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         with self._view.reading():
@@ -273,9 +272,8 @@ class Scan:
     def _read(self) -> Iterator[pa.RecordBatch]:
         plan, reader = self._files, self._reader(self._files)
         if plan.limit is None:
-            for batch in reader.read(self._decode, reader.groups(), plan.output_ids):
-                if batch is not None:
-                    yield batch
+            batches = reader.read(self._decode, reader.groups(), plan.output_ids)
+            yield from (batch for batch in batches if batch is not None)
             return
         remaining, inexact, groups = plan.limit, 1, reader.groups()
         while remaining and (wave := _wave(groups, remaining, inexact)):
@@ -288,16 +286,11 @@ class Scan:
             inexact *= 2
 
     def _decode(self, group: RowGroup, columns: RowGroupColumns) -> pa.RecordBatch | None:
-        keep = row_mask(group, columns.read(group.tests))
-        rows = group.rows if keep is None else int(np.count_nonzero(keep))
-        if rows == 0 and keep is not None:
+        keep = row_mask(group, columns.read(group.tested_ids))
+        if keep is not None and not keep.any():
             return None
         arrays = columns.read(self._files.output_ids)
-        output = [column_of(group, field, arrays) for field in self._files.output]
-        if keep is not None and rows < len(keep):
-            mask = to_boolean_array(keep)
-            output = [array.filter(mask) for array in output]
-        return pa.record_batch(output, self._files.schema)
+        return kept_rows([column_of(group, field, arrays) for field in self._files.output], keep, self._files.schema)
 
     def _sort(self) -> pa.Table:
         table = pa.Table.from_batches(self._batches(), self._files.schema).sort_by(self._order)
@@ -357,11 +350,11 @@ def matching_positions(view: View, where: Predicate) -> dict[str, BitMap]:
 def _positions(group: RowGroup, columns: RowGroupColumns) -> tuple[str, BitMap]:
     path = group.file.file.path
     if group.picked is not None:
-        keep = row_mask(group, columns.read(group.tests))
+        keep = row_mask(group, columns.read(group.tested_ids))
         return path, BitMap((group.positions if keep is None else group.positions[keep]).astype(np.uint32))
     everything = BitMap(range(group.first, group.first + group.rows))
-    if group.tests:
-        keep = row_mask(group, columns.read(group.tests))
+    if group.tested_ids:
+        keep = row_mask(group, columns.read(group.tested_ids))
         return path, everything if keep is None else vector_of_mask(keep, group.first)
     return path, everything - group.file.vector if group.file.vector else everything
 
@@ -371,21 +364,16 @@ def rows_with_positions(scan: Scan) -> Iterator[PositionedRows]:
     scan_plan, reader = plan_of(scan), reader_of(scan)
 
     def work(group: RowGroup, columns: RowGroupColumns) -> PositionedRows | None:
-        keep = row_mask(group, columns.read(group.tests))
-        positions = group.positions
+        keep = row_mask(group, columns.read(group.tested_ids))
         if keep is not None and not keep.any():
             return None
         arrays = columns.read(scan_plan.output_ids)
-        output = [column_of(group, field, arrays) for field in scan_plan.output]
-        if keep is not None:
-            positions = positions[keep]
-            output = [array.filter(to_boolean_array(keep)) for array in output]
-        return pa.record_batch(output, scan_plan.schema), group.file.file.path, positions
+        rows = kept_rows([column_of(group, field, arrays) for field in scan_plan.output], keep, scan_plan.schema)
+        return rows, group.file.file.path, group.positions if keep is None else group.positions[keep]
 
     with scan._view.reading():
-        for rows in reader.read(work, reader.groups(), scan_plan.output_ids):
-            if rows is not None:
-                yield rows
+        positioned = reader.read(work, reader.groups(), scan_plan.output_ids)
+        yield from (rows for rows in positioned if rows is not None)
 
 
 @dataclass(frozen=True)
@@ -481,7 +469,7 @@ def explain(reader: PlanReader) -> Explanation:
     data = Fetch()
     for batch in batches(reader.groups(), plan.output_ids):
         groups += len(batch.groups)
-        tested += sum(bool(group.tests) for group in batch.groups)
+        tested += sum(bool(group.tested_ids) for group in batch.groups)
         data += Fetch(len(batch.requests), sum(request.length for request in batch.requests))
     filters = reader.filters
     indexed = reader.indexed

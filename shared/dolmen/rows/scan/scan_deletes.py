@@ -85,7 +85,7 @@ def blob_requests(blobs: Iterable[Blob | Vector]) -> list[BlobRequest]:
 
 @dataclass(frozen=True)
 class BlobReader:
-    """Fetches blobs, also those of a transaction's own objects before their upload."""
+    """Fetches blobs, also from a transaction's own objects before their upload."""
 
     context: Context
     pending: Pending | None = None
@@ -373,17 +373,17 @@ class ErasureMatcher:
 
 @dataclass
 class ErasedRowsFilter:
-    """Counts rows to be written that match an erasure in force, and leaves them out if ``leave_out``."""
+    """Counts rows to be written that match an erasure in force, and leaves them out if ``leaves_out``."""
 
     matcher: ErasureMatcher
-    leave_out: bool
+    leaves_out: bool
     count: int = 0
 
-    def passing(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def filter(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         ids = {field.name: field.id for field in self.matcher.entry.schema.fields}
         for batch in batches:
             columns = {ids[name]: column for name, column in zip(batch.schema.names, batch.columns, strict=True)}
             mask = self.matcher.mask(columns, batch.num_rows)
             matched_rows = int(np.count_nonzero(mask))
             self.count += matched_rows
-            yield batch.filter(to_boolean_array(~mask)) if matched_rows and self.leave_out else batch
+            yield batch.filter(to_boolean_array(~mask)) if matched_rows and self.leaves_out else batch

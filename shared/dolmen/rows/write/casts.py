@@ -101,7 +101,7 @@ def lossless_cast(source: pa.DataType, target: pa.DataType) -> Cast | None:
         return checked_cast(wide, target)
     if t.is_floating(source) and t.is_floating(target):
         return checked_cast(target) if source.bit_width <= target.bit_width else partial(_narrow_float, target=target)
-    if _same_kind(source, target):
+    if _is_same_kind(source, target):
         return checked_cast(target)
     hint = ""
     if t.is_timestamp(source) and t.is_timestamp(target):
@@ -140,7 +140,7 @@ def match_fields(
                 reason = f"columns {other!r} and {field.name!r} differ in case only: rename one, or drop it"
                 raise SchemaError(reason, column=own)
             raise SchemaError(f"column {other!r} is there twice", column=other)
-    names = [field.name for field in target]
+    names = dict.fromkeys(field.name for field in target)
     if extra := [name for name in indexes if name not in names]:
         listed = ", ".join(names)
         reason = f"no column {extra[0]!r} in the table; there are: {listed}; add_column (dolmen alter --add) adds one"
@@ -195,7 +195,7 @@ def _item_cast(source: pa.DataType, target: pa.Field, find: FindCast) -> Cast | 
     return reject_null
 
 
-def _same_kind(source: pa.DataType, target: pa.DataType) -> bool:
+def _is_same_kind(source: pa.DataType, target: pa.DataType) -> bool:
     if t.is_integer(source):
         return bool(t.is_integer(target) or t.is_floating(target))
     if t.is_decimal(source):
@@ -248,7 +248,9 @@ def misfit_error(array: pa.Array, target: pa.DataType) -> Misfit:
         value = str(array[0])
     except (OverflowError, ValueError):  # a day or a time that Python has no words for
         value = str(array.cast(pa.int32() if t.is_date32(array.type) else pa.int64())[0])
-    return Misfit(f"{short_value(value)} cannot be stored as {target} without loss")
+    hint = "; write whole microseconds, or text" if getattr(array.type, "unit", "") == "ns" else ""
+    hint = "; write it as text" if t.is_decimal256(array.type) and t.is_decimal128(target) else hint
+    return Misfit(f"{short_value(value)} cannot be stored as {target} without loss{hint}")
 
 
 def _list_cast(source: pa.DataType, target: pa.DataType, find: FindCast) -> Cast | None:

@@ -17,7 +17,14 @@ from pyarrow import types as t
 
 from dolmen.base.runtime import Runtime
 from dolmen.errors import SchemaError
-from dolmen.format.chunk_locations import PARQUET_MAGIC, GroupSums, SpliceSource, move_sums
+from dolmen.format.chunk_locations import (
+    PARQUET_MAGIC,
+    GroupSums,
+    SpliceSource,
+    file_without_rows,
+    move_sums,
+    thrift_metadata,
+)
 from dolmen.format.entries import DataFile
 from dolmen.format.layout import data_key
 from dolmen.format.manifest import TableEntry
@@ -25,10 +32,11 @@ from dolmen.format.page_locations import ChunkSums
 from dolmen.format.parquet_footer import FooterParts, MovedGroup, move_groups
 from dolmen.format.properties import has_index
 from dolmen.format.schema import COMMIT_TS_FIELD
-from dolmen.rows.write.encodings import DEFAULT, WriteOptions
-from dolmen.rows.write.parquet_object import (
+from dolmen.rows.write.runs import (
+    DEFAULT,
     Extent,
     Run,
+    WriteOptions,
     WritePlan,
     commit_output,
     cut,
@@ -38,7 +46,7 @@ from dolmen.rows.write.parquet_object import (
     prepare,
     write_object,
 )
-from dolmen.store.base import Buffer, ObjectOutput, ObjectStore, StreamedOutput
+from dolmen.store.base import ObjectOutput, ObjectStore, StreamedOutput
 
 Output = TypeVar("Output", bound=StreamedOutput)
 
@@ -81,28 +89,17 @@ class EncodedGroups:
         return cls(body, source, encoded.rows, encoded.extents)
 
 
-@lru_cache(64)
 def written_metadata(schema: pa.Schema) -> pq.FileMetaData:
     """The footer of a file of these columns without rows, as it is written now."""
-    return pq.read_metadata(pa.BufferReader(_file_without_rows(schema)))
+    return pq.read_metadata(pa.BufferReader(file_without_rows(schema)))
 
 
-@lru_cache(64)
 def written_frame(schema: pa.Schema) -> bytes:
     """The encoded footer of a file of these columns as it is written now, without its rows and row groups.
 
     Only row groups of files with the same frame may be put together.
     """
-    body = _file_without_rows(schema)
-    length = int.from_bytes(body[-8:-4], "little")
-    return FooterParts.parse(body[-8 - length : -8]).frame
-
-
-def _file_without_rows(schema: pa.Schema) -> bytes:
-    sink = pa.BufferOutputStream()
-    pq.ParquetWriter(sink, schema).close()
-    body: bytes = sink.getvalue().to_pybytes()
-    return body
+    return FooterParts.parse(thrift_metadata(file_without_rows(schema))).frame
 
 
 class SplicedObject(Generic[Output]):
@@ -114,6 +111,7 @@ class SplicedObject(Generic[Output]):
 
     def __init__(self, output: Output, path: str, entry: TableEntry) -> None:
         self._output, self._path, self._entry = output, path, entry
+        self._frame = written_frame(entry.schema.arrow)
         self._position = self._state = 0  # bytes so far, and their CRC-32
         self._groups: list[MovedGroup] = []
         self._sums: list[GroupSums] = []
@@ -157,7 +155,7 @@ class SplicedObject(Generic[Output]):
         states, pages = move_sums(self._sums, self._differences)
         footer = pages.encode() if len(pages.lengths) else b""
         footer += ChunkSums(tuple(states), crc32(behind, self._state), start + len(behind)).encode()
-        metadata = FooterParts(written_frame(self._entry.schema.arrow), ()).encode(encoded, self._rows)
+        metadata = FooterParts(self._frame, ()).encode(encoded, self._rows)
         footer += metadata + len(metadata).to_bytes(4, "little") + PARQUET_MAGIC
         self._output.write(behind + footer)
         size = commit_output(self._output, self._path, start + len(behind) + len(footer))
@@ -190,7 +188,7 @@ class SplicedObject(Generic[Output]):
 
     def _add(self, source: SpliceSource, groups: range) -> None:
         """Adds the locations and checksums of row groups whose bytes were appended."""
-        if source.footer.frame != written_frame(self._entry.schema.arrow):
+        if source.footer.frame != self._frame:
             raise AssertionError(f"{source.key} has other columns than {self._path}, or another writer")
         first, end = source.byte_range(groups)
         self._groups += source.moved_groups(groups, self._position - first)
@@ -223,7 +221,8 @@ def write_data_files(
     """Writes rows into as many data files as they need; without rows it writes no file.
 
     It reads the batches and uploads in the calling thread; runs are sorted and encoded on all processors. An error
-    aborts the current file; finished ones are left as orphans.
+    aborts the current file; finished ones are left as orphans. Raises StoreUnavailableError, AccessDeniedError: from
+    the upload; and whatever ``batches`` raises.
 
     Args:
         table_name: part of the objects' keys.
@@ -236,9 +235,6 @@ def write_data_files(
     Returns:
         Their entries, in the order of the rows, not yet stamped. Those of files with ``_commit_ts`` have the bounds of
         that column instead of ``row_ts``.
-
-    Raises:
-        StoreUnavailableError, AccessDeniedError: from the upload; and whatever ``batches`` raises.
     """
     keys = partial(_key, store, table_name, name or runtime.uuid)
     files = _Files(open_output or store.open_output, keys, table, options, runtime, beat)
@@ -345,7 +341,7 @@ class _Files(Generic[Output]):
         for group in copied.groups:
             piece.append(group)
             size += group.size
-            if size < self._options.target_file_bytes and group is not copied.groups[-1]:
+            if size < self._options.file_bytes and group is not copied.groups[-1]:
                 continue
             self._file().copy(CopiedGroups(copied.source, tuple(piece)))
             self._end_if_full()
@@ -358,7 +354,7 @@ class _Files(Generic[Output]):
 
     def _plan_of(self, run: Run) -> WritePlan:
         if self._plan is None or self._plan.encodings.row_bytes is None:  # of too few rows to try encodings on them
-            return WritePlan.of(run, self._options, looked_up=has_index(self._table))
+            return WritePlan.of(run, self._options, is_looked_up=has_index(self._table))
         return self._plan
 
     def _file(self) -> SplicedObject[Output]:
@@ -368,7 +364,7 @@ class _Files(Generic[Output]):
         return self._current
 
     def _end_if_full(self) -> None:
-        if self._current and self._current.size >= self._options.target_file_bytes:
+        if self._current and self._current.size >= self._options.file_bytes:
             self._end()
 
     def _end(self) -> None:
@@ -401,9 +397,11 @@ def _check_storable(encoded: bytes) -> None:
         columns = [pa.array([each, None if field.nullable else each], field.type) for field, each in examples]
         rows = pa.table(columns, schema)
         run = prepare(list(rows.columns), entry)
-        output = _Memory()
-        write_object(output, "probe", entry, WritePlan.of(run, DEFAULT), run)
-        table = pq.ParquetFile(pa.BufferReader(bytes(output.body))).read(use_threads=False)
+        body: list[bytes] = []
+        written = encode(body.append, entry, WritePlan.of(run, DEFAULT), run)
+        file_entry("", 0, written.rows, written.footer, written.extents, 0, entry)  # statistics, too, can be written
+        body += written.behind, written.footer
+        table = pq.ParquetFile(pa.BufferReader(b"".join(body))).read(use_threads=False)
         if not table.cast(schema).equals(run.table):
             raise pa.ArrowInvalid("the rows that were read are not those that were written")
     except (pa.ArrowException, OSError, OverflowError, ValueError, RecursionError) as error:
@@ -422,24 +420,3 @@ def _example(kind: pa.DataType) -> Any:
     if t.is_fixed_size_binary(kind):
         return b"a" * kind.byte_width
     return b"a" if t.is_binary(kind) else True if t.is_boolean(kind) else 0
-
-
-class _Memory:
-    def __init__(self) -> None:
-        self.body = bytearray()
-
-    def write(self, data: Buffer, /) -> int:
-        self.body += data
-        return len(data)
-
-    def commit(self) -> int:
-        return len(self.body)
-
-    def abort(self) -> None:
-        """Does nothing."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        """Does nothing."""

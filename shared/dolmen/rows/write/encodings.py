@@ -14,9 +14,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dolmen.base.units import MIB
-from dolmen.format.properties import ROW_GROUP_BYTES, WRITTEN_FILE_BYTES
 from dolmen.format.schema import is_nested, leaf_count
+
+_COMPRESSION_LEVEL = 1
+"""Of ZSTD."""
 
 SAMPLE_ROWS = 8192
 _SAMPLE_SLICES = 4
@@ -50,7 +51,7 @@ class Leaf:
     path: str
     physical_type: str
     column: str
-    nested: bool
+    is_nested: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +66,14 @@ class Encodings:
     row_bytes: float | None = None
     uncompressed: frozenset[str] = frozenset()
 
-    def options(self, schema: pa.Schema, compression_level: int) -> dict[str, Any]:
+    def options(self, schema: pa.Schema) -> dict[str, Any]:
         """The arguments of pyarrow's writer, for a file of this schema."""
         paths = {leaf.path for leaf in leaves(schema)}
         return {
             "use_dictionary": list(self.dictionary) or False,
             "column_encoding": self.delta or None,
             "compression": {path: "none" if path in self.uncompressed else "zstd" for path in paths},
-            "compression_level": dict.fromkeys(paths - self.uncompressed, compression_level),
+            "compression_level": dict.fromkeys(paths - self.uncompressed, _COMPRESSION_LEVEL),
         }
 
 
@@ -88,7 +89,7 @@ def leaves(schema: pa.Schema) -> tuple[Leaf, ...]:
     )
 
 
-def choose(rows: pa.Table, compression_level: int) -> Encodings:
+def choose(rows: pa.Table) -> Encodings:
     """The encodings that suit these rows, the first of a file."""
     all_leaves = leaves(rows.schema)
     paths = Counter(leaf.path for leaf in all_leaves)
@@ -101,8 +102,8 @@ def choose(rows: pa.Table, compression_level: int) -> Encodings:
         texts = tuple(leaf.path for leaf in all_leaves if leaf.physical_type == "BYTE_ARRAY")
         return Encodings(texts, {path: encoding for path, encoding in delta.items() if path not in texts})
     sample = _sample(rows)
-    plain_sizes = _sizes(sample, compression_level, use_dictionary=False)
-    delta_chunks = _chunks(sample, compression_level, use_dictionary=False, column_encoding=delta or None)
+    plain_sizes = _sizes(sample, use_dictionary=False)
+    delta_chunks = _chunks(sample, use_dictionary=False, column_encoding=delta or None)
     delta_sizes = {path: chunk.total_compressed_size for path, chunk in delta_chunks.items()}
     chosen = {
         leaf.path: delta[leaf.path]
@@ -110,13 +111,13 @@ def choose(rows: pa.Table, compression_level: int) -> Encodings:
         if leaf.path in delta and delta_sizes[leaf.path] <= plain_sizes[leaf.path] * _DELTA_MAY_TAKE[leaf.physical_type]
     }
     best = plain_sizes | {path: delta_sizes[path] for path in chosen}
-    dictionary_sizes = _sizes(sample, compression_level, use_dictionary=True)
+    dictionary_sizes = _sizes(sample, use_dictionary=True)
     near_misses = [
         leaf.column
         for leaf in all_leaves
-        if not leaf.nested and best[leaf.path] <= dictionary_sizes[leaf.path] < best[leaf.path] * _NEAR_MISS
+        if not leaf.is_nested and best[leaf.path] <= dictionary_sizes[leaf.path] < best[leaf.path] * _NEAR_MISS
     ]
-    dictionary_sizes |= _dictionary_sizes_of_more_rows(rows.select(near_misses), compression_level)
+    dictionary_sizes |= _dictionary_sizes_of_more_rows(rows.select(near_misses))
     dictionary = tuple(path for path in best if dictionary_sizes[path] < best[path])
     for path in dictionary:
         best[path] = dictionary_sizes[path]
@@ -140,26 +141,26 @@ def _sample(rows: pa.Table) -> pa.Table:
     return pa.concat_tables(rows.slice(start, each) for start in starts).combine_chunks()
 
 
-def _dictionary_sizes_of_more_rows(rows: pa.Table, compression_level: int) -> dict[str, float]:
+def _dictionary_sizes_of_more_rows(rows: pa.Table) -> dict[str, float]:
     """Sizes of dictionaries that more rows share, by path, scaled to the rows of the sample."""
     group = rows.slice(0, _GROUP_ROWS)
     if group.num_rows <= SAMPLE_ROWS or group.num_columns == 0:
         return {}
-    sizes = _sizes(group, compression_level, use_dictionary=True)
+    sizes = _sizes(group, use_dictionary=True)
     return {path: size * SAMPLE_ROWS / group.num_rows for path, size in sizes.items()}
 
 
-def _sizes(sample: pa.Table, compression_level: int, **encoding: Any) -> dict[str, float]:
-    chunks = _chunks(sample, compression_level, **encoding)
+def _sizes(sample: pa.Table, **encoding: Any) -> dict[str, float]:
+    chunks = _chunks(sample, **encoding)
     return {path: chunk.total_compressed_size for path, chunk in chunks.items()}
 
 
-def _chunks(sample: pa.Table, compression_level: int, **encoding: Any) -> dict[str, pq.ColumnChunkMetaData]:
+def _chunks(sample: pa.Table, **encoding: Any) -> dict[str, pq.ColumnChunkMetaData]:
     writer = pq.ParquetWriter(
         pa.BufferOutputStream(),
         sample.schema,
         compression="zstd",
-        compression_level=compression_level,
+        compression_level=_COMPRESSION_LEVEL,
         write_statistics=False,
         **encoding,
     )
@@ -167,26 +168,3 @@ def _chunks(sample: pa.Table, compression_level: int, **encoding: Any) -> dict[s
     writer.close()
     group = writer.writer.metadata.row_group(0)
     return {chunk.path_in_schema: chunk for chunk in map(group.column, range(group.num_columns))}
-
-
-@dataclass(frozen=True, slots=True)
-class WriteOptions:
-    """Sizes of data files and their parts.
-
-    Args:
-        target_file_bytes: a file ends with the run that brings it to this size (compressed).
-        run_bytes: the most Arrow memory of a run of rows that is sorted and encoded. One run for each processor (eight
-            at most) and one more are in memory, each of them twice while it is sorted.
-        run_rows: the most rows of a run.
-        row_group_bytes: the size (compressed) planned for row groups, unless they would have too few rows.
-        compression_level: of ZSTD.
-    """
-
-    target_file_bytes: int = WRITTEN_FILE_BYTES
-    run_bytes: int = 16 * MIB
-    run_rows: int = 1 << 20
-    row_group_bytes: int = ROW_GROUP_BYTES
-    compression_level: int = 1
-
-
-DEFAULT = WriteOptions()

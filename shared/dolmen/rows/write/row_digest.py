@@ -64,8 +64,7 @@ class RowDigest:
     def passing(self, batches: Iterable[pa.RecordBatch], source: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yields the same batches, and adds the rows of each.
 
-        Args:
-            source: the columns that the rows came with. Others hold defaults, which may differ when they come again.
+        ``source``: the columns that the rows came with. Others hold defaults, which may differ when they come again.
         """
         for batch in batches:
             self._names = frozenset(source.names)

@@ -49,15 +49,10 @@ _FOLD_ROWS, _FOLD_BYTES = MAX_KEYS, MAX_BYTES // 4
 def as_batches(data: Any, schema: pa.Schema | None = None) -> pa.RecordBatchReader:
     """The rows of ``data`` as a stream.
 
-    An index of pandas with a name is a column, one without is dropped. A key that a dict lacks is NULL.
-
-    Args:
-        schema: the target table's, if known: gives types where Python objects leave them open, and the columns when
-            ``data`` has neither rows nor columns, such as ``[]``.
-
-    Raises:
-        InputError: it holds no rows, or Arrow can't find their types.
-        SchemaError: a column is nested too deeply.
+    An index of pandas with a name is a column, one without is dropped. A key that a dict lacks is NULL. ``schema``: the
+    target table's, if known: gives types where Python objects leave them open, and the columns when ``data`` has
+    neither rows nor columns, such as ``[]``. Raises InputError: it holds no rows, or Arrow can't find their types;
+    SchemaError: a column is nested too deeply.
     """
     try:
         reader = _reader(data, schema)

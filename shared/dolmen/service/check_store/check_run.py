@@ -58,14 +58,14 @@ class CheckResult:
     """The result of a check, or of a permission: the problem and its consequence are "" if the promise holds."""
 
     name: str
-    holds: str
+    promise: str
     outcome: CheckOutcome
     seconds: float
     problem: str = ""
     means: str = ""
 
     @property
-    def good(self) -> bool:
+    def is_good(self) -> bool:
         """Whether dolmen can be used in spite of this result."""
         return self.outcome not in (CheckOutcome.FAILED, CheckOutcome.DENIED)
 
@@ -81,7 +81,7 @@ class StoreReport:
     @property
     def ok(self) -> bool:
         """Whether dolmen can be used with this store."""
-        return all(result.good for result in self.results)
+        return all(result.is_good for result in self.results)
 
 
 Progress = Callable[[str, int, int], None]
@@ -256,10 +256,10 @@ def _result(
     reason = ""
     if lacking := missing & (check.needs | {Grant.PUT, Grant.GET}):
         reason = f"needs {', '.join(sorted(grant.action for grant in lacking))}"
-    elif check is concurrent_clients.a_database_keeps_what_many_writers_commit and not all(r.good for r in before):
+    elif check is concurrent_clients.a_database_keeps_what_many_writers_commit and not all(r.is_good for r in before):
         reason = "the store does not do what a database needs"
     if reason:
-        return CheckResult(check.name, check.holds, CheckOutcome.LEFT_OUT, 0.0, reason)
+        return CheckResult(check.name, check.promise, CheckOutcome.LEFT_OUT, 0.0, reason)
     began = runtime.monotonic()
     problem, outcome = "", CheckOutcome.OK
     try:
@@ -268,9 +268,9 @@ def _result(
         problem, outcome = str(error), CheckOutcome.DENIED
     except (BrokenError, Error) as error:
         problem = str(error) if isinstance(error, BrokenError) else f"{type(error).__name__}: {error}"
-        outcome = CheckOutcome.DIFFERS if check.harmless else CheckOutcome.FAILED
+        outcome = CheckOutcome.DIFFERS if check.is_harmless else CheckOutcome.FAILED
     seconds = runtime.monotonic() - began
-    return CheckResult(check.name, check.holds, outcome, seconds, problem, check.means if problem else "")
+    return CheckResult(check.name, check.promise, outcome, seconds, problem, check.means if problem else "")
 
 
 def _permissions(test_site: Site, runtime: Runtime) -> Iterator[CheckResult]:
@@ -282,7 +282,7 @@ def _permissions(test_site: Site, runtime: Runtime) -> Iterator[CheckResult]:
             call()
         except AccessDeniedError as error:
             problem = str(error)
-        outcome = CheckOutcome.OK if not problem else CheckOutcome.LACKS if grant.harmless else CheckOutcome.DENIED
+        outcome = CheckOutcome.OK if not problem else CheckOutcome.LACKS if grant.is_harmless else CheckOutcome.DENIED
         means = f"without {grant.action} {grant.without}" if problem else ""
         yield CheckResult(_name(grant), promise, outcome, runtime.monotonic() - began, problem, means)
 

@@ -35,8 +35,8 @@ class Grant(Enum):
     DELETE = ("s3:DeleteObject", "gc cannot remove garbage; all other callers are safer without it", True)
     ABORT = ("s3:AbortMultipartUpload", "uploads that fail leave parts behind, which cost money", True)
 
-    def __init__(self, action: str, without: str, harmless: bool) -> None:
-        self.action, self.without, self.harmless = action, without, harmless
+    def __init__(self, action: str, without: str, is_harmless: bool) -> None:
+        self.action, self.without, self.is_harmless = action, without, is_harmless
 
 
 class BrokenError(AssertionError):
@@ -94,28 +94,28 @@ class Check:
     """A promise that must hold.
 
     Args:
-        holds: the sentence that must be true.
+        promise: the sentence that must be true.
         means: the consequence for dolmen when it does not hold.
-        harmless: whether dolmen can still be used then.
+        is_harmless: whether dolmen can still be used then.
         needs: permissions it needs beside putting and getting objects.
     """
 
     name: str
-    holds: str
+    promise: str
     means: str
-    harmless: bool
+    is_harmless: bool
     needs: frozenset[Grant]
     run: Callable[[Sandbox], None]
 
 
 def check(
-    means: str, *, harmless: bool = False, needs: Collection[Grant] = ()
+    means: str, *, is_harmless: bool = False, needs: Collection[Grant] = ()
 ) -> Callable[[Callable[[Sandbox], None]], Check]:
     """A decorator that makes a check of a function, whose name and docstring are the check's."""
 
     def make(function: Callable[[Sandbox], None]) -> Check:
-        name, holds = function.__name__.replace("_", " "), " ".join((function.__doc__ or "").split())
-        return Check(name, holds, means, harmless, frozenset(needs), function)
+        name, promise = function.__name__.replace("_", " "), " ".join((function.__doc__ or "").split())
+        return Check(name, promise, means, is_harmless, frozenset(needs), function)
 
     return make
 

@@ -159,7 +159,7 @@ def get_by_etag_reads_only_that_object(sandbox: Sandbox) -> None:
     equal(store.get("key", (0, 2), etag=new).body, b"ne", "by its new ETag it is")
 
 
-@check("a notice of an upload names a version: another one might be ingested in its place", harmless=True)
+@check("a notice of an upload names a version: another one might be ingested in its place", is_harmless=True)
 def a_version_that_the_store_does_not_keep_is_not_found(sandbox: Sandbox) -> None:
     """A version that does not exist is not found."""
     store = sandbox.store
@@ -314,7 +314,7 @@ def an_empty_store_lists_nothing_and_is_not_made_by_reading(sandbox: Sandbox) ->
 
 @check(
     "files with such names could not be ingested; dolmen's own names are plain",
-    harmless=True,
+    is_harmless=True,
     needs=[Grant.LIST, Grant.DELETE],
 )
 def odd_keys_survive_every_verb(sandbox: Sandbox) -> None:

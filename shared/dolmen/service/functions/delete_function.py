@@ -75,7 +75,7 @@ class _DeleteEvent:
                 messages.append(message)
             except Exception as error:  # noqa: BLE001 - a bad message must never block its batch
                 fields = error_fields(error)
-                self._deliveries.refuse(message, fields)
+                self._deliveries.note_refusal(message, fields)
                 self._counts["DeletesFailed"] += 1
                 self._logger.error("delete failed", message_id=message.id, final=True, **fields)
         return requests, messages
@@ -86,14 +86,14 @@ class _DeleteEvent:
         """Logs and counts an outcome, and decides about its message."""
         ids = {"message_id": message.id, "request_id": request.id}
         if outcome.status == "postponed":
-            self._deliveries.postpone(message)
+            self._deliveries.note_postponed(message)
             self._logger.info("delete postponed", **ids)
             return
         if outcome.error is not None:
             self._counts["DeletesFailed"] += 1
             content = RequestContent(request_values(request), request_names(transaction, request))
             fields, final = error_fields(outcome.error, content), outcome.status == "refused"
-            (self._deliveries.refuse if final else self._deliveries.fail)(message, fields)
+            (self._deliveries.note_refusal if final else self._deliveries.note_failure)(message, fields)
             self._logger.error("delete failed", **ids, final=final, **fields)
             return
         self._counts["DeletesDuplicate" if outcome.status == "duplicate" else "DeletesApplied"] += 1

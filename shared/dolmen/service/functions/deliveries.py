@@ -113,7 +113,7 @@ class Deliveries:
         for message in isolated:
             if message.crashes >= MAX_CRASHES:
                 reason = f"the function died {message.crashes} times that it took this message"
-                self.refuse(message, {"error": "CrashError", "reason": reason})
+                self.note_refusal(message, {"error": "CrashError", "reason": reason})
         # One group in this invocation: the messages with the fewest crashes.
         isolated = [message for message in isolated if message.crashes < MAX_CRASHES]
         least = min((message.crashes for message in isolated), default=0)
@@ -127,7 +127,7 @@ class Deliveries:
             return
         # The others go back to the queue first: the group may kill the function.
         for message in others:
-            self.postpone(message)
+            self.note_postponed(message)
         self._send()
         # Messages that cannot be sent are handled here: before the group if they never crashed, otherwise after it.
         stuck = [message for message in others if self._index(message) not in self._sent]
@@ -138,19 +138,19 @@ class Deliveries:
         yield group
         yield from isolate([message for message in stuck if message.crashes])
 
-    def postpone(self, message: Message) -> None:
+    def note_postponed(self, message: Message) -> None:
         """Records that a message, or a part of it, was not begun."""
         self._postponed.add(self._index(message))
 
-    def wait(self, message: Message, fields: Fields) -> None:
+    def note_wait(self, message: Message, fields: Fields) -> None:
         """Records that a message, or a part of it, waits for a table."""
         self._waits.setdefault(self._index(message), fields)
 
-    def fail(self, message: Message, fields: Fields) -> None:
+    def note_failure(self, message: Message, fields: Fields) -> None:
         """Records that a message, or a part of it, failed temporarily."""
         self._errors.setdefault(self._index(message), fields)
 
-    def refuse(self, message: Message, fields: Fields) -> None:
+    def note_refusal(self, message: Message, fields: Fields) -> None:
         """Records that a message, or a part of it, can never be applied."""
         self._refusals.setdefault(self._index(message), fields)
 

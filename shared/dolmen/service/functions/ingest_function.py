@@ -118,7 +118,7 @@ class _IngestEvent:
             messages += [message] * len(announced)
             if error is not None:
                 fields = error_fields(error)
-                self._deliveries.refuse(message, fields)
+                self._deliveries.note_refusal(message, fields)
                 self._counts["MessagesMalformed"] += 1
                 self._logger.error("message malformed", message_id=message.id, final=True, **fields)
         return drops, messages
@@ -154,10 +154,10 @@ class _IngestEvent:
         if outcome.status == "ingested" and created_us is not None:
             self._lags.append(max(0, context_of(self._database).runtime.clock_us() - created_us) / 1e6)
         if outcome.status == "postponed":
-            self._deliveries.postpone(message)
+            self._deliveries.note_postponed(message)
         elif outcome.status in ("waiting", "failed"):
             assert outcome.error is not None
-            decide = self._deliveries.wait if outcome.status == "waiting" else self._deliveries.fail
+            decide = self._deliveries.note_wait if outcome.status == "waiting" else self._deliveries.note_failure
             decide(message, error_fields(outcome.error))
 
     def _log_outcome(self, message: Message, outcome: DropOutcome) -> None:

@@ -44,9 +44,9 @@ class DeliveryFailure:
     """Why a message failed."""
 
     reason: str
-    final: bool = False  # it can never be applied, so it is not delivered again
-    postponed: bool = False  # it was not begun, for lack of time
-    waiting: bool = False  # it is a drop whose table does not exist
+    is_final: bool = False  # it can never be applied, so it is not delivered again
+    is_postponed: bool = False  # it was not begun, for lack of time
+    is_waiting: bool = False  # it is a drop whose table does not exist
 
 
 @dataclass(slots=True)
@@ -108,7 +108,7 @@ class LocalFunction:
         return {id_: self._failures.get(id_, DeliveryFailure("see the functions' log")) for id_ in failed}
 
     def invoke(self, event: dict[str, Any]) -> Any:
-        """Invokes it with an event; returns its answer, and raises what it raises."""
+        """Invokes it with an event; returns its answer. Errors of the handler are raised here."""
         self._failures.clear()
         self._log_records.clear()
         context = InvocationContext(f"dolmen-{self.name}", self._runtime.uuid(), self._runtime)
@@ -125,9 +125,9 @@ class LocalFunction:
         if reason := fields.get("reason"):
             reason = f"{fields['error']}: {reason}" if fields.get("error") else str(reason)
             final, waiting = bool(fields.get("final")), text == "drop waiting"
-            self._failures[id_] = DeliveryFailure(reason, final=final, waiting=waiting)
+            self._failures[id_] = DeliveryFailure(reason, is_final=final, is_waiting=waiting)
         elif text.endswith(" postponed"):
-            self._failures.setdefault(id_, DeliveryFailure(text, postponed=True))
+            self._failures.setdefault(id_, DeliveryFailure(text, is_postponed=True))
         self._log_records.append((text, level, fields))
 
 

@@ -7,8 +7,9 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -197,7 +198,6 @@ def run_local(
     Args:
         landing_dir, queue_dir: see ``LocalLayout``.
         functions_dir: functions to run instead of dolmen's own.
-        poll_seconds: the pause between two looks.
         once: end as soon as all files and requests have been handled or given up.
         auto_create: create a table that does not exist from the first file dropped for it.
         compact_seconds, gc_seconds: seconds between two calls of the function; None = never.
@@ -217,32 +217,35 @@ def run_local(
             server = PageServer(LocalHealthPage(layout, runtime).draw, page_port, runtime)
             on_event(LocalEvent("report", "serving", logging.INFO, {"address": stack.enter_context(server).address}))
         stack.enter_context(_environment(_settings(layout, auto_create)))
-        lines = [
-            stack.enter_context(_open_line(name, source, functions, layout, runtime, on_event, poll_seconds))
-            for name, source in (
-                ("ingest", LandingDirectory(layout.landing, layout.state, runtime)),
-                ("delete", DirectoryQueue(layout.queue, runtime)),
-            )
-        ]
         seconds = {name: every for name, every in (("compact", compact_seconds), ("gc", gc_seconds)) if every}
         log = layout.state / "functions.log"
 
         def pass_on(function: str, text: str, level: int, fields: dict[str, Any]) -> None:
             on_event(LocalEvent(function, text, level, fields))
 
+        sources: dict[str, LandingDirectory | DirectoryQueue] = {
+            "ingest": LandingDirectory(layout.landing, layout.state, runtime),
+            "delete": DirectoryQueue(layout.queue, runtime),
+        }
+        channels = []
+        for name, source in sources.items():
+            function = stack.enter_context(
+                closing(LocalFunction(functions / name, log, partial(pass_on, name), runtime))
+            )
+            channels.append(_Channel(source, function, layout, runtime, on_event, poll_seconds))
         schedule = stack.enter_context(Schedule(functions, log, seconds, pass_on, runtime))
         while True:
-            handled = [line.step() for line in lines]
+            handled = [channel.step() for channel in channels]
             schedule.poll()
             idle = not any(handled)
-            if idle and once and not any(line.is_busy for line in lines):
+            if idle and once and not any(channel.is_busy for channel in channels):
                 return
             if idle:
                 runtime.sleep(poll_seconds)
 
 
 @dataclass
-class _Line:
+class _Channel:
     """A source, the function that handles its letters, and the letters that are not finished."""
 
     source: LandingDirectory | DirectoryQueue
@@ -272,13 +275,13 @@ class _Line:
         failures = self.function.deliver(batch)
         for letter in batch:
             failure = failures.get(letter.id)
-            if failure is not None and failure.postponed:
+            if failure is not None and failure.is_postponed:
                 letter.tries -= 1
                 continue
-            if failure is not None and not failure.final and letter.tries < MAX_TRIES:
+            if failure is not None and not failure.is_final and letter.tries < MAX_TRIES:
                 backoff = min(self.poll_seconds * 2**letter.tries, MAX_BACKOFF_SECONDS)
                 # A person looks on: report a misspelt table name within seconds.
-                letter.due = self.runtime.monotonic() + (self.poll_seconds if failure.waiting else backoff)
+                letter.due = self.runtime.monotonic() + (self.poll_seconds if failure.is_waiting else backoff)
                 continue
             if failure is not None:
                 self._give_up(letter, failure.reason)
@@ -292,26 +295,6 @@ class _Line:
         path = self.layout.dead_letters / f"{self.function.name}-{letter.id}.json"
         write_atomically(path, text + "\n")
         self.on_event(LocalEvent(self.function.name, "given up", logging.ERROR, about | {"dead_letter": str(path)}))
-
-
-@contextmanager
-def _open_line(
-    name: str,
-    source: LandingDirectory | DirectoryQueue,
-    functions: Path,
-    layout: LocalLayout,
-    runtime: Runtime,
-    on_event: Callable[[LocalEvent], None],
-    poll_seconds: float,
-) -> Iterator[_Line]:
-    def pass_on(text: str, level: int, fields: dict[str, Any]) -> None:
-        on_event(LocalEvent(name, text, level, fields))
-
-    function = LocalFunction(functions / name, layout.state / "functions.log", pass_on, runtime)
-    try:
-        yield _Line(source, function, layout, runtime, on_event, poll_seconds)
-    finally:
-        function.close()
 
 
 def _settings(layout: LocalLayout, auto_create: bool) -> dict[str, str]:

@@ -47,16 +47,16 @@ from dolmen.spark.load.load_tasks import (
     RANGE_BYTES,
     RUNS,
     Batches,
+    DropReader,
     FileReport,
     LoadTask,
     Ranges,
-    ReadDrops,
     Sample,
     TaskFiles,
     cut_runs,
     read_runs,
+    write_groups,
     write_ranges,
-    write_read,
 )
 from dolmen.spark.sessions import check_database, check_session
 from dolmen.spark.tasks import collect_objects, collect_rows, map_in_tasks
@@ -355,7 +355,7 @@ class _Loading:
 
     def _read_all(self, table: str, transaction: Transaction, ingestions: Sequence[DropIngestion]) -> list[str]:
         """Adds the rows of all files that tasks can read; returns the ids of these."""
-        work = _Work(self._session, transaction, table, ingestions[0])
+        work = _BatchLoad(self._session, transaction, table, ingestions[0])
         # The core takes files with rows that were erased since the files were dropped.
         every = must_leave_out_erased(unit_of(transaction).entry(table))
         to_read = [
@@ -389,7 +389,7 @@ class _TaskResults:
     is_clean: bool
 
 
-class _Work:
+class _BatchLoad:
     def __init__(self, spark: SparkSession, transaction: Transaction, table: str, ingestion: DropIngestion) -> None:
         self._spark, self._transaction, self._table = spark, transaction, table
         self._landing = ingestion.landing
@@ -405,9 +405,9 @@ class _Work:
         """Reads files, and writes their rows into data files under the transaction's intent."""
         groups = _groups(drops, self._spark.sparkContext.defaultParallelism)
         how = self._settings.format, self._options, tuple(drops), groups, BUFFERED_BYTES
-        read = ReadDrops(self._landing, encode_entry(self._entry), *how)
+        read = DropReader(self._landing, encode_entry(self._entry), *how)
         numbers = self._spark.range(0, len(groups), 1, len(groups))
-        return self._in_order(numbers, read) if self._entry.sort_key else self._as_they_come(numbers, read)
+        return self._write_in_order(numbers, read) if self._entry.sort_key else self._write_unordered(numbers, read)
 
     def add_to(self, transaction: Transaction, ids: Sequence[str], files: tuple[DataFile, ...]) -> None:
         """Adds the rows of these drops. The commit is refused if the way to read the table's files has changed."""
@@ -416,8 +416,8 @@ class _Work:
         if files:
             unit.add(Write(self._table, entry.uuid, files, requests=frozenset(ids), schema=entry.schema))
 
-    def _as_they_come(self, numbers: DataFrame, read: ReadDrops) -> _TaskResults:
-        written = self._run(numbers, self._file_bytes, partial(write_read, read))
+    def _write_unordered(self, numbers: DataFrame, read: DropReader) -> _TaskResults:
+        written = self._run(numbers, self._file_bytes, partial(write_groups, read))
         reports = {report.drop: report for each in written for report in each.reports}
         is_clean = all(report.is_whole or not report.rows for report in reports.values())
         return _TaskResults(_files(written), reports, is_clean)
@@ -428,7 +428,7 @@ class _Work:
         task = LoadTask(*begin_uploads(self._transaction, self._table), file_bytes=file_bytes)
         return collect_objects(frame, work(task), TaskFiles, partial(collect_with_heartbeats, self._transaction))
 
-    def _in_order(self, numbers: DataFrame, read: ReadDrops) -> _TaskResults:
+    def _write_in_order(self, numbers: DataFrame, read: DropReader) -> _TaskResults:
         work = read_runs(read, min(SAMPLE_BYTES, self._file_bytes // 8))
         runs = map_in_tasks(numbers, work, RUNS).persist(StorageLevel.DISK_ONLY)
         try:

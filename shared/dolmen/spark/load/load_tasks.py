@@ -36,8 +36,7 @@ from dolmen.ingest.announcements import Drop
 from dolmen.ingest.formats.formats import SourceFile, detect_file, read
 from dolmen.ingest.formats.source_file import ReadOptions
 from dolmen.ingest.landing import Landing
-from dolmen.rows.write.encodings import WriteOptions
-from dolmen.rows.write.parquet_object import cut, sort_columns
+from dolmen.rows.write.runs import WriteOptions, cut, sort_columns
 from dolmen.spark.tasks import ipc_bytes, open_to_write, table_from_ipc
 from dolmen.spark.write.write_tasks import WriteTask, decode_entry
 
@@ -71,7 +70,7 @@ DropRows: TypeAlias = tuple[int | None, pa.RecordBatch]
 
 
 @dataclass(frozen=True)
-class ReadDrops:
+class DropReader:
     """The files that a job reads into the table ``entry``; ``groups`` has the numbers of each task's drops.
 
     Up to ``buffered_bytes`` of a file's rows are kept until its end is read.
@@ -125,7 +124,7 @@ class ReadDrops:
         yield from self.landing.runtime.ahead(read(source, schema))
 
 
-class Keys:
+class SortKeys:
     def __init__(self, rows: pa.Table, entry: TableEntry) -> None:
         self._columns = []
         for id_ in entry.sort_key:
@@ -158,7 +157,7 @@ class Ranges:
 
     @classmethod
     def of(cls, samples: Iterable[tuple[Key, float]], parts: int, pieces: int) -> Ranges:
-        """Cuts for ``parts`` parts of ``pieces`` ranges each, by keys that stand for numbers of bytes."""
+        """Cuts for ``parts`` parts of ``pieces`` ranges each, by keys and the bytes that each represents."""
         ordered = sorted(samples)
         total, count = sum(weight for _, weight in ordered), parts * pieces
         bounds, of = list[Key](), [0]
@@ -195,7 +194,7 @@ class LoadTask(WriteTask):
 
     def load(self, rows: Batches) -> list[DataFile]:
         store = open_to_write(self.url, shared_runtime())
-        return self.put(store, rows, WriteOptions(target_file_bytes=self.file_bytes))
+        return self.put(store, rows, WriteOptions(file_bytes=self.file_bytes))
 
 
 class TaskFiles(msgspec.Struct, frozen=True):
@@ -203,7 +202,7 @@ class TaskFiles(msgspec.Struct, frozen=True):
     reports: list[FileReport] = []
 
 
-def write_read(read: ReadDrops, task: LoadTask) -> Callable[[Batches], Iterator[TaskFiles]]:
+def write_groups(read: DropReader, task: LoadTask) -> Callable[[Batches], Iterator[TaskFiles]]:
     """Numbers of groups become the data files with their rows."""
 
     def run(batches: Batches) -> Iterator[TaskFiles]:
@@ -217,7 +216,7 @@ def write_read(read: ReadDrops, task: LoadTask) -> Callable[[Batches], Iterator[
 
 @dataclass(frozen=True)
 class Sample:
-    """Keys of a run, each for ``weight`` bytes of its rows; ``stored`` is the size of the run compressed."""
+    """SortKeys of a run, each for ``weight`` bytes of its rows; ``stored`` is the size of the run compressed."""
 
     keys: list[Any]
     weight: float
@@ -232,7 +231,7 @@ class Sample:
         return cls(*json.loads(body))
 
 
-def read_runs(read: ReadDrops, sample_bytes: int) -> Callable[[Batches], Batches]:
+def read_runs(read: DropReader, sample_bytes: int) -> Callable[[Batches], Batches]:
     """For ``map_in_tasks``: numbers of groups become sorted runs, with a key for each ``sample_bytes``."""
 
     def run(batches: Batches) -> Batches:
@@ -250,7 +249,7 @@ def read_runs(read: ReadDrops, sample_bytes: int) -> Callable[[Batches], Batches
 
 def _run(columns: list[pa.ChunkedArray], entry: TableEntry, drop: int | None, sample_bytes: int) -> pa.RecordBatch:
     rows = _sort(columns, entry)
-    keys = Keys(rows, entry)
+    keys = SortKeys(rows, entry)
     count = min(rows.num_rows, max(1, rows.nbytes // sample_bytes))
     body = ipc_bytes(rows, "lz4")
     some = [keys.at((2 * number + 1) * rows.num_rows // (2 * count)) for number in range(count)]
@@ -271,7 +270,7 @@ def cut_runs(entry: bytes, ranges: Ranges, lanes: tuple[int, ...]) -> Callable[[
         table = decode_entry(entry)
         for body in (body for batch in batches for body in batch.column(0)):
             rows = table_from_ipc(body.as_buffer())
-            cuts = Keys(rows, table).cuts(ranges.bounds)
+            cuts = SortKeys(rows, table).cuts(ranges.bounds)
             columns = [
                 pa.array([lanes[ranges.parts[number]] for number, _, _ in cuts], pa.int32()),
                 pa.array([number for number, _, _ in cuts], pa.int32()),

@@ -34,6 +34,7 @@ from dolmen.format.schema import COMMIT_TS, COMMIT_TS_ID, Field
 from dolmen.predicate.ast import columns as columns_of
 from dolmen.predicate.parse import Where
 from dolmen.predicate.text import to_sql
+from dolmen.rows.scan.data_objects import cut_by_size
 from dolmen.rows.scan.row_groups import Deletes, FilePlan
 from dolmen.rows.scan.scan import Scan, plan_of, reader_of, rows_with_positions, scan_files
 from dolmen.spark.frame_types import Origin, is_own, quote, spark_arrow_schema, spark_arrow_type, spark_schema, to_frame
@@ -201,11 +202,11 @@ class _Native:
         except Unsupported:
             return [], list(plan.files)
         # Where Spark cannot evaluate the deletes of some files, dolmen reads just these.
-        for group in (together for age in self._by_age(others) for together in _groups_read_together(age)):
+        for together in (some for age in self._by_age(others) for some in _groups_read_together(age)):
             try:
-                frame = self._live_frame(group, where)
+                frame = self._live_frame(together, where)
             except Unsupported:
-                worker_files += group
+                worker_files += together
             else:
                 frames.append(frame)
         return frames, worker_files
@@ -261,7 +262,7 @@ class _Native:
             free_keys -= len(ts)
             if free_keys < 0:
                 raise Unsupported("too many unresolved keys")
-            joins.append(self._keys(lookup.columns, arrays, ts, values, applied_through))
+            joins.append(self._keys(lookup.columns, arrays, ts, values))
         # An erasure may name columns of later versions, which these files lack.
         ids = self._ids.union(*(t.columns for t in tombstones.values()), *(lookup.columns for lookup in lookups))
         may_lack = self._is_older(files[0]) or not ids <= self._by_id.keys()
@@ -270,14 +271,10 @@ class _Native:
         return self._frame(files, conditions, joins, ids, values, with_row=bool(positions))
 
     def _keys(
-        self,
-        ids: tuple[int, ...],
-        arrays: Sequence[pa.Array],
-        ts: npt.NDArray[np.int64],
-        values: FileValues,
-        applied_through: Sequence[int],
+        self, ids: tuple[int, ...], arrays: Sequence[pa.Array], ts: npt.NDArray[np.int64], values: FileValues
     ) -> tuple[DataFrame, Column]:
         """The deleted keys, with the condition of their join."""
+        applied_through = [file.file.applied_through for file in values.files]
         names = [f"__key_{index}" for index in range(len(arrays))]
         keys = dict(zip(names, (array.cast(spark_arrow_type(array.type)) for array in arrays), strict=True))
         same = reduce(Column.__and__, (self._column(id_) == F.col(name) for id_, name in zip(ids, names, strict=True)))
@@ -324,7 +321,7 @@ class _Native:
         dropped_fields = [self._field(id_) for id_ in ids if id_ not in self._by_id]
         by_id = bool(dropped_fields) or self._is_older(files[0])
         fields += [msgspec.structs.replace(field, name=self._name(field.id)) for field in dropped_fields]
-        # Files of many commits have the timestamp of each row; those of one commit have it in their entry.
+        # Files of many commits have the timestamp of each row; a file of one commit has it in its entry.
         if self._with_ts and any(file.file.row_ts is None for file in files):
             fields.append(Field(id=COMMIT_TS_ID, name=COMMIT_TS, type="int64"))
         try:
@@ -382,19 +379,11 @@ def _with_ids(schema: s.StructType, fields: Sequence[Field]) -> s.StructType:
     )
 
 
-def _groups_read_together(files: Collection[FilePlan]) -> Iterator[list[FilePlan]]:
+def _groups_read_together(files: Collection[FilePlan]) -> Iterator[Sequence[FilePlan]]:
     """Groups files with deletes, so that one scan reads each group."""
     ts = sorted({t.ts for file in files for t in file.where_tombstones})
     kinds: dict[tuple[bool, int], list[FilePlan]] = defaultdict(list)
     for file in files:
         kinds[file.file.vector is not None, bisect_right(ts, file.file.applied_through)].append(file)
     for alike in kinds.values() if len(kinds) <= MOST_STAGES else [files]:
-        some, bits = list[FilePlan](), 0
-        for file in alike:
-            more = file.file.rows if file.file.vector else 0
-            if some and (len(some) == FILES_TOGETHER or bits + more > MOST_BITS):
-                yield some
-                some, bits = [], 0
-            some.append(file)
-            bits += more
-        yield some
+        yield from cut_by_size(alike, lambda plan: plan.file.rows if plan.file.vector else 0, MOST_BITS, FILES_TOGETHER)

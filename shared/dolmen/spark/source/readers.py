@@ -33,6 +33,7 @@ from dolmen.predicate.constants import NULL, Value, from_python
 from dolmen.predicate.domains import Domain, domain_of
 from dolmen.predicate.parse import parse
 from dolmen.rows.changes.feed import FEED_FIELDS, ChangeFeed, FeedPart, PartReader, VersionKey, check_names, parts_of
+from dolmen.rows.scan.data_objects import cut_by_size
 from dolmen.rows.scan.scan import Scan, plan_of, scan_files
 from dolmen.spark.frame_types import OPERATORS, Origin, spark_arrow_schema, spark_schema, worker_schema
 from dolmen.spark.source.source import (
@@ -104,20 +105,10 @@ def parse_where(options: Options, schema: Schema) -> Predicate | None:
     return None if text is None else parse(text, schema, now_us=shared_runtime().clock_us())
 
 
-def groups_of(parts: Sequence[Part]) -> list[tuple[Part, ...]]:
+def groups_of(parts: Sequence[Part]) -> Iterator[Sequence[Part]]:
     """Groups files, or other parts, that are read together, in their order."""
     most = min(PARTITION_BYTES, max(FILE_BYTES, sum(part.size + FILE_BYTES for part in parts) // PARTITIONS))
-    groups: list[tuple[Part, ...]] = []
-    group, size = list[Part](), 0
-    for part in parts:
-        if group and size + part.size + FILE_BYTES > most:
-            groups.append(tuple(group))
-            group, size = [], 0
-        group.append(part)
-        size += part.size + FILE_BYTES
-    if group:
-        groups.append(tuple(group))
-    return groups
+    return cut_by_size(parts, lambda part: part.size + FILE_BYTES, most)
 
 
 class PartitionReader(DataSourceReader):  # type: ignore[misc]
@@ -127,7 +118,7 @@ class PartitionReader(DataSourceReader):  # type: ignore[misc]
         self.arrow_schema = worker_schema(schema)
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        return partition.read(self.arrow_schema) if isinstance(partition, FilesPartition | FeedPartition) else iter(())
+        return partition.read(self.arrow_schema) if isinstance(partition, SourcePartition) else iter(())
 
 
 @dataclass(frozen=True)
@@ -169,14 +160,14 @@ def _context(url: str) -> Context:
 
 
 @dataclass(frozen=True)
-class FilesPartition(InputPartition):  # type: ignore[misc]
-    """Paths of the data files that one task reads."""
+class SourcePartition(InputPartition):  # type: ignore[misc]
+    """The paths of the data files, or the parts of a feed, that one task reads."""
 
-    scan: SharedScan
-    paths: tuple[str, ...]
+    source: SharedScan | SourceFeed
+    parts: tuple[Any, ...]
 
     def read(self, arrow_schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        return (batch.cast(arrow_schema) for batch in self.scan.read(self.paths))
+        return (batch.cast(arrow_schema) for batch in self.source.read(self.parts))
 
 
 class BatchReader(PartitionReader):
@@ -191,7 +182,7 @@ class BatchReader(PartitionReader):
         shared = SharedScan(self.table, self.where)
         with mark_dolmen_errors():
             files = [file.file for file in plan_of(shared.scan()).files]
-        return [FilesPartition(shared, tuple(file.path for file in some)) for some in groups_of(files)]
+        return [SourcePartition(shared, tuple(file.path for file in some)) for some in groups_of(files)]
 
 
 class PushingReader(BatchReader):
@@ -328,14 +319,14 @@ class SourceFeed:
         check_types(self.table, schema, feed_schema)
         return replace(self, columns=tuple(schema.names))
 
-    def partitions(self, context: Context, since: Manifest, until: Manifest) -> list[FeedPartition]:
+    def partitions(self, context: Context, since: Manifest, until: Manifest) -> list[SourcePartition]:
         """Plans the feed between two versions from manifests and segments. Raises VersionExpiredError."""
         newest = context.head.refresh().manifest
         names, where = self.table_names, self.where
         feed = ChangeFeed(context, newest, since, until, self.table, self.table_entry, names, where, net=self.net)
         with context.reading(max(since.version, 1), until.version):
             parts = list(parts_of(feed))
-        return [FeedPartition(self, tuple(_merge_parts(some))) for some in groups_of(parts)]
+        return [SourcePartition(self, tuple(_merge_parts(some))) for some in groups_of(parts)]
 
     def read(self, parts: Sequence[FeedPart]) -> Iterator[pa.RecordBatch]:
         with mark_dolmen_errors():
@@ -347,17 +338,6 @@ class SourceFeed:
             for part in parts:
                 for batch in reader.read(part):
                     yield batch.cast(schema).select(self.columns)
-
-
-@dataclass(frozen=True)
-class FeedPartition(InputPartition):  # type: ignore[misc]
-    """The parts of a feed that one task reads."""
-
-    feed: SourceFeed
-    parts: tuple[FeedPart, ...]
-
-    def read(self, arrow_schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        return (batch.cast(arrow_schema) for batch in self.feed.read(self.parts))
 
 
 def _merge_parts(parts: Sequence[FeedPart]) -> Iterator[FeedPart]:
@@ -378,7 +358,7 @@ def source_feed(raw: Mapping[str, str], allowed: Collection[str] = CHANGES_READ)
     database = open_database(options.url)
     context = context_of(database)
     base = context.head.refresh()
-    first, last = options.version_or_time("since"), options.version_or_time("until")
+    first, last = options.moment("since"), options.moment("until")
     until = base.manifest if last is None else manifest_at(context, base, last)
     since = None if first is None else manifest_at(context, base, first)
     if since is not None and since.version > until.version:

@@ -16,13 +16,12 @@ from pyspark.sql import types as s
 from dolmen.api.database import Database
 from dolmen.api.database import open as open_database
 from dolmen.commit.head import context_of
-from dolmen.commit.versions import manifest_at_tag, manifest_at_time, manifest_at_version
 from dolmen.entries.segments.segment_reader import erasures_of
 from dolmen.errors import DatabaseNotFoundError, InputError, SchemaError
 from dolmen.format.manifest import Erasure, Manifest
 from dolmen.format.schema import COMMIT_TS, COMMIT_TS_FIELD, Field, Schema
 from dolmen.spark.frame_types import Origin, spark_schema
-from dolmen.transactions.snapshot import microseconds
+from dolmen.transactions.snapshot import Moment
 
 VERSION_OPTIONS = ("version", "timestamp", "tag", "version_as_of", "timestamp_as_of")
 """The options that name a version."""
@@ -117,11 +116,6 @@ class Options:
             raise InputError(f"option {name!r} is {text!r}: a whole number of at least 1")
         return value
 
-    def version_or_time(self, name: str) -> str | int | None:
-        """A version by its number, or a time as ISO 8601 text, as ``Table.changes`` takes them."""
-        text = self.text(name)
-        return int(text) if text and text.isdecimal() else text
-
     def zoned_moment(self, name: str) -> datetime | None:
         """A time with its offset from UTC. Raises InputError: the zone of the session is not known to a source."""
         text = self.text(name)
@@ -136,7 +130,7 @@ class Options:
         return moment
 
     def moment(self, name: str) -> str | int | None:
-        """A time as ``Database.at`` takes it: ISO 8601 text, or microseconds since the epoch."""
+        """ISO 8601 text, or a number: of a version, or of microseconds since the epoch."""
         text = self.text(name)
         return int(text) if text and text.lstrip("-").isdecimal() else text
 
@@ -224,17 +218,8 @@ def snapshot(database: Database, options: Options) -> Manifest:
     if len(named := [name for name in VERSION_OPTIONS if options.text(name) is not None]) > 1:
         raise InputError(f"the options {' and '.join(named)} say two things: give one")
     version = options.number("version_as_of" if "version_as_of" in named else "version")
-    moment = options.zoned_moment("timestamp_as_of") or options.moment("timestamp")
-    tag = options.text("tag")
-    head = context_of(database).head
-    base = head.refresh()
-    with context_of(database).reading(base.manifest.version):
-        if version is not None:
-            return manifest_at_version(head, base.manifest, version)
-        if moment is not None:
-            return manifest_at_time(head, base, microseconds(moment), settled=False)
-        if tag is not None:
-            return manifest_at_tag(head, base.manifest, tag)
-    if base.manifest.version == 0:
+    time = options.zoned_moment("timestamp_as_of") or options.moment("timestamp")
+    manifest = Moment(version, time, options.text("tag")).find_or_newest(context_of(database))
+    if manifest.version == 0:
         raise DatabaseNotFoundError(f"there is no database at {database.url} yet")
-    return base.manifest
+    return manifest

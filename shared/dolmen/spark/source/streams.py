@@ -34,7 +34,7 @@ from dolmen.format.schema import COMMIT_TS, Field
 from dolmen.predicate.ast import columns as columns_of
 from dolmen.rows.scan.scan import plan_of
 from dolmen.spark.frame_types import origins_of, worker_schema
-from dolmen.spark.source.readers import ADDED, FilesPartition, SharedScan, SourceFeed, groups_of, parse_where
+from dolmen.spark.source.readers import ADDED, SharedScan, SourceFeed, SourcePartition, groups_of, parse_where
 from dolmen.spark.source.source import CHANGES_STREAM_READ, STREAM_READ, Options, reads_changes, table_at
 from dolmen.spark.tasks import mark_dolmen_errors
 from dolmen.transactions.snapshot import microseconds
@@ -119,7 +119,7 @@ def _replaced_error(table: str, version: int) -> ConflictError:
 
 
 @dataclass(frozen=True)
-class RangePartition(FilesPartition):
+class RangePartition(SourcePartition):
     """Files whose rows were partly committed within (after, until]; the columns ``names`` of these rows are read."""
 
     names: tuple[str, ...]
@@ -127,7 +127,7 @@ class RangePartition(FilesPartition):
     until: int
 
     def read(self, arrow_schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        for batch in self.scan.read(self.paths):
+        for batch in self.source.read(self.parts):
             ts = batch.column(COMMIT_TS)
             rows = batch.filter(pc.and_(pc.greater(ts, self.after), pc.less_equal(ts, self.until)))
             if rows.num_rows:
@@ -145,7 +145,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
     def __init__(self, raw: Mapping[str, str], schema: s.StructType) -> None:
         self._schema = schema
         options = self._options = Options.of(raw, self.allowed)
-        self._most = options.number("max_versions_per_trigger")
+        self._most_versions = options.number("max_versions_per_trigger")
         self._ignore_deletes = options.flag("ignore_deletes")
         if options.text("starting_version") and options.text("starting_timestamp"):
             raise InputError("the options startingVersion and startingTimestamp say two things: give one")
@@ -178,11 +178,13 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
 
     @mark_dolmen_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Groups the files that contain rows of a batch. Raises ConflictError, VersionExpiredError."""
+        """Plans the parts of a batch. Raises ConflictError, SchemaError, VersionExpiredError."""
         first, last = Offset.from_json(start), Offset.from_json(end)
         self._last_end = last
-        if first == last:
-            return []
+        return [] if first == last else self._plan(first, last)
+
+    def _plan(self, first: Offset, last: Offset) -> Sequence[InputPartition]:
+        """Groups the files that contain rows of a batch."""
         manifest = self._manifest(last.version)
         table = table_at(self._database, manifest, self._options).with_schema(self._schema)
         first.check(table.table, self._entry(manifest), last, ignore_deletes=self._ignore_deletes)
@@ -196,12 +198,6 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         rows: Iterator[pa.RecordBatch] = partition.read(worker_schema(self._schema))
         return rows
-
-    def commit(self, end: dict[str, Any]) -> None:
-        """Does nothing: the reader keeps nothing for past batches."""
-
-    def stop(self) -> None:
-        """Does nothing: the reader has no resources to release."""
 
     @cached_property
     def _database(self) -> Database:
@@ -269,12 +265,12 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         """
         if newest.version <= begin.version or not self._has_changed(newest, begin):
             return begin
-        if self._most is None:
+        if self._most_versions is None:
             return Offset.of(newest, self._entry(newest))
         version = begin.version
         horizon = newest.horizon - 1  # older versions can't be read: the first batch takes them together
         while True:
-            version = min(max(version, horizon) + self._most, newest.version)
+            version = min(max(version, horizon) + self._most_versions, newest.version)
             if version == newest.version:
                 return Offset.of(newest, self._entry(newest))
             manifest = self._manifest(version)
@@ -319,13 +315,8 @@ class FeedStreamReader(TableStreamReader):
                 cursor.reset(newest.version)
         return end
 
-    @mark_dolmen_errors()
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Plans the parts of the feed of one batch. Raises ConflictError, SchemaError, VersionExpiredError."""
-        first, last = Offset.from_json(start), Offset.from_json(end)
-        self._last_end = last
-        if first == last:
-            return []
+    def _plan(self, first: Offset, last: Offset) -> Sequence[InputPartition]:
+        """Plans the parts of the feed of one batch."""
         until = self._manifest(last.version)
         entry = self._entry(until)
         first.check(self._options.table, entry, last, ignore_deletes=True)

@@ -181,18 +181,18 @@ class WriteJob:
 class TableWriter(DataSourceArrowWriter):  # type: ignore[misc]
     """Writes a DataFrame into a table, in one commit.
 
-    ``has_ended``: the request was applied before, without a digest, so the rows can't be compared.
+    ``is_skipped``: the request was applied before, without a digest, so the rows can't be compared.
     """
 
-    def __init__(self, job: WriteJob, request: str | None, has_ended: bool) -> None:
-        self.job, self.request, self.has_ended = job, request, has_ended
+    def __init__(self, job: WriteJob, request: str | None, is_skipped: bool) -> None:
+        self.job, self.request, self.is_skipped = job, request, is_skipped
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         with mark_dolmen_errors():
-            return TaskResult(self.job) if self.has_ended else self.job.write(iterator)
+            return TaskResult(self.job) if self.is_skipped else self.job.write(iterator)
 
     def commit(self, messages: Sequence[TaskResult | None]) -> None:
-        if not self.has_ended:
+        if not self.is_skipped:
             with mark_dolmen_errors():
                 self.job.commit(messages, self.request)
 

@@ -1,4 +1,4 @@
-"""Reads queries that Spark has analysed: conditions, the columns that a join wants to be equal, and those of a SELECT.
+"""Reads queries that Spark has analysed: conditions, the columns that a join wants to be equal, and a SELECT's columns.
 
 In an analysed plan the names are resolved and the casts are written out, so nothing of a text's meaning is guessed. A
 condition becomes a predicate only where both surely mean the same for every row: a closed list of nodes over columns,

@@ -134,9 +134,19 @@ class RowChange:
             if origin in current:
                 unit_of(self.transaction).depend_on_rows(current[origin], None)
 
-    def write(self, rows: DataFrame, actions: Sequence[Action], *, once: bool, new: bool = False) -> None:
+    def write(
+        self, rows: DataFrame, actions: Sequence[Action], *, checks_repeats: bool = False, checks_keys: bool = False
+    ) -> None:
         """Runs the job of the actions, and adds the changes to the transaction. See ``apply_actions``."""
-        apply_actions(self.transaction, self.table, rows, actions, once=once, new=new, request=self.request)
+        apply_actions(
+            self.transaction,
+            self.table,
+            rows,
+            actions,
+            checks_repeats=checks_repeats,
+            checks_keys=checks_keys,
+            request=self.request,
+        )
 
 
 def find_field(fields: Sequence[Field], name: str, table: str, *, case_sensitive: bool) -> Field:
@@ -243,7 +253,7 @@ def delete_rows(change: RowChange, statement: DeleteStatement) -> None:
     columns = f"CAST(0 AS INT) AS {ACTION}, `{FILE}`, `{ROW}`"
     source = change.rows(condition.predicate, whole=False)
     rows = change.select(columns, source, statement.where or "", statement.where)
-    change.write(rows, [Action(True, None)], once=False)
+    change.write(rows, [Action(True, None)])
 
 
 def update_rows(change: RowChange, statement: UpdateStatement) -> None:
@@ -264,7 +274,7 @@ def update_rows(change: RowChange, statement: UpdateStatement) -> None:
     casts = cast_values(change.views.spark, frame, assignments)
     kept = [F.col(f"__value_{number}") for number in numbers]
     rows = frame.select(F.lit(0).cast("int").alias(ACTION), FILE, ROW, *casts, *kept)
-    change.write(rows, [Action(True, tuple((name, index) for index, name in enumerate(names)))], once=False)
+    change.write(rows, [Action(True, tuple((name, index) for index, name in enumerate(names)))])
 
 
 def _select_list(texts: Sequence[str]) -> str:
@@ -311,15 +321,16 @@ class _SqlMerge:
         change.check(query, on)
         matched, not_matched, by_source = self._kinds
         keys = None if by_source else self._keys(query)
-        new = bool(not_matched and change.entry.primary_key) and not self._inserts_keys(keys)
+        checks_keys = bool(not_matched and change.entry.primary_key) and not self._inserts_keys(keys)
         equal = find_equal_columns(query, dict(enumerate(change.fields)), self.source.columns, may_cast=True)
         self._check_updates(empty, equal)
         change.check(self._rows(empty), on)
         where = None if keys is None else keys.predicate
         frame = self._rows(change.rows(where, whole=bool(matched or by_source)))
         # Several source rows may match one target row if they can only delete it.
-        once = bool(matched) and [(clause.action, clause.when) for clause in matched] != [("delete", None)]
-        if once and matched[-1].when is not None:
+        deletes_all_matched = [(clause.action, clause.when) for clause in matched] == [("delete", None)]
+        checks_repeats = bool(matched) and not deletes_all_matched
+        if checks_repeats and matched[-1].when is not None:
             again = F.sum(F.when(F.col(_BOTH), 1)).over(Window.partitionBy(FILE, ROW)) > 1
             fails = F.raise_error(F.lit(mark_of(matched_twice_error()))).cast("int")
             frame = frame.withColumn(ACTION, F.when(again, fails).otherwise(F.col(ACTION)))
@@ -333,7 +344,7 @@ class _SqlMerge:
             )
             for clause, columns in self._plan
         ]
-        change.write(rows.hint("rebalance"), actions, once=once, new=new)
+        change.write(rows.hint("rebalance"), actions, checks_repeats=checks_repeats, checks_keys=checks_keys)
 
     @cached_property
     def _kinds(self) -> tuple[list[MergeClause], ...]:
@@ -347,7 +358,7 @@ class _SqlMerge:
     @cached_property
     def _source_view(self) -> str:
         """A view of the source, with the alias that expressions use."""
-        return f"`{self.change.views.make(self.source.withColumn(Source.HERE, F.lit(True)))}` AS {self._alias}"
+        return f"`{self.change.views.make(self.source.withColumn(Source.IN_SOURCE, F.lit(True)))}` AS {self._alias}"
 
     def _check_scopes(self, empty: str) -> None:
         """Raises InputError if a clause names columns of the side that its rows do not have."""
@@ -408,7 +419,7 @@ class _SqlMerge:
     def _rows(self, target: str) -> DataFrame:
         """The rows that have an action, or two sides."""
         column, on = self.change.column, f"ON (\n{self.statement.on}\n)"
-        in_source, in_target = f"{self._alias}.`{Source.HERE}` IS NOT NULL", f"{column(ROW)} IS NOT NULL"
+        in_source, in_target = f"{self._alias}.`{Source.IN_SOURCE}` IS NOT NULL", f"{column(ROW)} IS NOT NULL"
         conditions = [[clause.when for clause in kind] for kind in self._kinds]
         matched, _, by_source = conditions
         if matched or by_source:
@@ -444,7 +455,7 @@ class _SqlMerge:
 
     def _inserts_keys(self, keys: _Keys | None) -> bool:
         """Whether inserted rows take their primary keys from the source's columns of the join, each key once."""
-        names = {} if keys is None or not keys.once else {field.id: name for field, name in keys.pairs}
+        names = {} if keys is None or not keys.is_unique else {field.id: name for field, name in keys.pairs}
         if names.keys() != set(self.change.entry.primary_key):
             return False
         for clause, values in self._plan:
@@ -463,9 +474,9 @@ class _Keys:
 
     Args:
         predicate: TRUE for all rows of the target that may match.
-        once: nothing else makes rows match, and the source has each tuple once, and no NULL.
+        is_unique: nothing else makes rows match, and the source has each tuple once, and no NULL.
     """
 
     pairs: Sequence[tuple[Field, str]]
     predicate: Predicate
-    once: bool
+    is_unique: bool

@@ -51,7 +51,6 @@ def sql(
 
     Args:
         args: values of the parameters ``:name`` or ``?``, as ``spark.sql`` takes them.
-        spark: the session; the active one by default.
         request: an id under which a change is applied once, however often it is tried.
 
     Returns:
@@ -97,7 +96,7 @@ class _Run:
         with self._attached.lock, Views(self._spark, self._args) as views:
             self._refresh()
             statement = read_statement(self._with_versions(views))
-            does = statement.does
+            does = statement.change
             assert isinstance(does, InsertStatement)
             frame = views.run(f"{statement.ctes}\n{does.query}", does.query)
         target_table = attachment.database.table(table)
@@ -126,7 +125,7 @@ class _Run:
             self._refresh(attachment)
             attachment.show(unit_of(transaction).base)
             statement = read_statement(self._with_versions(views))
-            does = statement.does
+            does = statement.change
             assert isinstance(does, DeleteStatement | UpdateStatement | MergeStatement)
             if does.target.name.startswith(VIEW):
                 raise InputError("an older version can't be changed: leave out VERSION AS OF, or restore it")

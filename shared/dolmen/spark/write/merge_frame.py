@@ -2,9 +2,6 @@
 
 Target rows that change are hidden and written again; all others stay in their files. The commit depends on the rows
 that were read, so a commit that may have changed these makes the merge start again on the newest version.
-
-SQL's MERGE (``sql.row_changes``) is planned apart: its conditions are pieces of SQL over any source. How a clause is
-chosen, the job and the changes are the same (``row_actions``).
 """
 
 from __future__ import annotations
@@ -84,8 +81,8 @@ def merge(
 
     It reads the columns it needs, of rows whose keys are within the source's, and repeats itself when others delete
     rows of the table, or add rows that may match. ``on`` the primary key, with all columns updated and inserted, it is
-    an ``upsert``, which reads nothing. A primary key is one row: where ``append`` has made several, the one that was
-    committed last counts, and if it changes the others are deleted.
+    an ``upsert``, which reads nothing. A primary key is one row: where ``append`` has made several, the last
+    committed one counts, and if it changes the others are deleted.
 
     Args:
         frame: evaluated once. It may have columns that the table lacks, for expressions.
@@ -183,8 +180,8 @@ class _Merging:
             plan.rows(target, self.source),
             plan.actions,
             key=fields if self.clauses.takes_all_matched else (),
-            once=summary.has_repeats and not self.clauses.deletes_all_matched,
-            new=self.clauses.may_insert_twice(entry, names),
+            checks_repeats=summary.has_repeats and not self.clauses.deletes_all_matched,
+            checks_keys=self.clauses.may_insert_twice(entry, names),
             request=self.request,
         )
 
@@ -230,7 +227,7 @@ class MergePlan:
         if any(text == _column("target", name) for name, text in self._texts):
             return self._names
         keys = {field.name for field in self.fields}
-        return [name for name in self._names if name in keys or self.clauses.name(name)]
+        return [name for name in self._names if name in keys or self.clauses.may_name(name)]
 
     @cached_property
     def actions(self) -> list[Action]:
@@ -256,7 +253,7 @@ class MergePlan:
         target_keys = [F.col(f"target.{quote(field.name)}") for field in self.fields]
         sides = self._sift(target, source).alias("target"), source.frame.alias("source")
         if self._reads_target:
-            in_source, in_target = f"source.{Source.HERE} IS NOT NULL", f"target.{ROW} IS NOT NULL"
+            in_source, in_target = f"source.{Source.IN_SOURCE} IS NOT NULL", f"target.{ROW} IS NOT NULL"
             position = [F.col(f"target.{ROW}").alias(ROW), F.col(f"target.{FILE}").alias(FILE)]
         else:
             sides, in_source, in_target = sides[::-1], "TRUE", "FALSE"
@@ -342,7 +339,7 @@ class MergePlan:
         try:
             return frame.select(*(self._expression(text).alias(name) for name, text in texts.items())).schema
         except (AnalysisException, ParseException) as error:
-            if len(texts) > 1:  # find the one that Spark refuses
+            if len(texts) > 1:  # find the expression that Spark refuses
                 for name, text in texts.items():
                     self._types(frame, {name: text})
                 raise

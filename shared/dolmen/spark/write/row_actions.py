@@ -55,7 +55,7 @@ Conditions: TypeAlias = Sequence[Sequence[str | None]]
 """The conditions of the clauses for matched rows, for source rows alone, and for target rows alone."""
 ACTION = "__action"
 """The column with the number of a row's action."""
-LISTED = 100
+MOST_LISTED_KEYS = 100
 """The most keys that are listed one by one; a longer list becomes its range."""
 
 
@@ -80,7 +80,7 @@ class SourceSummary:
             sum(part.rows for part in parts),
             sum(part.nulls for part in parts),
             any(part.has_repeats for part in parts),
-            all(part.lists_all for part in parts) and (keys is None or keys.num_rows <= LISTED),
+            all(part.lists_all for part in parts) and (keys is None or keys.num_rows <= MOST_LISTED_KEYS),
             keys,
         )
 
@@ -94,17 +94,17 @@ class SourceSummary:
 class Source:
     """A DataFrame whose rows are merged, joined on ``fields``: evaluated once, and kept until ``close``.
 
-    Its ``frame`` has the columns ``keys`` in the table's own types, and ``HERE``.
+    Its ``frame`` has the columns ``keys`` in the table's own types, and ``IN_SOURCE``.
     """
 
-    HERE = "__source"
+    IN_SOURCE = "__source"
     """A column that is NULL where there is no source row."""
 
     def __init__(self, frame: DataFrame, fields: tuple[Field, ...]) -> None:
         self._fields, self._columns = fields, frame.columns
         self.keys = [f"__key_{index}" for index in range(len(fields))]
         keys = [column.alias(name) for column, name in zip(key_columns(frame, fields), self.keys, strict=True)]
-        rows = frame.select("*", F.lit(True).alias(self.HERE), *keys)
+        rows = frame.select("*", F.lit(True).alias(self.IN_SOURCE), *keys)
         grouped = rows.repartition(*self.keys).sortWithinPartitions(*self.keys)
         self.frame = grouped.persist(StorageLevel.MEMORY_AND_DISK)
 
@@ -152,7 +152,7 @@ def summarize_keys(batches: Iterator[pa.RecordBatch], fields: tuple[Field, ...])
         last = whole.slice(whole.num_rows - 1)
         some = keys_from_arrow(whole, fields)
         keys = some if keys is None else combine_keys([keys, some])
-        if keys.num_rows > LISTED:
+        if keys.num_rows > MOST_LISTED_KEYS:
             lists_all = False
             ends = [pc.min_max(column) for column in keys.columns]
             arrays = [pa.array([end["min"], end["max"]], key.type) for end, key in zip(ends, keys.columns, strict=True)]
@@ -202,13 +202,13 @@ class MergeTask(WriteTask):
 
     Args:
         actions: by number.
-        once: it is an error when a target row is hidden twice.
-        new: the primary keys of rows that replace none are reported, to be compared with the table's.
+        checks_repeats: it is an error when a target row is hidden twice.
+        checks_keys: the primary keys of rows that replace none are reported, to be compared with the table's.
     """
 
     actions: tuple[Action, ...] = ()
-    once: bool = False
-    new: bool = False
+    checks_repeats: bool = False
+    checks_keys: bool = False
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> WriteReport:
         """Applies the actions to the rows of one partition, in bounded memory. Raises InputError, RowError."""
@@ -232,7 +232,7 @@ class MergeTask(WriteTask):
         for batch in batches:
             actions = batch[ACTION].cast(pa.int32())
             hidden_rows = batch.filter(pc.is_in(actions, hiding))
-            if hidden_rows.num_rows and (self.once or not self.key):
+            if hidden_rows.num_rows and (self.checks_repeats or not self.key):
                 self._record(hidden_rows, report)
             if hidden_rows.num_rows and self.key:
                 names = [field.name for field in fields]
@@ -246,7 +246,7 @@ class MergeTask(WriteTask):
                     rows = pa.record_batch([written_rows[f"__value_{index}"] for _, index in action.columns], names)
                     finds = casts_of_computed(action.computed)
                     for part in conform_batches(iter([rows]), schema, finds) or ():
-                        if self.new and not action.hides:
+                        if self.checks_keys and not action.hides:
                             report.inserted.append(pa.table(part.select(primary)))
                         yield part
 
@@ -257,7 +257,7 @@ class MergeTask(WriteTask):
             file_rows = rows[indexes == index].astype(np.uint32)
             positions = BitMap(file_rows)
             report.add_positions(name, positions)
-            if self.once and (report.has_repeats or len(positions) < len(file_rows)):
+            if self.checks_repeats and (report.has_repeats or len(positions) < len(file_rows)):
                 raise matched_twice_error()
 
 
@@ -272,20 +272,20 @@ def apply_actions(
     actions: Sequence[Action],
     *,
     key: tuple[Field, ...] = (),
-    once: bool,
-    new: bool,
+    checks_repeats: bool = False,
+    checks_keys: bool = False,
     request: str | None,
 ) -> None:
     """Runs the job of the actions, and adds the changes to the transaction. Raises InputError, DuplicateKeyError.
 
-    See ``MergeTask`` for ``once`` and ``new``. Without a ``key``, target rows are hidden by their positions.
+    Without a ``key``, target rows are hidden by their positions. See ``MergeTask`` for the checks.
     """
     unit = unit_of(transaction)
     entry = unit.entry(table)
     ids = tuple(field.id for field in key)
-    task = MergeTask(*begin_uploads(transaction, table), ids, tuple(actions), once, new)
+    task = MergeTask(*begin_uploads(transaction, table), ids, tuple(actions), checks_repeats, checks_keys)
     report = collect_report(transaction, rows, task.run)
-    if once and report.has_repeats:
+    if checks_repeats and report.has_repeats:
         raise matched_twice_error()
     key_tombstones: tuple[KeysTombstone, ...] = ()
     if key:
@@ -295,14 +295,14 @@ def apply_actions(
         live = LiveFiles.of(entry, unit.context.segments).find(list(uuids.values()))
         positions = {live[uuids[name]].path: bits for name, bits in report.positions.items()}
         unit.add(DeletePositions(table, entry.uuid, positions, request))
-    if key_tombstones and new:
+    if key_tombstones and checks_keys:
         # In a statement of its own: inserts are compared with the keys that remain once replaced rows are hidden.
         unit.add(Write(table, entry.uuid, (), key_tombstones, request, schema=entry.schema))
         key_tombstones = ()
     if not (report.files or key_tombstones):
         return
     write = Write(table, entry.uuid, tuple(report.files), key_tombstones, request, schema=entry.schema)
-    if new:
+    if checks_keys:
         add_inserts(unit, entry, write, (batch for keys in report.inserted for batch in keys.to_batches()))
     else:
         unit.add(write)

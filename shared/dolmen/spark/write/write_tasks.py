@@ -29,15 +29,15 @@ from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field, Schema
 from dolmen.format.types import to_mask
 from dolmen.rows.write.data_file import write_data_files
-from dolmen.rows.write.encodings import DEFAULT, WriteOptions
 from dolmen.rows.write.row_digest import mix, row_hashes
+from dolmen.rows.write.runs import DEFAULT, WriteOptions
 from dolmen.spark.tasks import (
     FAILURES,
     collect_objects,
     collect_rows,
     conform_batches,
-    dolmen_error,
     open_to_write,
+    raising_dolmen_errors,
 )
 from dolmen.store import portable_url
 from dolmen.store.base import ObjectStore, create
@@ -283,16 +283,14 @@ def collect_with_heartbeats(transaction: Transaction, job: DataFrame) -> list[Ro
         finally:
             spark.removeJobTag(tag)
 
-    try:
-        run = inheritable_thread_target(job.sparkSession)(collect)
-        rows: list[Row] = unit.context.runtime.attend(run, BEAT_SECONDS / 10, intent.beat)
-    except FAILURES as failure:
-        if error := dolmen_error(failure):
-            raise error from failure
-        raise
-    except BaseException:  # interrupted, or without a heartbeat: nothing will commit the job's objects
-        spark.cancelJobsWithTag(tag)
-        raise
+    with raising_dolmen_errors():
+        try:
+            run = inheritable_thread_target(job.sparkSession)(collect)
+            rows: list[Row] = unit.context.runtime.attend(run, BEAT_SECONDS / 10, intent.beat)
+        except BaseException as error:
+            if not isinstance(error, FAILURES):  # interrupted, or no heartbeat: nothing will commit the objects
+                spark.cancelJobsWithTag(tag)
+            raise
     return rows
 
 

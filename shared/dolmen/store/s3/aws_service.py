@@ -39,11 +39,7 @@ class AwsService:
 
     @cached_property
     def client(self) -> Any:
-        """The client of boto3.
-
-        Raises:
-            InputError: boto3 is not installed, or the AWS configuration cannot be used.
-        """
+        """The client of boto3. Raises InputError: boto3 is not installed, or the AWS configuration cannot be used."""
         try:
             import boto3  # an extra, and slow to import
             from botocore.config import Config

@@ -309,8 +309,8 @@ class S3Store:
                 return response
             except (BotoCoreError, ClientError) as error:
                 if attempt.is_last or verdict(error) in (PutVerdict.REFUSED, PutVerdict.PRECONDITION):
-                    conditional, version = bool(request.keys() & _CONDITIONS), request.get("VersionId")
-                    raise translate(error, self.bucket, key, conditional=conditional, version=version) from error
+                    is_conditional, version = bool(request.keys() & _CONDITIONS), request.get("VersionId")
+                    raise translate(error, self.bucket, key, is_conditional=is_conditional, version=version) from error
         raise AssertionError("the last attempt returns or raises")
 
     @cached_property

@@ -60,8 +60,7 @@ class Signer:
     def authorization(self, credentials: Credentials, path: str, headers: Mapping[str, str]) -> str:
         """The value of the header ``Authorization`` of a GET.
 
-        Args:
-            headers: the signed headers by lower-case name, with ``host``, ``x-amz-date`` and ``x-amz-content-sha256``.
+        ``headers``: the signed headers by lower-case name, with ``host``, ``x-amz-date`` and ``x-amz-content-sha256``.
         """
         moment = headers["x-amz-date"]
         names = sorted(headers)
@@ -109,7 +108,7 @@ class RequestPattern:
     Args:
         url, path: up to the key; the path begins after the host.
         headers: sent with each.
-        signed: headers that the signature covers, by lower-case name, without those of one request.
+        signed: headers that the signature covers, by lower-case name, without the ones that differ by request.
     """
 
     url: str
@@ -182,7 +181,7 @@ be about the pattern, too: then the client sends the request again."""
 
 
 class ObjectReader:
-    """Sends GETs of objects. Responses and errors are those of the client's ``get_object``, as far as stores use them.
+    """Sends GETs of objects. Responses and errors are as from the client's ``get_object``, as far as stores use them.
 
     The client's own session sends the requests (its connections, proxies, certificates, time-outs), the session's
     credentials sign them, and handlers of ``before-send`` see them.
@@ -205,11 +204,7 @@ class ObjectReader:
         client.meta.events.register(f"before-send.s3.{_OPERATION}", self._keep_request)
 
     def get_object(self, **request: Any) -> dict[str, Any]:
-        """Sends a GET, once. The response's body is a stream.
-
-        Raises:
-            ClientError, BotoCoreError: as the client does.
-        """
+        """Sends a GET, once. The response's body is a stream. Raises ClientError, BotoCoreError: as the client does."""
         bucket = request["Bucket"]
         has_pattern = request.keys() <= _PLAIN_FIELDS and request.get("IfMatch", "").isascii()
         if has_pattern and (pattern_and_context := self._patterns.get(bucket)):
@@ -274,11 +269,8 @@ _CONTENT_RANGE = re.compile(r"bytes ([0-9]+)-([0-9]+)/([0-9]+|\*)")
 def read_body(response: Mapping[str, Any], byte_range: str | None) -> bytes:
     """Reads a response's body to its end.
 
-    Args:
-        byte_range: the header ``Range`` of the request.
-
-    Raises:
-        BotoCoreError: it broke off, its checksum differs, or it is another range.
+    ``byte_range``: the header ``Range`` of the request. Raises BotoCoreError: it broke off, its checksum differs, or it
+    is another range.
     """
     try:
         body: bytes = response["Body"].read()
@@ -324,7 +316,7 @@ class Connection:
     reader: ObjectReader | None = None
 
     def send(self, operation: str, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Sends a request once. Responses and errors are those of boto3's method ``operation``."""
+        """Sends a request once. Responses and errors are as from boto3's method ``operation``."""
         sender = self.reader if self.reader and operation == "get_object" else self.client
         try:
             response: dict[str, Any] = getattr(sender, operation)(**request)
@@ -337,11 +329,8 @@ def connect(runtime: Runtime, session: Any = None) -> Connection:
     """A connection by the ordinary AWS configuration: environment, profiles, instance roles.
 
     The region is us-east-1 when none is configured; requests to a configured endpoint (``AWS_ENDPOINT_URL_S3``) have
-    path style unless the profile says otherwise.
-
-    Args:
-        session: a ``boto3.Session`` to take the configuration from; None makes one, and shares the connection
-            among stores of the same runtime and environment.
+    path style unless the profile says otherwise. ``session``: a ``boto3.Session`` to take the configuration from; None
+    makes one, and shares the connection among stores of the same runtime and environment.
     """
     if session is not None:
         return _make(runtime, session)
@@ -392,8 +381,7 @@ def _make(runtime: Runtime, session: Any) -> Connection:
 def bucket_owners(environment: Mapping[str, str]) -> dict[str, str]:
     """The accounts that own buckets, by bucket: ``DOLMEN_BUCKET_OWNERS=bucket=111122223333,other=444455556666``.
 
-    Raises:
-        InputError: a part of it is not a bucket and account.
+    Raises InputError: a part of it is not a bucket and account.
     """
     text = environment.get("DOLMEN_BUCKET_OWNERS", "")
     owners: dict[str, str] = {}

@@ -116,13 +116,14 @@ def describe(error: BotoCoreError | ClientError) -> str:
 
 
 def translate(
-    error: BotoCoreError | ClientError, bucket: str, key: str, *, conditional: bool = False, version: str | None = None
+    error: BotoCoreError | ClientError,
+    bucket: str,
+    key: str,
+    *,
+    is_conditional: bool = False,
+    version: str | None = None,
 ) -> Error:
-    """The exception to raise for a final error.
-
-    Args:
-        conditional: whether the request has an ETag as its condition.
-    """
+    """The exception to raise for a final error. ``is_conditional``: the request has an ETag as its condition."""
     text = describe(error)
     if not isinstance(error, ClientError):
         if isinstance(error, _NO_CREDENTIALS):
@@ -147,7 +148,7 @@ def translate(
         return ObjectNotFoundError(key if version is None else f"{key}?versionId={version}")
     if status == 416:
         return RangeEndedError(text)
-    if status == 412 and conditional:
+    if status == 412 and is_conditional:
         return ObjectChangedError(key)
     if status in (401, 403) or code in _IDENTITY:
         hint = ". Without s3:ListBucket, S3 answers so for missing objects too" if status == 403 else ""

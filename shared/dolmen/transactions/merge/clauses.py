@@ -37,10 +37,7 @@ class Expression:
     """An SQL expression in DuckDB's dialect over the columns of a row: ``Expression("price * 1.1")``.
 
     It sees the columns of its row by their names. Subqueries, aggregates and window functions are refused. It needs
-    DuckDB (``pip install 'dolmen[sql]'``).
-
-    Args:
-        sql: the text.
+    DuckDB (``pip install 'dolmen[sql]'``). ``sql``: the text.
     """
 
     sql: str
@@ -61,11 +58,7 @@ class Update:
 
 @dataclass(frozen=True)
 class Delete:
-    """Deletes a target row.
-
-    Args:
-        when: an SQL expression; only rows for which it is TRUE.
-    """
+    """Deletes a target row. ``when``: an SQL expression; only rows for which it is TRUE."""
 
     when: str | None = None
 
@@ -163,7 +156,7 @@ class Clauses:
         texts = [clause.when for clause in self.all if clause.when is not None]
         return texts + [text for clause in self.all for text in (_values(clause) or {}).values() if text is not None]
 
-    def name(self, column: str) -> bool:
+    def may_name(self, column: str) -> bool:
         """True if some expression may name a column: the name is in it as a word."""
         word = re.compile(rf"(?<!\w){re.escape(column)}(?!\w)", re.IGNORECASE)
         return any(word.search(text.replace("``", "`").replace('""', '"')) for text in self.texts)
@@ -176,7 +169,7 @@ class Clauses:
             for name in clause.values or ():
                 if name not in names:
                     raise SchemaError(f"no column {name!r} in the table; there are: {', '.join(sorted(names))}")
-            extra = [name for name in source_names if name not in names and not self.name(name)]
+            extra = [name for name in source_names if name not in names and not self.may_name(name)]
             if clause.values is None and extra:
                 raise SchemaError(
                     f"no column {extra[0]!r} in the table, and no expression of the merge names it; drop it, or name "
@@ -185,7 +178,7 @@ class Clauses:
 
     def check_updates(self, entry: TableEntry, on: Collection[str], source_names: Collection[str]) -> None:
         """Raises SchemaError if an update may change a primary key (not by ``on``), or the order of changes (CDC)."""
-        primary = _primary_key(entry)
+        primary = entry.schema.names_of(entry.primary_key)
         for clause in (*self.matched, *self.by_source):
             if isinstance(clause, Delete):
                 continue
@@ -204,7 +197,7 @@ class Clauses:
 
     def may_insert_twice(self, entry: TableEntry, on: Collection[str]) -> bool:
         """True if an inserted row may get a primary key that the table has, or another inserted row."""
-        primary = _primary_key(entry)
+        primary = entry.schema.names_of(entry.primary_key)
         if not is_primary_key(on, entry):
             return bool(primary and self.not_matched)
         values = [clause.values for clause in self.not_matched if clause.values is not None]
@@ -229,11 +222,7 @@ def check_updatable(entry: TableEntry, field: Field) -> None:
 
 def is_primary_key(names: Collection[str], entry: TableEntry) -> bool:
     """True if these columns are the table's primary key, in any order."""
-    return set(names) == set(_primary_key(entry))
-
-
-def _primary_key(entry: TableEntry) -> list[str]:
-    return [entry.schema.by_id[id_].name for id_ in entry.primary_key]
+    return set(names) == set(entry.schema.names_of(entry.primary_key))
 
 
 def _is_column(expression: str | None, side: str, name: str) -> bool:
@@ -327,14 +316,12 @@ def terms_of(
 class RowTemplate:
     """Makes rows of a table.
 
+    Raises InputError: DuckDB refuses an expression; SchemaError: values are of another kind than their column.
+
     Args:
         terms: by column of the table; columns without one have their default.
         sides: the columns of each side.
         find: how values that are not computed are cast to the table's types.
-
-    Raises:
-        InputError: DuckDB refuses an expression.
-        SchemaError: values are of another kind than their column.
     """
 
     def __init__(
@@ -395,11 +382,11 @@ def _type(term: Term, sides: Mapping[str, pa.Schema], types: Mapping[str, pa.Dat
             return value.type
 
 
-NO_LITERALS = Literals(every=False, texts=False, null=False)
+NO_LITERALS = Literals(only_literals=False, only_literal_texts=False, has_null=False)
 
 
 def casts_of(literals: Literals) -> FindCast:
-    """The casts of an expression's values, given its literals: those of ``lossless_cast``, and the following.
+    """The casts of an expression's values, given its literals: as ``lossless_cast`` makes, and the following.
 
     ==========================  ============================================================================
     from                        to
@@ -414,16 +401,16 @@ def casts_of(literals: Literals) -> FindCast:
 
 
 def _find_cast(literals: Literals, source: pa.DataType, target: pa.DataType) -> Cast | None:
-    if literals.every and t.is_floating(source) and _is_number(target) and source != target:
+    if literals.only_literals and t.is_floating(source) and _is_number(target) and source != target:
         return _cast_if_same(_reparse_floats, target)
     try:
         return lossless_cast(source, target)
     except SchemaError:
         if t.is_decimal(source) and t.is_floating(target):
             return _cast_if_same(_nearest_floats, target)
-        if literals.texts and is_text(source) and domain_of(target) is not None:
+        if literals.only_literal_texts and is_text(source) and domain_of(target) is not None:
             return partial(_parse, target=target)
-        if literals.null and t.is_int32(source):
+        if literals.has_null and t.is_int32(source):
             return partial(_cast_nulls, target=target)
         raise
 

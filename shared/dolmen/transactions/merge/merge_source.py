@@ -19,7 +19,7 @@ from dolmen.format.schema import Field, Schema, own_names, same_names, stored_ty
 from dolmen.format.types import one_array, to_mask
 from dolmen.predicate.ast import Constant, Predicate
 from dolmen.rows.scan.keys_lookup import codes, is_exact
-from dolmen.rows.scan.lookup import LISTED, where_key_in
+from dolmen.rows.scan.lookup import MOST_LISTED_KEYS, where_key_in
 from dolmen.rows.write.casts import FindCast, Misfit, lossless_cast
 from dolmen.rows.write.conform import conform
 from dolmen.rows.write.row_digest import RowDigest
@@ -111,7 +111,7 @@ class KeyIndex:
         """A predicate that is TRUE for every row with one of the keys, and for few others."""
         if self._distinct.num_rows == 0:
             return Constant(False)
-        return where_key_in({int(name): self._distinct[name] for name in self._distinct.column_names}, LISTED)
+        return where_key_in({int(name): self._distinct[name] for name in self._distinct.column_names}, MOST_LISTED_KEYS)
 
     def pairs(self, target: Sequence[pa.Array], most: int) -> Iterator[tuple[int, int, Indices, Indices]]:
         """Finds the matching pairs of some target rows, in parts of ``most`` pairs, unless one target row has more.

@@ -48,13 +48,9 @@ def to_pandas(rows: pa.Table, **options: Any) -> pd.DataFrame:
     """The rows as a pandas frame, from which the same rows can be made again.
 
     Integers with NULLs become ``Int64`` and the like, where Arrow would make floats; floats with NaN ``Float64``, which
-    distinguishes NaN from NULL; nested values with NULL numbers lists and dicts of Python.
-
-    Args:
-        options: for ``pyarrow.Table.to_pandas``, which then makes the whole frame.
-
-    Raises:
-        InputError: a type, or a date or time, that Python or pandas does not have; its column is named.
+    distinguishes NaN from NULL; nested values with NULL numbers lists and dicts of Python. ``options``: for
+    ``pyarrow.Table.to_pandas``, which then makes the whole frame. Raises InputError: a type, or a date or time, that
+    Python or pandas does not have; its column is named.
     """
     pandas = optional("pandas", "pandas")
     if options:

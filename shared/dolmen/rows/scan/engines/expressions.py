@@ -1,6 +1,6 @@
 """SQL expressions over columns of rows: DuckDB evaluates them on record batches, one batch after the other.
 
-Rows may have several sides, such as those of a table and of the source of a merge: ``target.price + source.price``.
+Rows may have several sides, as in a merge the table's and the source's: ``target.price + source.price``.
 An expression sees the columns of its own row, so subqueries, aggregates and window functions are refused.
 """
 
@@ -42,14 +42,14 @@ class Literals:
     Literals may become values of another type; values of columns and computed values may not.
 
     Args:
-        every: every result is a literal.
-        texts: every result that is a text is a literal.
-        null: NULL or an empty list is among the results.
+        only_literals: every result is a literal.
+        only_literal_texts: every result that is a text is a literal.
+        has_null: NULL or an empty list is among the results.
     """
 
-    every: bool
-    texts: bool
-    null: bool
+    only_literals: bool
+    only_literal_texts: bool
+    has_null: bool
 
     @classmethod
     def of(cls, tree: Node, columns: Mapping[str, list[pa.DataType]]) -> Literals:
@@ -101,7 +101,11 @@ def _literals_of_node(node: Node) -> list[Literals] | None:
 
 
 def _combine(each: Sequence[Literals]) -> Literals:
-    return Literals(all(one.every for one in each), all(one.texts for one in each), any(one.null for one in each))
+    return Literals(
+        all(one.only_literals for one in each),
+        all(one.only_literal_texts for one in each),
+        any(one.has_null for one in each),
+    )
 
 
 def _results(node: Node) -> Iterator[Node]:

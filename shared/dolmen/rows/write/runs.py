@@ -1,4 +1,4 @@
-"""Runs: bounded pieces of a stream of batches, sorted by the table's sort key, and encoded as Parquet.
+"""Cuts a stream of batches into runs of bounded size, sorts each by the sort key, and encodes it as Parquet.
 
 Sorting is ascending and stable. NULLs come last, NaN after every other value and before NULL; -0.0 equals 0.0.
 """
@@ -23,10 +23,10 @@ from dolmen.base.units import KIB, MIB
 from dolmen.format.entries import ColumnStats, DataFile, column_stats
 from dolmen.format.manifest import TableEntry
 from dolmen.format.page_locations import ChunkSums, PageLocations
-from dolmen.format.properties import has_index, key_filter_bits
+from dolmen.format.properties import ROW_GROUP_BYTES, WRITTEN_FILE_BYTES, has_index, key_filter_bits
 from dolmen.format.schema import COMMIT_TS_ID, is_nested
 from dolmen.format.types import Plain, to_plain
-from dolmen.rows.write.encodings import Encodings, WriteOptions, choose, leaves
+from dolmen.rows.write.encodings import Encodings, choose, leaves
 from dolmen.store.base import Buffer, StreamedOutput
 
 _IN_FOOTER_BYTES = 1024
@@ -120,7 +120,7 @@ def _pieces(batch: pa.RecordBatch, max_bytes: int, max_rows: int) -> Iterator[pa
 def prepare(columns: list[pa.ChunkedArray], entry: TableEntry) -> Run:
     """Sorts rows by the table's sort key and measures each column. Empties the list, so that memory is freed."""
     schema = entry.schema.arrow
-    sort_columns(columns, schema, [entry.schema.by_id[id_].name for id_ in entry.sort_key])
+    sort_columns(columns, schema, entry.schema.names_of(entry.sort_key))
     table = pa.table([fill_hidden(column) for column in columns], schema)
     columns.clear()
     extents = {field.id: extent(column) for field, column in zip(entry.schema.fields, table.columns, strict=True)}
@@ -242,26 +242,46 @@ _MOST_HEADER_BYTES = 128
 
 
 @dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """Sizes of data files and their parts.
+
+    Args:
+        file_bytes: a file ends with the run that brings it to this size (compressed).
+        run_bytes: the most Arrow memory of a run of rows that is sorted and encoded. One run for each processor (eight
+            at most) and one more are in memory, each of them twice while it is sorted.
+        run_rows: the most rows of a run.
+        row_group_bytes: the size (compressed) planned for row groups, unless they would have too few rows.
+    """
+
+    file_bytes: int = WRITTEN_FILE_BYTES
+    run_bytes: int = 16 * MIB
+    run_rows: int = 1 << 20
+    row_group_bytes: int = ROW_GROUP_BYTES
+
+
+DEFAULT = WriteOptions()
+
+
+@dataclass(frozen=True, slots=True)
 class WritePlan:
     """The settings that all files of one write have in common."""
 
     encodings: Encodings
     group_rows: int
-    compression_level: int
 
     @classmethod
-    def of(cls, first: Run, options: WriteOptions, *, looked_up: bool = False) -> WritePlan:
+    def of(cls, first: Run, options: WriteOptions, *, is_looked_up: bool = False) -> WritePlan:
         """The settings that suit the first run."""
-        encodings = choose(first.table, options.compression_level)
+        encodings = choose(first.table)
         most_bytes, least, most = options.row_group_bytes, MIN_GROUP_ROWS, MAX_GROUP_ROWS
-        if looked_up:
+        if is_looked_up:
             together = max(LOOKED_UP_GROUP_BYTES, LOOKED_UP_CHUNK_BYTES * len(leaves(first.table.schema)))
             most_bytes, least, most = min(most_bytes, together), MIN_LOOKED_UP_ROWS, MAX_LOOKED_UP_ROWS
             encodings = replace(encodings, uncompressed=frozenset())  # the index knows compressed column chunks only
         rows = most_bytes / encodings.row_bytes if encodings.row_bytes else most
         # A power of two, because bloom filters come in such sizes.
         group_rows = 1 << int(math.log2(min(most, max(least, rows))))
-        return cls(encodings, group_rows, options.compression_level)
+        return cls(encodings, group_rows)
 
     def page_sizes(self) -> dict[str, int]:
         """The arguments of pyarrow's writer for files whose rows are looked up one by one."""
@@ -300,7 +320,7 @@ def encode(write: Callable[[bytes], object], entry: TableEntry, plan: WritePlan,
     unmeasured = {
         leaf.path
         for leaf in leaves(schema)
-        if leaf.column in with_nan or (leaf.nested and leaf.physical_type in ("FLOAT", "DOUBLE"))
+        if leaf.column in with_nan or (leaf.is_nested and leaf.physical_type in ("FLOAT", "DOUBLE"))
     }  # by path, which two leaves may share
     writer = pq.ParquetWriter(
         pa.PythonFile(sink, "w"),
@@ -312,7 +332,7 @@ def encode(write: Callable[[bytes], object], entry: TableEntry, plan: WritePlan,
         sorting_columns=sorting_columns(entry),
         bloom_filter_options=_bloom_filters(entry, run.table, plan.group_rows) or None,
         **(plan.page_sizes() if has_index(entry) else {}),
-        **plan.encodings.options(schema, plan.compression_level),
+        **plan.encodings.options(schema),
     )
     try:
         rows = run.table.num_rows
@@ -324,7 +344,7 @@ def encode(write: Callable[[bytes], object], entry: TableEntry, plan: WritePlan,
         writer.is_open = False  # else its destructor would write a footer
         raise
     metadata = writer.writer.metadata
-    behind, footer = sink.finish(metadata, [not leaf.nested for leaf in leaves(schema)])
+    behind, footer = sink.finish(metadata, [not leaf.is_nested for leaf in leaves(schema)])
     return EncodedRun(rows, sink.size, behind, footer, metadata, _complete_extents(run.extents, entry, metadata))
 
 
@@ -348,7 +368,7 @@ def _complete_extents(extents: Mapping[int, Extent], entry: TableEntry, metadata
 
 
 def _bloom_filters(entry: TableEntry, rows: pa.Table, group_rows: int) -> dict[str, dict[str, Any]]:
-    """Filters for the primary key: those of all row groups are sized by the values in the first."""
+    """Filters for the primary key, which all row groups have in the size that the values in the first need."""
     filters, bits = {}, key_filter_bits(entry)
     for id_ in entry.primary_key:
         field = entry.schema.by_id[id_]
@@ -387,7 +407,7 @@ def statistics_columns(entry: TableEntry) -> list[int]:
 def sorting_columns(entry: TableEntry) -> list[pq.SortingColumn] | None:
     """The order of rows as row groups have it: ascending, NULLs last; None without a sort key."""
     columns = [leaf.column for leaf in leaves(entry.schema.arrow)]
-    names = [entry.schema.by_id[id_].name for id_ in entry.sort_key]
+    names = entry.schema.names_of(entry.sort_key)
     return [pq.SortingColumn(columns.index(name)) for name in names] or None
 
 
