@@ -1,4 +1,4 @@
-"""The examples of docs/frames.md, python.md, changes.md, versions.md and updates.md are run as they stand there."""
+"""The examples of docs/frames.md, python.md, changes.md, versions.md, updates.md and sql.md are run as they stand."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ DOCS = Path(__file__).parents[2] / "docs"
         ("changes.md", "cursor"),
         ("versions.md", "versions"),
         ("updates.md", "updates"),
+        ("sql.md", "sql"),
     ],
 )
 def test_the_example_prints_what_it_says(page: str, example: str, tmp_path: Path) -> None:

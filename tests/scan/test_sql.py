@@ -322,8 +322,7 @@ def test_queries_reach_nothing_but_the_tables(world: World, tmp_path: object) ->
         ("EXPLAIN (FORMAT json) DELETE FROM events", InputError),
         ("CALL pragma_version()", InputError),
         ("", InputError),
-        ("CREATE TABLE x AS SELECT * FROM events", InputError),
-        ("DELETE FROM events", InputError),
+        ("CREATE VIEW x AS SELECT * FROM events", InputError),
     ):
         with pytest.raises(error):
             run(world, query).fetchall()
@@ -422,12 +421,10 @@ def test_tables_and_columns_can_be_listed(world: World) -> None:
 
 def test_what_is_refused_is_told_with_what_to_do_instead(world: World) -> None:
     for query, words in (
-        ("INSERT INTO events VALUES (1)", "INSERT.*append"),
         ("SET threads = 1", "not SET"),
         ("PIVOT events ON s USING sum(x)", "ON column IN"),
         ("FROM read_csv('/etc/passwd')", "read_csv|DuckDB"),
         ("SELECT 1; SELECT 2", "2 statements"),
-        ("FROM events AT (VERSION => 1)", r"db\.at\(n\)\.sql\(query\)"),
         ("FROM events VERSION AS OF 1", r"db\.at\(n\)\.sql\(query\)"),
         ("FROM events FOR SYSTEM_TIME AS OF now()", "timestamp="),
     ):

@@ -58,7 +58,7 @@ SHARDS = {
     "spark": ("spark",),
     "spark_s3": ("spark_s3", "spark_cluster", "handover", "iceberg"),
     "deployed": ("deploy", "packaged", "minio", "functions", "layers", "local"),
-    "rows": ("scan", "predicate", "merge", "write", "changes", "segments", "index", "cdc", "adopt", "proof"),
+    "rows": ("scan", "predicate", "sql", "merge", "write", "changes", "segments", "index", "cdc", "adopt", "proof"),
     "database": ("api", "commit", "store", "isolation", "maintenance", "health", "cli", "project"),
     "histories": ("simulation", "golden", "interleavings", "machine", "corruption", "mutations", "soak"),
     "ingest": ("ingest", "declaration", "docs", "benchmarks"),

@@ -12,12 +12,11 @@ from dolmen.base.runtime import CURSOR_OPENING, attempts
 from dolmen.base.units import duration_text, parse_duration, utc
 from dolmen.commit.head import Context
 from dolmen.commit.statements.catalog import PutCursor
-from dolmen.errors import ConflictError, InputError, TagNotFoundError, VersionExpiredError
+from dolmen.errors import ConflictError, TagNotFoundError, VersionExpiredError
 from dolmen.format.layout import Cursor, check_tag_name
 from dolmen.format.manifest import Manifest
-from dolmen.predicate.parse import Parameters, Where, parse, with_parameters
-from dolmen.rows.changes.feed import ChangeFeed
-from dolmen.transactions.snapshot import Time, manifest_at
+from dolmen.predicate.parse import Parameters, Where
+from dolmen.transactions.snapshot import Time, manifest_at, read_changes
 from dolmen.transactions.unit_of_work import Commit, UnitOfWork
 
 DEFAULT_AGE = "30d"
@@ -186,29 +185,3 @@ def open_cursor(context: Context, name: str, start: Time | None, age: str | None
             continue
         return ChangeCursor(context, name, position)
     raise ConflictError(f"cursor {name!r} is made and removed again and again")
-
-
-def read_changes(
-    context: Context,
-    table: str,
-    since: Time,
-    until: Time | None,
-    columns: Sequence[str] | None,
-    where: Where,
-    parameters: Parameters | None,
-    *,
-    net: bool,
-) -> pa.RecordBatchReader:
-    """Streams the changes of a table. See ``Table.changes``."""
-    base = context.head.refresh()
-    last = base.manifest if until is None else manifest_at(context, base, until)
-    first = manifest_at(context, base, since)
-    if first.version > last.version:
-        raise InputError(f"since={first.version} is after until={last.version}: exchange them")
-    with context.reading(last.version):
-        entry = context.segments.whole(last.table(table))
-    where = with_parameters(where, parameters)
-    predicate = None if where is None else parse(where, entry.schema, now_us=context.store.clock.current_us)
-    names = None if columns is None else arguments.names("columns", columns)
-    net = arguments.flag("net", net)
-    return ChangeFeed(context, base.manifest, first, last, table, entry, names, predicate, net=net).to_reader()

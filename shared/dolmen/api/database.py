@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import islice
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from dolmen.api.cursor import ChangeCursor, open_cursor
@@ -459,25 +460,46 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
             raise InputError(f"function={short_repr(function)} is not callable: give a function of a transaction")
         return replay(self._context, function, message=message)[0]
 
-    def sql(self, query: str, parameters: Parameters = None) -> SqlResult:
-        """Runs a query over the tables on DuckDB. All tables are read in the same version.
+    def sql(
+        self,
+        query: str,
+        parameters: Parameters = None,
+        *,
+        request: str | None = None,
+        message: str | None = None,
+        files: str | PathLike[str] | Sequence[str | PathLike[str]] | None = None,
+    ) -> SqlResult | Any:  # a type checker cannot know which text has rows
+        """Runs SQL over the tables: a query on DuckDB, or statements that change tables, in one commit (docs/sql.md).
 
-        Columns and conditions that DuckDB's planner pushes down are applied by the scans.
+        All tables are read in the same version. Columns and conditions that DuckDB's planner pushes down are applied by
+        the scans.
 
         Args:
-            query: one statement that reads, in DuckDB's dialect: a SELECT, ``DESCRIBE table``, ``SHOW TABLES``, or one
-                of these after EXPLAIN, which shows what each scan reads and skips.
+            query: a text in DuckDB's dialect: one query (SELECT, ``DESCRIBE table``, ``SHOW TABLES``, or one of these
+                after EXPLAIN, which shows what each scan reads and skips), or statements separated by semicolons:
+                INSERT, UPDATE, DELETE, MERGE, CREATE TABLE, ALTER TABLE, DROP TABLE, TRUNCATE, COMMENT, COPY.
             parameters: values for ``?``, in order, or for ``$name``, by name.
+            request, message: as for ``Table.append``, of statements that change tables. The text and the parameters
+                are the content of the request.
+            files: the files and directories, or beginnings of URLs of objects, that COPY may read and write.
+
+        Returns:
+            The rows of a query, or of the text's last statement if it is a query or has RETURNING; else the ``Commit``.
 
         Raises:
             InputError: it is another kind of statement, or does not fit the tables or the parameters.
             TableNotFoundError: it names a table that does not exist.
+            SchemaError, RowError, DuplicateKeyError, ConflictError: as for the methods.
 
         Examples:
+            >>> db.sql("UPDATE people SET age = age + 1 WHERE name = ?", ["Grace"]).rows
+            1
             >>> db.sql("SELECT max(age) FROM people").fetchall()
-            [(45,)]
+            [(46,)]
         """
-        return Snapshot(self._context, self._context.head.refresh().manifest).sql(query, parameters)
+        from dolmen.sql.text import run_on_database  # imports DuckDB
+
+        return run_on_database(self._context, query, parameters, request, message, files)
 
     def __repr__(self) -> str:
         cached = self._context.head.cached

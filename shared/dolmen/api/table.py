@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from dolmen.api.cursor import read_changes
 from dolmen.api.writer import MAX_BYTES, MAX_ROWS, MAX_SECONDS, BufferedWriter
 from dolmen.base import arguments
 from dolmen.base.runtime import AUTOCOMMIT, attempts
@@ -25,7 +24,7 @@ from dolmen.format.schema import Schema
 from dolmen.predicate.parse import Parameters, Where
 from dolmen.transactions.erase import ErasureResult
 from dolmen.transactions.row_statements import TableChange
-from dolmen.transactions.snapshot import PinnedTable, pin
+from dolmen.transactions.snapshot import PinnedTable, pin, read_changes
 from dolmen.transactions.transaction import replay, unit_of
 from dolmen.transactions.transaction_table import TableVerbs
 from dolmen.transactions.unit_of_work import Commit, UnitOfWork

@@ -57,16 +57,19 @@ from dolmen.cli.output import (
     print_text,
     send_rows,
     show_scan,
+    warn,
 )
-from dolmen.declaration.declaration_file import parse_columns
 from dolmen.errors import InputError, RowNotFoundError
 from dolmen.format.dialect import flag_of
 from dolmen.ingest.formats.source_file import SourceFile
+from dolmen.sql.column_types import parse_columns
 from dolmen.transactions.merge.clauses import Expression
 from dolmen.transactions.transaction import unit_of
+from dolmen.transactions.unit_of_work import Commit
 
 if TYPE_CHECKING:
     from dolmen.ingest.inference.inference import Inference
+    from dolmen.rows.scan.engines.sql import SqlResult
 
 
 @app.command()
@@ -300,23 +303,39 @@ def get(
 
 @app.command()
 def sql(
-    query: Annotated[str, Argument(help="A SELECT over the tables.")],
+    query: Annotated[str, Argument(help="A SELECT over the tables, or statements that change them.")],
     database: DatabaseUrl,
     version: Version = None,
     at: At = None,
     tag: Tag = None,
     output: Output = None,
     form: Form = None,
+    request_id: Request = None,
+    message: Message = None,
     as_json: Json = False,
 ) -> None:
-    """Run a query on DuckDB; filters and columns are pushed into the scans."""
+    """Run a query on DuckDB, whose filters and columns are pushed into the scans; or statements, in one commit."""
     format = destination(output, form, as_json=as_json)
-    rows = snapshot_of(open_existing(database), version, at, tag).sql(query).to_reader()
+    creates = query.lstrip()[:6].upper() == "CREATE"
+    db = dolmen.open(database) if creates else open_existing(database)
+    result: SqlResult | Commit
+    if version is None and at is None and tag is None:
+        result = db.sql(query, request=request_id, message=message, files=["/", "://"])
+    else:
+        if request_id is not None or message is not None:
+            raise InputError("--request-id and --message are for statements that change tables, and versions are read")
+        result = snapshot_of(db, version, at, tag).sql(query)
+    if isinstance(result, Commit):
+        print_commit(result, as_json)
+        return
+    rows = result.to_reader()
     if rows.schema.names == PLAN_COLUMNS and form is None and output is None and not as_json:
         for row in rows.read_all().to_pylist():
             print_text(str(row[PLAN_COLUMNS[1]]).rstrip())
     else:
         send_rows(rows, output, format, as_json=as_json)
+    if result.commit is not None:
+        warn(f"version {result.commit.version}")
 
 
 _NOTHING = "nothing"

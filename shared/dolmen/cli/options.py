@@ -207,6 +207,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "sql": (
         "dolmen sql 'SELECT kind, count(*) AS n FROM events GROUP BY kind ORDER BY n DESC'",
         "dolmen sql 'SELECT events.*, name FROM events LEFT JOIN users ON user_id = users.id' -o joined.csv.gz",
+        "dolmen sql \"UPDATE events SET kind = 'sale' WHERE kind = 'buy'; DELETE FROM users\" --request-id sale-17",
     ),
     "history": ("dolmen history --limit 5",),
     "tables": ("dolmen tables", "dolmen tables --version 3 --json"),

@@ -19,7 +19,11 @@ import pyarrow as pa
 from dolmen.api.database import Database
 from dolmen.commit.change import Expect
 from dolmen.commit.statements.catalog import AlterTable
-from dolmen.declaration.declaration_file import Declaration, DeclaredColumn, DeclaredTable, default_text
+from dolmen.declaration.declaration_file import (
+    Declaration,
+    DeclaredColumn,
+    DeclaredTable,
+)
 from dolmen.errors import ConflictError, InputError, SchemaError, TableExistsError, TableNotFoundError
 from dolmen.format.column_history import widening_problem
 from dolmen.format.evolution import (
@@ -39,6 +43,7 @@ from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import DATABASE_PROPERTIES, Property, named_columns, value_of, with_renamed_column
 from dolmen.format.schema import Field, Schema, own_names
 from dolmen.format.types import column_text, type_text
+from dolmen.sql.column_types import default_text
 from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.unit_of_work import Commit
 

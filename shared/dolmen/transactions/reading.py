@@ -12,18 +12,17 @@ import pyarrow as pa
 from dolmen.base import arguments
 from dolmen.commit.head import Context
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
-from dolmen.format.entries import Tombstone, WhereTombstone
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import has_index
 from dolmen.format.schema import COMMIT_TS, Schema
-from dolmen.predicate.ast import Predicate, from_builtins
+from dolmen.predicate.ast import Predicate
 from dolmen.predicate.parse import Parameters, Where, parse, with_parameters
-from dolmen.predicate.text import to_sql
 from dolmen.rows.scan.engines.dataframes import optional, to_dicts
 from dolmen.rows.scan.lookup import Lookup, where_key_in
 from dolmen.rows.scan.plan import View, output_fields
 from dolmen.rows.scan.scan import Scan
 from dolmen.rows.write.row_digest import content_digest
+from dolmen.transactions.inspection import files_of, in_words, versions_of
 from dolmen.transactions.keys import take_keys
 
 if TYPE_CHECKING:
@@ -316,10 +315,30 @@ class ReadableTable:
             "properties": entry.properties,
             "index": _index_properties(entry, totals.rows),
             "unresolved_deletes": [
-                {"commit_ts": tombstone.ts, "rows": _in_words(tombstone, entry)}
+                {"commit_ts": tombstone.ts, "rows": in_words(tombstone, entry)}
                 for tombstone in tombstones_of(entry, segments)
             ],
         }
+
+    def files(self) -> pa.Table:
+        """The data files of this version: ``path``, ``bytes``, ``rows``, ``deleted_rows``, and commit timestamps.
+
+        ``deleted_rows`` are those that deletes by position hide; ``describe`` lists deletes that are not resolved yet.
+
+        Examples:
+            >>> people.files().select(["rows", "deleted_rows"]).to_pylist()
+            [{'rows': 3, 'deleted_rows': 0}]
+        """
+        return files_of(self._context, self._snapshot(), self.name)
+
+    def history(self) -> pa.Table:
+        """The commits up to this version that changed the table, newest first, as far as their ``did`` names it.
+
+        Examples:
+            >>> people.history()["operation"].to_pylist()
+            ['append', 'create_table']
+        """
+        return versions_of(self._context, self._snapshot(), self.name)
 
     def _headline(self) -> list[tuple[str, str]]:
         table = self.describe()
@@ -357,17 +376,3 @@ def _index_properties(entry: TableEntry, rows: int) -> dict[str, int]:
         "bytes": sum(part.size for part in parts),
         "lag_rows": max(0, rows - entries),
     }
-
-
-def _in_words(tombstone: Tombstone, entry: TableEntry) -> str:
-    if isinstance(tombstone, WhereTombstone):
-        if tombstone.predicate is not None:
-            return to_sql(from_builtins(tombstone.predicate), entry.schema)
-        return f"a predicate of {tombstone.blob.length:,} bytes"
-    names = ", ".join(entry.schema.names_of(tombstone.columns))
-    if tombstone.count == 1 and tombstone.values is not None:
-        return " AND ".join(
-            f"{entry.schema.by_id[id_].name} = {values[0]}"
-            for id_, values in zip(tombstone.columns, tombstone.values, strict=True)
-        )
-    return f"{tombstone.count:,} keys of {names}"

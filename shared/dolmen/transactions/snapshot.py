@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, TypeAlias
 
+import pyarrow as pa
+
 from dolmen.base import arguments
 from dolmen.base.units import LAST_US, parse_duration, since_epoch, utc
 from dolmen.commit.head import Base, Context
@@ -17,12 +19,16 @@ from dolmen.entries.segments.erasures_in_force import apply_later_erasures
 from dolmen.errors import InputError, InvalidNameError, TableExistsError, TableNotFoundError, short_repr
 from dolmen.format.layout import RESERVED_TAGS, Tag, check_table_name, check_tag_name
 from dolmen.format.manifest import EMPTY, Manifest, TableEntry
+from dolmen.predicate.parse import Parameters, Where, parse, with_parameters
+from dolmen.rows.changes.feed import ChangeFeed
+from dolmen.rows.scan.engines.dataframes import optional
 from dolmen.rows.write.row_digest import content_digest
 from dolmen.transactions.reading import ReadableTable
 from dolmen.transactions.unit_of_work import UnitOfWork
 
 if TYPE_CHECKING:
-    from dolmen.rows.scan.engines.sql import Parameters, SqlResult
+    from dolmen.rows.scan.engines.sql import Parameters as SqlParameters
+    from dolmen.rows.scan.engines.sql import SqlResult
 
 
 Time: TypeAlias = datetime | int | str
@@ -92,16 +98,17 @@ class Snapshot:
         """
         return PinnedTable(self._context, name, self._manifest, settled=self.settled)
 
-    def sql(self, query: str, parameters: Parameters = None) -> SqlResult:
+    def sql(self, query: str, parameters: SqlParameters = None) -> SqlResult:
         """Runs a query over the tables of this version (see ``Database.sql``).
 
         Examples:
             >>> db.at(version=1).sql("SELECT count(*) FROM people").fetchall()
             [(0,)]
         """
-        from dolmen.rows.scan.engines.sql import run_sql  # imports DuckDB
-
-        return run_sql(arguments.text("query", query), self, parameters)
+        result: SqlResult = optional("dolmen.sql.text", "dolmen[sql]").run_on_snapshot(
+            self._context, self, query, parameters
+        )
+        return result
 
     def __repr__(self) -> str:
         version = f"version {self.version}{'' if self.settled else ', not settled yet,'}"
@@ -204,6 +211,32 @@ def microseconds(timestamp: Time | None, name: str = "timestamp") -> int:
         return since_epoch(timestamp)
     except (OverflowError, ValueError) as error:  # NaT too is a datetime
         raise InputError(f"{name}={short_repr(timestamp)} is no point in time: {error}") from error
+
+
+def read_changes(
+    context: Context,
+    table: str,
+    since: Time,
+    until: Time | None,
+    columns: Sequence[str] | None,
+    where: Where,
+    parameters: Parameters | None,
+    *,
+    net: bool,
+) -> pa.RecordBatchReader:
+    """Streams the changes of a table. See ``Table.changes``."""
+    base = context.head.refresh()
+    last = base.manifest if until is None else manifest_at(context, base, until)
+    first = manifest_at(context, base, since)
+    if first.version > last.version:
+        raise InputError(f"since={first.version} is after until={last.version}: exchange them")
+    with context.reading(last.version):
+        entry = context.segments.whole(last.table(table))
+    where = with_parameters(where, parameters)
+    predicate = None if where is None else parse(where, entry.schema, now_us=context.store.clock.current_us)
+    names = None if columns is None else arguments.names("columns", columns)
+    net = arguments.flag("net", net)
+    return ChangeFeed(context, base.manifest, first, last, table, entry, names, predicate, net=net).to_reader()
 
 
 @dataclass(frozen=True)

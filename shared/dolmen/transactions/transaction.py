@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from types import TracebackType
@@ -32,6 +31,7 @@ from dolmen.format.layout import check_table_name
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import check_database_properties
 from dolmen.format.schema import Schema
+from dolmen.rows.scan.engines.dataframes import optional
 from dolmen.rows.write.data_file import check_storable
 from dolmen.transactions.erase import Subject, forget_subjects
 from dolmen.transactions.keys import check_key
@@ -314,6 +314,7 @@ class Transaction(CatalogVerbs[None, str, TransactionTable, TransactionTable]):
 
     def _apply(self, operation: str, statement: Callable[[UnitOfWork], None], message: str | None, **how: Any) -> None:
         refuse_message(message)
+        self._unit.operations.append(operation)
         statement(self._unit)
 
     def _erasure_result(self, id_: str, done: None) -> str:
@@ -335,20 +336,20 @@ class Transaction(CatalogVerbs[None, str, TransactionTable, TransactionTable]):
         self._unit.depend_on_names()
         return sorted(self._unit.manifest.tables)
 
-    def sql(self, query: str, parameters: Parameters = None) -> SqlResult:
-        """Runs a query over the tables as this transaction sees them. See ``Database.sql``.
+    def sql(self, query: str, parameters: Parameters = None, *, request: str | None = None) -> SqlResult | Any:
+        """Runs a query over the tables as this transaction sees them, or adds statements and returns None.
+
+        See ``Database.sql``.
 
         Examples:
             >>> with db.transaction() as tx:
-            ...     tx.table("people").delete("age < 30")
+            ...     tx.sql("DELETE FROM people WHERE age < 30")
             ...     tx.sql("SELECT count(*) FROM people").fetchall()
             [(2,)]
         """
-        from dolmen.rows.scan.engines.sql import lists_tables, run_sql  # imports DuckDB
-
-        if lists_tables(arguments.text("query", query)):
-            self._unit.depend_on_names()
-        return run_sql(query, _QueriedTables(self), parameters)
+        run = optional("dolmen.sql.text", "dolmen[sql]").run_on_transaction
+        result: SqlResult | None = run(self._unit.context, self, query, parameters, request)
+        return result
 
     def bind(self, request: str, digest: str) -> None:
         """Makes this transaction apply a request exactly once, by a digest of its content that the caller computes.
@@ -459,19 +460,6 @@ class Transaction(CatalogVerbs[None, str, TransactionTable, TransactionTable]):
 def unit_of(transaction: Transaction) -> UnitOfWork:
     """The unit of work of a transaction, for the parts of dolmen that add statements of their own."""
     return transaction._unit
-
-
-@dataclass(frozen=True)
-class _QueriedTables:
-    """The tables that a query may name. Looking a name up here does not make the commit depend on all names."""
-
-    transaction: Transaction
-
-    def tables(self) -> list[str]:
-        return sorted(unit_of(self.transaction).manifest.tables)
-
-    def table(self, name: str) -> TransactionTable:
-        return self.transaction.table(name)
 
 
 def _entry_unless_applied(unit: UnitOfWork, name: str, request: str | None) -> TableEntry | None:

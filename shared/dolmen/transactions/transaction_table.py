@@ -663,6 +663,7 @@ class TransactionTable(TableVerbs[None, str]):
         **how: Any,
     ) -> None:
         refuse_message(message)
+        self._unit.operations.append(operation)
         statement(TableChange(self._unit, self.name, request))
 
     def _erasure_result(self, id_: str, done: None) -> str:

@@ -185,7 +185,9 @@ class UnitOfWork:
         base: Manifest | None = None,
         newest: bool = False,
     ) -> None:
-        self.context, self._operation = context, arguments.operation(operation)
+        self.context, self.operation = context, arguments.operation(operation)
+        self.operations: list[str] = []
+        """The operations of the calls so far."""
         self._message = "" if message is None else arguments.message(message)
         self.uploads = PendingUploads(context.store, context.runtime, context.segments)
         self._base = base
@@ -295,7 +297,7 @@ class UnitOfWork:
     def intent(self) -> Intent:
         """The intent of this attempt, which begins at first use: when an append needs a second file."""
         if self._intent is None:
-            self._intent = Intent.begin(self.context.store, self.context.runtime, self._operation)
+            self._intent = Intent.begin(self.context.store, self.context.runtime, self.operation)
         return self._intent
 
     def add(self, statement: Statement) -> None:
@@ -466,7 +468,7 @@ class UnitOfWork:
                 self.depend_on_names(base_name)
         return Change(
             commit_id=self.context.runtime.uuid(),
-            operation=self._operation,
+            operation=self.operation,
             statements=tuple(self._statements),
             applied=applied,
             dependencies=tuple(self._dependencies),
@@ -502,7 +504,7 @@ class UnitOfWork:
         state = "ended" if self.has_ended else "open"
         about = f" about {', '.join(tables)}" if tables else ""
         base = "" if self._base is None else f" on version {self._base.version}"
-        return f"{self._operation}, {state}{base}: {len(self._statements)} statements{about}"
+        return f"{self.operation}, {state}{base}: {len(self._statements)} statements{about}"
 
     def _check_open(self) -> None:
         if self.has_ended:

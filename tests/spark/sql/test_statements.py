@@ -7,7 +7,7 @@ import re
 import pytest
 
 from dolmen.errors import InputError
-from dolmen.spark.sql.statement import (
+from dolmen.sql.statements import (
     DeleteStatement,
     InsertStatement,
     MergeStatement,
@@ -15,8 +15,8 @@ from dolmen.spark.sql.statement import (
     UpdateStatement,
     kind_of,
     read_statement,
-    tokenize,
 )
+from dolmen.sql.tokens import SPARK, tokenize
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ from dolmen.spark.sql.statement import (
     ],
 )
 def test_tokens_are_those_of_spark(text: str, tokens: list[str]) -> None:
-    assert [token.text for token in tokenize(text)] == tokens
+    assert [token.text for token in tokenize(text, SPARK)] == tokens
 
 
 @pytest.mark.parametrize(

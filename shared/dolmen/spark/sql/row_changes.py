@@ -32,7 +32,6 @@ from dolmen.spark.sql.catalyst import (
     find_equal_columns,
     read_condition,
 )
-from dolmen.spark.sql.statement import DeleteStatement, MergeClause, MergeStatement, Target, UpdateStatement
 from dolmen.spark.tasks import FILE, ROW, mark_of
 from dolmen.spark.write.row_actions import (
     ACTION,
@@ -43,6 +42,7 @@ from dolmen.spark.write.row_actions import (
     join_kind,
     matched_twice_error,
 )
+from dolmen.sql.statements import DeleteStatement, MergeClause, MergeStatement, Target, UpdateStatement
 from dolmen.transactions.merge.clauses import check_updatable
 from dolmen.transactions.transaction import Transaction, unit_of
 

@@ -17,18 +17,16 @@ from dolmen.spark.frame_types import quote
 from dolmen.spark.sessions import active_session, check_any_session, is_remote
 from dolmen.spark.sql.attachment import VIEW, Args, Attachment, Attachments, Views, attachments_of
 from dolmen.spark.sql.row_changes import RowChange, cast_values, delete_rows, find_field, merge_rows, update_rows
-from dolmen.spark.sql.statement import (
+from dolmen.spark.write.from_frame import UnchangedSince, append, bind_request, overwrite, write_remotely
+from dolmen.sql.statements import (
     DeleteStatement,
     InsertStatement,
     MergeStatement,
-    SqlReader,
-    Token,
     UpdateStatement,
     kind_of,
     read_statement,
-    tokenize,
 )
-from dolmen.spark.write.from_frame import UnchangedSince, append, bind_request, overwrite, write_remotely
+from dolmen.sql.tokens import SPARK, SqlReader, Token, tokenize
 from dolmen.transactions.snapshot import Snapshot
 from dolmen.transactions.transaction import Transaction, replay, unit_of
 from dolmen.transactions.unit_of_work import Commit
@@ -186,7 +184,7 @@ class _Run:
 
 def with_versions(sql: str, attached: Attachments, views: Views, *, case_sensitive: bool) -> str:
     """The text with views in place of tables that have a version. Raises InputError, NotFoundError."""
-    tokens = tokenize(sql)
+    tokens = tokenize(sql, SPARK)
     reader = SqlReader(sql, tokens)
     replaced: list[tuple[int, int, str]] = []  # first character, end, and the new text
     before = ""

@@ -18,7 +18,7 @@ from dolmen.errors import InputError, short_repr
 from dolmen.format.schema import same_names
 from dolmen.format.types import is_text, one_array
 from dolmen.rows.scan.engines.dataframes import optional
-from dolmen.rows.scan.engines.sandbox import join_sandbox, reject_functions
+from dolmen.rows.scan.engines.sandbox import has_zone, join_sandbox, reject_functions
 
 Node = Mapping[str, Any]
 """A node of the tree that DuckDB parses an expression to."""
@@ -29,6 +29,7 @@ _ARITHMETIC = {"+", "-", "*", "/", "//", "%", "**", "^"}
 
 _REFUSED = {"SUBQUERY": "a subquery", "STAR": "all columns at once", "PARAMETER": "a parameter"}
 
+_CONSTANTS = ("CONSTANT", "CAST", "TYPE")
 _NO_COLUMNS = "__rows"
 """The column that rows have if expressions use none."""
 
@@ -57,6 +58,54 @@ class Literals:
         others = [node for node in found if node["class"] != "CONSTANT" and not _is_empty(node)]
         null = any(_is_empty(node) or _is_null(node) for node in found)
         return cls(not others, not any(_may_be_text(node, columns) for node in others), null)
+
+
+class _AnyText(dict[str, list[pa.DataType]]):
+    """Types of columns that are not known: each may be text."""
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return [pa.string()]
+
+
+def literals_of_query(query: str) -> list[Literals] | None:
+    """The literals among the values of each column of a query; None where its columns are not in its text."""
+    connection = join_sandbox()
+    try:
+        [(body,)] = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchall()
+    finally:
+        connection.close()
+    tree = _decode(body, query)
+    return None if tree["error"] else _literals_of_node(tree["statements"][0]["node"])
+
+
+def _decode(body: str, text: str) -> Any:
+    """A tree from ``json_serialize_sql``."""
+    try:
+        return json.loads(body)
+    except RecursionError:
+        raise InputError(f"{short_repr(text)} is nested too deeply: write it with fewer levels") from None
+
+
+def _literals_of_node(node: Node) -> list[Literals] | None:
+    if node["type"] == "SET_OPERATION_NODE" and {"left", "right"} <= node.keys():
+        sides = [_literals_of_node(node[side]) for side in ("left", "right")]
+        return None if None in sides else [_combine(pair) for pair in zip(*sides, strict=False)]
+    if node["type"] != "SELECT_NODE":
+        return None
+    rows = [node["select_list"]]
+    if node["from_table"]["type"] == "EXPRESSION_LIST" and [each["class"] for each in rows[0]] == ["STAR"]:
+        rows = node["from_table"]["values"]
+    elif any(each["class"] == "STAR" for each in rows[0]):
+        return None
+    return [_combine([Literals.of(value, _AnyText()) for value in column]) for column in zip(*rows, strict=False)]
+
+
+def _combine(each: Sequence[Literals]) -> Literals:
+    return Literals(
+        all(one.only_literals for one in each),
+        all(one.only_literal_texts for one in each),
+        any(one.has_null for one in each),
+    )
 
 
 def _results(node: Node) -> Iterator[Node]:
@@ -127,6 +176,29 @@ class Evaluator:
         column_names = (node.get("column_names") or () for node in _nodes(self._trees[text]))
         return frozenset(part.lower() for parts in column_names for part in parts)
 
+    def is_constant(self, text: str) -> bool:
+        """True if an expression is a literal, with a sign or a cast. Raises InputError, as ``columns``."""
+        self.columns(text)
+        kinds = [node for node in _nodes(self._trees[text]) if "class" in node]
+        return all(
+            node["class"] in ("CONSTANT", "CAST", "TYPE") or node.get("function_name") in ("-", "+") for node in kinds
+        )
+
+    def equal_columns(self, text: str) -> list[tuple[list[str], list[str]]]:
+        """The names of columns that a condition wants to be equal, if it is of such pairs, joined by AND; else none."""
+        self.columns(text)
+        found, pending = [], [self._trees[text]]
+        while pending:
+            node = pending.pop(0)
+            if node["type"] == "CONJUNCTION_AND":
+                pending += node["children"]
+                continue
+            sides = [node.get(side, {}).get("column_names") for side in ("left", "right")]
+            if node["type"] != "COMPARE_EQUAL" or not all(sides):
+                return []
+            found.append((sides[0], sides[1]))
+        return found
+
     def literals(self, text: str, sides: Mapping[str, pa.Schema]) -> Literals:
         """The literals among the results of an expression over some columns. Raises InputError, as ``columns``."""
         self.columns(text)
@@ -189,7 +261,7 @@ class Evaluator:
         try:
             relation = self._connection.sql(query)
             for text, kind in zip(texts, relation.types, strict=False):
-                if _has_zone(kind):  # Arrow has no type for it: the zone would be lost
+                if has_zone(kind):  # Arrow has no type for it: the zone would be lost
                     raise InputError(f"{short_repr(text)} gives a time of day with a zone: cast it to TIME")
             return relation.to_arrow_table()
         except self._errors:
@@ -204,7 +276,7 @@ class Evaluator:
     def _read(self, text: str) -> Any:
         with self._explaining(text):
             [(body,)] = self._connection.execute("SELECT json_serialize_sql(?)", [f"SELECT ({text}\n)"]).fetchall()
-        tree = json.loads(body)
+        tree = _decode(body, text)
         if tree["error"]:
             raise _refusal(text, tree["error_message"])
         select = tree["statements"][0]["node"]
@@ -223,16 +295,6 @@ class Evaluator:
             yield
         except self._errors as error:
             raise _refusal(text, error) from error
-
-
-def _has_zone(kind: Any) -> bool:
-    """True if values of a type of DuckDB are, or contain, times of day with a zone."""
-    nested = kind.children if kind.id in ("list", "array", "struct", "map") else ()
-    return kind.id == "time with time zone" or any(
-        _has_zone(child)
-        for _, child in nested
-        if isinstance(child, type(kind))  # an array's size is none
-    )
 
 
 def _join_sides(sides: Iterable[str]) -> str:

@@ -168,3 +168,13 @@ def reject_functions(parsed: str, connection: duckdb.DuckDBPyConnection) -> None
                 )
             near = difflib.get_close_matches(name, ALLOWED, 1)
             raise InputError(f"there is no function {name}()" + (f": did you mean {near[0]}()?" if near else ""))
+
+
+def has_zone(kind: Any) -> bool:
+    """True if values of a type of DuckDB are, or contain, times of day with a zone."""
+    nested = kind.children if kind.id in ("list", "array", "struct", "map") else ()
+    return kind.id == "time with time zone" or any(
+        has_zone(child)
+        for _, child in nested
+        if isinstance(child, type(kind))  # an array's size is none
+    )

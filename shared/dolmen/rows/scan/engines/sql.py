@@ -27,7 +27,7 @@ from dolmen.format.schema import same_names
 from dolmen.predicate.ast import Predicate
 from dolmen.rows.scan.engines.dataframes import RowSource, optional, to_pandas, to_polars
 from dolmen.rows.scan.engines.dataset import ScanDataset
-from dolmen.rows.scan.engines.sandbox import open_sandbox, reject_functions
+from dolmen.rows.scan.engines.sandbox import has_zone, join_sandbox, open_sandbox, reject_functions
 from dolmen.rows.scan.plan import SchemaSource, stored_schema_of
 
 if TYPE_CHECKING:
@@ -67,13 +67,16 @@ class Tables(Protocol):
     def table(self, name: str) -> TableSource: ...
 
 
-def run_sql(query: str, tables: Tables, parameters: Parameters = None) -> SqlResult:
+def run_sql(
+    query: str, tables: Tables, parameters: Parameters = None, relations: Mapping[str, pa.Table] | None = None
+) -> SqlResult:
     """Prepares a query, which runs whenever its result is read.
 
     Args:
         query: one statement that reads, in DuckDB's dialect: SELECT, FROM, WITH, VALUES, PIVOT, DESCRIBE, SUMMARIZE,
             SHOW TABLES, or EXPLAIN before one of them.
         tables: all of one version.
+        relations: further rows, by their name in the query.
 
     Raises:
         InputError: another statement, or it does not fit the tables or the parameters.
@@ -90,6 +93,8 @@ def run_sql(query: str, tables: Tables, parameters: Parameters = None) -> SqlRes
     words, table_names = _words(query), tables.tables()
     used_names = table_names if lists_tables(query) else [name for name in table_names if name in words]
     datasets, errors = [], dict[str, InputError]()
+    for name, rows in (relations or {}).items():
+        connection.register(name, rows)
     for name in used_names:
         table = tables.table(name)
         if alike := same_names(table.schema.names):
@@ -103,6 +108,17 @@ def run_sql(query: str, tables: Tables, parameters: Parameters = None) -> SqlRes
     result = SqlResult(_Query(connection, query, parameters, datasets, tables, errors), explained)
     result.columns  # noqa: B018  # binds the query, and raises its errors now
     return result
+
+
+def kinds_of(text: str) -> list[str]:
+    """The kind of each statement of a text, as DuckDB's parser names it: SELECT, INSERT ... Raises InputError."""
+    connection, errors = join_sandbox(), optional("duckdb", "dolmen[sql]").Error
+    try:
+        return [str(statement.type).rpartition(".")[2] for statement in connection.extract_statements(text)]
+    except errors as error:
+        raise InputError(str(error)) from error
+    finally:
+        connection.close()
 
 
 def lists_tables(query: str) -> bool:
@@ -150,9 +166,9 @@ def _check_statement(query: str, connection: duckdb.DuckDBPyConnection, duckdb: 
         raise InputError("PIVOT needs to be told its columns here: PIVOT ... ON column IN ('a', 'b') USING ...")
     label = f"{len(statements)} statements" if kind is None else str(kind).rpartition(".")[2].replace("_", " ")
     raise InputError(
-        f"sql() runs one statement that reads (SELECT, DESCRIBE, SUMMARIZE, SHOW TABLES, EXPLAIN), not {label}; write "
-        "through append, upsert, update, merge, delete or transaction(), set settings through set(), and use DuckDB "
-        "itself, with table.to_duckdb(connection), for anything else"
+        f"sql() takes a query (SELECT, DESCRIBE, SUMMARIZE, SHOW TABLES, EXPLAIN of one) or statements that change "
+        f"tables (INSERT, UPDATE, DELETE, MERGE, CREATE TABLE, ALTER TABLE, DROP TABLE, TRUNCATE), not {label}; set "
+        "settings through set(), and use DuckDB itself, with table.to_duckdb(connection), for anything else"
     )
 
 
@@ -182,7 +198,8 @@ def _with_advice(text: str, query: str) -> str:
     if "does not support time travel" in text or ("syntax error" in text and _AS_OF.search(query)):
         text += (
             "\nA query reads one version of the database: db.at(n).sql(query) reads version n, and db.at() also takes "
-            "timestamp= and tag=. On the command line these are --version, --at and --tag"
+            "timestamp= and tag=. On the command line these are --version, --at and --tag. One table has a version in "
+            "FROM t AT (VERSION => n), and likewise by TIMESTAMP and TAG"
         )
     if _NO_FILES.search(text):
         text += (
@@ -215,9 +232,9 @@ class _Query:
         try:
             yield
         except duckdb.Error as error:
-            raise self._reason(error) from error
+            raise self.reason(error) from error
 
-    def _reason(self, error: Exception) -> Error:
+    def reason(self, error: Exception) -> Error:
         """The error of a scan, or one with DuckDB's text. It must not refer to frames that refer to the connection."""
         for dataset in self.datasets:
             found, dataset.error = dataset.error, None
@@ -248,11 +265,33 @@ class _Query:
         return scans
 
 
+class _NoTables:
+    def tables(self) -> list[str]:
+        return []
+
+    def table(self, name: str) -> TableSource:
+        raise TableNotFoundError(f"no table {name!r}")
+
+
+NO_TABLES = _NoTables()
+
+
 class SqlResult:
-    """A query's result. Each call runs the query."""
+    """A query's result. Each call runs the query.
+
+    ``commit`` is the commit of the statements that stood before the query, or that returned these rows; else None.
+    """
 
     def __init__(self, query: _Query, explained: str | None) -> None:
         self._query, self._explained = query, explained
+        self.commit: Any = None
+
+    @classmethod
+    def of_rows(cls, rows: pa.Table) -> SqlResult:
+        """A result of rows that were read before."""
+        connection = open_sandbox()
+        connection.register("rows", rows)
+        return cls(_Query(connection, "FROM rows", None, [], NO_TABLES, {}), None)
 
     @property
     def columns(self) -> list[str]:
@@ -268,6 +307,21 @@ class SqlResult:
     def to_reader(self) -> pa.RecordBatchReader:
         """A stream of the rows."""
         return self._run(lambda relation: relation.to_arrow_reader())
+
+    def stream(self) -> pa.RecordBatchReader:
+        """A stream of the rows, to be stored. It raises the errors of scans, and DuckDB's as InputError."""
+        columns = self._run(lambda relation: list(zip(relation.columns, relation.types, strict=True)))
+        for name, kind in columns:
+            if has_zone(kind):  # Arrow has no type for it: the zone would be lost
+                raise InputError(f"column {name!r} is a time of day with a zone: cast it to TIME")
+        reader = self.to_reader()
+        return pa.RecordBatchReader.from_batches(reader.schema, self._batches(reader))
+
+    def _batches(self, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from reader
+        except (pa.ArrowException, OSError) as error:  # DuckDB's, from its stream
+            raise self._query.reason(error) from error
 
     def to_pandas(self, **options: Any) -> pd.DataFrame:
         """All rows as a pandas frame. See ``Scan.to_pandas``."""

@@ -1,0 +1,135 @@
+"""COPY: rows of a table or a query to a file, and rows of a file into a table, on the paths that the caller allows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from dolmen.errors import InputError, short_repr
+from dolmen.format.dialect import Dialect, parse_attributes
+from dolmen.format.ingest_properties import FORMATS, INGEST_PROPERTIES, FileKind, kind_of
+from dolmen.format.manifest import TableEntry
+from dolmen.format.properties import value_of
+from dolmen.ingest.formats.export import export_file
+from dolmen.ingest.formats.formats import detect, read
+from dolmen.ingest.formats.source_file import ReadOptions, SourceFile
+from dolmen.ingest.inference.infer_source import opener
+from dolmen.ingest.inference.inference import infer_file
+from dolmen.predicate.text import quote_name
+from dolmen.sql.queries import Queries
+from dolmen.sql.statements import table_name
+from dolmen.sql.tokens import SqlReader
+from dolmen.transactions.transaction import Transaction, unit_of
+
+ANY_URL = "://"
+"""Among the files that may be used: the objects of all URLs."""
+_SYNONYMS = {"delim": "delimiter", "sep": "delimiter", "nullstr": "nulls", "null": "nulls", "skip": "skip_lines"}
+"""DuckDB's names of options by dolmen's."""
+
+
+def run_copy(
+    transaction: Transaction, queries: Queries, reader: SqlReader, files: Sequence[str], request: str | None
+) -> pa.Table | None:
+    """Runs ``COPY table FROM 'file'``, or ``COPY table TO 'file'``, which returns the number of rows.
+
+    Args:
+        files: the files and directories that may be read and written, or URLs that objects' URLs begin with.
+
+    Raises:
+        InputError: the path is not allowed, or its format is unknown; and as the methods and the file's reader do.
+    """
+    if reader.word() == "(":
+        query = "FROM " + _group(reader)
+        name = ""
+    else:
+        name = table_name(reader)
+        query = f"FROM {quote_name(name)}"
+        if reader.word() == "(":
+            query = f"SELECT {', '.join(map(quote_name, reader.items(SqlReader.name)))} {query}"
+    writes = reader.take("TO")
+    if not writes:
+        reader.expect("FROM")
+    if not name and not writes:
+        raise reader.error("rows are copied from a file into a table: name it")
+    if not writes and query.startswith("SELECT"):
+        raise reader.error("the file names its columns: leave the list out")
+    [path] = queries.scalars([reader.until("(", "WITH")])
+    reader.take("WITH")
+    options = dict(reader.items(_option)) if reader.word() == "(" else {}
+    values = dict(zip(options, queries.scalars(list(options.values())), strict=True))
+    if not reader.is_done:
+        raise reader.error("nothing more is expected")
+    _check_path(path, files)
+    kind = _kind(values.pop("format", None))
+    if writes:
+        if values:
+            raise InputError(
+                f"COPY ... TO takes FORMAT alone, and not {', '.join(values)}: the rest is as scan -o writes"
+            )
+        rows = queries.run(query).stream()
+        return pa.table({"Count": [export_file(rows, Path(path), detect(Path(path).name, kind))]})
+    table = queries.target(transaction, name)
+    entry = unit_of(transaction).entry(table.name)
+    write = table.insert if entry.primary_key else table.append
+    write(_read(path, kind, values, entry), request=request)
+    return None
+
+
+def _group(reader: SqlReader) -> str:
+    first = reader.peek()
+    reader.group()
+    return reader.since(first)
+
+
+def _option(reader: SqlReader) -> tuple[str, str]:
+    """An option and its value as SQL: a word without quotes is text, and no value is TRUE."""
+    name = reader.name().lower()
+    token = reader.peek()
+    if token is None or token.text == ",":
+        return name, "TRUE"
+    if token.kind == "word" and token.upper not in ("TRUE", "FALSE", "NULL"):
+        return name, f"'{reader.next().text}'"
+    return name, reader.until(",")
+
+
+def _check_path(path: Any, files: Sequence[str]) -> None:
+    """Raises InputError unless a file or URL is one of those allowed, or is in one of these directories."""
+    if not isinstance(path, str) or not path:
+        raise InputError(f"COPY takes the path of a file as text, not {short_repr(path)}")
+    if not any(_is_in(path, each) for each in files):
+        raise InputError(f"COPY: {path!r} is none of the files that may be used: allow it, db.sql(..., files=[...])")
+
+
+def _is_in(path: str, allowed: str) -> bool:
+    if "://" in path:
+        is_below = "://" in allowed and ".." not in path.split("/") and path.startswith(allowed.rstrip("/") + "/")
+        return is_below or allowed in (path, ANY_URL)
+    target, directory = os.path.realpath(path), os.path.realpath(allowed)
+    return "://" not in allowed and os.path.commonpath([target, directory]) == directory
+
+
+def _kind(name: Any) -> FileKind | None:
+    kind = None if name is None else kind_of(str(name).lower())
+    if name is not None and kind is None:
+        raise InputError(f"FORMAT {name!r} is unknown: there are {', '.join(FORMATS)}")
+    return kind
+
+
+def _read(path: str, kind: FileKind | None, options: dict[str, Any], entry: TableEntry) -> pa.RecordBatchReader:
+    """The rows of a file, in the dialect that the table's settings say, or else that fits the file."""
+    given = parse_attributes({_SYNONYMS.get(name, name): value for name, value in options.items()})
+    name, open = opener(path)
+    own = Dialect.of(entry.properties)
+    if own == Dialect():
+        found = infer_file(open, name, kind=kind, given=given)
+        dialect, format = found.dialect, found.file_format
+    else:
+        dialect, format = replace(own, **given), detect(name, kind)
+    most = value_of(INGEST_PROPERTIES["ingest_max_columns"], entry.properties)
+    options_of_file = ReadOptions(dialect=dialect, defaults=entry.schema.write_defaults, max_columns=most)
+    return read(SourceFile(open, format, name, options_of_file), entry.schema.arrow)

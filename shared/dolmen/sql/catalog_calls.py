@@ -1,0 +1,317 @@
+"""CREATE TABLE, ALTER TABLE, DROP TABLE, TRUNCATE and COMMENT as calls of a transaction's methods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from dolmen.errors import InputError, TableNotFoundError, short_repr
+from dolmen.format.schema import own_names
+from dolmen.rows.scan.engines.expressions import Evaluator
+from dolmen.rows.write.conform import conform_batch, plan_conform
+from dolmen.sql.column_types import parse_column
+from dolmen.sql.queries import Queries
+from dolmen.sql.statements import table_name
+from dolmen.sql.tokens import SqlReader
+from dolmen.transactions.merge.clauses import casts_of
+from dolmen.transactions.transaction import Transaction, unit_of
+from dolmen.transactions.transaction_table import TransactionTable
+
+CATALOG_WORDS = ("CREATE", "ALTER", "DROP", "TRUNCATE", "COMMENT")
+"""The first words of these statements."""
+_CONSTRAINTS = (
+    "NOT NULL", "NULL", "DEFAULT", "PRIMARY KEY", "CHECK", "UNIQUE", "REFERENCES", "GENERATED", "AS",
+    "COLLATE",
+)  # fmt: skip
+_ONLY_TABLES = "there are tables only, and no {}; name the query in your program, or create a table AS it"
+
+
+@dataclass(frozen=True)
+class CatalogCall:
+    """A statement on the tables themselves, which is read as it is run."""
+
+    transaction: Transaction
+    queries: Queries
+    request: str | None
+
+    def run(self, reader: SqlReader) -> None:
+        """Makes the calls of a statement. Raises as the methods do, and InputError for what cannot be said."""
+        word = reader.next().upper
+        calls: dict[str, Callable[[SqlReader], None]] = {
+            "CREATE": self._create, "ALTER": self._alter, "DROP": self._drop, "TRUNCATE": self._truncate,
+            "COMMENT": self._comment,
+        }  # fmt: skip
+        calls[word](reader)
+        if not reader.is_done:
+            raise reader.error("nothing more is expected")
+
+    def _create(self, reader: SqlReader) -> None:
+        replaces = reader.take("OR", "REPLACE")
+        _expect_table(reader)
+        leaves = reader.take("IF", "NOT", "EXISTS")
+        name = table_name(reader).lower()
+        columns = reader.items(_NewColumn.read) if reader.word() == "(" else []
+        options = self._settings(reader) if reader.take("WITH") else {}
+        exists = name in unit_of(self.transaction).manifest.tables
+        if leaves or replaces:
+            unit_of(self.transaction).depend_on_names(name)
+        if exists and leaves:
+            _ = reader.is_done or reader.rest()
+            return
+        rows = self._rows(reader, reads_itself=replaces and exists) if reader.take("AS") else None
+        fields = [column for column in columns if column.name]
+        keys = [each for column in columns for each in column.key]
+        if rows is None:
+            schema = pa.schema([column.field(keys) for column in fields])
+        elif keys or any(column.type for column in fields):
+            raise reader.error("columns before AS have names alone, and the query's types: cast its columns")
+        else:
+            rows = _renamed(rows, [column.name for column in fields] or rows.schema.names)
+            schema = rows.schema
+        if replaces and exists:
+            self.transaction.drop_table(name, request=self.request)
+        sort_key = _names(options.pop("sort_key", None))
+        table = self.transaction.create_table(
+            name, schema, own_keys(keys, schema) or None, sort_key, options, request=self.request
+        )
+        for column in fields:
+            if column.default:
+                default = constant(schema.field(column.name), column.default)
+                table.set_default(column.name, default, request=self.request)
+        if rows is not None:
+            table.append(rows, request=self.request)
+
+    def _rows(self, reader: SqlReader, *, reads_itself: bool) -> pa.RecordBatchReader:
+        rows = self.queries.run(reader.rest()).stream()
+        return rows.read_all().to_reader() if reads_itself else rows  # before the table is dropped
+
+    def _alter(self, reader: SqlReader) -> None:
+        _expect_table(reader)
+        may_miss = reader.take("IF", "EXISTS")
+        table = self._table(table_name(reader), may_miss=may_miss)
+        while True:
+            if reader.take("RENAME", "TO"):
+                new = reader.name().lower()
+                if table:
+                    self.transaction.rename_table(table.name, new, request=self.request)
+                return
+            change = _read_change(reader, self)
+            if table:
+                change(table)
+            if not reader.take(","):
+                return
+
+    def _drop(self, reader: SqlReader) -> None:
+        _expect_table(reader)
+        may_miss = reader.take("IF", "EXISTS")
+        table = self._table(table_name(reader), may_miss=may_miss)
+        reader.take("CASCADE")
+        reader.take("RESTRICT")
+        if table:
+            self.transaction.drop_table(table.name, request=self.request)
+
+    def _truncate(self, reader: SqlReader) -> None:
+        reader.take("TABLE")
+        table = self._table(table_name(reader), may_miss=False)
+        assert table is not None
+        table.delete("TRUE", request=self.request)
+
+    def _comment(self, reader: SqlReader) -> None:
+        reader.expect("ON")
+        if not reader.take("COLUMN"):
+            raise reader.error("a comment is on a column (table.comment): COMMENT ON COLUMN t.c IS 'text'")
+        parts = _path(reader)
+        reader.expect("IS")
+        [text] = self.queries.scalars([reader.rest()])
+        table = self._table(parts[0], may_miss=False)
+        assert table is not None
+        table.comment(".".join(parts[1:]), "" if text is None else text, request=self.request)
+
+    def _table(self, name: str, *, may_miss: bool) -> TransactionTable | None:
+        try:
+            return self.queries.target(self.transaction, name)
+        except TableNotFoundError:
+            if not may_miss:
+                raise
+            return None
+
+    def _settings(self, reader: SqlReader) -> dict[str, Any]:
+        """``(name = value, ...)``: settings of a table."""
+
+        def read(inner: SqlReader) -> tuple[str, str]:
+            name = inner.name().lower()
+            inner.expect("=")
+            return name, inner.until(",")
+
+        pairs = reader.items(read)
+        return dict(zip([name for name, _ in pairs], self.queries.scalars([text for _, text in pairs]), strict=True))
+
+
+@dataclass(frozen=True)
+class _NewColumn:
+    """A column of CREATE TABLE, whose type is empty in ``t (a, b) AS query``; or a primary key, without a name."""
+
+    name: str
+    type: str = ""
+    default: str = ""
+    key: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, reader: SqlReader) -> _NewColumn:
+        if reader.take("PRIMARY", "KEY"):
+            return cls("", key=tuple(reader.items(SqlReader.name)))
+        if reader.word() in ("CHECK", "UNIQUE", "FOREIGN", "CONSTRAINT", "LIKE"):
+            raise reader.error("columns, and PRIMARY KEY (a, b), are expected; other constraints are not kept")
+        name = reader.name()
+        if reader.is_done or reader.word() == ",":
+            return cls(name)
+        return cls(name, *_definition(reader, name))
+
+    def field(self, key: list[str]) -> pa.Field:
+        is_key = self.name.lower() in {each.lower() for each in key}
+        field = parse_column(self.name, self.type)
+        return field.with_nullable(False) if is_key else field
+
+
+def _definition(reader: SqlReader, name: str) -> tuple[str, str, tuple[str, ...]]:
+    """The type with NOT NULL, the default, and the primary key that begin here."""
+    type, default, key = reader.until(",", *_CONSTRAINTS), "", tuple[str, ...]()
+    while not reader.is_done and reader.word() != ",":
+        if reader.take("NOT", "NULL"):
+            type += " NOT NULL"
+        elif reader.take("DEFAULT"):
+            default = "NULL" if reader.take("NULL") else reader.until(",", *_CONSTRAINTS)
+        elif reader.take("PRIMARY", "KEY"):
+            key = (name,)
+        elif not reader.take("NULL"):
+            raise reader.error("after a type there may be NOT NULL, DEFAULT value and PRIMARY KEY")
+    return type, default, key
+
+
+def _read_change(reader: SqlReader, call: CatalogCall) -> Callable[[TransactionTable], None]:
+    """The change of one action of ALTER TABLE."""
+    request = call.request
+    if reader.take("ADD"):
+        if reader.word() in ("PRIMARY", "CONSTRAINT", "CHECK", "UNIQUE", "FOREIGN"):
+            raise reader.error("a table has the primary key that create_table gives it, and no other constraints")
+        reader.take("COLUMN")
+        may_exist, path = reader.take("IF", "NOT", "EXISTS"), _path(reader)
+        type, default, key = _definition(reader, path[-1])
+        if key:
+            raise reader.error("a new column is no primary key: create_table gives it")
+        field = parse_column(path[-1], type)
+
+        def add(table: TransactionTable) -> None:
+            if not (may_exist and _has(table, path)):
+                value = constant(field, default) if default else None
+                table.add_column(".".join(path), field.type, value, nullable=field.nullable, request=request)
+
+        return add
+    if reader.take("DROP"):
+        reader.take("COLUMN")
+        may_miss, path = reader.take("IF", "EXISTS"), _path(reader)
+        reader.take("CASCADE")
+
+        def drop(table: TransactionTable) -> None:
+            if not (may_miss and not _has(table, path)):
+                table.drop_column(".".join(path), request=request)
+
+        return drop
+    if reader.take("RENAME"):
+        reader.take("COLUMN")
+        path = _path(reader)
+        reader.expect("TO")
+        new = reader.name()
+        return lambda table: table.rename_column(".".join(path), new, request=request)
+    if reader.take("SET", "SORTED", "BY"):
+        names = reader.items(SqlReader.name)
+        return lambda table: table.set_sort_key(names, request=request)
+    if reader.take("RESET", "SORTED", "BY"):
+        return lambda table: table.set_sort_key(None, request=request)
+    if reader.take("SET"):
+        settings = call._settings(reader)
+        return lambda table: table.set(request=request, **settings)
+    if reader.take("RESET"):
+        unset: Mapping[str, Any] = dict.fromkeys(reader.items(SqlReader.name))
+        return lambda table: table.set(request=request, **unset)
+    reader.expect("ALTER")
+    reader.take("COLUMN")
+    path = _path(reader)
+    name = ".".join(path)
+    if reader.take("DROP", "NOT", "NULL"):
+        return lambda table: table.make_nullable(name, request=request)
+    if reader.take("DROP", "DEFAULT"):
+        return lambda table: table.set_default(name, None, request=request)
+    if reader.take("SET", "DEFAULT"):
+        text = reader.until(",")
+        return lambda table: table.set_default(name, _default(table, name, text), request=request)
+    if reader.take("SET", "DATA", "TYPE") or reader.take("TYPE") or reader.take("SET", "TYPE"):
+        kind = parse_column(path[-1], reader.until(",", "USING")).type
+        return lambda table: table.widen_column(name, kind, request=request)
+    raise reader.error(
+        "a column changes by TYPE (widen_column), SET DEFAULT, DROP DEFAULT and DROP NOT NULL (make_nullable)"
+    )
+
+
+def _default(table: TransactionTable, name: str, text: str) -> pa.Scalar:
+    [own] = own_names([name], table._stored_schema)
+    return constant(table.schema.field(own), text)
+
+
+def _has(table: TransactionTable, path: list[str]) -> bool:
+    fields = list(table.schema)
+    for part in path:
+        found = [field for field in fields if field.name.lower() == part.lower()]
+        if not found:
+            return False
+        fields = list(found[0].type) if pa.types.is_struct(found[0].type) else []
+    return True
+
+
+def _renamed(rows: pa.RecordBatchReader, names: list[str]) -> pa.RecordBatchReader:
+    if len(names) != len(rows.schema.names):
+        raise InputError(f"{len(names)} names for {len(rows.schema.names)} columns of the query")
+    schema = pa.schema([field.with_name(name) for field, name in zip(rows.schema, names, strict=True)])
+    batches = (pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in rows)
+    return pa.RecordBatchReader.from_batches(schema, batches)
+
+
+def _expect_table(reader: SqlReader) -> None:
+    if not reader.take("TABLE"):
+        kind = reader.word().lower() or "such thing"
+        raise reader.error(f"TABLE is expected: {_ONLY_TABLES.format(kind)}")
+
+
+def _path(reader: SqlReader) -> list[str]:
+    """A column, or the path of a field inside of one."""
+    parts = [reader.name()]
+    while reader.take("."):
+        parts.append(reader.name())
+    return parts
+
+
+def _names(value: Any) -> list[str] | None:
+    if value is None:
+        return None
+    return [name.strip() for name in value.split(",")] if isinstance(value, str) else list(value)
+
+
+def own_keys(keys: list[str], schema: pa.Schema) -> list[str]:
+    """The names of a primary key as the columns have them."""
+    names = {name.lower(): name for name in schema.names}
+    return [names.get(key.lower(), key) for key in keys]
+
+
+def constant(field: pa.Field, text: str) -> pa.Scalar:
+    """The value of a literal in the type of a column. Raises InputError for an expression, RowError, SchemaError."""
+    with closing(Evaluator()) as evaluator:
+        if not evaluator.is_constant(text):
+            raise InputError(f"DEFAULT {short_repr(text)}: a default is a value, and no expression")
+        [array] = evaluator.evaluate([text], {"row": pa.record_batch([pa.nulls(1, pa.bool_())], ["value"])})
+        find = casts_of(evaluator.literals(text, {}))
+    plan = plan_conform(pa.schema([field.with_type(array.type)]), pa.schema([field]), find)
+    return conform_batch(pa.record_batch([array], [field.name]), plan).column(0)[0]

@@ -1,0 +1,134 @@
+"""Columns, types and defaults as text, in DuckDB's words, which sqlglot parses: ``id BIGINT NOT NULL``."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pyarrow as pa
+
+from dolmen.base import arguments
+from dolmen.errors import InputError, PredicateError, SchemaError, short_repr
+from dolmen.format.schema import MAX_DEPTH, Field, is_nested, stored_type
+from dolmen.format.types import TYPES, Json, from_json, short_type
+from dolmen.predicate.constants import scalar_from_text
+from dolmen.predicate.domains import Domain, domain_of
+from dolmen.predicate.text import plain_text
+
+_ELSEWHERE = {
+    "DefaultColumnConstraint": "; for defaults use `dolmen alter --default`, or a declaration (`dolmen apply`)",
+    "PrimaryKeyColumnConstraint": "; for the primary key use --primary-key",
+}
+"""Hints by sqlglot's name for a column constraint."""
+
+_SOME_TYPES = "there are BIGINT, VARCHAR, TIMESTAMPTZ, DECIMAL(p, s), ..."
+_BY_TOKEN = {token: each.stored for each in TYPES for token in (*each.sql_tokens, *each.sql_aliases)}
+
+
+def parse_columns(text: str) -> pa.Schema:
+    """The Arrow schema of a list such as ``id BIGINT NOT NULL, tags VARCHAR[]``. Raises SchemaError."""
+    fields = _fields(text, f"columns {text!r} can't be read")
+    if not fields:
+        raise SchemaError("no columns: write a list such as 'id BIGINT NOT NULL, name VARCHAR'")
+    return pa.schema(fields)
+
+
+def parse_column(name: str, text: str) -> pa.Field:
+    """A column of any name, with a type such as ``BIGINT NOT NULL``. Raises SchemaError."""
+    fields = _fields(f"c {text}", f"type {text!r} can't be read")
+    if len(fields) != 1:
+        raise SchemaError(f"{text!r} is not one type; {_SOME_TYPES}")
+    return fields[0].with_name(name)
+
+
+def _check_depth(text: str) -> None:
+    """Raises SchemaError for types whose nesting would exhaust the parser's stack."""
+    depth = deepest = 0
+    for sign in re.findall(r"[(<>)]", bare := re.sub(r'"[^"]*"|\'[^\']*\'', "", text)):
+        depth += 1 if sign in "(<" else -1
+        deepest = max(deepest, depth)
+    lists = max((found.count("[") for found in re.findall(r"(?:\[[^\[\]]*\]\s*)+", bare)), default=0)
+    if deepest > MAX_DEPTH + 1 or lists > MAX_DEPTH:  # a decimal may add a level of parentheses
+        limit = f"a type is nested more than {MAX_DEPTH} levels deep: store the inner values as JSON text"
+        raise SchemaError(f"columns {short_repr(text)}: {limit}")
+
+
+def _fields(text: str, unreadable: str) -> list[pa.Field]:
+    _check_depth(text)
+    import sqlglot
+    from sqlglot import exp
+
+    try:
+        statement = sqlglot.parse_one(f"CREATE TABLE t ({text})", dialect="duckdb")
+    except sqlglot.errors.SqlglotError as error:
+        details = getattr(error, "errors", None)
+        raise SchemaError(f"{unreadable}: {details[0]['description'] if details else error}") from error
+    whole = isinstance(statement, exp.Create) and isinstance(statement.this, exp.Schema)
+    if not whole or any(value for name, value in statement.args.items() if name not in ("this", "kind")):
+        raise SchemaError(f"{unreadable}: it is more than a list of columns")
+    return [_field(definition) for definition in statement.this.expressions]
+
+
+def _field(definition: Any) -> pa.Field:
+    from sqlglot import exp
+
+    if not isinstance(definition, exp.ColumnDef) or definition.kind is None:
+        raise SchemaError(f"{definition.sql('duckdb')!r} is not a column: write a name and a type, as in 'id BIGINT'")
+    required = False
+    for constraint in definition.args.get("constraints") or []:
+        if not isinstance(constraint.kind, exp.NotNullColumnConstraint):
+            hint = _ELSEWHERE.get(type(constraint.kind).__name__, "")
+            what = "write a name, a type and optionally NOT NULL"
+            raise SchemaError(f"{constraint.sql('duckdb')} is not supported: {what}{hint}")
+        required = not constraint.kind.args.get("allow_null")
+    return pa.field(definition.name, _arrow_type(definition.kind), nullable=not required)
+
+
+def _arrow_type(kind: Any) -> pa.DataType:
+    from sqlglot import exp
+
+    types = exp.DataType.Type
+    this, inner = kind.this, kind.expressions
+    if isinstance(this, types) and this.name in _BY_TOKEN:
+        return _BY_TOKEN[this.name]
+    if this is types.DECIMAL:
+        precision, scale = ([int(part.name) for part in inner] + [0])[:2] if inner else (18, 3)  # DuckDB's default
+        if not (0 < precision <= 38 and 0 <= scale <= precision):
+            limits = "a decimal has a precision of 1 to 38 digits, and a scale of at most the precision"
+            raise SchemaError(f"{kind.sql('duckdb')}: {limits}")
+        return pa.decimal128(precision, scale)
+    if this in (types.ARRAY, types.LIST) and len(inner) == 1 and not kind.args.get("values"):
+        return pa.list_(_arrow_type(inner[0]))
+    if this is types.MAP and len(inner) == 2:
+        return pa.map_(_arrow_type(inner[0]), _arrow_type(inner[1]))
+    if this is types.STRUCT and inner and all(isinstance(child, exp.ColumnDef) for child in inner):
+        return pa.struct([_field(child) for child in inner])
+    raise SchemaError(f"type {kind.sql('duckdb')} cannot be stored; {_SOME_TYPES}")
+
+
+_FORMS = {
+    Domain.BOOLEAN: "write true or false",
+    Domain.BYTES: "write bytes as \\xAA, ASCII as it is",
+    Domain.DATE: "write YYYY-MM-DD",
+    Domain.TIME: "write HH:MM:SS, with up to 6 digits of fraction",
+    Domain.NAIVE: "write YYYY-MM-DD HH:MM:SS, without an offset",
+    Domain.ZONED: "write YYYY-MM-DD HH:MM:SS, and an offset such as Z or +02:00",
+}
+
+
+def parse_default(column: pa.Field, text: str) -> pa.Scalar:
+    """Parses a default. Raises InputError if it is not a value of the column's type, or the type has no defaults."""
+    stored = stored_type(column.type)
+    if is_nested(stored):
+        raise InputError(f"column {column.name!r} of type {short_type(stored)} can have no default other than NULL")
+    text, domain = arguments.text("default", text), domain_of(stored)
+    try:
+        return scalar_from_text(text, stored)
+    except PredicateError:
+        form = _FORMS.get(domain, "write a number of the type")  # type: ignore[arg-type]  # not nested
+        raise InputError(f"{short_repr(text)} is not a value of {short_type(stored)}: {form}") from None
+
+
+def default_text(value: Json, column: Field) -> str | None:
+    """A default as ``parse_default`` parses it; None for NULL."""
+    return None if value is None else plain_text(from_json(value, column.arrow_type), column.arrow_type)

@@ -1,0 +1,463 @@
+"""INSERT, DELETE, UPDATE and MERGE as calls of a table's methods, in a transaction.
+
+A DELETE or UPDATE whose condition is a predicate, and whose values need no other row, is ``delete`` or ``update``. For
+any other one DuckDB finds the rows with their positions in files; they are hidden, and written again, as ``update``
+does. Queries read the tables as the transaction sees them, and what they read must still hold at the commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow as pa
+from pyroaring import BitMap
+
+from dolmen.base.runtime import cached_property
+from dolmen.errors import InputError, SchemaError, short_repr
+from dolmen.format.manifest import TableEntry
+from dolmen.format.schema import Field, Schema
+from dolmen.format.types import from_json, type_text
+from dolmen.predicate.ast import Predicate
+from dolmen.predicate.parse import parse
+from dolmen.predicate.text import plain_text, quote_name
+from dolmen.rows.scan.engines.dataframes import RowSource
+from dolmen.rows.scan.engines.expressions import Evaluator, Literals, literals_of_query
+from dolmen.rows.scan.engines.sql import SqlResult
+from dolmen.rows.scan.plan import stored_schema_of
+from dolmen.rows.scan.scan import Scan, rows_with_positions
+from dolmen.rows.write.casts import FindCast, lossless_cast
+from dolmen.rows.write.conform import conform
+from dolmen.sql.parameters import quote_text
+from dolmen.sql.queries import Queries
+from dolmen.sql.statements import (
+    DEFAULT,
+    ChangingStatement,
+    DeleteStatement,
+    InsertStatement,
+    MergeClause,
+    MergeStatement,
+    OnConflict,
+    UpdateStatement,
+)
+from dolmen.sql.tokens import DUCKDB, tokenize
+from dolmen.transactions.merge.clauses import Delete, Expression, Insert, Update, casts_of, check_updatable
+from dolmen.transactions.row_statements import HiddenRows, TableChange
+from dolmen.transactions.transaction import Transaction, unit_of
+from dolmen.transactions.transaction_table import TransactionTable
+
+FILE, ROW, VALUE = "__dolmen_file", "__dolmen_row", "__dolmen_value_"
+"""Columns of queries that find rows with their positions."""
+ROWS = "dolmen_rows"
+"""The relation of the rows that a statement has changed, or will change."""
+_UNKNOWN = Literals(only_literals=False, only_literal_texts=False, has_null=True)
+
+
+@dataclass(frozen=True)
+class RowCall:
+    """A statement on a table, whose WITH is ``ctes``. Its result: rows, if it returns some."""
+
+    transaction: Transaction
+    queries: Queries
+    ctes: str
+    request: str | None
+    statement: ChangingStatement
+
+    def run(self) -> pa.Table | None:
+        """Makes the call. Raises as the method does, and InputError for what DuckDB refuses."""
+        match self.statement:
+            case InsertStatement() as statement:
+                return self._insert(statement)
+            case DeleteStatement() as statement:
+                return self._delete(statement)
+            case UpdateStatement() as statement:
+                return self._update(statement)
+            case MergeStatement() as statement:
+                self._merge(statement)
+        return None
+
+    @cached_property
+    def table(self) -> TransactionTable:
+        return self.queries.target(self.transaction, self.statement.target.name)
+
+    @cached_property
+    def entry(self) -> TableEntry:
+        return unit_of(self.transaction).entry(self.table.name)
+
+    def _insert(self, statement: InsertStatement) -> pa.Table | None:
+        schema = self.entry.schema
+        fields = list(schema.fields)
+        if statement.columns is not None:
+            fields = [schema.field(name) for name in statement.columns] or fields[:1]
+        query = _with_defaults(statement.query or "VALUES (DEFAULT)", fields, schema)
+        result = self.queries.run(f"{self.ctes}\n{query}")
+        if statement.by_name:
+            fields = [schema.field(name) for name in result.columns]
+        if len(fields) != len(result.columns):
+            raise SchemaError(
+                f"table {self.table.name!r}: {len(result.columns)} values for {len(fields)} columns: "
+                f"{', '.join(field.name for field in fields)}"
+            )
+        literals = literals_of_query(query) or []
+        finds = {field.name: casts_of(each) for field, each in zip(fields, literals, strict=False)}
+        rows = fitted_rows(result, [field.name for field in fields], schema, finds)
+        returned = None
+        if statement.returning is not None:
+            if statement.conflict is not None and statement.conflict.values != ():
+                raise InputError(
+                    "RETURNING does not go with ON CONFLICT: read the rows by their keys, in the same text"
+                )
+            rows = pa.Table.from_batches(rows, schema.arrow)
+            returned = self._returned(rows, statement.returning)
+        self._write(rows, statement.conflict)
+        return returned
+
+    def _write(self, rows: Any, conflict: OnConflict | None) -> None:
+        table, key = self.table, list(self.table.primary_key)
+        if conflict is None:
+            write = table.insert if key else table.append
+            write(rows, request=self.request)
+            return
+        named = key if conflict.columns is None else [self.entry.schema.field(name).name for name in conflict.columns]
+        if not key or sorted(named) != sorted(key):
+            columns = ", ".join(key) or "none"
+            raise InputError(
+                f"ON CONFLICT goes by the primary key of {table.name!r} (columns: {columns}): for other columns, use "
+                "merge(on=...)"
+            )
+        if conflict.values == ():
+            table.upsert(rows, request=self.request)
+            return
+        matched: Any = None
+        if conflict.values:
+            names = self._sides("excluded", [field.name for field in self.entry.schema.fields])
+            values = self._named_values(conflict.values, names)
+            others = {field.name for field in self.entry.schema.fields} - set(key)
+            is_whole = values.keys() == others and all(
+                _is_column(text, "source", name) for name, text in values.items()
+            )
+            when = None if conflict.when is None else requalify(conflict.when, names)
+            matched = Update(None if is_whole else values, when)
+        table.merge(rows, key, matched, "insert", request=self.request)
+
+    def _delete(self, statement: DeleteStatement) -> pa.Table | None:
+        if self._is_plain(statement.where, statement.using or statement.returning):
+            where = requalify(statement.where or "TRUE", self._own_names)
+            self.table.delete(where, request=self.request)
+            return None
+        unit_of(self.transaction).operations.append("delete")
+        names = [field.name for field in self.entry.schema.fields] if statement.returning is not None else []
+        found = self._find_rows(names, [], statement.using, statement.where)
+        return self._replace(found, names, {}, statement.returning, keep=False)
+
+    def _update(self, statement: UpdateStatement) -> pa.Table | None:
+        values = self._named_values(statement.values, self._own_names)
+        if self._is_plain(statement.where, statement.using or statement.returning) and self._are_of_one_row(values):
+            new = {name: Expression(text) for name, text in values.items()}
+            where = requalify(statement.where or "TRUE", self._own_names)
+            self.table.update(new, where, request=self.request)
+            return None
+        for name in values:
+            check_updatable(self.entry, self.entry.schema.field(name))
+        unit_of(self.transaction).operations.append("update")
+        names = [field.name for field in self.entry.schema.fields]
+        texts = self._named_values(statement.values, {})
+        finds = {name: casts_of(self._literals(text)) for name, text in values.items()}
+        kept = [name for name in names if name not in texts]
+        found = self._find_rows(kept, list(texts.values()), statement.using, statement.where)
+        names = [*kept, *texts]
+        return self._replace(found, names, finds, statement.returning, keep=True)
+
+    def _merge(self, statement: MergeStatement) -> None:
+        alias = statement.source_alias or "source"
+        source = f"{statement.source} AS {quote_name(alias)}"
+        if statement.source_columns:
+            source += f"({', '.join(map(quote_name, statement.source_columns))})"
+        names = self.queries.run(f"{self.ctes}\nSELECT * FROM {source}").columns
+        pairs = self._equal_columns(statement, alias, names)
+        # The columns that the merge goes by have the table's names in the source, and others that have them give way.
+        others = {mine: theirs for mine, theirs in pairs.items() if mine.lower() != theirs.lower()}
+        taken = {mine.lower() for mine in others}
+        moved = {name.lower(): f"{VALUE}{name}" for name in names if name.lower() in taken}
+        columns = [f"{quote_name(theirs)} AS {quote_name(mine)}" for mine, theirs in others.items()]
+        columns += [f"{quote_name(name)} AS {quote_name(moved.get(name.lower(), name))}" for name in names]
+        rows = self.queries.run(f"{self.ctes}\nSELECT {', '.join(columns)} FROM {source}")
+        sides = self._sides(alias, names, moved)
+        matched, not_matched, by_source = (
+            [self._clause(clause, sides) for clause in _reachable(statement.clauses, kind)] or None
+            for kind in ("matched", "not matched", "not matched by source")
+        )
+        if not (matched or not_matched or by_source):
+            return
+        self.table.merge(rows.stream(), list(pairs), matched, not_matched, by_source, request=self.request)
+
+    def _clause(self, clause: MergeClause, sides: Mapping[str, str]) -> Any:
+        when = None if clause.when is None else requalify(clause.when, sides)
+        if clause.action == "delete":
+            return Delete(when)
+        values = None if clause.values is None else self._named_values(clause.values, sides)
+        return (Insert if clause.action == "insert" else Update)(values, when)
+
+    def _equal_columns(self, statement: MergeStatement, alias: str, source: Sequence[str]) -> dict[str, str]:
+        """The columns of the source by those of the table that they equal. Raises InputError for other conditions."""
+        schema = self.entry.schema
+        theirs = {name.lower(): name for name in source}
+        if statement.using:
+            return {schema.field(name).name: theirs.get(name.lower(), name) for name in statement.using}
+        with closing(Evaluator()) as evaluator:
+            pairs = evaluator.equal_columns(statement.on)
+        found: dict[str, str] = {}
+        for one, other in pairs or [([], [])]:
+            sides = dict(side for each in (one, other) if (side := self._side(each, alias, theirs)))
+            if sides.keys() != {"target", "source"}:
+                raise InputError(
+                    f"ON {short_repr(statement.on)}: a MERGE joins on columns of both that are equal, as merge(on=...) "
+                    "does: ON t.id = s.id; put other conditions into WHEN ... AND, or into the source's query"
+                )
+            found[schema.field(sides["target"]).name] = sides["source"]
+        return found
+
+    def _side(self, name: Sequence[str], alias: str, theirs: Mapping[str, str]) -> tuple[str, str] | None:
+        """The side and the column that a name means; None if that is not clear."""
+        if not name:
+            return None
+        column = theirs.get(name[-1].lower())
+        if len(name) == 2:
+            if name[0].lower() == self.statement.target.alias.lower():
+                return "target", name[1]
+            return ("source", column) if name[0].lower() == alias.lower() and column else None
+        is_mine = any(field.name.lower() == name[0].lower() for field in self.entry.schema.fields)
+        if is_mine == (column is not None):
+            return None
+        return ("source", column) if column else ("target", name[0])
+
+    def _is_plain(self, where: str | None, more: str | None) -> bool:
+        """Whether a condition is a predicate of dolmen's, and nothing but this table is needed."""
+        if self.ctes or more is not None:
+            return False
+        try:
+            parse(requalify(where or "TRUE", self._own_names), self.entry.schema, now_us=0)
+        except InputError:
+            return False
+        return True
+
+    def _are_of_one_row(self, values: Mapping[str, str]) -> bool:
+        with closing(Evaluator()) as evaluator, suppress(InputError):
+            for text in values.values():
+                evaluator.columns(text)
+            return True
+        return False
+
+    def _literals(self, text: str) -> Literals:
+        with closing(Evaluator()) as evaluator, suppress(InputError):
+            return evaluator.literals(text, {"target": self.entry.schema.arrow})
+        return _UNKNOWN  # it has a subquery, whose literals have types of their own
+
+    def _named_values(self, values: Iterable[tuple[str, str]], names: Mapping[str, str]) -> dict[str, str]:
+        """New values by the table's names of columns; ``names`` as for ``requalify``."""
+        found: dict[str, str] = {}
+        for name, text in values:
+            field = self.entry.schema.field(name)
+            if field.name in found:
+                raise InputError(f"the statement sets column {field.name!r} twice")
+            is_default = text.upper() == DEFAULT
+            found[field.name] = default_sql(field, self.entry.schema) if is_default else requalify(text, names)
+        return found
+
+    @cached_property
+    def _own_names(self) -> dict[str, str]:
+        """The columns of the table after its alias, as expressions of its rows name them."""
+        alias = self.statement.target.alias
+        return {f"{alias}.{field.name}": quote_name(field.name) for field in self.entry.schema.fields}
+
+    def _sides(
+        self, alias: str, columns: Iterable[str], moved: Mapping[str, str] = MappingProxyType({})
+    ) -> dict[str, str]:
+        """The columns of both sides as expressions of a merge name them; ``moved`` are other names of the source's."""
+        source = {f"{alias}.{name}": f"source.{quote_name(moved.get(name.lower(), name))}" for name in columns}
+        return {**source, **{name: f"target.{own}" for name, own in self._own_names.items()}}
+
+    def _find_rows(
+        self, names: Sequence[str], values: Sequence[str], using: str | None, where: str | None
+    ) -> tuple[SqlResult, _PositionedRows]:
+        """Rows of the table for which a condition is TRUE: their positions, columns, and values of expressions."""
+        target = _PositionedRows(self.table)
+        alias = quote_name(self.statement.target.alias)
+        columns = [f"{alias}.{quote_name(name)}" for name in (FILE, ROW, *names)]
+        columns += [f"(\n{text}\n) AS {quote_name(f'{VALUE}{index}')}" for index, text in enumerate(values)]
+        lines = [self.ctes, "SELECT", ", ".join(columns), f"FROM {ROWS} AS {alias}"]
+        lines += [f", {using}"] if using is not None else []
+        lines += [f"WHERE (\n{where}\n)"] if where is not None else []
+        return self.queries.run("\n".join(lines), {ROWS: target}), target
+
+    def _replace(
+        self,
+        found: tuple[SqlResult, _PositionedRows],
+        names: Sequence[str],
+        finds: Mapping[str, FindCast],
+        returning: str | None,
+        *,
+        keep: bool,
+    ) -> pa.Table | None:
+        """Hides the rows that were found, and writes them again with their new values if ``keep``."""
+        result, target = found
+        unit, hidden, schema = unit_of(self.transaction), HiddenRows(), self.entry.schema
+        change = TableChange(unit, self.table.name, self.request, self.entry)
+
+        def hide(batch: pa.RecordBatch) -> pa.RecordBatch:
+            target.hide(batch, hidden, once=keep)
+            return pa.RecordBatch.from_arrays(batch.columns[2:], names=list(names))
+
+        with unit.savepoint():
+            unit.keep_base()
+            found_rows = result.stream()
+            fields = list(found_rows.schema)[2:]
+            renamed = pa.schema([field.with_name(name) for field, name in zip(fields, names, strict=True)])
+            batches = map(hide, found_rows)
+            rows: Iterable[pa.RecordBatch]
+            if names:
+                rows = conform(pa.RecordBatchReader.from_batches(renamed, batches), schema, lossless_cast, finds=finds)
+            else:
+                rows = (batch for batch in batches if batch.num_columns)
+            returned = None
+            if returning is not None:
+                rows = list(rows)
+                returned = self._returned(pa.Table.from_batches(rows, schema.arrow), returning)
+            if not keep:
+                for _ in rows:
+                    pass
+            change.replace_rows(rows if keep else (), hidden)
+        return returned
+
+    def _returned(self, rows: pa.Table, returning: str) -> pa.Table:
+        alias = quote_name(self.statement.target.alias)
+        return self.queries.run(f"SELECT {returning}\nFROM {ROWS} AS {alias}", relations={ROWS: rows}).to_arrow()
+
+
+class _PositionedRows:
+    """The rows of a table with their files and positions, for one query."""
+
+    def __init__(self, table: TransactionTable) -> None:
+        self._table, self._paths = table, list[str]()
+        self._schema = pa.schema([pa.field(FILE, pa.int32()), pa.field(ROW, pa.int64()), *table.schema])
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._schema
+
+    @property
+    def _stored_schema(self) -> Schema:
+        return stored_schema_of(self._table)
+
+    def scan(self, columns: Sequence[str] | None = None, where: Predicate | None = None) -> RowSource:
+        asked = list(self.schema.names if columns is None else columns)
+        own = [name for name in asked if name not in (FILE, ROW)]
+        scan = self._table.scan(own or self._table.schema.names[:1], where)
+        return _PositionedScan(scan, pa.schema([self.schema.field(name) for name in asked]), self._paths)
+
+    def hide(self, batch: pa.RecordBatch, hidden: HiddenRows, *, once: bool) -> None:
+        """Adds the rows to ``hidden``. Raises InputError if one is there already, and may be there ``once``."""
+        files, rows = batch[FILE].to_numpy(), batch[ROW].to_numpy()
+        for file in set(files.tolist()):
+            positions = rows[files == file]
+            new, known = BitMap(positions), hidden.setdefault(self._paths[file], BitMap())
+            if once and (len(new) < len(positions) or not known.isdisjoint(new)):
+                raise InputError(
+                    "several rows after FROM match one row of the table, and would each update it: make them one row, "
+                    "by an aggregate or a condition"
+                )
+            known.update(new)
+
+
+@dataclass
+class _PositionedScan:
+    scan: Scan
+    schema: pa.Schema
+    paths: list[str]
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        numbers: dict[str, int] = {}
+        for batch, path, positions in rows_with_positions(self.scan):
+            if path not in numbers:
+                self.paths.append(path)
+                numbers[path] = len(self.paths) - 1
+            files = pa.repeat(pa.scalar(numbers[path], pa.int32()), batch.num_rows)
+            extra = {FILE: files, ROW: pa.array(positions, pa.int64())}
+            arrays = [extra[name] if name in extra else batch[name] for name in self.schema.names]
+            yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def explain(self) -> object:
+        return self.scan.explain()
+
+
+def fitted_rows(
+    result: SqlResult, names: Sequence[str], schema: Schema, finds: Mapping[str, FindCast]
+) -> pa.RecordBatchReader:
+    """The rows of a query as rows of a table, whose columns ``names`` get its columns in their order."""
+    rows = result.stream()
+    source = pa.schema([field.with_name(name) for field, name in zip(rows.schema, names, strict=True)])
+    batches = (pa.RecordBatch.from_arrays(batch.columns, schema=source) for batch in rows)
+    fitted = conform(pa.RecordBatchReader.from_batches(source, batches), schema, lossless_cast, finds=finds)
+    return pa.RecordBatchReader.from_batches(schema.arrow, fitted)
+
+
+def default_sql(field: Field, schema: Schema) -> str:
+    """A column's default as a literal."""
+    json = schema.write_defaults.get(field.name)
+    if json is None:
+        return "NULL"
+    text = plain_text(from_json(json, field.arrow_type), field.arrow_type)
+    return f"CAST({quote_text(text)} AS {type_text(field.arrow_type)})"
+
+
+def _with_defaults(query: str, fields: Sequence[Field], schema: Schema) -> str:
+    """The VALUES of an INSERT with the defaults of columns in place of the word DEFAULT."""
+    if DEFAULT not in query.upper():
+        return query
+    tokens = tokenize(query, DUCKDB)
+    if tokens[0].upper != "VALUES":
+        return query
+    parts, end, column = [], 0, 0
+    for before, token, after in zip(tokens, tokens[1:], tokens[2:], strict=False):
+        if token.depth == 1:
+            column = 0 if before.text == "(" and before.depth == 0 else column + (before.text == ",")
+            if token.upper == DEFAULT and before.text in "(," and after.text in "),":
+                if column >= len(fields):
+                    raise SchemaError(f"more values than columns: {', '.join(field.name for field in fields)}")
+                parts += [query[end : token.start], default_sql(fields[column], schema)]
+                end = token.end
+    return "".join([*parts, query[end:]])
+
+
+def requalify(text: str, names: Mapping[str, str]) -> str:
+    """An expression with other texts in place of ``table.column``, whose case does not matter."""
+    by_name = {name.lower(): new for name, new in names.items()}
+    tokens, parts, end = tokenize(text, DUCKDB), list[str](), 0
+    for before, token, point, column in zip([None, *tokens], tokens, tokens[1:], tokens[2:], strict=False):
+        if token.name is None or column.name is None or point.text != "." or (before and before.text == "."):
+            continue
+        if (new := by_name.get(f"{token.name}.{column.name}".lower())) is not None:
+            parts += [text[end : token.start], new]
+            end = column.end
+    return "".join([*parts, text[end:]])
+
+
+def _is_column(text: str, side: str, name: str) -> bool:
+    return text.strip().lower() in (f"{side}.{name}".lower(), f'{side}."{name}"'.lower())
+
+
+def _reachable(clauses: Sequence[MergeClause], kind: str) -> list[MergeClause]:
+    """The clauses of a kind that do something. Raises InputError where DO NOTHING keeps rows from a later one."""
+    found = [clause for clause in clauses if clause.kind == kind]
+    for index, clause in enumerate(found):
+        if clause.action == "nothing":
+            if clause.when is not None and index + 1 < len(found):
+                raise InputError(
+                    f"WHEN {kind.upper()} ... THEN DO NOTHING before other clauses: put the opposite of its condition "
+                    "into those (merge has no such clause)"
+                )
+            return found[:index]
+    return found

@@ -1,0 +1,91 @@
+"""The parts of a version as Arrow tables: files, deletes, commits and tags."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from dolmen.commit.head import Context
+from dolmen.commit.versions import commits
+from dolmen.entries.segments.live import LiveFiles, tombstones_of
+from dolmen.format.entries import Tombstone, WhereTombstone
+from dolmen.format.manifest import HistoryEntry, Manifest, TableEntry
+from dolmen.predicate.ast import from_builtins
+from dolmen.predicate.text import to_sql
+
+_TIME = pa.timestamp("us", tz="UTC")
+_FILES = pa.schema(
+    [("path", pa.string()), ("bytes", pa.int64()), ("rows", pa.int64()), ("deleted_rows", pa.int64()),
+     ("least_commit_ts", pa.int64()), ("greatest_commit_ts", pa.int64())]
+)  # fmt: skip
+_DELETES = pa.schema([("commit_ts", pa.int64()), ("rows", pa.string())])
+_TAGS = pa.schema([("name", pa.string()), ("version", pa.int64()), ("created_at", _TIME), ("until", _TIME)])
+_COUNTS = ("rows_added", "rows_deleted", "files_added", "files_removed", "tombstones_added")
+_VERSIONS = pa.schema(
+    [("version", pa.int64()), ("created_at", _TIME), ("operation", pa.string()), ("did", pa.string()),
+     *((name, pa.int64()) for name in _COUNTS), ("message", pa.string()), ("commit_id", pa.string())]
+)  # fmt: skip
+
+
+def files_of(context: Context, manifest: Manifest, name: str) -> pa.Table:
+    """The data files of a table, with the rows that deletes by position hide; other deletes are not resolved yet."""
+    with context.reading(manifest.version):
+        files = list(LiveFiles.of(manifest.table(name), context.segments))
+    deleted = [each.vector.cardinality if each.vector else 0 for each in files]
+    timestamps = [(each.least_row_ts, each.greatest_row_ts) for each in files]
+    sizes = [(each.path, each.size, each.rows) for each in files]
+    return _table(_FILES, ((*a, b, *c) for a, b, c in zip(sizes, deleted, timestamps, strict=True)))
+
+
+def deletes_of(context: Context, manifest: Manifest, name: str) -> pa.Table:
+    """The deletes of a table that are not resolved yet: the deleted rows in words."""
+    with context.reading(manifest.version):
+        entry = context.segments.whole(manifest.table(name))
+        tombstones = tombstones_of(entry, context.segments)
+        return _table(_DELETES, ((each.ts, in_words(each, entry)) for each in tombstones))
+
+
+def versions_of(context: Context, manifest: Manifest, name: str | None = None) -> pa.Table:
+    """The commits up to a version, newest first: all, or those that name a table in what they did."""
+    with context.reading(manifest.version):
+        found = [
+            each
+            for each in commits(context.head, manifest)
+            if name is None or any(effect.table == name or name in effect.over for effect in each.did)
+        ]
+    return _table(_VERSIONS, map(_version_row, found))
+
+
+def _version_row(entry: HistoryEntry) -> tuple[Any, ...]:
+    counts = [getattr(entry.counts, name) for name in _COUNTS]
+    did = "; ".join(map(str, entry.did))
+    return (entry.version, entry.created_at, entry.operation, did, *counts, entry.message, entry.commit_id)
+
+
+def tags_of(manifest: Manifest) -> pa.Table:
+    """The versions that have names."""
+    tags = sorted(manifest.tags.items())
+    return _table(_TAGS, ((name, tag.version, tag.created_at, tag.until or None) for name, tag in tags))
+
+
+def _table(schema: pa.Schema, rows: Iterable[Sequence[Any]]) -> pa.Table:
+    columns: Sequence[Sequence[Any]] = list(zip(*rows, strict=True)) or [()] * len(schema)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def in_words(tombstone: Tombstone, entry: TableEntry) -> str:
+    """The rows that a tombstone deletes."""
+    if isinstance(tombstone, WhereTombstone):
+        if tombstone.predicate is not None:
+            return to_sql(from_builtins(tombstone.predicate), entry.schema)
+        return f"a predicate of {tombstone.blob.length:,} bytes"
+    names = ", ".join(entry.schema.by_id[id_].name for id_ in tombstone.columns)
+    if tombstone.count == 1 and tombstone.values is not None:
+        return " AND ".join(
+            f"{entry.schema.by_id[id_].name} = {values[0]}"
+            for id_, values in zip(tombstone.columns, tombstone.values, strict=True)
+        )
+    return f"{tombstone.count:,} keys of {names}"

@@ -1,0 +1,92 @@
+"""Whatever a parameter holds, the statement has that value, and the text stays the same statement."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import dolmen
+from dolmen.errors import InputError
+from dolmen.sql.parameters import with_literals
+from dolmen.sql.tokens import DUCKDB, tokenize
+
+PIECES = [
+    "'",
+    "''",
+    '"',
+    "--",
+    "/*",
+    "*/",
+    "$$",
+    "$1",
+    "?",
+    ";",
+    "\\",
+    "\n",
+    "é",
+    "🙂",
+    "DROP TABLE t",
+    "E'",
+    "a",
+    " ",
+    ")",
+    "\u2028",
+    "%",
+]
+
+
+def test_texts_arrive_as_they_are() -> None:
+    rng = random.Random(1)
+    db = dolmen.open("memory://texts")
+    db.sql("CREATE TABLE t (id INT, s VARCHAR)")
+    texts = ["".join(rng.choices(PIECES, k=rng.randrange(9))) for _ in range(400)]
+    db.sql("INSERT INTO t VALUES " + ", ".join(f"({number}, ?)" for number in range(400)), texts)
+    assert db["t"].scan(["s"], order_by="id").to_arrow()["s"].to_pylist() == texts
+    for number in range(0, 400, 40):
+        db.sql(
+            "UPDATE t SET s = $new || s WHERE id = $id; DELETE FROM t WHERE s = $gone",
+            {"new": "x", "id": number, "gone": texts[number]},
+        )
+    kept = [f"x{text}" if number % 40 == 0 else text for number, text in enumerate(texts)]
+    gone = {texts[number] for number in range(0, 400, 40)}
+    assert sorted(db["t"].to_arrow()["s"].to_pylist()) == sorted(each for each in kept if each not in gone)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("BIGINT", -(2**63)), ("UBIGINT", 2**64 - 1), ("DOUBLE", 0.1), ("DOUBLE", -1e-300), ("DOUBLE", float("inf")),
+        ("FLOAT", 0.5), ("BOOLEAN", True), ("DECIMAL(38, 10)", Decimal("-1234567890.0000000001")),
+        ("BLOB", b"\x00'\xff\\"),
+        ("DATE", date(1, 1, 1)), ("TIME", time(23, 59, 59, 999999)), ("TIMESTAMP", datetime(2026, 1, 5, 1, 2, 3, 4)),
+        ("TIMESTAMPTZ", datetime(2026, 1, 5, tzinfo=UTC)), ("VARCHAR[]", ["it's", None, ""]), ("BIGINT", np.int64(-7)),
+        ("STRUCT(a INTEGER, b VARCHAR)", {"a": 1, "b": "x'y"}), ("BIGINT", None), ("BIGINT", pa.scalar(5)),
+    ],
+)  # fmt: skip
+def test_values_of_all_kinds_arrive(kind: str, value: Any) -> None:
+    db = dolmen.open(f"memory://values-{kind}-{value!r}")
+    db.sql(f"CREATE TABLE t (v {kind}, n INT)")
+    db.sql("INSERT INTO t VALUES (?, 1), (NULL, 2); UPDATE t SET v = ? WHERE n = 2", [value, value])
+    plain = value.as_py() if isinstance(value, pa.Scalar) else value
+    assert db["t"].to_arrow()["v"].to_pylist() == [plain, plain]
+
+
+def test_a_sign_before_a_negative_number_begins_no_comment() -> None:
+    assert [token.text for token in tokenize(with_literals("SELECT 1 -?", [-2]), DUCKDB)] == [
+        "SELECT",
+        "1",
+        "-",
+        "(",
+        "-",
+        "2",
+        ")",
+    ]
+    with pytest.raises(InputError, match="one kind"):
+        with_literals("SELECT ?, $a", [1])
+    assert with_literals("SELECT '?', $$ ? $$, \"?\" -- ?", None) == "SELECT '?', $$ ? $$, \"?\" -- ?"
