@@ -1,4 +1,4 @@
-"""The examples of docs/frames.md, python.md, changes.md, versions.md, updates.md and sql.md are run as they stand."""
+"""Examples of pages that stand as programs, such as docs/frames.md, print what they say."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ DOCS = Path(__file__).parents[2] / "docs"
         ("versions.md", "versions"),
         ("updates.md", "updates"),
         ("sql.md", "sql"),
+        ("dbapi.md", "dbapi"),
+        ("dbapi.md", "sqlalchemy"),
     ],
 )
 def test_the_example_prints_what_it_says(page: str, example: str, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ RENAMES: tuple[Mutation, ...] = (
         "reads of a renamed table are not compared",
         "the reads of a transaction are compared by the table's uuid, whatever its name was",
         "transactions/unit_of_work.py",
-        "        base_name = self.base.name_of(self.manifest.table(name).uuid)\n",
+        "        base_name = self.base.name_of(manifest.table(name).uuid)\n",
         "        base_name = name if name in self.base.tables else None\n",
     ),
     mutation(

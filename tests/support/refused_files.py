@@ -32,8 +32,8 @@ def _record(name: str, kind: Any) -> dict[str, Any]:
 
 
 REFUSED: dict[str, tuple[str, str | bytes, str]] = {
-    "semicolons": ("csv", GOOD.replace(",", ";"), "';' seems to separate its fields"),
-    "tabs": ("csv", GOOD.replace(",", "\t"), "seems to separate its fields"),
+    "semicolons": ("csv", GOOD.replace(",", ";"), "no column 'id;name;amount'"),
+    "tabs": ("csv", GOOD.replace(",", "\t"), "no column 'id"),
     "no header": ("csv", "1,Ada,1.5\n2,Bob,2\n", "no column '1'"),
     "other names": ("csv", GOOD.replace("amount", "total"), "no column 'total'"),
     "name twice": ("csv", "id,name,name\n1,Ada,x\n", "twice"),

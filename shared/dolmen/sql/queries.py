@@ -17,16 +17,17 @@ from dolmen.sql.shown import Shown
 from dolmen.transactions.inspection import deletes_of, files_of, tags_of, versions_of
 from dolmen.transactions.snapshot import Snapshot, pin, read_changes
 from dolmen.transactions.transaction import Transaction, unit_of
-from dolmen.transactions.transaction_table import TransactionTable
+from dolmen.transactions.transaction_table import TransactionTable, pin_table
 
 
 @dataclass(frozen=True)
 class Queries:
-    """Runs queries over the tables of ``source``, and the relations of the text (``replace_shown``)."""
+    """Runs queries over the tables of ``source``, relations of the text (``replace_shown``), and ``rows`` by name."""
 
     context: Context
     source: Snapshot | Transaction
     shown: Mapping[str, Shown] = field(default_factory=dict)
+    rows: Mapping[str, pa.Table] = field(default_factory=dict)
     _snapshots: dict[tuple[str, Any], Snapshot] = field(default_factory=dict)
 
     def run(
@@ -39,7 +40,7 @@ class Queries:
         """Prepares a query over the tables, further ``tables`` and rows in memory. Raises as ``Database.sql``."""
         if isinstance(self.source, Transaction) and lists_tables(query):
             unit_of(self.source).depend_on_names()
-        tables, relations = dict(tables or {}), dict(relations or {})
+        tables, relations = dict(tables or {}), {**self.rows, **(relations or {})}
         for view, shown in self.shown.items():
             if re.search(rf"\b{view}\b", query):
                 if shown.name:
@@ -113,4 +114,7 @@ class _QueriedTables:
         return sorted({*own, *self.more})
 
     def table(self, name: str) -> TableSource:
-        return self.more[name] if name in self.more else self.source.table(name)
+        if name in self.more:
+            return self.more[name]
+        source = self.source
+        return pin_table(source.table(name)) if isinstance(source, Transaction) else source.table(name)

@@ -163,15 +163,20 @@ def run_on_database(
 
 
 def run_on_transaction(
-    context: Context, transaction: Transaction, text: str, parameters: Parameters, request: str | None
+    context: Context,
+    transaction: Transaction,
+    text: str,
+    parameters: Parameters,
+    request: str | None,
+    relations: Mapping[str, pa.Table] | None = None,
 ) -> SqlResult | None:
-    """See ``Transaction.sql``."""
+    """See ``Transaction.sql``. ``relations`` are further rows, by their names in the text."""
     read = SqlText.of(text, parameters, in_transaction=True)
     if not read.changes:
         _refuse_request(request, None)
         return read.query(context, transaction)
     with transaction.savepoint():
-        rows = _apply(read, context, transaction, request, parameters)
+        rows = _apply(read, context, transaction, request, parameters, relations=relations)
     return None if rows is None else SqlResult.of_rows(rows)
 
 
@@ -190,6 +195,7 @@ def _apply(
     request: str | None,
     parameters: Parameters,
     files: Sequence[str] = (),
+    relations: Mapping[str, pa.Table] | None = None,
 ) -> pa.Table | None:
     if request is not None:
         is_applied = transaction.has_applied(request)
@@ -197,7 +203,8 @@ def _apply(
         transaction.bind(request, content_digest("sql", read.text, [repr(value) for value in values]))
         if is_applied:
             return None
-    return read.run(transaction, Queries(context, transaction, read.shown), request, files)
+    queries = Queries(context, transaction, read.shown, relations or {})
+    return read.run(transaction, queries, request, files)
 
 
 def _refuse_request(request: str | None, message: str | None) -> None:

@@ -630,19 +630,21 @@ class TransactionTable(TableVerbs[None, str]):
     ``message`` belongs to the whole transaction (``Database.transaction``): its tables refuse one.
     """
 
-    def __init__(self, unit: UnitOfWork, name: str) -> None:
+    def __init__(self, unit: UnitOfWork, name: str, pinned: Manifest | None = None) -> None:
         super().__init__(unit.context, name)
-        self._unit = unit
+        self._unit, self._pinned = unit, pinned
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise InputError("a transaction belongs to one process: hand over db.at(version).table(name), or rows")
 
     def _snapshot(self) -> Manifest:
+        if self._pinned is not None:
+            return self._pinned
         return self._unit.manifest
 
     @property
     def _entry(self) -> TableEntry:
-        return self._unit.entry(self.name)
+        return super()._entry if self._pinned else self._unit.entry(self.name)
 
     def _view(self) -> View:
         return View(self._context, self._snapshot(), self.name, self._read_upload)
@@ -652,7 +654,7 @@ class TransactionTable(TableVerbs[None, str]):
         return self._unit.uploads.read(key, offset, length)
 
     def _note_read(self, predicate: Predicate | None) -> None:
-        self._unit.depend_on_rows(self.name, predicate)
+        self._unit.depend_on_rows(self.name, predicate, self._pinned)
 
     def _apply(
         self,
@@ -682,6 +684,11 @@ class TransactionTable(TableVerbs[None, str]):
             2
         """
         TableChange(self._unit, self.name, request).replace(data, keys)
+
+
+def pin_table(table: TransactionTable) -> TransactionTable:
+    """The table as it is now: statements that come later don't change what it reads."""
+    return TransactionTable(table._unit, table.name, table._unit.manifest)
 
 
 def refuse_message(message: str | None) -> None:

@@ -356,9 +356,13 @@ class UnitOfWork:
         finally:
             self._request_bound_later = outer
 
-    def depend_on_rows(self, name: str, predicate: Predicate | None) -> None:
-        """Makes the commit valid only while no later version changes rows for which the predicate is TRUE."""
-        base_name = self.base.name_of(self.manifest.table(name).uuid)
+    def depend_on_rows(self, name: str, predicate: Predicate | None, manifest: Manifest | None = None) -> None:
+        """Makes the commit valid only while no later version changes rows for which the predicate is TRUE.
+
+        ``manifest`` is the draft in which the table has the name, if it is not the newest.
+        """
+        manifest = manifest or self.manifest
+        base_name = self.base.name_of(manifest.table(name).uuid)
         if base_name is None:
             return  # created by this transaction: no other one can have changed it
         entry = self.base.tables[base_name]

@@ -142,4 +142,4 @@ def test_small_files_are_read_together_and_large_ones_by_themselves() -> None:
 
     assert [len(some) for some in groups_of([file(1000)] * 640)] == [10] * 64
     assert [len(some) for some in groups_of([file(1 << 30)] * 3)] == [1, 1, 1]
-    assert groups_of([]) == []
+    assert list(groups_of([])) == []

@@ -162,7 +162,7 @@ def test_tasks_keep_the_intent_alive_each_by_heartbeats_of_its_own() -> None:
     (intent,) = list_intents(store).values()
     assert len(intent.objects) == 2 + 2 * 2
     heartbeats[0].finish()
-    assert list_intents(store)[intent.txid].done
+    assert list_intents(store)[intent.txid].is_done
 
 
 def job_of(db: Database) -> WriteJob:

@@ -300,6 +300,13 @@ class SqlResult:
             return ["explain_key", "explain_value"]
         return list(self._run(lambda relation: relation.columns))
 
+    @property
+    def types(self) -> list[str]:
+        """DuckDB's types of the result's columns."""
+        if self._explained is not None:
+            return ["VARCHAR", "VARCHAR"]
+        return list(map(str, self._run(lambda relation: relation.types)))
+
     def to_arrow(self) -> pa.Table:
         """All rows in memory."""
         return self._run(lambda relation: relation.to_arrow_table())
@@ -335,6 +342,19 @@ class SqlResult:
         """All rows as Python tuples."""
         rows: list[tuple[Any, ...]] = self._run(lambda relation: relation.fetchall())
         return rows
+
+    def to_tuples(self, size: int) -> Iterator[list[tuple[Any, ...]]]:
+        """The rows as Python tuples, up to ``size`` at a time, in bounded memory. Then no other call reads the result.
+
+        ``fetchall`` reads all of them at once.
+        """
+        if self._explained is not None:
+            yield self.fetchall()
+            return
+        with self._query.raising_dolmen_errors():
+            run = self._query.connection.execute(self._query.text, self._query.parameters)
+            while rows := run.fetchmany(size):
+                yield rows
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """The rows by the Arrow PyCapsule interface."""
