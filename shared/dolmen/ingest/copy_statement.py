@@ -126,7 +126,7 @@ def _read(path: str, kind: FileKind | None, options: dict[str, Any], entry: Tabl
     name, open = opener(path)
     own = Dialect.of(entry.properties)
     if own == Dialect():
-        found = infer_file(open, name, kind=kind, given=given)
+        found = infer_file(open, name, kind=kind, known=given)
         dialect, format = found.dialect, found.file_format
     else:
         dialect, format = replace(own, **given), detect(name, kind)
