@@ -100,14 +100,14 @@ def _conforming(raised: Exception) -> tuple[Any, str, Hook]:
 
 
 def _preparing(raised: Exception) -> tuple[Any, str, Hook]:
-    original = data_file.prepare
+    original = data_file.make_run
 
-    def prepare(columns: list[pa.ChunkedArray], entry: Any) -> Any:
+    def make_run(columns: list[pa.ChunkedArray], entry: Any) -> Any:
         if _poisoned(columns):
             raise raised
         return original(columns, entry)
 
-    return data_file, "prepare", prepare
+    return data_file, "make_run", make_run
 
 
 def _writing(raised: Exception) -> tuple[Any, str, Hook]:
