@@ -55,7 +55,7 @@ AT_LEAST = {
     "files compacted": 310,
     "groups dropped": 23,
     "commits of resolve": 110,
-    "files resolved": 240,
+    "files resolved": 200,
     "tombstones dropped": 230,
     "commits of merge": 34,
     "spills": 540,

@@ -74,7 +74,17 @@ class Insister(Actor):
 
         def call() -> Commit:
             table = process.db.table(write.table)
-            return table.upsert(data, request=write.id) if write.upserts else table.append(data, request=write.id)
+            commit = table.upsert(data, request=write.id) if write.upserts else table.append(data, request=write.id)
+            if version := commit.already.get(write.id):
+                # The request may have been applied when the table had other columns, and also another name.
+                assert process.line.operation is not None
+                states = process.ledger.states
+                now = [state[write.table].identity for state in states[version:] if write.table in state]
+                names = [name for name, rows in states[version].items() if rows.identity in now]
+                digests = [replace(write, table=name).digest for name in names]
+                if process.ledger.digests[write.id] in digests:
+                    process.line.operation.digests[write.id] = process.ledger.digests[write.id]
+            return commit
 
         effect = kind(write.table, write.rows, write.id)
         process.write(f"say {write.id}", [effect], call, digests={write.id: write.digest})
