@@ -188,7 +188,7 @@ def test_a_look_after_a_rename_and_a_request_that_others_have_applied_is_a_confl
     tx.table("people").append(people(1), request="r")
     tx.rename_table("people", "folk").delete("id = 1", mode="positions")
     other["people"].append(people(1), request="r")
-    with pytest.raises(ConflictError, match="applied meanwhile"):
+    with pytest.raises(ConflictError, match="another writer has applied request"):
         tx.commit()
     assert ids(table) == [1]
 

@@ -127,7 +127,7 @@ class DropColumn(_ColumnChange):
         if field.id in entry.sort_key:
             raise SchemaError(f"column {self.name!r} is part of the sort key: set another one first")
         if used := named_columns(entry.properties).get(field.name):
-            raise SchemaError(f"column {self.name!r} is named by the property {used}: change that first")
+            raise SchemaError(f"column {self.name!r} is named by the setting {used}: change that first")
         return _with_fields(entry, _without(schema.fields, field), dropped=(*schema.dropped, field))
 
 

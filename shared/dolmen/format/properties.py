@@ -372,8 +372,8 @@ def with_renamed_column(properties: dict[str, Any], column: str, to: str) -> dic
     used = named_columns(properties).get(column)
     if used is not None and to != to.strip():
         raise SchemaError(
-            f"column {column!r} can't be called {to!r}: the property {used} names it, and takes no spaces at the "
-            "ends of a name; leave them out, or change the property first"
+            f"column {column!r} can't be called {to!r}: the setting {used} names it, and takes no spaces at the "
+            "ends of a name; leave them out, or change the setting first"
         )
     changed = dict(properties)
     ttl = properties.get("ttl")
