@@ -5,9 +5,11 @@ from __future__ import annotations
 import random
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -90,3 +92,36 @@ def test_a_sign_before_a_negative_number_begins_no_comment() -> None:
     with pytest.raises(InputError, match="one kind"):
         with_literals("SELECT ?, $a", [1])
     assert with_literals("SELECT '?', $$ ? $$, \"?\" -- ?", None) == "SELECT '?', $$ ? $$, \"?\" -- ?"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.datetime64("2026-01-02T03:04:05.000006000", "ns"),
+        np.datetime64("2026-01-02T03:04:05.000006", "us"),
+        pd.Timestamp("2026-01-02 03:04:05.000006"),
+        datetime(2026, 1, 2, 3, 4, 5, 6),
+    ],
+)
+def test_times_of_libraries_are_times_and_no_numbers(tmp_path: Path, value: Any) -> None:
+    db = dolmen.open(str(tmp_path))
+    db.sql("CREATE TABLE moments (id INT PRIMARY KEY, at TIMESTAMP, n BIGINT)")
+    first = db.sql("INSERT INTO moments VALUES (1, ?, 0)", [value], request="r")
+    assert db["moments"].to_arrow()["at"].to_pylist() == [datetime(2026, 1, 2, 3, 4, 5, 6)]
+    again = db.sql("INSERT INTO moments VALUES (1, ?, 0)", [datetime(2026, 1, 2, 3, 4, 5, 6)], request="r")
+    assert again.already == {"r": first.version}
+    with pytest.raises(dolmen.Error):
+        db.sql("UPDATE moments SET n = ?", [value])
+
+
+@pytest.mark.parametrize(
+    "value", [pd.NaT, np.datetime64("NaT"), np.datetime64("NaT", "ns"), np.timedelta64("NaT", "s")]
+)
+def test_not_a_time_is_null(value: Any) -> None:
+    assert with_literals("?", [value]).strip() == "NULL"
+
+
+@pytest.mark.parametrize("value", [pd.Timestamp("2026-01-02 03:04:05.000000006"), np.datetime64(6, "ns")])
+def test_digits_beyond_microseconds_are_refused(value: Any) -> None:
+    with pytest.raises(InputError, match="parameter"):
+        with_literals("?", [value])

@@ -203,7 +203,7 @@ _SAID = {
     "value": r"quotes|escapes|literal|no delimiter|no objects|pandas|times as in|comment|header|separates the fields"
     r"|decimal comma|between thousands",
 }
-"""What a line must speak of that reads a file otherwise than it was meant."""
+"""The word that the summary line must have if a file is read otherwise than it was written."""
 
 
 def _difference(written: WrittenTable, table: pa.Table, dialect: Dialect) -> tuple[str, str] | None:

@@ -386,5 +386,5 @@ def with_renamed_column(properties: dict[str, Any], column: str, to: str) -> dic
 
 
 def effective_values(properties: Mapping[str, Any], definitions: Mapping[str, Property]) -> dict[str, Any]:
-    """All properties with their values, or the defaults of those that are not set."""
+    """All properties with their values; a property that is not set has its default."""
     return {each: properties.get(each, property_.default) for each, property_ in definitions.items()}

@@ -98,7 +98,7 @@ def _option(reader: SqlReader) -> tuple[str, str]:
 
 
 def _check_path(path: Any, files: Sequence[str]) -> None:
-    """Raises InputError unless a file or URL is one of those allowed, or is in one of these directories."""
+    """Raises InputError unless the path is allowed, or is in an allowed directory."""
     if not isinstance(path, str) or not path:
         raise InputError(f"COPY takes the path of a file as text, not {short_repr(path)}")
     if not any(_is_in(path, each) for each in files):

@@ -475,7 +475,7 @@ LISTS = (list, tuple, set, frozenset, range)
 
 def from_python(value: Any) -> Value:
     if isinstance(value, np.generic):
-        value = _from_numpy(value)
+        value = from_numpy(value)
     if getattr(value, "nanosecond", 0):
         raise PredicateError(f"{value!r} has digits beyond microseconds")
     match value:
@@ -505,11 +505,9 @@ def from_python(value: Any) -> Value:
     raise PredicateError(f"{short_repr(value)} ({type(value).__name__}) can't be compared with a column")
 
 
-def _from_numpy(value: np.generic) -> Any:
-    """The Python value of a NumPy value; the value itself if there is none."""
+def from_numpy(value: np.generic) -> Any:
+    """The Python value of a NumPy value; the value itself if there is none, as of nanoseconds and NaT."""
     if not isinstance(value, (np.datetime64, np.timedelta64)):
         return value.item()
-    moment = value.astype("datetime64[us]") if isinstance(value, np.datetime64) else None
-    if moment is not None and moment == value and isinstance(moment.item(), datetime):
-        return moment.item()
-    return value
+    rounded = value.astype("datetime64[us]" if isinstance(value, np.datetime64) else "timedelta64[us]")
+    return rounded.item() if rounded == value and isinstance(rounded.item(), (datetime, timedelta)) else value

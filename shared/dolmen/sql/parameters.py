@@ -13,8 +13,11 @@ from itertools import pairwise
 from typing import Any
 from uuid import UUID
 
+import numpy as np
+
 from dolmen.base import arguments
 from dolmen.errors import InputError, short_repr
+from dolmen.predicate.constants import from_numpy
 from dolmen.rows.scan.engines.sql import Parameters
 from dolmen.sql.tokens import DUCKDB, Token, tokenize
 
@@ -59,8 +62,13 @@ def literal(value: Any) -> str:
     """A value of Python as a literal of DuckDB's SQL. Raises InputError for other types."""
     if hasattr(value, "as_py"):
         value = value.as_py()
-    elif type(value).__module__ == "numpy" and hasattr(value, "item"):
-        value = value.item()
+    elif isinstance(value, np.generic):
+        item = value.item()  # of nanoseconds, an int
+        value = from_numpy(value) if isinstance(value, (np.datetime64, np.timedelta64)) and type(item) is int else item
+    if isinstance(value, (datetime, np.datetime64, np.timedelta64)) and value != value:  # NaT
+        value = None
+    if getattr(value, "nanosecond", 0):
+        raise InputError(f"a parameter is {value!r}, which has digits beyond microseconds: round it")
     match value:
         case None:
             return "NULL"

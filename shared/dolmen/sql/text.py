@@ -199,8 +199,7 @@ def _apply(
 ) -> pa.Table | None:
     if request is not None:
         is_applied = transaction.has_applied(request)
-        values = sorted(parameters.items()) if isinstance(parameters, Mapping) else parameters or ()
-        transaction.bind(request, content_digest("sql", read.text, [repr(value) for value in values]))
+        transaction.bind(request, content_digest("sql", with_literals(read.text, parameters)))
         if is_applied:
             return None
     queries = Queries(context, transaction, read.shown, relations or {})

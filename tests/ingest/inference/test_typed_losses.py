@@ -1,4 +1,4 @@
-"""What ``dolmen infer`` says that a table does not hold of files that know their types."""
+"""The losses that ``dolmen infer`` lists for files that name the types of their columns."""
 
 from __future__ import annotations
 

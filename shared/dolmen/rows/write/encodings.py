@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from dolmen.format.schema import is_nested, leaf_count
 
 _COMPRESSION_LEVEL = 1
-"""Of ZSTD."""
+"""The level of Zstandard."""
 
 SAMPLE_ROWS = 8192
 _SAMPLE_SLICES = 4

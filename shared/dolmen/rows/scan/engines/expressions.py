@@ -180,9 +180,7 @@ class Evaluator:
         """True if an expression is a literal, with a sign or a cast. Raises InputError, as ``columns``."""
         self.columns(text)
         kinds = [node for node in _nodes(self._trees[text]) if "class" in node]
-        return all(
-            node["class"] in ("CONSTANT", "CAST", "TYPE") or node.get("function_name") in ("-", "+") for node in kinds
-        )
+        return all(node["class"] in _CONSTANTS or node.get("function_name") in ("-", "+") for node in kinds)
 
     def equal_columns(self, text: str) -> list[tuple[list[str], list[str]]]:
         """The names of columns that a condition wants to be equal, if it is of such pairs, joined by AND; else none."""
