@@ -82,10 +82,7 @@ def in_words(tombstone: Tombstone, entry: TableEntry) -> str:
         if tombstone.predicate is not None:
             return to_sql(from_builtins(tombstone.predicate), entry.schema)
         return f"a predicate of {tombstone.blob.length:,} bytes"
-    names = ", ".join(entry.schema.by_id[id_].name for id_ in tombstone.columns)
+    names = entry.schema.names_of(tombstone.columns)
     if tombstone.count == 1 and tombstone.values is not None:
-        return " AND ".join(
-            f"{entry.schema.by_id[id_].name} = {values[0]}"
-            for id_, values in zip(tombstone.columns, tombstone.values, strict=True)
-        )
-    return f"{tombstone.count:,} keys of {names}"
+        return " AND ".join(f"{name} = {values[0]}" for name, values in zip(names, tombstone.values, strict=True))
+    return f"{tombstone.count:,} keys of {', '.join(names)}"
