@@ -7,6 +7,7 @@ import itertools
 import os
 import random
 import signal
+import sys
 from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -107,6 +108,20 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Says the seed of a run that failed, once more: a process that died did not print it."""
     if terminalreporter.stats.get("failed") or terminalreporter.stats.get("error"):
         terminalreporter.line(f"Random tests: DOLMEN_TEST_SEED={SEED}")
+
+
+_internal_errors: list[str] = []
+
+
+def pytest_internalerror(excrepr: object) -> None:
+    """Keeps an error of pytest itself. One in a process of ``-n`` is followed by others, which say less."""
+    _internal_errors.append(str(excrepr))
+
+
+def pytest_unconfigure() -> None:
+    """Shows the first error of pytest itself last, where a log that was cut off still has it."""
+    if _internal_errors:
+        print(f"\nThe first internal error of pytest:\n{_internal_errors[0]}", file=sys.stderr)
 
 
 @pytest.fixture(scope="session")
