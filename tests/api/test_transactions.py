@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pyarrow as pa
 import pytest
 
@@ -47,6 +49,36 @@ def test_statements_see_earlier_ones(db: Database, table: dolmen.Table) -> None:
         made.append(people(8))
         assert made.count() == 1
     assert (ids(table), ids(db.table("fresh")), db.version) == ([3, 4], [8], 3)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda tx: tx.table("people").delete("id < 3"),
+        lambda tx: tx.table("people").delete("id = 1", mode="positions"),
+        lambda tx: tx.table("people").append(people(4)),
+        lambda tx: tx.table("people").upsert(people(1, name="new")),
+        lambda tx: tx.table("people").overwrite(people(9)),
+        lambda tx: tx.table("people").rename_column("id", "number"),
+        lambda tx: tx.sql("ALTER TABLE people RENAME TO folk"),
+        lambda tx: tx.drop_table("people"),
+    ],
+    ids=["delete", "positions", "append", "upsert", "overwrite", "rename_column", "rename", "drop"],
+)
+def test_a_scan_keeps_the_rows_of_the_moment_at_which_it_began(
+    db: Database, table: dolmen.Table, change: Callable[[Transaction], object]
+) -> None:
+    table.append(people(1, 2))
+    with db.transaction() as tx:
+        mine = tx.table("people")
+        mine.append(people(3))
+        scan, query = mine.scan(["id"]), tx.sql("SELECT id FROM people UNION ALL SELECT -id FROM people")
+        relation, frame = mine.to_duckdb(), mine.scan_polars()
+        change(tx)
+        assert sorted(scan.to_arrow()["id"].to_pylist()) == [1, 2, 3]
+        assert sorted(query.fetchall()) == [(-3,), (-2,), (-1,), (1,), (2,), (3,)]
+        assert sorted(relation.project("id").fetchall()) == [(1,), (2,), (3,)]
+        assert sorted(frame.collect()["id"].to_list()) == [1, 2, 3]
 
 
 def test_an_exception_leaves_nothing_behind(db: Database, table: dolmen.Table) -> None:

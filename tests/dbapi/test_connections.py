@@ -196,19 +196,20 @@ def test_a_cursor_goes_on_with_the_rows_that_its_query_saw(connection: dbapi.Sql
     other.execute("ALTER TABLE people RENAME TO folk")
     getattr(connection, end)()
     found += cursor.fetchall()
-    assert sorted(found) == [(number,) for number in range(1 - rows, rows)]
+    numbers = [number for (number,) in found]
+    assert (len(numbers), len(set(numbers)), min(numbers), max(numbers)) == (2 * rows - 1,) * 2 + (1 - rows, rows - 1)
 
 
 def test_rows_are_fetched_in_bounded_memory(connection: dbapi.SqlConnection) -> None:
     cursor = connection.cursor()
-    connection.begin().table("people").append(pa.table({"id": range(1_000_000)}))
+    connection.begin().table("people").append(pa.table({"id": range(300_000)}))
     connection.commit()
     cursor.execute("SELECT id, 'name ' || id FROM people")
     cursor.fetchone()
     tracemalloc.start()
     try:
-        assert sum(1 for _ in cursor) == 999_999
-        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+        assert sum(1 for _ in cursor) == 299_999
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
     finally:
         tracemalloc.stop()
 

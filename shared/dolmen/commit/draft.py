@@ -220,7 +220,9 @@ class Draft:
             "horizon_at": created_at if self.horizon != base.horizon else base.horizon_at,
             "revoked_intents": self._revoked_intents(created_at),
         }
-        members = {**self._members(), **made, "released": released, "rewritten": self._still_rewritten()}
+        # The draft goes on changing its own tables, and this version stays as it is.
+        made |= {"tables": dict(self.tables), "released": released, "rewritten": self._still_rewritten()}
+        members = {**self._members(), **made}
         assert members.keys() == MEMBERS, f"in COPIED_MEMBERS or made here: {sorted(members.keys() ^ MEMBERS)}"
         return Manifest(**members)
 
