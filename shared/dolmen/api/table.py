@@ -26,13 +26,14 @@ from dolmen.transactions.erase import ErasureResult
 from dolmen.transactions.row_statements import TableChange
 from dolmen.transactions.snapshot import PinnedTable, pin, read_changes
 from dolmen.transactions.transaction import replay, unit_of
-from dolmen.transactions.transaction_table import TableVerbs
+from dolmen.transactions.transaction_table import TableVerbs, drop_table
 from dolmen.transactions.unit_of_work import Commit, UnitOfWork
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from dolmen.iceberg.publication import IcebergPublication
+    from dolmen.maintenance.compact.compaction import Compacted
 
 
 class Table(TableVerbs[Commit, ErasureResult]):
@@ -134,6 +135,28 @@ class Table(TableVerbs[Commit, ErasureResult]):
         if version is not None:
             return self.at(version).to_spark(columns, where, with_commit_ts=with_commit_ts, spark=spark)
         return super().to_spark(columns, where, with_commit_ts=with_commit_ts, spark=spark)
+
+    def compact(self, *, dry_run: bool = False) -> Compacted:
+        """Rewrites small and mostly deleted files of the table, where that pays. See ``Database.compact``.
+
+        Examples:
+            >>> people.compact().groups
+            0
+        """
+        from dolmen.maintenance.compact.compaction import compact
+
+        return compact(self._context, self.name, dry_run=arguments.flag("dry_run", dry_run))
+
+    def drop(self, *, request: str | None = None, message: str | None = None) -> Commit:
+        """Drops the table. See ``Database.drop_table``.
+
+        Examples:
+            >>> people.drop().operation
+            'drop_table'
+        """
+        unit = UnitOfWork(self._context, "drop_table", message=message)
+        drop_table(unit, self.name, request)
+        return unit.commit()
 
     def writer(
         self, *, max_rows: int = MAX_ROWS, max_seconds: float = MAX_SECONDS, max_bytes: int = MAX_BYTES

@@ -236,11 +236,12 @@ def bounds_of_all(entries: Sequence[DataFile], schema: Schema) -> dict[int, Colu
         arrow_type = schema.by_id[id_].arrow_type
         if not is_nested(arrow_type):
             with suppress(SchemaError):  # bounds that are not of this type are unknown
-                bounds_by_id[id_] = _join_bounds([bounds(entry.stats[id_], arrow_type) for entry in entries], rows)
+                bounds_by_id[id_] = join_bounds([bounds(entry.stats[id_], arrow_type) for entry in entries], rows)
     return bounds_by_id
 
 
-def _join_bounds(several: Sequence[Bounds], rows: Sequence[int]) -> ColumnStats:
+def join_bounds(several: Sequence[Bounds], rows: Sequence[int]) -> ColumnStats:
+    """Bounds that hold for all of several files with these numbers of rows."""
     valued = [
         own
         for own, count in zip(several, rows, strict=True)

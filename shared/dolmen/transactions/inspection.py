@@ -10,15 +10,23 @@ import pyarrow as pa
 from dolmen.commit.head import Context
 from dolmen.commit.versions import commits
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
-from dolmen.format.entries import Tombstone, WhereTombstone
+from dolmen.entries.segments.row_bounds import column_bounds
+from dolmen.format.entries import ColumnStats, Tombstone, WhereTombstone
 from dolmen.format.manifest import HistoryEntry, Manifest, TableEntry
+from dolmen.format.schema import Field, is_nested
+from dolmen.format.segments import join_bounds
+from dolmen.format.types import Json, from_json, short_type
 from dolmen.predicate.ast import from_builtins
-from dolmen.predicate.text import to_sql
+from dolmen.predicate.text import plain_text, to_sql
 
 _TIME = pa.timestamp("us", tz="UTC")
 _FILES = pa.schema(
     [("path", pa.string()), ("bytes", pa.int64()), ("rows", pa.int64()), ("deleted_rows", pa.int64()),
      ("least_commit_ts", pa.int64()), ("greatest_commit_ts", pa.int64())]
+)  # fmt: skip
+_STATS = pa.schema(
+    [("column", pa.string()), ("type", pa.string()), ("min", pa.string()), ("max", pa.string()),
+     ("nulls", pa.int64()), ("nans", pa.int64())]
 )  # fmt: skip
 _DELETES = pa.schema([("commit_ts", pa.int64()), ("rows", pa.string())])
 _TAGS = pa.schema([("name", pa.string()), ("version", pa.int64()), ("created_at", _TIME), ("until", _TIME)])
@@ -37,6 +45,25 @@ def files_of(context: Context, manifest: Manifest, name: str) -> pa.Table:
     timestamps = [(each.least_row_ts, each.greatest_row_ts) for each in files]
     sizes = [(each.path, each.size, each.rows) for each in files]
     return _table(_FILES, ((*a, b, *c) for a, b, c in zip(sizes, deleted, timestamps, strict=True)))
+
+
+def stats_of(context: Context, manifest: Manifest, name: str) -> pa.Table:
+    """Bounds of each column over all files of a table, by the statistics in their entries."""
+    with context.reading(manifest.version):
+        live = LiveFiles.of(manifest.table(name), context.segments)
+        files = list(live)
+    rows = []
+    for field in live.entry.schema.fields:
+        found = ColumnStats(nulls=None, nans=None)
+        if not is_nested(field.arrow_type):
+            found = join_bounds([column_bounds(file, field) for file in files], [file.rows for file in files])
+        ends = [None if end is None else _in_text(end, field) for end in (found.min, found.max)]
+        rows.append((field.name, short_type(field.arrow_type), *ends, found.nulls, found.nans))
+    return _table(_STATS, rows)
+
+
+def _in_text(end: Json, field: Field) -> str:
+    return plain_text(from_json(end, field.arrow_type), field.arrow_type)
 
 
 def deletes_of(context: Context, manifest: Manifest, name: str) -> pa.Table:

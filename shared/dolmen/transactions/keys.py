@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, KeysView, Sequence, ValuesView
 from decimal import Decimal
 from typing import Any
 
@@ -53,6 +53,8 @@ def check_key(fields: tuple[Field, ...]) -> tuple[Field, ...]:
 def _key_rows(keys: Any, fields: tuple[Field, ...]) -> pa.Table:
     """Key columns with their names and stored types. Refuses the same values as for rows: a cast never cuts a key."""
     names = ", ".join(field.name for field in fields)
+    if isinstance(keys, (Iterator, KeysView, ValuesView)):
+        keys = list(keys)
     if isinstance(keys, (list, tuple, set, frozenset, range)):
         schema = pa.schema([(field.name, field.arrow_type) for field in fields])
         columns = _key_columns(list(keys), fields)

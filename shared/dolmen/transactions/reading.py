@@ -20,9 +20,9 @@ from dolmen.predicate.parse import Parameters, Where, parse, with_parameters
 from dolmen.rows.scan.engines.dataframes import optional, to_dicts
 from dolmen.rows.scan.lookup import Lookup, where_key_in
 from dolmen.rows.scan.plan import View, output_fields
-from dolmen.rows.scan.scan import Scan
+from dolmen.rows.scan.scan import Scan, sample
 from dolmen.rows.write.row_digest import content_digest
-from dolmen.transactions.inspection import files_of, in_words, versions_of
+from dolmen.transactions.inspection import files_of, in_words, stats_of, versions_of
 from dolmen.transactions.keys import take_keys
 
 if TYPE_CHECKING:
@@ -56,6 +56,16 @@ class ReadableTable:
     @property
     def _entry(self) -> TableEntry:
         return self._context.segments.whole(self._cached_snapshot().table(self.name))
+
+    @property
+    def version(self) -> int:
+        """The number of the version that is read; of a table of a database, of the newest version seen so far."""
+        return self._cached_snapshot().version
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns."""
+        return list(self.schema.names)
 
     @property
     def schema(self) -> pa.Schema:
@@ -110,6 +120,8 @@ class ReadableTable:
         parameters: Parameters | None = None,
         order_by: str | Sequence[str] | None = None,
         with_commit_ts: bool = False,
+        offset: int = 0,
+        batch_size: int | None = None,
     ) -> Scan:
         """Begins a scan of this version's rows, which can explain itself, stream, or become a data frame.
 
@@ -121,6 +133,9 @@ class ReadableTable:
             order_by: columns to sort by, descending with a leading ``-``; NaN and then NULLs come last either way.
                 Sorts in memory.
             with_commit_ts: add the column ``_commit_ts``, each row's commit timestamp.
+            offset: the number of rows to leave out before the first, in the order of the result. Files whose rows are
+                all left out are not read, if their number is known without reading.
+            batch_size: the most rows in a batch; by default as many as a row group has.
 
         Raises:
             PredicateError: ``where`` cannot be parsed.
@@ -142,6 +157,8 @@ class ReadableTable:
             limit=None if limit is None else arguments.number("limit", limit, 0),
             order_by=None if order_by is None else arguments.names("order_by", order_by),
             with_commit_ts=arguments.flag("with_commit_ts", with_commit_ts),
+            offset=arguments.number("offset", offset, 0),
+            batch_size=None if batch_size is None else arguments.number("batch_size", batch_size, 1),
         )
 
     def count(self, where: Where = None, *, parameters: Parameters | None = None) -> int:
@@ -152,6 +169,14 @@ class ReadableTable:
             2
         """
         return self.scan(where=where, parameters=parameters).count()
+
+    def __len__(self) -> int:
+        """The number of rows. See ``count``."""
+        return self.count()
+
+    def __bool__(self) -> bool:
+        """True, also if the table has no rows."""
+        return True
 
     def get(self, key: Any, columns: Sequence[str] | None = None) -> dict[str, Any] | None:
         """The row with a key, by column; None if there is none.
@@ -258,6 +283,19 @@ class ReadableTable:
         """
         return self.scan(limit=rows).to_arrow()
 
+    def sample(self, rows: int = 5, *, seed: int | None = None) -> pa.Table:
+        """Some rows, each set of this many as likely as any other. Reads only files that hold one of them.
+
+        Args:
+            rows: how many; all, if the table has fewer.
+            seed: the same rows again for the same seed, as long as the files are the same.
+
+        Examples:
+            >>> people.sample(2, seed=7).num_rows
+            2
+        """
+        return sample(self.scan(), arguments.number("rows", rows, 0), seed)
+
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """All rows, for anything that reads Arrow streams (DuckDB, Polars, pandas, ...)."""
         return self.scan().__arrow_c_stream__(requested_schema)
@@ -330,6 +368,18 @@ class ReadableTable:
             [{'rows': 3, 'deleted_rows': 0}]
         """
         return files_of(self._context, self._snapshot(), self.name)
+
+    def stats(self) -> pa.Table:
+        """Statistics by column from metadata: ``column``, ``type``, ``min`` and ``max`` (as text), ``nulls``, ``nans``.
+
+        Rows that are deleted and still in files count, so every value lies between ``min`` and ``max``, which need
+        not occur. Long text is cut. NULL means unknown, or that there is no value.
+
+        Examples:
+            >>> people.stats().select(["column", "min", "max", "nulls"]).to_pylist()[2]
+            {'column': 'age', 'min': '28', 'max': '45', 'nulls': 0}
+        """
+        return stats_of(self._context, self._snapshot(), self.name)
 
     def history(self) -> pa.Table:
         """The commits up to this version that changed the table, newest first, as far as their ``did`` names it.

@@ -15,13 +15,12 @@ from dolmen.base import arguments
 from dolmen.base.runtime import TRANSACTION, RetryPolicy, attempts
 from dolmen.commit.head import Context
 from dolmen.commit.statements.background import SetProperties
-from dolmen.commit.statements.catalog import CreateTable, DropTable, RenameTable
+from dolmen.commit.statements.catalog import CreateTable, RenameTable
 from dolmen.errors import (
     ConflictError,
     Error,
     InputError,
     SchemaError,
-    TableNotFoundError,
     VersionExpiredError,
     short_repr,
 )
@@ -36,7 +35,14 @@ from dolmen.rows.write.data_file import check_storable
 from dolmen.transactions.erase import Subject, forget_subjects
 from dolmen.transactions.keys import check_key
 from dolmen.transactions.snapshot import Moment, clone_table
-from dolmen.transactions.transaction_table import CommitT, ErasedT, TransactionTable, refuse_message
+from dolmen.transactions.transaction_table import (
+    CommitT,
+    ErasedT,
+    TransactionTable,
+    drop_table,
+    entry_unless_applied,
+    refuse_message,
+)
 from dolmen.transactions.unit_of_work import Commit, UnitOfWork
 
 if TYPE_CHECKING:
@@ -139,9 +145,7 @@ class CatalogVerbs(Generic[CommitT, ErasedT, TableT, RenamedT]):
         """
 
         def statement(unit: UnitOfWork) -> None:
-            if (entry := _entry_unless_applied(unit, name, request)) is not None:
-                unit.add(DropTable(name, entry.uuid, request))
-            unit.add_content(request, "drop_table", name)
+            drop_table(unit, name, request)
 
         return self._apply("drop_table", statement, message)
 
@@ -174,7 +178,7 @@ class CatalogVerbs(Generic[CommitT, ErasedT, TableT, RenamedT]):
         def statement(unit: UnitOfWork) -> None:
             if new in unit.base.tables:
                 unit.refresh_once()  # it may have been dropped meanwhile
-            if (entry := _entry_unless_applied(unit, old, request)) is not None:
+            if (entry := entry_unless_applied(unit, old, request)) is not None:
                 unit.add(RenameTable(old, entry.uuid, new, request))
             unit.add_content(request, "rename_table", old, new)
 
@@ -460,19 +464,6 @@ class Transaction(CatalogVerbs[None, str, TransactionTable, TransactionTable]):
 def unit_of(transaction: Transaction) -> UnitOfWork:
     """The unit of work of a transaction, for the parts of dolmen that add statements of their own."""
     return transaction._unit
-
-
-def _entry_unless_applied(unit: UnitOfWork, name: str, request: str | None) -> TableEntry | None:
-    """The entry of a table that this request drops or renames; None if the request was applied before."""
-    arguments.text("table", name)
-    if unit.has_applied(request):
-        return None
-    try:
-        return unit.entry(name)
-    except TableNotFoundError:  # the unit looked at a newer version, which may have applied it
-        if unit.has_applied(request):
-            return None
-        raise
 
 
 def replay(

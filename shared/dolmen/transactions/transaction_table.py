@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from dolmen.base import arguments
 from dolmen.commit.statements.background import SetProperties
-from dolmen.commit.statements.catalog import AlterTable
-from dolmen.errors import InputError, RowError, SchemaError, short_repr
+from dolmen.commit.statements.catalog import AlterTable, DropTable
+from dolmen.errors import InputError, RowError, SchemaError, TableNotFoundError, short_repr
 from dolmen.format import evolution
 from dolmen.format.ingest_properties import TABLE_PROPERTIES, check_table_properties
 from dolmen.format.manifest import Manifest, TableEntry
@@ -684,6 +684,38 @@ class TransactionTable(TableVerbs[None, str]):
             2
         """
         TableChange(self._unit, self.name, request).replace(data, keys)
+
+    def drop(self, *, request: str | None = None) -> None:
+        """Drops the table. See ``Database.drop_table``.
+
+        Examples:
+            >>> with db.transaction() as tx:
+            ...     tx.table("people").drop()
+            >>> db.tables()
+            []
+        """
+        self._unit.operations.append("drop_table")
+        drop_table(self._unit, self.name, request)
+
+
+def drop_table(unit: UnitOfWork, name: str, request: str | None) -> None:
+    """Adds the statement of ``Database.drop_table``."""
+    if (entry := entry_unless_applied(unit, name, request)) is not None:
+        unit.add(DropTable(name, entry.uuid, request))
+    unit.add_content(request, "drop_table", name)
+
+
+def entry_unless_applied(unit: UnitOfWork, name: str, request: str | None) -> TableEntry | None:
+    """The entry of a table that this request drops or renames; None if the request was applied before."""
+    arguments.text("table", name)
+    if unit.has_applied(request):
+        return None
+    try:
+        return unit.entry(name)
+    except TableNotFoundError:  # the unit looked at a newer version, which may have applied it
+        if unit.has_applied(request):
+            return None
+        raise
 
 
 def pin_table(table: TransactionTable) -> TransactionTable:

@@ -92,7 +92,7 @@ class Asker(Reader):
         query = 'SELECT a.k, count(*) FROM "{}" a JOIN "{}" b ON a.k = b.k WHERE a.v >= {} GROUP BY a.k'
         with raising_unreadable(f"SQL over {name!r} and {other!r} in version {version}"):
             snapshot = Database(MemoryStore(network.bucket, runtime), runtime).at(version=version)
-            found = dict(snapshot.sql(query.format(name, other, low)).fetchall())
+            found: dict[int, int] = dict(snapshot.sql(query.format(name, other, low)).fetchall())
         keys, expected = Counter(row.k for row in state[other].rows), Counter[int]()
         for row in state[name].rows:
             if row.v is not None and row.v >= low and keys[row.k]:

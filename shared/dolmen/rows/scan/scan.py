@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from random import Random
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -14,10 +15,11 @@ from pyroaring import BitMap
 
 from dolmen.errors import InputError
 from dolmen.format.delete_object import vector_of_mask
-from dolmen.format.entries import KeysTombstone, WhereTombstone
+from dolmen.format.entries import DataFile, KeysTombstone, WhereTombstone
 from dolmen.format.schema import COMMIT_TS
 from dolmen.predicate import bind
 from dolmen.predicate.ast import Predicate
+from dolmen.predicate.parse import Parameters, Where, parse, with_parameters
 from dolmen.rows.scan import plan as planning
 from dolmen.rows.scan.data_objects import first_request
 from dolmen.rows.scan.engines.dataframes import lazy_frame, optional, to_pandas, to_polars
@@ -62,6 +64,8 @@ class Scan:
         limit: the most rows.
         order_by: columns to sort by, descending with a leading ``-``; NULLs and NaN come last. Sorts in memory.
         with_commit_ts: adds the column ``_commit_ts``: when each row was committed.
+        offset: rows to leave out before the first.
+        batch_size: the most rows in a batch.
 
     Raises:
         TableNotFoundError, SchemaError, InputError: the arguments don't fit the table.
@@ -76,6 +80,8 @@ class Scan:
         limit: int | None = None,
         order_by: str | Sequence[str] | None = None,
         with_commit_ts: bool = False,
+        offset: int = 0,
+        batch_size: int | None = None,
     ) -> None:
         if columns is not None and not columns:
             raise InputError("columns=[]: name at least one, or use count()")
@@ -87,7 +93,9 @@ class Scan:
         order = [entry.schema.field(name.removeprefix("-")) for name in names]
         ways = ["descending" if name.startswith("-") else "ascending" for name in names]
         self._order = [(field.name, way) for field, way in zip(order, ways, strict=True)]
-        self._limit = limit
+        self._limit, self._offset, self._batch_size = limit, offset, batch_size
+        self._unread_rows = 0
+        """Rows of the offset that are in files which are not read."""
         planning.check_limit(limit)
         output = planning.output_fields(entry, columns, with_commit_ts)
         self.schema: pa.Schema = pa.schema([pa.field(field.name, field.arrow_type, field.nullable) for field in output])
@@ -110,14 +118,26 @@ class Scan:
             if self._paths is not None:
                 found = replace(found, files=tuple(file for file in found.files if file.file.path in self._paths))
             self._planned = replace(found, output=(*found.output, *self._extra)) if self._extra else found
+            if self._offset and not self._order:
+                self._planned = self._leave_out_files(self._planned)
         return self._planned
+
+    def _leave_out_files(self, found: ScanPlan) -> ScanPlan:
+        """The plan without the first files, if all their rows are before the offset."""
+        number = self._unread_rows = 0
+        for file in found.files:
+            if file.exact_rows is None or self._unread_rows + file.exact_rows > self._offset:
+                break
+            number, self._unread_rows = number + 1, self._unread_rows + file.exact_rows
+        limit = None if found.limit is None else found.limit - self._unread_rows
+        return replace(found, files=found.files[number:], limit=limit)
 
     def _plan(self, *, counting: bool = False) -> ScanPlan:
         return planning.plan(
             self._view,
             columns=self._columns,
             where=self._where,
-            limit=None if self._order else self._limit,
+            limit=None if self._order or self._limit is None else self._offset + self._limit,
             with_commit_ts=self._with_commit_ts,
             counting=counting,
         )
@@ -129,9 +149,35 @@ class Scan:
             >>> sum(batch.num_rows for batch in people.scan().to_batches())
             3
         """
-        if self._order:
-            return iter(self._sort().to_batches())
-        return self._batches()
+        batches = iter(self._sort().to_batches()) if self._order else self._batches()
+        size = self._batch_size
+        if size is None:
+            return batches
+        return (batch.slice(start, size) for batch in batches for start in range(0, batch.num_rows, size))
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """The batches of ``to_batches``."""
+        return self.to_batches()
+
+    def filter(self, where: Where, *, parameters: Parameters | None = None) -> Scan:
+        """The same scan with one more condition. See ``Table.scan``.
+
+        Raises:
+            InputError: the scan has a limit or an offset: the condition would choose among its rows.
+            PredicateError: ``where`` cannot be parsed.
+
+        Examples:
+            >>> people.scan(["name"]).filter("age > 30").filter("id = 1").to_arrow()["name"].to_pylist()
+            ['Ada']
+        """
+        if self._is_limited:
+            raise InputError("a scan with limit or offset takes no further condition: give it to scan(where=...)")
+        now_us = self._view.context.store.clock.current_us
+        condition = parse(with_parameters(where, parameters), self._stored_schema, now_us=now_us)
+        conditions = [condition] if self._where is None else [self._where, condition]
+        part = self._like(where=bind.conjunction(conditions))
+        part._paths = self._paths
+        return part
 
     def to_reader(self) -> pa.RecordBatchReader:
         """The same stream as a ``pyarrow.RecordBatchReader``.
@@ -217,6 +263,7 @@ class Scan:
         """
         with self._view.reading():
             rows = count_rows(self._reader(self._files if self._paths is not None else self._plan(counting=True)))
+        rows = max(0, rows - self._offset)
         return rows if self._limit is None else min(rows, self._limit)
 
     def explain(self) -> Explanation:
@@ -231,8 +278,8 @@ class Scan:
 
     @property
     def _is_limited(self) -> bool:
-        """True if it has a limit: its rows are not known in advance, so no condition may be added to it."""
-        return self._limit is not None
+        """True if it has a limit or offset: its rows are not known in advance, so no condition may be added to it."""
+        return self._limit is not None or self._offset > 0
 
     def _only(self, columns: Sequence[str], where: Predicate | None, limit: int | None = None) -> Scan:
         """The same scan of some of its columns, and of rows that fulfil another condition, up to another limit.
@@ -258,6 +305,8 @@ class Scan:
             "limit": self._limit,
             "order_by": self._order_by,
             "with_commit_ts": self._with_commit_ts,
+            "offset": self._offset,
+            "batch_size": self._batch_size,
         }
         return Scan(self._view, **{**arguments, **changes})
 
@@ -267,7 +316,11 @@ class Scan:
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         with self._view.reading():
-            yield from self._read()
+            found, left_out = self._read(), self._offset - self._unread_rows if self._files and not self._order else 0
+            for batch in found:
+                if batch.num_rows > left_out:
+                    yield batch.slice(left_out)
+                left_out -= min(left_out, batch.num_rows)
 
     def _read(self) -> Iterator[pa.RecordBatch]:
         plan, reader = self._files, self._reader(self._files)
@@ -294,7 +347,7 @@ class Scan:
 
     def _sort(self) -> pa.Table:
         table = pa.Table.from_batches(self._batches(), self._files.schema).sort_by(self._order)
-        return table.select(self.schema.names).slice(0, self._limit)
+        return table.select(self.schema.names).slice(self._offset, self._limit)
 
     def __repr__(self) -> str:
         return f"<Scan of {self._files!r}>"
@@ -374,6 +427,49 @@ def rows_with_positions(scan: Scan) -> Iterator[PositionedRows]:
     with scan._view.reading():
         positioned = reader.read(work, reader.groups(), scan_plan.output_ids)
         yield from (rows for rows in positioned if rows is not None)
+
+
+def sample(scan: Scan, rows: int, seed: int | None) -> pa.Table:
+    """Draws rows of a scan without order and limit, each set of this many as likely as any other.
+
+    Positions are drawn among all rows of the files; for those that are deleted, others are drawn.
+    """
+    random, files = Random(seed), [each.file for each in plan_of(scan).files]
+    starts = np.cumsum([0, *(file.rows for file in files)])
+    total, drawn = int(starts[-1]), set[int]()
+    found, missing = scan.schema.empty_table(), rows
+    while missing and total:
+        if 2 * (len(drawn) + missing) > total:  # reading everything is not much more
+            return _shuffle(scan.to_arrow(), random).slice(0, rows)
+        new = set[int]()
+        while len(new) < missing:
+            new.add(random.randrange(total))
+            new -= drawn
+        drawn |= new
+        found = pa.concat_tables([found, _rows_at(scan, files, starts, np.sort(list(new)))])
+        missing = rows - found.num_rows
+    return _shuffle(found, random)
+
+
+def _shuffle(rows: pa.Table, random: Random) -> pa.Table:
+    return rows.take(pa.array(random.sample(range(rows.num_rows), rows.num_rows), pa.int64()))
+
+
+def _rows_at(
+    scan: Scan, files: Sequence[DataFile], starts: npt.NDArray[np.int64], drawn: npt.NDArray[np.int64]
+) -> pa.Table:
+    """The live rows at some positions, counted over all files."""
+    ends = np.searchsorted(drawn, starts)
+    chosen = {
+        file.path: drawn[first:last] - start
+        for file, start, first, last in zip(files, starts, ends, ends[1:], strict=False)
+        if first < last
+    }
+    batches = [
+        rows.filter(pa.array(np.isin(positions, chosen[path])))
+        for rows, path, positions in rows_with_positions(scan_files(scan, chosen))
+    ]
+    return pa.Table.from_batches(batches, scan.schema)
 
 
 @dataclass(frozen=True)

@@ -85,6 +85,11 @@ def _reader(data: Any, schema: pa.Schema | None) -> pa.RecordBatchReader:
     if _is(data, "duckdb", "DuckDBPyRelation"):  # a stream; its __arrow_c_stream__ takes the whole result first
         stream = getattr(data, "to_arrow_reader", None) or data.fetch_record_batch  # DuckDB before 1.5
         return stream(BATCH_ROWS)
+    if _is(data, "polars", "LazyFrame"):  # collected in batches, by Polars' streaming engine
+        schema_of_frame = data.collect_schema().to_frame().to_arrow().schema
+        tables = (frame.to_arrow() for frame in data.collect_batches(chunk_size=BATCH_ROWS))
+        batches = (batch for table in tables for batch in table.to_batches())
+        return pa.RecordBatchReader.from_batches(schema_of_frame, batches)
     if hasattr(data, "__arrow_c_stream__"):
         return pa.RecordBatchReader.from_stream(data)
     if hasattr(data, "__arrow_c_array__"):

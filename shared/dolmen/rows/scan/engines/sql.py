@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
+from dolmen.base import arguments
+from dolmen.base.runtime import cached_property
 from dolmen.errors import Error, InputError, TableNotFoundError
 from dolmen.format.schema import same_names
 from dolmen.predicate.ast import Predicate
@@ -40,7 +42,10 @@ if TYPE_CHECKING:
 Parameters: TypeAlias = Sequence[Any] | Mapping[str, Any] | None
 """Values of a query's parameters: in order, for each ``?`` or ``$1``; or by name, for each ``$name``."""
 
+Row: TypeAlias = tuple[Any, ...]
+
 _numbers = itertools.count()
+_FETCHED_ROWS = 4_096
 _CATALOGUE = re.compile(r"show|describe|information_schema|sqlite_(master|schema)|pg_\w+|duckdb_\w+|pragma_\w+")
 """Words of queries that list tables, rather than name them."""
 
@@ -277,13 +282,14 @@ NO_TABLES = _NoTables()
 
 
 class SqlResult:
-    """A query's result. Each call runs the query.
+    """A query's result. Each call runs the query, but for ``fetchone`` and ``fetchmany``, which go on with their run.
 
     ``commit`` is the commit of the statements that stood before the query, or that returned these rows; else None.
     """
 
     def __init__(self, query: _Query, explained: str | None) -> None:
         self._query, self._explained = query, explained
+        self._fetched: Iterator[Row] | None = None
         self.commit: Any = None
 
     @classmethod
@@ -293,14 +299,14 @@ class SqlResult:
         connection.register("rows", rows)
         return cls(_Query(connection, "FROM rows", None, [], NO_TABLES, {}), None)
 
-    @property
+    @cached_property
     def columns(self) -> list[str]:
         """Names of the result's columns."""
         if self._explained is not None:
             return ["explain_key", "explain_value"]
         return list(self._run(lambda relation: relation.columns))
 
-    @property
+    @cached_property
     def types(self) -> list[str]:
         """DuckDB's types of the result's columns."""
         if self._explained is not None:
@@ -338,12 +344,47 @@ class SqlResult:
         """All rows as a Polars frame."""
         return to_polars(self.to_arrow())
 
-    def fetchall(self) -> list[tuple[Any, ...]]:
+    def arrow(self) -> pa.Table:
+        """Short for ``to_arrow``; ``df`` and ``pl`` are short for ``to_pandas`` and ``to_polars``."""
+        return self.to_arrow()
+
+    def df(self) -> pd.DataFrame:
+        """See ``arrow``."""
+        return self.to_pandas()
+
+    def pl(self) -> pl.DataFrame:
+        """See ``arrow``."""
+        return self.to_polars()
+
+    def show(self, rows: int = 20) -> None:
+        """Prints the first rows, with the names and types of the columns."""
+        rows = arguments.number("rows", rows, 0)
+        self._run(lambda relation: relation.limit(rows).show())
+
+    def fetchall(self) -> list[Row]:
         """All rows as Python tuples."""
-        rows: list[tuple[Any, ...]] = self._run(lambda relation: relation.fetchall())
+        rows: list[Row] = self._run(lambda relation: relation.fetchall())
         return rows
 
-    def to_tuples(self, size: int) -> Iterator[list[tuple[Any, ...]]]:
+    def fetchone(self) -> Row | None:
+        """The next row as a tuple; None at the end. Any other call that reads the result makes it begin again."""
+        return next(iter(self.fetchmany(1)), None)
+
+    def fetchmany(self, size: int = 1) -> list[Row]:
+        """The next rows, up to ``size``; an empty list at the end. See ``fetchone``."""
+        size = arguments.number("size", size, 0)
+        self._fetched = self._fetched or self._rows()
+        return list(itertools.islice(self._fetched, size))
+
+    def __iter__(self) -> Iterator[Row]:
+        """The rows as tuples, in bounded memory, until another call reads the result."""
+        self._fetched = None
+        return self._rows()
+
+    def _rows(self) -> Iterator[Row]:
+        return (row for rows in self.to_tuples(_FETCHED_ROWS) for row in rows)
+
+    def to_tuples(self, size: int) -> Iterator[list[Row]]:
         """The rows as Python tuples, up to ``size`` at a time, in bounded memory. Then no other call reads the result.
 
         ``fetchall`` reads all of them at once.
@@ -379,6 +420,7 @@ class SqlResult:
         return str(self._run(lambda relation: relation.limit(100).df().to_html(index=False)))
 
     def _run(self, use: Callable[[duckdb.DuckDBPyRelation], Any]) -> Any:
+        self._fetched = None
         with self._query.raising_dolmen_errors():
             return use(self._explanation() if self._explained is not None else self._query.relation(self._query.text))
 
