@@ -59,7 +59,7 @@ SHARDS = {
     "spark_s3": ("spark_s3", "spark_cluster", "handover", "iceberg"),
     "deployed": ("deploy", "packaged", "minio", "functions", "layers", "local"),
     "rows": ("scan", "predicate", "sql", "merge", "write", "changes", "segments", "index", "cdc", "adopt", "proof"),
-    "database": ("api", "commit", "dbapi", "store", "isolation", "maintenance", "health", "cli", "project"),
+    "database": ("aio", "api", "commit", "dbapi", "store", "isolation", "maintenance", "health", "cli", "project"),
     "histories": ("simulation", "golden", "interleavings", "machine", "corruption", "mutations", "soak"),
     "ingest": ("ingest", "declaration", "docs", "benchmarks"),
 }

@@ -1,0 +1,9 @@
+"""Calls for programs with an event loop: ``dolmen.aio.open(url)`` has the names of ``dolmen.open(url)``, to be awaited.
+
+A module belongs here if it makes calls awaitable. It imports ``dolmen.api`` and what lies below.
+Begin with ``dolmen.aio.calls``.
+"""
+
+from dolmen.aio.calls import AsyncObject, open
+
+__all__ = ["AsyncObject", "open"]
