@@ -83,7 +83,8 @@ def directories(store: ObjectStore, kind: str) -> Iterator[str]:
 
 
 def sweep_cutoff(orphan_cutoff: int) -> int:
-    """When the fence is at ``orphan_cutoff``, orphans last modified before this full hour may be deleted."""
+    """The full hour before which an orphan must have been modified last to be deleted, once the fence (see
+    ``dolmen.maintenance.gc.collection``) is at ``orphan_cutoff``."""
     return max(0, hour_floor(orphan_cutoff - SLACK_US))
 
 
