@@ -64,7 +64,7 @@ class DeleteRequest:
         digest: of the content, so that another request under the same id is refused.
         erases: whether the rows are erased: in older versions too, and permanently.
         subjects: values of the columns that tables name as their ``subject``, whose rows are erased in all tables.
-        dropped: whether to forget also in dropped tables: see ``Database.forget``.
+        dropped: whether the subjects' rows may be in dropped tables alone: see ``Database.forget``.
     """
 
     id: str

@@ -118,7 +118,7 @@ def has_objects_to_sweep(head: Head, manifest: Manifest, before_us: int) -> bool
 
 @dataclass(frozen=True)
 class SweepProgress:
-    """The progress of a sweep: orphans before ``swept`` are deleted; ``waiting`` counts those that are too young."""
+    """The progress of a sweep: orphans before ``swept`` (µs) are deleted; ``waiting`` counts those still too young."""
 
     swept: int
     is_complete: bool
@@ -206,7 +206,7 @@ def _lost_manifests(head: Head, manifest: Manifest, since_us: int) -> Iterator[O
     oldest = manifest.version
     for entry in commits(head, manifest):
         if entry.version < oldest - 1:
-            break  # without its history it is unknown which attempt won
+            break  # a version is missing in the history, so which attempts won before it is unknown
         winners.append(entry.manifest)
         oldest = entry.version
         if entry.created_at < since_us - SLACK_US:

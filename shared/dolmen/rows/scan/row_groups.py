@@ -109,7 +109,7 @@ class FileProbe:
     """The filters of one file, as a scan asks them.
 
     Args:
-        requested: the bytes that were fetched for the filters alone; None if they were at hand.
+        requested: the number of bytes that were fetched for the filters; None if they were cached.
         with_footer: whether the footer came with the filters, in the same request.
         excluded: counts row groups that the filters excluded, or that need no test because of the filters.
     """
