@@ -81,7 +81,7 @@ class _IngestEvent:
                 self._resources.handover_records,
                 drops,
                 larger_than=jobs.drop_bytes,
-                backlog=has_backlog,
+                has_backlog=has_backlog,
                 auto_create=self._settings.auto_create,
             )
         indexes = [index for index in range(len(drops)) if index not in outcomes]
