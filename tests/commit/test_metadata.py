@@ -16,7 +16,7 @@ from dolmen.base.runtime import Runtime
 from dolmen.base.units import KIB
 from dolmen.commit.change import Change
 from dolmen.commit.loop import commit
-from dolmen.commit.root_budget import LEAST_WORN, MOST_MERGED
+from dolmen.commit.root_budget import LEAST_ENTRIES, MOST_MERGED
 from dolmen.commit.statements.row_changes import Write
 from dolmen.commit.uploads import PendingUploads
 from dolmen.format.manifest import HISTORY_LENGTH, SHORT_HISTORY, Segment
@@ -154,14 +154,14 @@ def test_a_first_plan_fetches_few_segments_though_nothing_was_merged() -> None:
 
 def test_a_small_table_stays_in_one_object_while_others_are_written() -> None:
     small = Small(4)
-    for _ in range(LEAST_WORN - 2):
+    for _ in range(LEAST_ENTRIES - 2):
         small.append()
     other = Small(4, small.bucket)
     assert other.name != small.name
     for _ in range(COMMITS):
         other.append()
     small.reopen()
-    assert len(plan_of(small.db.table(small.name).scan()).files) == LEAST_WORN - 1
+    assert len(plan_of(small.db.table(small.name).scan()).files) == LEAST_ENTRIES - 1
     assert small.store.gets == 2
 
 

@@ -137,14 +137,14 @@ COMMITS: tuple[Mutation, ...] = (
         "commits are dated by the local clock",
         "created_at = max(previous created_at, server now): clocks of writers differ by minutes",
         "store/base.py",
-        "        return min(max(self.runtime.clock_us(), least_us), least_us + last.vague_us)\n",
+        "        return min(max(self.runtime.clock_us(), least_us), least_us + last.uncertainty_us)\n",
         "        return self.runtime.clock_us()\n",
     ),
     mutation(
         "commits are dated by the last answer's Date",
         "a version is dated with the server's time at its attempt: the last Date and its age",
         "store/base.py",
-        "        return min(max(self.runtime.clock_us(), least_us), least_us + last.vague_us)\n",
+        "        return min(max(self.runtime.clock_us(), least_us), least_us + last.uncertainty_us)\n",
         "        return last.date_us\n",
     ),
     Mutation(

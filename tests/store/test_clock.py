@@ -42,7 +42,7 @@ class Machine:
         self.now_us += way_us
         date_us = self.now_us // SECOND_US * SECOND_US
         self.now_us += back_us
-        self.clock.observe(date_us, vague_us=SECOND_US, sent=sent)
+        self.clock.observe(date_us, uncertainty_us=SECOND_US, sent=sent)
 
 
 @pytest.mark.parametrize("off_us", [-3_600 * SECOND_US, -SECOND_US // 2, 0, SECOND_US // 3, 3_600 * SECOND_US])
@@ -77,7 +77,7 @@ def test_an_answer_that_came_during_a_freeze_shows_no_time() -> None:
     sent = machine.runtime.instant()
     machine.frozen_us = 60 * SECOND_US
     machine.now_us += machine.frozen_us
-    machine.clock.observe(START_US, vague_us=SECOND_US, sent=sent)
+    machine.clock.observe(START_US, uncertainty_us=SECOND_US, sent=sent)
     assert (machine.clock.now_us, machine.clock.estimate()) == (START_US, None)
 
 

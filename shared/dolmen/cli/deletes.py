@@ -16,7 +16,7 @@ from dolmen.cli.exit_codes import DAMAGED, exit_code
 from dolmen.cli.inputs import KeyColumns, Keys, KeysFile, read_keys
 from dolmen.cli.options import (
     DatabaseUrl,
-    InputForm,
+    InputFormat,
     Json,
     Message,
     Request,
@@ -49,7 +49,7 @@ def erase(
     where: Annotated[str | None, Option(help="Predicate, e.g. 'user_id = 42'. TRUE erases all.")] = None,
     keys: Keys = "",
     keys_file: KeysFile = None,
-    form: InputForm = None,
+    form: InputFormat = None,
     on: KeyColumns = "",
     within: Within = None,
     yes: Yes = False,
@@ -180,7 +180,7 @@ def request_delete(
     where: Annotated[str | None, Option(help="Predicate, e.g. 'user_id = 42'. TRUE deletes all.")] = None,
     keys: Keys = "",
     keys_file: KeysFile = None,
-    form: InputForm = None,
+    form: InputFormat = None,
     on: KeyColumns = "",
     mode: Annotated[str, Option(help="tombstone, or positions to look the rows up.")] = "tombstone",
     request_id: Annotated[str | None, Option(help="Apply this only once under this id; a new id by default.")] = None,

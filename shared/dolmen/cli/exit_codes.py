@@ -5,7 +5,7 @@
 1     a bug in dolmen: please report it
 2     the command line, the request or the data must be corrected
 3     the table, version, row or object does not exist
-4     try again later; nothing was changed
+4     try again later, or a question was answered with no; nothing was changed
 5     the commit may or may not have landed: look at ``dolmen history`` first
 6     the store denies access
 7     an object is damaged or missing; also when ``dolmen verify`` finds an error

@@ -15,7 +15,7 @@ from typer import Option
 
 import dolmen
 from dolmen.base.units import MIB
-from dolmen.cli.options import DatabaseUrl, Form, Json, Output, TableName, app, names_of, open_existing
+from dolmen.cli.options import DatabaseUrl, Json, Output, OutputFormat, TableName, app, names_of, open_existing
 from dolmen.cli.output import Stop, check_interval, destination, send_rows, stopping_at_interrupt
 from dolmen.errors import InputError, SchemaError, TableNotFoundError
 from dolmen.ingest.formats.export import check_target, export_stream
@@ -40,7 +40,7 @@ def changes(
     follow: Annotated[bool, Option("--follow", help="Go on with new commits until Ctrl-C.")] = False,
     interval: Annotated[float, Option(help="Seconds between two looks for new commits.")] = 5.0,
     output: Output = None,
-    form: Form = None,
+    form: OutputFormat = None,
     as_json: Json = False,
 ) -> None:
     """Show the rows that commits inserted, deleted and updated, in the order of the versions."""

@@ -10,7 +10,7 @@ from typer import Argument, Option
 
 from dolmen.cli.dialect_options import with_dialect
 from dolmen.cli.inputs import INPUT_HELP, open_inputs
-from dolmen.cli.options import InputForm, Json, app
+from dolmen.cli.options import InputFormat, Json, app
 from dolmen.cli.output import print_json, print_text
 from dolmen.errors import InputError
 
@@ -19,7 +19,7 @@ from dolmen.errors import InputError
 @with_dialect
 def infer(
     file: Annotated[str, Argument(help=f"{INPUT_HELP}.")],
-    form: InputForm = None,
+    form: InputFormat = None,
     as_yaml: Annotated[bool, Option("--yaml", help="Print a declaration of the table, for `dolmen apply`.")] = False,
     table: Annotated[str, Option("--table", help="The table's name in it; by default the file's.")] = "",
     dialect: Any = None,

@@ -105,7 +105,7 @@ Tag = Annotated[str | None, Option("--tag", help="Read the version with this tag
 DryRun = Annotated[bool, Option("--dry-run", help="Report what would be done, and do nothing.")]
 Columns = Annotated[str, Option(help="Columns to read, with commas; all by default.")]
 Output = Annotated[Path | None, Option("--output", "-o", help="Write to this file.")]
-Form = Annotated[
+OutputFormat = Annotated[
     str | None,
     Option(
         "--format",
@@ -113,7 +113,7 @@ Form = Annotated[
         "without a file table on a terminal, and csv elsewhere.",
     ),
 ]
-InputForm = Annotated[str | None, Option("--format", help=f"{format_names()}; by default the name decides.")]
+InputFormat = Annotated[str | None, Option("--format", help=f"{format_names()}; by default the name decides.")]
 
 
 def names_of(text: str | None) -> list[str] | None:
@@ -146,7 +146,8 @@ def snapshot_of(
     snapshot = db.at(version, timestamp=at, tag=tag)
     if not snapshot.settled:
         reason = (
-            f"version {snapshot.version} is not settled yet: for 20 minutes a commit under way may be dated before {at}"
+            f"version {snapshot.version} is not settled yet: until 20 minutes after {at}, a commit under way may still "
+            "get an earlier date"
         )
         if settled:
             raise UnsettledTimestampError(f"{reason}. Nothing was changed: --version {snapshot.version} takes it")

@@ -66,6 +66,7 @@ class RowsDependency:
     Args:
         epoch, base_ts: the table's epoch, and ``commit_ts``, in the version that was read.
         may_match: whether a data file, or any file of a segment, may hold rows that were read (by statistics).
+        advice: what the user can do about a conflict; the end of the error's message.
         schema: the table's columns in that version; None if they may change.
     """
 
@@ -111,7 +112,7 @@ class NamesDependency:
 
     seen: frozenset[str]
     among: frozenset[str] | None = None
-    uuid = "*"  # of no table: ``Change.without_requests`` keeps it valid
+    uuid = "*"  # matches no table, so ``Change.without_requests`` never finds that a removed request changed this one
 
     @property
     def name(self) -> str:
@@ -161,8 +162,10 @@ class Expect:
 
     Args:
         name: the table's name; None for the database.
+        properties: the settings, as the writer saw them.
         names: the settings to compare; all by default.
         request: if it was applied before, nothing is compared.
+        columns: the table's columns, as the writer saw them; None if they may change.
     """
 
     name: str | None
@@ -255,8 +258,8 @@ def digest_of(request: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def matches_raw(digest: str, raw: Any) -> bool:
-    """Whether a digest is that of a request's raw arguments, as older versions made it for deletes."""
+def matches_old_delete_digest(digest: str, raw: Any) -> bool:
+    """Whether a digest is that of a delete's raw arguments: older versions of dolmen did not digest the parsed ones."""
     try:
         return digest == digest_of(raw)
     except (InputError, TypeError, ValueError):
@@ -291,8 +294,8 @@ def summarize(effects: Iterable[TableEffect]) -> tuple[tuple[TableEffect, ...], 
         )
         return TableEffect(effect.table, effect.what, over[:_MOST_NAMES], max(0, len(over) - _MOST_NAMES))
 
-    once = list(dict.fromkeys(effects))
-    return tuple(map(cut, once[:_MOST_EFFECTS])), max(0, len(once) - _MOST_EFFECTS)
+    distinct = list(dict.fromkeys(effects))
+    return tuple(map(cut, distinct[:_MOST_EFFECTS])), max(0, len(distinct) - _MOST_EFFECTS)
 
 
 GROUP_OPERATION = "group"
@@ -305,6 +308,7 @@ class Change:
 
     Args:
         commit_id: names the change; the same in all attempts.
+        operation: the word for the history, such as ``append``.
         statements: in order; statement i gets the i-th timestamp after the base's.
         applied: the digest of each request's content, by request id. Each request is applied only once, ever.
         dependencies: reads that the commit's validity depends on.
@@ -312,6 +316,7 @@ class Change:
         txid: the intent under which its objects were uploaded, if any.
         excluded_by: ids of requests that exclude this change: it is refused if a version has applied one of them.
         is_upkeep: whether this is background work, which makes no version when nothing is left to do.
+        message: the author's message for the history.
     """
 
     commit_id: str
@@ -405,8 +410,9 @@ class Change:
     def apply(self, draft: Draft, first_ts: int) -> Effects:
         """Adds the effects of this change to a draft. Pure. Its first statement gets ``first_ts``.
 
-        Raises StaleWriterError: the change's objects may have been collected; ConflictError: the base contradicts what
-        the change was made on.
+        Raises:
+            StaleWriterError: the change's objects may have been collected.
+            ConflictError: the base contradicts a statement or a read of the change.
         """
         self._check_fence(draft.base)
         for dependency in self.dependencies:
@@ -421,6 +427,10 @@ class Change:
         return Effects(first_ts + max(len(self.statements) - 1, 0), draft.counts, tuple(effects), applied)
 
     def _check_fence(self, base: Manifest) -> None:
+        """Raises StaleWriterError if uploads of this change may have been collected as orphans.
+
+        The fence is the time ``orphan_cutoff``: a collection moves it before it deletes objects uploaded up to then.
+        """
         if self.txid is not None and self.txid in base.revoked_intents:
             raise StaleWriterError(
                 f"intent {self.txid} was revoked after an hour without a heartbeat: start the job again"
@@ -458,11 +468,11 @@ def make_version(
         return None, effects
     first_effects, further_effects = summarize(effect for each in effects for effect in each.on_tables)
     draft.counts = sum((each.counts for each in effects), Counts())
-    words = {change.operation for change in changes}
+    operations = {change.operation for change in changes}
     manifest = draft.finish(
         attempt=attempt,
         commit_id=commit_id,
-        operation=words.pop() if len(words) == 1 else GROUP_OPERATION,
+        operation=operations.pop() if len(operations) == 1 else GROUP_OPERATION,
         commit_ts=effects[-1].commit_ts,
         created_at=max(base.created_at, now_us),
         did=first_effects,

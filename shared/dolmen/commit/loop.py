@@ -31,7 +31,8 @@ MOST_CHANGES = 256
 """The most changes in one version. Each adds an entry to the manifest, and some upload a ``.del`` object with it."""
 
 _MOST_UNSTAMPED = 100
-"""Attempts of one commit that could not be dated. Each one reads the pointer, which shows the server's clock."""
+"""The most attempts that end without a date for the version, because the server's time is not known (``Head.stamp``).
+After each one the pointer is read again, because every response shows the server's clock."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,8 @@ class Member:
 
     Args:
         signal: set when there is an outcome, or when this change leads.
-        already: its requests that committed versions had applied.
+        number: its place in the queue, set by ``CommitQueue.join``.
+        already: its requests that committed versions had applied, with these versions.
         attempts: how often the pointer was put for it.
     """
 
@@ -170,8 +172,8 @@ def _choose_group(waiting: list[Member], most: int) -> list[Member]:
             break
         if member.change.is_upkeep:
             continue
-        said = join_messages([each.change for each in (*group, member)]) if member.change.message else ""
-        if len(said.encode()) <= arguments.MAX_MESSAGE_BYTES:
+        message = join_messages([each.change for each in (*group, member)]) if member.change.message else ""
+        if len(message.encode()) <= arguments.MAX_MESSAGE_BYTES:
             group.append(member)
     return group
 
@@ -220,7 +222,7 @@ class Leader:
 
     def _begin(self) -> None:
         head = self._head
-        # An old base would lose its first attempt, and its successor may expire before readback looks for it.
+        # An attempt on an old base mostly loses. The version after the base may expire before readback looks for it.
         if head.cached is None or max(head.age_seconds, head.store.clock.age_seconds) > STAMP_SECONDS:
             self._refresh()
         else:
@@ -242,7 +244,7 @@ class Leader:
         if not group:
             return
         applied = [each for each in group if each.has_work]
-        # Each change records the time of its first upload before the manifest is made: the fence depends on it.
+        # Each change records the time of its first upload before the manifest is made, to be compared with the fence.
         for each in applied:
             if each.member.uploads.has_objects:
                 self._record_upload(each)
@@ -281,7 +283,7 @@ class Leader:
                 member.attempts += 1
             # While ``_sent`` is set, the outcome is unknown: all changes get that error if this thread is interrupted.
             self._sent = commit_id
-            etag = _swing(head, base, manifest, stamp)
+            etag = _swap_pointer(head, base, manifest, stamp)
             self._sent = ""
             if etag is not None:
                 # The head advances first, so that a thread that wakes up finds its own version.
@@ -295,7 +297,9 @@ class Leader:
             self._queued_before_base = queued
             return
         self._attempted = []
-        if head.seconds_since(stamp) > STAMP_SECONDS:  # a recent response has told the time
+        # The pointer was not sent: the stamp is too old, and so is the base; or a response has shown that the stamp was
+        # wrong when it was made, and the next attempt only needs a new one.
+        if head.seconds_since(stamp) > STAMP_SECONDS:
             self._refresh()
 
     def _adapt(self) -> list[_AdaptedChange]:
@@ -331,9 +335,10 @@ class Leader:
                 if self._is_final(member, error):
                     self._queue.end(member, error)
                 return []
-            # Only requests that the base has applied are certain: this version may not land.
+            # A request applied by the base stays applied. One applied by an earlier change of this version does only if
+            # this attempt lands, so then the member keeps its request for the next attempt.
             if all(version <= base.version for version in already.values()):
-                member.already, member.change = each.already, change  # true whatever becomes of this attempt
+                member.already, member.change = each.already, change
                 if not each.has_work:
                     self._queue.end(member, Committed(None, member.already, member.attempts))
                     if member is self._own_member:
@@ -372,7 +377,7 @@ class Leader:
             self._queue.end(member, outcome)
 
 
-def _swing(head: Head, base: Base, manifest: Manifest, stamp: Stamp) -> str | None:
+def _swap_pointer(head: Head, base: Base, manifest: Manifest, stamp: Stamp) -> str | None:
     """Puts the pointer. Returns its new ETag, or None if another commit or a turn certainly came first.
 
     The ETag is "" if the commit landed, and the pointer was replaced again since.

@@ -1,8 +1,8 @@
 """Readback: finds out whose commit followed a base. The one place that resolves an ambiguous pointer PUT.
 
 An attempt on version n can only have landed as version n+1, and the pointer's ETag shows whether anything landed. So
-the question is always "which commit id has version n+1?". The newest manifest, its history, or the history's segments
-tell it. An object that cannot be read proves nothing.
+the question is always "which commit id has version n+1?". The newest manifest has the answer, or else its history, or
+the history's segments. An object that cannot be read proves nothing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The root's byte budget: moves entries out of a manifest that is too large, or that is uploaded too often as it is.
 
-A spill takes entries of the base, so that the segment of a lost attempt serves the next one, if all its entries are
-still inline and equal. The commit's own files, whose timestamps change with every rebase, are taken only if they alone
-exceed the budget: then a manifest with them costs each attempt more than the segment does.
+The *root* is the manifest's own object, without its segments; a *tail* is a run of its oldest entries. A spill takes
+entries of the base, so that the segment of a lost attempt serves the next one, if all its entries are still inline and
+equal. The commit's own files, whose timestamps change with every rebase, are taken only if they alone exceed the
+budget: then a manifest with them costs each attempt more than the segment does.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ LEAST_HISTORY = 8
 """The fewest earlier commits that are moved into a segment. Collection commits too: if each commit of a crowded root
 wrote a segment, which a later commit collects, an idle database would never stop committing."""
 
-LEAST_WORN = 16
+LEAST_ENTRIES = 16
 """The fewest entries that leave a root which is within its budget, so that small tables stay in one object."""
 
 LEAST_PART = 16
-"""A tail is moved only if it takes at least this part of the budget. Otherwise every commit of a crowded root would
-write a segment."""
+"""A tail is moved only if it takes at least 1/16 of the budget. Otherwise every commit of a crowded root would write a
+segment."""
 
 PUT_BYTES = 448 * KIB
 """The bytes of repeated uploads after which a tail leaves a root that is within its budget: as much as the PUT of a
@@ -79,7 +80,7 @@ class Tail:
         Idle tables, removed uuids and erasures count as 0: they leave only a manifest that exceeds its budget.
         ``times`` are the timestamps of the commits in the manifest's history, ascending.
         """
-        if len(self.entries) < LEAST_WORN:
+        if len(self.entries) < LEAST_ENTRIES:
             return 0
         if self.kind == "history":
             uploads = sum(manifest.version - SHORT_HISTORY - entry.version for entry in self.entries)
@@ -217,7 +218,7 @@ class Spill:
 
 
 def _spill(base: Manifest, tail: Tail, key: str, reader: SegmentReader, mergeable: Segment | None) -> Spill:
-    """Moves a tail into a segment, together with the entries of the segment before it if there is a joinable one."""
+    """Moves a tail into a segment, together with the entries of ``mergeable``, the segment before it."""
     entries, merged = tail.entries, None
     if mergeable is not None:
         with suppress(Error):  # it stays as it is: a commit need not read it, and its readers will raise the error

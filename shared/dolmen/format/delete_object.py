@@ -1,8 +1,8 @@
 """The ``.del`` object, which holds what one commit deletes from one table: predicates, lists of keys, and vectors.
 
-docs/format.md specifies it. A key is a tuple of columns; lists of keys are distinct and sorted, which makes integers
-cheap (delta encoding) and bounds free. A deletion vector has positions of rows in one data file, counted before any
-filter.
+docs/format.md specifies it. A key is a tuple of columns. Lists of keys are distinct and sorted, so integers compress
+well (delta encoding), and the least and greatest key are the first and last. A deletion vector has positions of rows in
+one data file, counted over all of its rows.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def keys_from_arrow(data: pa.Table, columns: tuple[Field, ...]) -> Keys:
         RowError: a NULL, with its 1-based row.
     """
     table = key_tuples(data, columns)
-    if table.num_rows > _MANY:  # then many are equal, or the caller refuses them
+    if table.num_rows > _MANY:  # more than a delete may have: so most are equal, or the caller will refuse the keys
         if table.num_columns == 1:
             table = pa.table([pc.unique(table.column(0))], names=table.column_names)
         else:
@@ -210,7 +210,7 @@ def distinct_keys(tuples: pa.Table) -> tuple[Keys, Indexes]:
 
 
 def add_keys(target: TombstoneObject, keys: Keys) -> KeysTombstone:
-    """Stores ``keys`` in a ``.del`` object; returns the (unstamped) entry."""
+    """Stores ``keys`` in a ``.del`` object. Returns the entry, which gets its timestamp when it is committed."""
     ids = tuple(int(name) for name in keys.column_names)
     blob = target.add_keys(_encode(keys), ids)
     bounds: list[tuple[Json, Json]] = []
@@ -250,7 +250,7 @@ def plain_values(values: list[Json], arrow_type: pa.DataType) -> list[Plain]:
 def decode_keys(body: bytes, tombstone: KeysTombstone) -> Keys:
     """The keys of a fetched blob. Raises CorruptionError."""
     with _keys_file(body, tombstone) as file:
-        # without threads of Arrow's, which may free the body late: that needs an interpreter that may be gone
+        # No threads of Arrow's: one might free the body only when the Python interpreter has already ended.
         return _check_columns(file.read(use_threads=False), tombstone)
 
 

@@ -41,9 +41,9 @@ _UNKNOWN_TIME = "unknown"
 _FIRST_DROPPED = re.compile(rf"-retry-[0-9]+-of-([0-9]{{1,18}}|{_UNKNOWN_TIME})(?:\.[^/]*)?$")
 
 
-def retry_name(stem: str, ending: str, time: int, dropped_us: int | None) -> str:
+def retry_name(stem: str, ending: str, number: int, dropped_us: int | None) -> str:
     """The name of a reject's retry, counted from 1. It has the time of the first drop, for ``Drop.dropped_us``."""
-    return f"{stem}-retry-{time}-of-{_UNKNOWN_TIME if dropped_us is None else dropped_us}{ending}"
+    return f"{stem}-retry-{number}-of-{_UNKNOWN_TIME if dropped_us is None else dropped_us}{ending}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,7 @@ class Drop:
         key: as in S3, not encoded.
         size: in bytes, from the event; 0 if the event lacks it.
         etag: without quotes; empty only if there is a version.
+        version: the id of the object's version, if the bucket keeps versions.
         sequencer: orders the events of one key.
         created_us: when it was created, microseconds since the epoch, if the event says.
     """

@@ -55,9 +55,11 @@ class Message:
         body: the text of an SQS record, or the event itself; None for a record without one.
         tries: how often it was delivered so far and not postponed, from 1.
         delivery: the SQS message id of this copy, for the response; None if it is ``id``.
-        waits: how often it was sent again because the table of one of its drops did not exist.
+        failures: how often it was sent again after an error.
         crashes: how often it was delivered without a response, because the function died.
         sent_us: when it was first sent, microseconds since the epoch, if known.
+        receipt: the SQS receipt handle of this copy, by which it is deleted.
+        waits: how often it was sent again because the table of one of its drops did not exist.
     """
 
     id: str | None
@@ -77,6 +79,7 @@ class Message:
 
     @property
     def answer_id(self) -> str | None:
+        """The id by which the response to Lambda names this copy."""
         return self.id if self.delivery is None else self.delivery
 
 
@@ -330,10 +333,11 @@ def _duplicate_outcome(request: BatchRequest, digest: str, version: int) -> Requ
     return RequestOutcome("refused", error=AppliedIdError(reason))
 
 
-def _outcome_in_batch(request: BatchRequest, leader: BatchRequest, outcome: RequestOutcome) -> RequestOutcome:
-    if request is leader or outcome.status in ("failed", "postponed"):
+def _outcome_in_batch(request: BatchRequest, first: BatchRequest, outcome: RequestOutcome) -> RequestOutcome:
+    """The outcome of a request, from that of the first request of the batch with the same id."""
+    if request is first or outcome.status in ("failed", "postponed"):
         return outcome
-    if request.digest != leader.digest:
+    if request.digest != first.digest:
         reason = f"id {request.id!r} is in one batch twice with different content: use a new id"
         return RequestOutcome("refused", error=AppliedIdError(reason))
     if outcome.status in ("refused", "rejected"):

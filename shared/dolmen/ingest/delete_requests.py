@@ -34,9 +34,9 @@ MAX_NESTING = 8
 """How deep lists and objects may be nested; a valid request needs six levels."""
 MAX_DIGITS = 400
 """The most digits of a number: more than any column holds."""
-_OF_ONE = frozenset({"table", "where", "keys", "on", "mode"})
-_OF_ALL = frozenset({"tables", "request_id"})
-_OF_ERASURE = frozenset({"table", "where", "keys", "on"})
+_TABLE_MEMBERS = frozenset({"table", "where", "keys", "on", "mode"})
+_REQUEST_MEMBERS = frozenset({"tables", "request_id"})
+_ERASURE_MEMBERS = frozenset({"table", "where", "keys", "on"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,10 @@ class DeleteRequest:
 
     Args:
         deletes: one for an erasure of a table; none if subjects are forgotten.
+        digest: of the content, so that another request under the same id is refused.
         erases: whether the rows are erased: in older versions too, and permanently.
-        dropped: see ``Database.forget``.
+        subjects: values of the columns that tables name as their ``subject``, whose rows are erased in all tables.
+        dropped: whether the subjects' rows may be in dropped tables alone: see ``Database.forget``.
     """
 
     id: str
@@ -174,8 +176,8 @@ def _request_id(document: Mapping[str, Any], message_id: str | None) -> str:
 
 
 def _deletes(document: Mapping[str, Any]) -> list[TableDelete]:
-    if unknown := sorted(str(name) for name in document.keys() - _OF_ONE - _OF_ALL):
-        allowed = ", ".join(sorted(_OF_ONE | _OF_ALL | {"erase", "forget"}))
+    if unknown := sorted(str(name) for name in document.keys() - _TABLE_MEMBERS - _REQUEST_MEMBERS):
+        allowed = ", ".join(sorted(_TABLE_MEMBERS | _REQUEST_MEMBERS | {"erase", "forget"}))
         raise MessageError(f"unknown member {{}}; there are: {allowed}", unknown[0])
     if ("table" in document) == ("tables" in document):
         raise MessageError("name a table: 'table', or 'tables' for several, one of them")
@@ -186,7 +188,7 @@ def _deletes(document: Mapping[str, Any]) -> list[TableDelete]:
         raise MessageError("tables: a list of names, or of objects with a table each")
     if len(tables) > MAX_TABLES:
         raise LimitError(f"{len(tables)} tables in one request: at most {MAX_TABLES} are allowed")
-    shared = {name: value for name, value in document.items() if name in _OF_ONE}
+    shared = {name: value for name, value in document.items() if name in _TABLE_MEMBERS}
     if all(isinstance(table, str) for table in tables):
         return [_delete({**shared, "table": table}) for table in tables]
     if not all(isinstance(table, Mapping) for table in tables):
@@ -194,7 +196,7 @@ def _deletes(document: Mapping[str, Any]) -> list[TableDelete]:
     if shared:
         raise MessageError(f"{sorted(shared)[0]!r} is beside tables that each say what to delete: put it into them")
     for number, table in enumerate(tables, 1):
-        if unknown := sorted(str(name) for name in table.keys() - _OF_ONE):
+        if unknown := sorted(str(name) for name in table.keys() - _TABLE_MEMBERS):
             raise MessageError(f"table {number}: unknown member {{}}", unknown[0])
     return [_delete(table) for table in tables]
 
@@ -210,8 +212,8 @@ def _sole_member(document: Mapping[str, Any], member: str) -> Mapping[str, Any]:
 
 
 def _parse_erasure(members: Mapping[str, Any]) -> TableDelete:
-    if unknown := sorted(str(name) for name in members.keys() - _OF_ERASURE):
-        raise MessageError(f"erase: unknown member {{}}; there are: {', '.join(sorted(_OF_ERASURE))}", unknown[0])
+    if unknown := sorted(str(name) for name in members.keys() - _ERASURE_MEMBERS):
+        raise MessageError(f"erase: unknown member {{}}; there are: {', '.join(sorted(_ERASURE_MEMBERS))}", unknown[0])
     if "table" not in members:
         raise MessageError("erase: name a table; an erasure is of one, or of a subject in all of them ('forget')")
     return _delete(members)

@@ -9,8 +9,8 @@ its bad rows are rejected, they become the other two. Reports are written last::
     <table>/<path>/<name>-<digest8>.rows.jsonl               a JSON object for each row: row, line, column, reason, text
     <table>/<path>/<name>-<digest8>.rows.jsonl.error.json    how many they are, the first positions
 
-The digest is of the drop, and of the bad rows: the same event delivered again meets its own reject. Rows are written
-BEFORE the commit of the good ones, so that nothing is lost in between. ``text`` is a row's text in the file
+The digest is of the drop, and of the bad rows: when the same event is delivered again, it finds its own reject. Rows
+are written BEFORE the commit of the good ones, so that nothing is lost in between. ``text`` is a row's text in the file
 (``text_base64`` where bytes are not UTF-8), or a JSON object if the file is not text. If rows have no text, the whole
 file is copied too, to ``<name>-<digest8>.rows.csv``.
 """
@@ -190,13 +190,14 @@ MAX_BYTES = 256 * MIB
 """The most bytes of the bad rows of one file, as JSON. A file with more is rejected as a whole."""
 _MEMORY_BYTES = MIB
 _FIRST = 10
+"""The number of bad rows whose positions the report lists."""
 _HEADER_BYTES = 1 << 16
 
 
 class Quarantine:
     """Collects the bad rows of one file, at most ``max_rows``. A context manager; many rows go to a temporary file.
 
-    ``setting`` is what allows more of them.
+    ``setting`` is the name of the setting or option that allows more of them, for the error.
     """
 
     def __init__(self, name: str, max_rows: int, setting: str = "ingest_max_bad_rows") -> None:
@@ -234,8 +235,8 @@ class Quarantine:
         """Writes the rows to the rejects, then the report. Idempotent.
 
         Args:
-            source: the file, as it was read; its dialect gives its rows their meaning.
-            header: the file's header, which does, too.
+            source: the file, as it was read; the report records its dialect, without which its rows can't be read.
+            header: the file's header line, for the same reason; None if there is none.
             database: details of the database at that time, for the report.
         """
         store, content = landing.rejects_store(drop), self._digest.hexdigest()

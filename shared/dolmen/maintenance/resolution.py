@@ -56,8 +56,10 @@ class Resolved(FactSheet):
         dropped: tombstones that its commits removed.
         looked_at: files that were older than a tombstone.
         read: files whose columns were read; statistics decided about the others.
+        changed: files that got a vector with more rows.
+        rows: rows that these vectors newly have.
         bytes_read: bytes read from data files, Bloom filters included.
-        finished: False when it is_stopped early: call it again.
+        finished: False when it stopped early: call it again.
         gathered: vectors that were moved into few objects.
         excluded: files without any of the keys, by their Bloom filters; they count as read, too.
         indexed: files that were not read, because the index has the positions of the keys.
@@ -180,7 +182,7 @@ class _Resolution:
         self._resolve_batch(batch, None)
 
     def _resolve_batch(self, files: list[tuple[DataFile, str | None]], next_segment: str | None) -> None:
-        """Resolves these files and commits. All their segments are complete then, except the next file's segment."""
+        """Resolves these files, and commits. Their segments are then done, except ``next_segment``, the next file's."""
         behind = [(file, segment) for file, segment in files if file.applied_through < self.unresolved.greatest_ts]
         to_read: list[FilePlan] = []
         # Statistics decide about most files.
@@ -194,7 +196,7 @@ class _Resolution:
                 self.counts["rows"] += file.live_rows
             elif plan.tombstones:
                 to_read.append(plan)
-            elif segment is None:  # no row is hidden; a file in a segment is done with its segment
+            elif segment is None:  # no row is hidden; a file in a segment is recorded as done with its whole segment
                 self.positions[file.path] = BitMap()
         finished = self._read(to_read)
         # A segment is done when its last file is, and only if none was left out.

@@ -75,7 +75,8 @@ class Round:
     """The result of a round.
 
     Args:
-        done: the steps in the order of their ends; a table may have had several turns.
+        done: the steps that ended without error, in the order of their ends; a table may have had several turns.
+        failures: the steps that failed.
         finished: True if no work was left for lack of time.
         indexes_behind: tables whose index this round should have brought up to date, but did not.
     """
@@ -224,7 +225,8 @@ def _by_most_entries(names: Sequence[str], entries: Mapping[str, TableEntry], ki
 
 
 _COLLECTIONS = 4
-"""Collections with work at once: a note, versions that expire, the list of erasures, versions with that list."""
+"""The most collections that a hurried erasure needs: one notes that its files are rewritten, one lets the versions with
+its rows expire, one takes it off the list, and one lets the versions with that list expire."""
 
 
 def hurry_erasure(context: Context, id_: str) -> ErasureStatus:

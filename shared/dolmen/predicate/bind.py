@@ -387,8 +387,8 @@ class ConditionReader(ABC, Generic[Node]):
     A subclass knows the engine's nodes. A conjunct without a predicate is left to the engine.
     """
 
-    misfits: ClassVar[tuple[type[Exception], ...]] = (InputError,)
-    """Errors of ``atom`` for nodes without a predicate, besides UnsupportedConditionError."""
+    node_errors: ClassVar[tuple[type[Exception], ...]] = (InputError,)
+    """Errors by which ``atom`` says that a node has no predicate, besides UnsupportedConditionError."""
 
     @abstractmethod
     def connective(self, node: Node) -> tuple[Connective, Sequence[Node]] | None:
@@ -396,10 +396,10 @@ class ConditionReader(ABC, Generic[Node]):
 
     @abstractmethod
     def atom(self, node: Node) -> Predicate:
-        """The predicate that is TRUE, FALSE or NULL where any other node is. Raises ``misfits``."""
+        """The predicate that is TRUE, FALSE or NULL where any other node is. Raises ``node_errors``."""
 
     def predicate(self, node: Node) -> Predicate:
-        """The predicate that is TRUE, FALSE or NULL where the condition is. Raises ``misfits``."""
+        """The predicate that is TRUE, FALSE or NULL where the condition is. Raises ``node_errors``."""
         found = self.connective(node)
         if found is None:
             return self.atom(node)
@@ -410,10 +410,10 @@ class ConditionReader(ABC, Generic[Node]):
         return conjunction(predicates) if connective == "and" else disjunction(predicates)
 
     def find(self, node: Node) -> Predicate | None:
-        misfits: tuple[type[Exception], ...] = (UnsupportedConditionError, *self.misfits)
+        node_errors: tuple[type[Exception], ...] = (UnsupportedConditionError, *self.node_errors)
         try:
             return self.predicate(node)
-        except misfits:
+        except node_errors:
             return None
 
     def read(self, node: Node) -> ForeignCondition:

@@ -242,11 +242,11 @@ def open_to_write(url: str, runtime: Runtime) -> ObjectStore:
 
 
 def conform_batches(
-    batches: Iterator[pa.RecordBatch], schema: Schema, finds: Mapping[str, FindCast] | None = None
+    batches: Iterator[pa.RecordBatch], schema: Schema, find_casts: Mapping[str, FindCast] | None = None
 ) -> Iterator[pa.RecordBatch] | None:
     """The rows of batches that have one schema, as ``conform`` returns them; None if there is no batch."""
     first = next(batches, None)
     if first is None:
         return None
     source = pa.RecordBatchReader.from_batches(first.schema, chain([first], batches))
-    return conform(source, schema, finds=finds)
+    return conform(source, schema, find_casts=find_casts)

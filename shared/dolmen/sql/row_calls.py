@@ -1,8 +1,9 @@
 """INSERT, DELETE, UPDATE and MERGE as calls of a table's methods, in a transaction.
 
 A DELETE or UPDATE whose condition is a predicate, and whose values need no other row, is ``delete`` or ``update``. For
-any other one DuckDB finds the rows with their positions in files; they are hidden, and written again, as ``update``
-does. Queries read the tables as the transaction sees them, and what they read must still hold at the commit.
+any other one DuckDB finds the rows with their positions in files. They are hidden, and those of an UPDATE are written
+again with their new values. Queries read the tables as the transaction sees them, and what they read must still hold at
+the commit.
 """
 
 from __future__ import annotations
@@ -102,11 +103,11 @@ class RowCall:
                 f"{', '.join(field.name for field in fields)}"
             )
         literals = literals_of_query(query) or []
-        finds = {field.name: casts_of(each) for field, each in zip(fields, literals, strict=False)}
-        rows = fitted_rows(result, [field.name for field in fields], schema, finds)
+        find_casts = {field.name: casts_of(each) for field, each in zip(fields, literals, strict=False)}
+        rows = fitted_rows(result, [field.name for field in fields], schema, find_casts)
         returned = None
         if statement.returning is not None:
-            if statement.conflict is not None and statement.conflict.values != ():
+            if statement.conflict is not None and not statement.conflict.replaces_rows:
                 raise InputError(
                     "RETURNING does not go with ON CONFLICT: read the rows by their keys, in the same text"
                 )
@@ -128,10 +129,10 @@ class RowCall:
                 f"ON CONFLICT goes by the primary key of {table.name!r} (columns: {columns}): for other columns, use "
                 "merge(on=...)"
             )
-        if conflict.values == ():
+        if conflict.replaces_rows:
             table.upsert(rows, request=self.request)
             return
-        matched: Any = None
+        matched: Any = None  # DO NOTHING
         if conflict.values:
             names = self._sides("excluded", [field.name for field in self.entry.schema.fields])
             values = self._named_values(conflict.values, names)
@@ -155,7 +156,8 @@ class RowCall:
 
     def _update(self, statement: UpdateStatement) -> pa.Table | None:
         values = self._named_values(statement.values, self._own_names)
-        if self._is_plain(statement.where, statement.using or statement.returning) and self._are_of_one_row(values):
+        is_plain = self._is_plain(statement.where, statement.using or statement.returning)
+        if is_plain and self._need_no_other_row(values):
             new = {name: Expression(text) for name, text in values.items()}
             where = requalify(statement.where or "TRUE", self._own_names)
             self.table.update(new, where, request=self.request)
@@ -165,11 +167,11 @@ class RowCall:
         unit_of(self.transaction).operations.append("update")
         names = [field.name for field in self.entry.schema.fields]
         texts = self._named_values(statement.values, {})
-        finds = {name: casts_of(self._literals(text)) for name, text in values.items()}
+        find_casts = {name: casts_of(self._literals(text)) for name, text in values.items()}
         kept = [name for name in names if name not in texts]
         found = self._find_rows(kept, list(texts.values()), statement.using, statement.where)
         names = [*kept, *texts]
-        return self._replace(found, names, finds, statement.returning, keep=True)
+        return self._replace(found, names, find_casts, statement.returning, keep=True)
 
     def _merge(self, statement: MergeStatement) -> None:
         alias = statement.source_alias or "source"
@@ -178,7 +180,8 @@ class RowCall:
             source += f"({', '.join(map(quote_name, statement.source_columns))})"
         names = self.queries.run(f"{self.ctes}\nSELECT * FROM {source}").columns
         pairs = self._equal_columns(statement, alias, names)
-        # The columns that the merge goes by have the table's names in the source, and others that have them give way.
+        # The columns that the merge joins on get the table's names, and other columns that have these are renamed: for
+        # ON t.id = s.key, the source's `key` is read as `id`, too, and its own `id` as `__dolmen_value_id`.
         others = {mine: theirs for mine, theirs in pairs.items() if mine.lower() != theirs.lower()}
         taken = {mine.lower() for mine in others}
         moved = {name.lower(): f"{VALUE}{name}" for name in names if name.lower() in taken}
@@ -221,7 +224,7 @@ class RowCall:
         return found
 
     def _side(self, name: Sequence[str], alias: str, theirs: Mapping[str, str]) -> tuple[str, str] | None:
-        """The side and the column that a name means; None if that is not clear."""
+        """ "target" or "source", and the column that a name means; None if that is not clear."""
         if not name:
             return None
         column = theirs.get(name[-1].lower())
@@ -234,9 +237,9 @@ class RowCall:
             return None
         return ("source", column) if column else ("target", name[0])
 
-    def _is_plain(self, where: str | None, more: str | None) -> bool:
+    def _is_plain(self, where: str | None, other_clause: str | None) -> bool:
         """Whether a condition is a predicate of dolmen's, and nothing but this table is needed."""
-        if self.ctes or more is not None:
+        if self.ctes or other_clause is not None:
             return False
         try:
             parse(requalify(where or "TRUE", self._own_names), self.entry.schema, now_us=0)
@@ -244,7 +247,8 @@ class RowCall:
             return False
         return True
 
-    def _are_of_one_row(self, values: Mapping[str, str]) -> bool:
+    def _need_no_other_row(self, values: Mapping[str, str]) -> bool:
+        """Whether values can be computed from the row that they are for: they have no subquery and no aggregate."""
         with closing(Evaluator()) as evaluator, suppress(InputError):
             for text in values.values():
                 evaluator.columns(text)
@@ -276,7 +280,7 @@ class RowCall:
     def _sides(
         self, alias: str, columns: Iterable[str], moved: Mapping[str, str] = MappingProxyType({})
     ) -> dict[str, str]:
-        """The columns of both sides as expressions of a merge name them; ``moved`` are other names of the source's."""
+        """The columns of both sides as expressions of a merge name them; ``moved``: the source's new names, by old."""
         source = {f"{alias}.{name}": f"source.{quote_name(moved.get(name.lower(), name))}" for name in columns}
         return {**source, **{name: f"target.{own}" for name, own in self._own_names.items()}}
 
@@ -297,18 +301,21 @@ class RowCall:
         self,
         found: tuple[SqlResult, _PositionedRows],
         names: Sequence[str],
-        finds: Mapping[str, FindCast],
+        find_casts: Mapping[str, FindCast],
         returning: str | None,
         *,
         keep: bool,
     ) -> pa.Table | None:
-        """Hides the rows that were found, and writes them again with their new values if ``keep``."""
+        """Hides the rows that were found, and writes them again with their new values if ``keep``.
+
+        Returns the result of RETURNING, if there is one.
+        """
         result, target = found
         unit, hidden, schema = unit_of(self.transaction), HiddenRows(), self.entry.schema
         change = TableChange(unit, self.table.name, self.request, self.entry)
 
         def hide(batch: pa.RecordBatch) -> pa.RecordBatch:
-            target.hide(batch, hidden, once=keep)
+            target.hide(batch, hidden, refuse_repeats=keep)
             return pa.RecordBatch.from_arrays(batch.columns[2:], names=list(names))
 
         with unit.savepoint():
@@ -319,7 +326,9 @@ class RowCall:
             batches = map(hide, found_rows)
             rows: Iterable[pa.RecordBatch]
             if names:
-                rows = conform(pa.RecordBatchReader.from_batches(renamed, batches), schema, lossless_cast, finds=finds)
+                rows = conform(
+                    pa.RecordBatchReader.from_batches(renamed, batches), schema, lossless_cast, find_casts=find_casts
+                )
             else:
                 rows = (batch for batch in batches if batch.num_columns)
             returned = None
@@ -358,13 +367,13 @@ class _PositionedRows:
         scan = self._table.scan(own or self._table.schema.names[:1], where)
         return _PositionedScan(scan, pa.schema([self.schema.field(name) for name in asked]), self._paths)
 
-    def hide(self, batch: pa.RecordBatch, hidden: HiddenRows, *, once: bool) -> None:
-        """Adds the rows to ``hidden``. Raises InputError if one is there already, and may be there ``once``."""
+    def hide(self, batch: pa.RecordBatch, hidden: HiddenRows, *, refuse_repeats: bool) -> None:
+        """Adds the rows to ``hidden``. With ``refuse_repeats``, raises InputError if one is there already."""
         files, rows = batch[FILE].to_numpy(), batch[ROW].to_numpy()
         for file in set(files.tolist()):
             positions = rows[files == file]
             new, known = BitMap(positions), hidden.setdefault(self._paths[file], BitMap())
-            if once and (len(new) < len(positions) or not known.isdisjoint(new)):
+            if refuse_repeats and (len(new) < len(positions) or not known.isdisjoint(new)):
                 raise InputError(
                     "several rows after FROM match one row of the table, and would each update it: make them one row, "
                     "by an aggregate or a condition"
@@ -374,6 +383,8 @@ class _PositionedRows:
 
 @dataclass
 class _PositionedScan:
+    """A scan whose batches also have the columns ``FILE``, an index in ``paths``, and ``ROW``."""
+
     scan: Scan
     schema: pa.Schema
     paths: list[str]
@@ -394,13 +405,13 @@ class _PositionedScan:
 
 
 def fitted_rows(
-    result: SqlResult, names: Sequence[str], schema: Schema, finds: Mapping[str, FindCast]
+    result: SqlResult, names: Sequence[str], schema: Schema, find_casts: Mapping[str, FindCast]
 ) -> pa.RecordBatchReader:
-    """The rows of a query as rows of a table, whose columns ``names`` get its columns in their order."""
+    """The rows of a query as rows of a table: the query's first column is for ``names[0]``, and so on."""
     rows = result.stream()
     source = pa.schema([field.with_name(name) for field, name in zip(rows.schema, names, strict=True)])
     batches = (pa.RecordBatch.from_arrays(batch.columns, schema=source) for batch in rows)
-    fitted = conform(pa.RecordBatchReader.from_batches(source, batches), schema, lossless_cast, finds=finds)
+    fitted = conform(pa.RecordBatchReader.from_batches(source, batches), schema, lossless_cast, find_casts=find_casts)
     return pa.RecordBatchReader.from_batches(schema.arrow, fitted)
 
 

@@ -31,14 +31,19 @@ class Target:
 
 @dataclass(frozen=True)
 class OnConflict:
-    """ON CONFLICT of an INSERT: the key's ``columns``, or None; what changes, or None for nothing.
+    """ON CONFLICT of an INSERT, by the key's ``columns`` if it names them.
 
-    Without a new value in ``values``, a row takes the place of the old one as a whole (INSERT OR REPLACE).
+    ``values``: the new values of DO UPDATE SET; None for DO NOTHING, and empty for INSERT OR REPLACE.
     """
 
     columns: tuple[str, ...] | None
     values: tuple[tuple[str, str], ...] | None
     when: str | None = None
+
+    @property
+    def replaces_rows(self) -> bool:
+        """Whether a row takes the place of an old one as a whole."""
+        return self.values == ()
 
 
 @dataclass(frozen=True)

@@ -82,12 +82,12 @@ class DatedResponse(NamedTuple):
 
     Args:
         arrived: the time of its arrival; None if unknown.
-        vague_us: how much later than ``date_us`` the server's clock may have been at the arrival.
+        uncertainty_us: how much later than ``date_us`` the server's clock may have been at the arrival.
     """
 
     date_us: int
     arrived: Instant | None
-    vague_us: int = 0
+    uncertainty_us: int = 0
 
 
 @dataclass(slots=True)
@@ -102,21 +102,22 @@ class ServerClock:
 
     @property
     def last(self) -> DatedResponse:
+        """The last response."""
         return self._last
 
-    def observe(self, date_us: int, *, vague_us: int = 0, sent: Instant | None = None) -> None:
+    def observe(self, date_us: int, *, uncertainty_us: int = 0, sent: Instant | None = None) -> None:
         """Records the ``Date`` of a response that has just arrived.
 
         Args:
-            vague_us: the resolution of ``date_us``: ``Date`` has whole seconds.
+            uncertainty_us: the resolution of ``date_us``: ``Date`` has whole seconds.
             sent: when the request was sent; None if the response came at once.
         """
         took_seconds = 0.0 if sent is None else self.runtime.elapsed(sent)
         arrived = None
         if took_seconds < float("inf"):  # else the machine was frozen meanwhile, and the response may be old
             arrived = self.runtime.instant()
-            vague_us += round(min(took_seconds, _LONGEST_SECONDS) * SECOND_US)
-        self._last = DatedResponse(date_us, arrived, vague_us)
+            uncertainty_us += round(min(took_seconds, _LONGEST_SECONDS) * SECOND_US)
+        self._last = DatedResponse(date_us, arrived, uncertainty_us)
 
     def reading(self) -> tuple[int, float]:
         """The last ``Date`` in microseconds, and its age in seconds; infinite if unknown."""
@@ -129,7 +130,7 @@ class ServerClock:
         least_us = self._least_us(last)
         if least_us is None:
             return None
-        return min(max(self.runtime.clock_us(), least_us), least_us + last.vague_us)
+        return min(max(self.runtime.clock_us(), least_us), least_us + last.uncertainty_us)
 
     @property
     def least_us(self) -> int | None:
@@ -149,6 +150,7 @@ class ServerClock:
 
     @property
     def age_seconds(self) -> float:
+        """Seconds since the last response; infinite if unknown."""
         return self.reading()[1]
 
     def _least_us(self, last: DatedResponse) -> int | None:

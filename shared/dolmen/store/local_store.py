@@ -349,7 +349,7 @@ class LocalStore:
     @contextmanager
     def verb(self, key: str) -> Iterator[None]:
         """Observes the clock, and translates errors of the operating system."""
-        self.clock.observe(self.runtime.clock_us(), vague_us=SECOND_US)
+        self.clock.observe(self.runtime.clock_us(), uncertainty_us=SECOND_US)
         try:
             yield
         except PermissionError as error:

@@ -16,7 +16,7 @@ from pyroaring import BitMap
 
 from dolmen.base import arguments
 from dolmen.base.units import MIB
-from dolmen.commit.change import ExpectErasures, Statement, matches_raw
+from dolmen.commit.change import ExpectErasures, Statement, matches_old_delete_digest
 from dolmen.commit.draft import Draft
 from dolmen.commit.head import Context
 from dolmen.commit.statements.row_changes import DeletePositions, InsertRows, Overwrite, Write
@@ -207,7 +207,9 @@ class TableChange:
         if request is not None and unit.needs_content(request):
             digest = content_digest("delete", name, *rows_content(entry, predicate, key_rows))
             earlier = unit.find_applied([request]).get(request)
-            if earlier and matches_raw(earlier.digest, {"table": name, "where": predicate, "keys": keys, "on": on}):
+            if earlier and matches_old_delete_digest(
+                earlier.digest, {"table": name, "where": predicate, "keys": keys, "on": on}
+            ):
                 digest = earlier.digest
             unit.add_digest(request, digest)
 

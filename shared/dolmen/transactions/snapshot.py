@@ -127,7 +127,10 @@ def pin(
 
 @dataclass(frozen=True)
 class Moment:
-    """An earlier version, as a user names it: by its number, by a time (see ``Database.at``), or by a tag."""
+    """An earlier version, as a user names it: by its number, by a time (see ``Database.at``), or by a tag.
+
+    With ``settled``, a time for which the version is not settled yet is an error.
+    """
 
     version: int | None = None
     timestamp: Time | None = None
@@ -135,7 +138,7 @@ class Moment:
     settled: bool = False
 
     def find(self, context: Context, base: Base) -> tuple[Manifest, bool]:
-        """The version's manifest as it is stored; True if no commit under way can still be dated before it.
+        """The version's manifest as it is stored, and whether it is settled: no commit may still get an earlier date.
 
         To read rows, call ``pin``, which leaves out rows that were erased since. ``base`` is the newest version.
         Raises InputError if the version is not named in exactly one way.

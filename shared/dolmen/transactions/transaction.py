@@ -236,8 +236,8 @@ class CatalogVerbs(Generic[CommitT, ErasedT, TableT, RenamedT]):
             subject: the value of that column, a whole number or a text; or a list of up to 1,000 values. Where tables
                 have it in different types, give it in each of them: ``[42, "42"]``. Columns of UUIDs, dates and times
                 are named by texts, as in predicates.
-            dropped: allow a subject that no present table can have, because only tables that were dropped since had
-                rows about it.
+            dropped: accept a value that fits the type of no present table's subject, because the rows about it were in
+                tables that have been dropped.
             within: as for ``Table.erase``.
             request: as for ``Table.append``. The same request has the same erasure.
 

@@ -173,7 +173,8 @@ def must_leave_out_erased(entry: TableEntry, leave_out: bool | None = None) -> b
 class UnitOfWork:
     """Collects statements on one version, its base; ``commit`` makes a version of them.
 
-    ``base`` is by default the newest version known at first use; with ``newest``, it is read now.
+    ``base`` is by default the newest version known at first use; with ``newest``, it is read now. ``has_ended`` is True
+    after the commit, and after ``abandon``.
     """
 
     def __init__(
@@ -194,9 +195,9 @@ class UnitOfWork:
         self._statements: list[Statement] = []
         self._dependencies: list[RowsDependency | ColumnsDependency | NamesDependency] = []
         self._looked_up: set[str] = set()
-        self._applied: dict[str, str] = {}
+        self._applied: dict[str, str] = {}  # the digest of each request that was bound to one
         self._excluded_by: set[str] = set()
-        self._content: dict[str, tuple[str, ...]] = {}
+        self._content: dict[str, tuple[str, ...]] = {}  # the digests of the statements of each other request
         self._request_bound_later: str | None = None
         self._first_upload_us: int | None = None
         self._intent: Intent | None = None
@@ -290,7 +291,8 @@ class UnitOfWork:
         """Records the time before the first upload of this transaction, to compare it with the fence."""
         self._check_open()
         if self._first_upload_us is None:
-            if self.context.store.clock.age_seconds > STAMP_SECONDS:  # after a long idle time the fence may be later
+            # After a long idle time the fence may be later than the last response: another one shows the time.
+            if self.context.store.clock.age_seconds > STAMP_SECONDS:
                 self.context.head.refresh()
             self._first_upload_us = self.context.store.clock.now_us
 

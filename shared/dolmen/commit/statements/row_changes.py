@@ -322,15 +322,15 @@ def count_files(entry: TableEntry) -> int:
 
 
 MOST_MARKS = 16
-"""The parts of a table's memory of deleted keys. The oldest part is forgotten as a whole."""
+"""The number of parts of a table's memory of deleted keys. The oldest part is forgotten as a whole."""
 
 
 def is_above_all(entry: TableEntry, field: Field, least: Any) -> bool:
     """Whether all sequences from ``least`` (a plain value) up are greater than any in the table.
 
     If so, changes can be applied without reading the table's rows. It compares the greatest sequence committed and, for
-    rows that were written in other ways, the statistics of data files. If a bound was cut, and so was the
-    committed sequence's, and it is not greater, the committed sequence decides.
+    rows that were written in other ways, the statistics of data files. These are cut for long texts. So a file's bound
+    counts only if it is greater than the committed sequence, cut in the same way.
     """
     values: list[Any] = [] if entry.sequences is None else [from_json(entry.sequences.greatest, field.arrow_type)]
     cut = bounds(column_stats(values[0], values[0], 0), field.arrow_type).max if values else None
@@ -346,7 +346,7 @@ def is_above_all(entry: TableEntry, field: Field, least: Any) -> bool:
 
 
 def sequence_to_forget(sequences: Sequences | None, before_us: int) -> Json:
-    """The greatest sequence that was committed before a time: deletes up to it can be forgotten. None without one."""
+    """The greatest sequence committed up to a time: deletes up to it can be forgotten. None if there is none."""
     old = [mark.greatest for mark in sequences.marks if mark.ts <= before_us] if sequences else []
     return old[-1] if old else None
 

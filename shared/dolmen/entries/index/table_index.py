@@ -1,6 +1,7 @@
 """The index of a table: objects that are written once and read page by page, and look-ups of keys in all of them.
 
-docs/key-index.md specifies the bytes of a part and of the root block at its end.
+A *part* is one of these objects: a B+ tree with the keys of some data files. docs/key-index.md specifies its bytes, and
+those of the root block at its end.
 """
 
 from __future__ import annotations
@@ -366,7 +367,7 @@ class TableIndex:
 
 
 def expected_cost(part: Segment, keys: int, request_bytes: int) -> int:
-    """The bytes that a look-up of some keys, anywhere in a part, is expected to fetch, and the price of requests."""
+    """The bytes that a look-up of some keys in a part is expected to fetch, and ``request_bytes`` for each request."""
     leaves = max(1, -(-part.size // _LEAF_BYTES))
     expected = leaves * (1 - (1 - 1 / leaves) ** keys)
     requests = 1 + expected * (1 - expected / leaves) + expected / _LEAVES_TOGETHER

@@ -1,6 +1,7 @@
 """A table's live data files in one version, whether their entries are inline or in segments.
 
-Entries in segments never change. ``FileChanges`` has their later changes: newer pairs, and removals.
+An entry is inline if it is in the manifest itself. Entries in segments never change: ``FileChanges`` has their later
+changes, which are removals and newer pairs. A *pair* is a file's ``applied_through`` with its deletion vector.
 """
 
 from __future__ import annotations
@@ -86,6 +87,7 @@ class LiveFiles:
 
     @property
     def count(self) -> int:
+        """The number of live files."""
         spilled = sum(segment.count for segment in self.segments)
         return len(self.entry.files) + spilled - (min(len(self.changes.removed), spilled) if spilled else 0)
 
@@ -151,7 +153,7 @@ class LiveFiles:
                 yield file
 
     def segments_for(self, where: Predicate | None) -> list[Segment]:
-        """Its segments of files that may have rows for which a predicate is TRUE, by their bounds in the root."""
+        """Its segments of files that may have rows for which a predicate is TRUE, by their bounds in the manifest."""
         if where is None:
             return list(self.segments)
         return [segment for segment in self.segments if may_hold_matches(segment, where, self.entry.schema)]
@@ -189,7 +191,7 @@ def check_days(files: Iterable[DataFile], field: Field) -> None:
 
 
 def check_days_of_table(entry: TableEntry, field: Field, reader: SegmentReader) -> None:
-    """``check_days`` for all live files of a table. Reads segments only if their bounds in the root do not suffice."""
+    """``check_days`` for a table's live files. Reads segments only if their bounds in the manifest do not suffice."""
     check_days(entry.files, field)
     live = LiveFiles.of(entry, reader)
     unclear = [segment for segment in live.segments if not _is_in_range(segment, field)]

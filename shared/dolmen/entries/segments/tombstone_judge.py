@@ -215,9 +215,15 @@ class _WherePredicate:
 
 
 class FileTombstones:
-    """The tombstones that may hide rows of one file, oldest first. Each group in ``ranges`` contributes some.
+    """The tombstones that may hide rows of one file, oldest first.
 
-    A list of them is made only on demand: there may be ten thousand keys tombstones, the same for each of many files.
+    They are made into a list only on demand, because there may be ten thousand keys tombstones, the same for each of
+    many files.
+
+    Args:
+        where: the ``where`` tombstones.
+        ranges: groups of keys tombstones. Of each group, those count that may hide some of ``rows``.
+        rows: the bounds of the file's rows.
     """
 
     def __init__(

@@ -81,7 +81,8 @@ class ChangeBatch:
 class ColumnEnvelope:
     """Rows with a column for the operation, which a file of a full load lacks.
 
-    The first row decides ``has_operation``: a delete without its operation must not become an insert.
+    The first row decides ``has_operation``: a delete without its operation must not become an insert. For the other
+    arguments see ``choose_envelope``.
     """
 
     fields: tuple[Field, ...]
@@ -150,7 +151,7 @@ class ColumnEnvelope:
 
 @dataclass(frozen=True, slots=True)
 class DebeziumEnvelope:
-    """Events with the row before and after, and their position in the source's log."""
+    """Events with the row before and after, and their position in the source's log. See ``choose_envelope``."""
 
     fields: tuple[Field, ...]
     keys: tuple[Field, ...]
@@ -241,6 +242,9 @@ def choose_envelope(
     """Chooses the envelope of a table's files.
 
     Args:
+        fields: the table's columns.
+        keys: the columns of its primary key.
+        sequence: the column that orders its changes.
         reject_extra: whether a row with a column that the table does not have is bad.
         text_positions: whether the file has text at the sequence's paths in the envelope, by path.
         unused: columns of the file's rows to read and leave out.

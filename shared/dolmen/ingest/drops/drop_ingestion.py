@@ -43,7 +43,7 @@ from dolmen.transactions.unit_of_work import must_leave_out_erased
 
 UPSERT_ROWS = 1_000_000
 UPSERT_BYTES = 128 * MIB
-"""The most bytes of one upsert, which holds its rows in memory, briefly twice.
+"""The most rows and bytes of one upsert, which holds them in memory, briefly twice.
 
 A larger file becomes several upserts of the same commit, in file order: the last row of a key still wins."""
 
@@ -93,12 +93,20 @@ class DropIngestion:
     """One dropped file, and its state while its batch is ingested.
 
     Args:
+        path: the path of the file below the landing prefix, which names its table.
         max_bytes: the most bytes of the unpacked file; None: the default of ``ReadOptions``.
         time_left: seconds left for it, and for all work after it.
         may_wait: whether it will be delivered again if its table does not exist.
+        auto_create: whether a table that does not exist is created, with columns inferred from the file.
         settings: the settings of its table that it was read with.
         expected: ties the commit to this table, these settings, and the columns that it was read with.
-        error: why it is rejected, if the rejection needs a commit.
+        counts: the rows that it adds.
+        final_outcome: its outcome, if that needs no commit.
+        columns_added, columns_widened: how many columns of the table it adds and widens.
+        inferred: the names of the settings that were inferred from it for a new table; None if there are none.
+        quarantined_to: where its bad rows were put.
+        error: why it is rejected.
+        error_column: the table's column that the error names, if any.
     """
 
     database: Database

@@ -360,9 +360,11 @@ class _SheetConverter:
         self._dialect, self._ignore_extra = options.dialect, options.ignore_extra
         self._cells: dict[int, CellColumn] = {}
         positions = pa.schema([(name, pa.int32()) for name in sheet.names.values()])
-        finds: dict[str, FindCast] = {name: partial(self._find_cast, number) for number, name in sheet.names.items()}
+        find_casts: dict[str, FindCast] = {
+            name: partial(self._find_cast, number) for number, name in sheet.names.items()
+        }
         try:
-            self._plan = plan_conform(positions, schema, defaults=options.defaults, finds=finds)
+            self._plan = plan_conform(positions, schema, defaults=options.defaults, find_casts=find_casts)
         except SchemaError as error:
             raise SchemaError(f"file {sheet.file!r}, sheet {sheet.name!r}: {error}", column=error.column) from None
 

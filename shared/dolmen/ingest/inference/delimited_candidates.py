@@ -55,9 +55,9 @@ def candidates_of(
             f"line {trial.skip_lines} has {trial.width - 1} names for the rows' {trial.width} fields: it is skipped, "
             "and the columns are numbered; write one more name, and it is the header"
         )
-    elif trial.preamble:
+    elif trial.preamble_records:
         lines = "line is" if trial.skip_lines == 1 else f"{trial.skip_lines:,} lines are"
-        common.append(f"the first {lines} skipped: the table begins on line {trial.line}")
+        common.append(f"the first {lines} skipped: the table begins on line {trial.first_line}")
     if signs.escape is not None and "escape" not in known:
         common.append(f"{signs.escape!r} makes the next character literal: {signs.escape}n is the letter n")
     if _lacks_fields(trial, text, whole, common):
@@ -83,14 +83,14 @@ def _find_headers(trial: DialectTrial) -> list[tuple[bool, str | None]]:
         return [(False, None)]
     if not trial.table:
         return [(True, None)]
-    return find_header(trial.cells[0], [*trial.cells[1:], *trial.short_cells]).choices(f"line {trial.line}")
+    return find_header(trial.cells[0], [*trial.cells[1:], *trial.short_cells]).choices(f"line {trial.first_line}")
 
 
 def _lacks_fields(trial: DialectTrial, text: bytes, whole: bool, notes: list[str]) -> bool:
     """Whether records of the sample lack fields at their end, and the rest of them fits. Notes what they are."""
     if trial.width == 1:
         return False
-    short, long, ends_short, makes_sense = trial.short, trial.long, trial.ends_short, trial.fill_makes_sense
+    short, long, ends_short, may_fill = trial.short, trial.long, trial.ends_short, trial.short_records_may_be_filled
     if len(text) > len(trial.reading.data) + line_offset(text, trial.skip_lines):
         end = len(text) if whole else text.rfind(b"\n") + 1 or len(text)
         body = text[line_offset(text, trial.skip_lines) : end]
@@ -101,15 +101,13 @@ def _lacks_fields(trial: DialectTrial, text: bytes, whole: bool, notes: list[str
         ends_short = whole and 0 < short == tail
         if short and not long and not ends_short:
             reading = DelimitedReading.of(body, trial.signs, whole)
-            makes_sense = trial.fits_short(
-                reading, [at for at, width in enumerate(reading.widths) if width < trial.width]
-            )
+            may_fill = trial.fits_short(reading, [at for at, width in enumerate(reading.widths) if width < trial.width])
     if ends_short and short <= FOOTER_LINES and not long:
         lines = "line has" if short == 1 else f"{short} lines have"
         notes.append(
             f"the last {lines} fewer fields than the others: a footer is no row (--on-bad-row quarantine leaves it out)"
         )
-    elif short and not long and makes_sense:
+    elif short and not long and may_fill:
         records_lack = "1 record of the sample lacks" if short == 1 else f"{short:,} records of the sample lack"
         notes.append(f"{records_lack} fields at the end: they are NULL")
         return True

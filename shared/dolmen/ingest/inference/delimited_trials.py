@@ -40,9 +40,10 @@ _QUOTED = re.compile(rb'"[^"]*"')
 FOOTER_LINES = 3
 _ONE_COLUMN_FACTOR, _ONE_TYPED_COLUMN_FACTOR = 0.62, 0.72
 """Factors of the score of a single column, and of one whose values are all numbers, times or Booleans."""
-_LEAST_OTHER_SHARE, _LEAST_HEADER_SHARE = 0.6, 0.3
-"""If the first line has names: the table has another width only if this share of its records has that width, and the
-width of the first line is enough if this share has it: the others are ragged."""
+_LEAST_OTHER_SHARE = 0.6
+"""If the first line has names, at least this share of the records must have another width to overrule it."""
+_LEAST_HEADER_SHARE = 0.3
+"""If the first line has names, its width is the table's if at least this share of the records has it."""
 _NAME = re.compile(r"[^\W\d](?:[\w .()/%#-]{0,60}[\w)%])?")
 _EMPTY_COLUMN_QUALITY = 0.6
 _SURE_VALUES = 2
@@ -52,21 +53,30 @@ _ANY = ColumnKind("text", 0.0, 0)
 
 @dataclass(slots=True)
 class DialectTrial:
-    """The head, as split into records by some signs.
+    """The head, as split into records by some signs. Its table may follow a preamble of other records.
 
     Args:
-        skip_lines: the number of lines before the table.
-        line: the number of the table's first line, from 1.
-        start: the index of the table's first record; records before it are the preamble.
-        preamble: the number of records before the table, including broken ones.
+        skip_lines: the lines to skip, as in ``Dialect``; without a preamble those that the user set.
+        first_line: the number of the table's first line, from 1.
+        first_record: the index of the table's first record in ``reading``.
+        preamble_records: the number of records in the preamble, including broken ones.
         width: the number of fields that most records of the table have.
+        consistency: about the share of the table's records that have this width.
+        short, long: the number of records that have fewer fields, and more.
+        broken: the number of records whose quotes do not match.
+        table: cells of a sample of the good records, each with whether it was quoted. This and all below are set by
+            ``_weigh``.
+        kinds: the kinds of values by column index.
+        is_typed: whether there is one column, and its values are all numbers, times or Booleans.
+        header_is_short: whether the preamble is a header that lacks one name.
+        ends_short: whether all short records are at the end, so that they may be a footer.
     """
 
     signs: Signs
     skip_lines: int
-    line: int
-    start: int
-    preamble: int
+    first_line: int
+    first_record: int
+    preamble_records: int
     width: int
     reading: DelimitedReading
     consistency: float
@@ -80,7 +90,7 @@ class DialectTrial:
     is_typed: bool = False
     header_is_short: bool = False
     ends_short: bool = False
-    fill_makes_sense: bool = True
+    short_records_may_be_filled: bool = True
 
     @property
     def fits(self) -> bool:
@@ -92,20 +102,25 @@ class DialectTrial:
     def bound(self) -> float:
         """The most that its score can be."""
         breadth = 1 - 0.5 / self.width if self.width > 1 else _ONE_COLUMN_FACTOR
-        preamble = 0.75 if self.preamble else 1.0
+        preamble = 0.75 if self.preamble_records else 1.0
         broken = 0.955 if self.broken else 1.0
         return self.consistency**3 * breadth * preamble * broken * PRIORS.get(self.delimiter, 0.5)
 
     @property
     def names_columns(self) -> bool:
-        """Whether the first line has names, and enough records have as many fields: then it has several columns."""
-        if self.width == 1 or self.preamble or self.delimiter not in PLAIN or self.consistency < _LEAST_HEADER_SHARE:
+        """Whether the first line names several columns, and enough records have as many fields."""
+        if (
+            self.width == 1
+            or self.preamble_records
+            or self.delimiter not in PLAIN
+            or self.consistency < _LEAST_HEADER_SHARE
+        ):
             return False
-        return _are_names(self.reading.cells(self.start)[0])
+        return _are_names(self.reading.cells(self.first_record)[0])
 
     @property
     def has_proven_header(self) -> bool:
-        return self.width > 2 and _is_header(self.reading, self.width, self.start)
+        return self.width > 2 and _is_header(self.reading, self.width, self.first_record)
 
     @property
     def delimiter(self) -> str:
@@ -134,22 +149,22 @@ class DialectTrial:
     @property
     def short_cells(self) -> list[list[str]]:
         """The cells of the first records that lack fields, filled up with empty ones."""
-        short = [at for at, width in enumerate(self.reading.widths) if at > self.start and width < self.width]
+        short = [at for at, width in enumerate(self.reading.widths) if at > self.first_record and width < self.width]
         rows = [self.reading.cells(at)[0] for at in short[:_FEWEST_ROWS]]
         return [[*row, *[""] * (self.width - len(row))] for row in rows]
 
 
-def find_trials(head: bytes, is_all: bool, decided: Mapping[str, Any]) -> list[DialectTrial]:
+def find_trials(head: bytes, is_all: bool, fixed: Mapping[str, Any]) -> list[DialectTrial]:
     """The trials whose score may be the best or close to it, the best first.
 
     Args:
         head: whole lines, from the start of a file.
         is_all: whether they are the whole file.
-        decided: attributes of ``Dialect`` that are not looked for.
+        fixed: attributes of ``Dialect`` that need not be found.
     """
-    trials = list(_trials(head, is_all, decided))
-    if any(t.consistency == 1 and not t.preamble and t.width > 1 and t.delimiter in PLAIN for t in trials):
-        trials = [replace(t, consistency=t.consistency / 2) if t.preamble else t for t in trials]
+    trials = list(_trials(head, is_all, fixed))
+    if any(t.consistency == 1 and not t.preamble_records and t.width > 1 and t.delimiter in PLAIN for t in trials):
+        trials = [replace(t, consistency=t.consistency / 2) if t.preamble_records else t for t in trials]
     weighed = list[DialectTrial]()
     for trial in sorted(trials, key=lambda trial: trial.bound, reverse=True):
         is_far = weighed and trial.bound < CLOSE * max(each.score for each in weighed)
@@ -160,18 +175,18 @@ def find_trials(head: bytes, is_all: bool, decided: Mapping[str, Any]) -> list[D
     return sorted(weighed, key=lambda trial: trial.score, reverse=True)
 
 
-def _trials(head: bytes, is_all: bool, decided: Mapping[str, Any]) -> Iterator[DialectTrial]:
-    delimiters = [decided["delimiter"]] if decided.get("delimiter") else _delimiters_in(head)
+def _trials(head: bytes, is_all: bool, fixed: Mapping[str, Any]) -> Iterator[DialectTrial]:
+    delimiters = [fixed["delimiter"]] if fixed.get("delimiter") else _delimiters_in(head)
     for delimiter in delimiters:
-        for quote, escape in _quotings(head, delimiter, decided):
-            trial = _try(head, is_all, Signs(delimiter, quote, escape, None), decided)
+        for quote, escape in _quotings(head, delimiter, fixed):
+            trial = _try(head, is_all, Signs(delimiter, quote, escape, None), fixed)
             if trial is not None:
                 yield trial
-    if not decided.get("delimiter"):
+    if not fixed.get("delimiter"):
         unused = next((sign for sign in (*PLAIN, "\x01", "\x1f", "^", "~") if sign.encode() not in head), None)
         if unused is not None:
-            for quote, escape in _quotings(head, unused, decided):
-                trial = _try(head, is_all, Signs(unused, quote, escape, None), decided)
+            for quote, escape in _quotings(head, unused, fixed):
+                trial = _try(head, is_all, Signs(unused, quote, escape, None), fixed)
                 if trial is not None:
                     yield trial
 
@@ -197,23 +212,23 @@ def _may_separate(sign: str, lines: list[bytes], has_quotes: bool) -> bool:
         return False
     common = max(set(counts) - {0}, key=counts.count)
     needed = 0.2 if sign in PLAIN else 0.6
-    steady = counts.count(common) / len(counts)
-    return has >= needed * len(lines) and (sign in PLAIN or steady >= 0.5 or has_quotes)
+    common_share = counts.count(common) / len(counts)
+    return has >= needed * len(lines) and (sign in PLAIN or common_share >= 0.5 or has_quotes)
 
 
-def _quotings(head: bytes, delimiter: str, decided: Mapping[str, Any]) -> Iterator[tuple[str | None, str | None]]:
+def _quotings(head: bytes, delimiter: str, fixed: Mapping[str, Any]) -> Iterator[tuple[str | None, str | None]]:
     """Quotes and escapes that the text may be written with, the plainest first."""
     sign = delimiter.encode()
-    escapes: list[str | None] = [decided["escape"]] if "escape" in decided else [None]
+    escapes: list[str | None] = [fixed["escape"]] if "escape" in fixed else [None]
     escaped = (b'"', b"'", b"\n", b"\r", sign)
-    if "escape" not in decided and b"\\" in head and any(b"\\" + each in head for each in escaped):
+    if "escape" not in fixed and b"\\" in head and any(b"\\" + each in head for each in escaped):
         escapes.append("\\")
 
     def begins_field(quote: bytes) -> bool:
         return head.startswith(quote) or any(before + quote in head for before in (sign, b"\n", b"\r"))
 
-    quotes: list[str | None] = [decided["quote"]] if "quote" in decided else ['"']
-    if "quote" not in decided:
+    quotes: list[str | None] = [fixed["quote"]] if "quote" in fixed else ['"']
+    if "quote" not in fixed:
         if begins_field(b"'"):
             quotes.append("'")
         if begins_field(b'"'):
@@ -224,16 +239,16 @@ def _quotings(head: bytes, delimiter: str, decided: Mapping[str, Any]) -> Iterat
                 yield quote, escape
 
 
-def _try(head: bytes, is_all: bool, signs: Signs, decided: Mapping[str, Any]) -> DialectTrial | None:
+def _try(head: bytes, is_all: bool, signs: Signs, fixed: Mapping[str, Any]) -> DialectTrial | None:
     """Splits the head by these signs, and finds comments and preamble. None if no record is left."""
-    skipped = int(decided.get("skip_lines", 0))
+    skipped = int(fixed.get("skip_lines", 0))
     data = head[line_offset(head, skipped) :]
     if not data:
         return None
-    comment = decided.get("comment")
+    comment = fixed.get("comment")
     reading = DelimitedReading.of(data, replace(signs, comment=comment), is_all)
     notes = list[str]()
-    if "comment" not in decided:
+    if "comment" not in fixed:
         comment = _find_comment(reading)
         if comment is not None:
             before = len(reading.starts)
@@ -243,11 +258,11 @@ def _try(head: bytes, is_all: bool, signs: Signs, decided: Mapping[str, Any]) ->
             notes.append(f"lines that begin with {comment!r} are comments: {lines} of the sample")
     if not reading.starts:
         return None
-    width, start = _find_table(reading, skip="skip_lines" not in decided)
+    width, start = _find_table(reading, skip="skip_lines" not in fixed)
     broken = sum(at > reading.starts[start] for at in reading.broken)
     line = skipped + count_lines(data[: reading.starts[start]]) + 1
     preamble = start + len(reading.broken) - broken
-    if preamble and "skip_lines" not in decided:
+    if preamble and "skip_lines" not in fixed:
         skipped = line - 1
     widths = np.array(reading.widths[start:])
     good = float((widths == width).sum())
@@ -257,9 +272,9 @@ def _try(head: bytes, is_all: bool, signs: Signs, decided: Mapping[str, Any]) ->
     return DialectTrial(
         signs=reading.signs,
         skip_lines=skipped,
-        line=line,
-        start=start,
-        preamble=preamble,
+        first_line=line,
+        first_record=start,
+        preamble_records=preamble,
         width=width,
         reading=reading,
         consistency=good / total if len(widths) > 1 or not preamble else 0.0,  # one record alone is no table
@@ -332,8 +347,10 @@ def _find_table(reading: DelimitedReading, *, skip: bool) -> tuple[int, int]:
     start = next((index for index, each in enumerate(widths[:_MOST_PREAMBLE]) if each == width), None)
     if start is None:
         return width, 0
-    is_torn = start and widths.count(width) < _LEAST_OTHER_SHARE * len(widths) and 2 * widths.count(1) < len(widths)
-    if is_torn and reading.signs.delimiter in PLAIN and _are_names(reading.cells(0)[0]):
+    is_rare_width = (
+        start and widths.count(width) < _LEAST_OTHER_SHARE * len(widths) and 2 * widths.count(1) < len(widths)
+    )
+    if is_rare_width and reading.signs.delimiter in PLAIN and _are_names(reading.cells(0)[0]):
         return widths[0], 0  # the error names the records that don't fit
     start = _skip_titles(reading, width, start)
     # A title of the same width, set off by a blank line.
@@ -381,7 +398,7 @@ def _skip_titles(reading: DelimitedReading, width: int, start: int) -> int:
 
 def _weigh(trial: DialectTrial) -> None:
     """Sets the cells and the score of a trial, and what its ragged records may be."""
-    reading, width, start = trial.reading, trial.width, trial.start
+    reading, width, start = trial.reading, trial.width, trial.first_record
     widths = reading.widths[start:]
     good = [start + index for index, each in enumerate(widths) if each == width]
     most = max(_FEWEST_ROWS, min(_ROWS, _CELLS // width))
@@ -411,7 +428,7 @@ def _weigh(trial: DialectTrial) -> None:
         short = [start + index for index, each in enumerate(widths) if each < width]
         tail = next(index for index, each in enumerate(reversed(widths)) if each == width)
         trial.ends_short = tail == len(short) and tail <= FOOTER_LINES and len(widths) > tail + 1
-        trial.fill_makes_sense = trial.fits_short(reading, short)
+        trial.short_records_may_be_filled = trial.fits_short(reading, short)
     # A first line that lacks one field: R writes such headers, and rows may end with a delimiter.
     if start == 1 and reading.widths[0] == width - 1 and width > 2:
         is_next = count_lines(reading.data[reading.ends[0] : reading.starts[1]]) == 1

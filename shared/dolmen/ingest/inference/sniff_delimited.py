@@ -1,4 +1,4 @@
-"""Finds the dialects in which a text, of which the beginning is read, is a table with delimiters.
+"""Finds the dialects of a delimited text (CSV and its like) from its beginning.
 
 1. A text that is plainly no such table (HTML, Markdown, JSON, logs, aligned columns) is refused, with advice.
 2. Each delimiter, quote and escape that may be meant is tried: the strict reader splits the first 64 KiB into records
@@ -57,24 +57,25 @@ def sniff_delimited(sample: bytes, *, whole: bool, known: Mapping[str, Any], kin
         raise InputError("it is empty: it needs at least a line to infer columns from")
     head, is_all = _head(text, whole)
     decoded = head.decode(errors="replace")
-    decided = {name: value for name, value in known.items() if name != "delimiter" or value is not None}
-    if not decided.keys() & {"delimiter", "skip_lines", "comment"}:
+    # What need not be found: ``known``, and what an Excel "sep=" line says.
+    fixed = {name: value for name, value in known.items() if name != "delimiter" or value is not None}
+    if not fixed.keys() & {"delimiter", "skip_lines", "comment"}:
         refuse_other_texts(decoded)
     notes = list[str]()
     if (zero := text.find(b"\0")) >= 0:
         notes.append(f"line {count_lines(text[:zero]) + 1} has a zero byte: it is part of the value")
-    if (sep := _SEP_LINE.match(head)) and "skip_lines" not in decided:
+    if (sep := _SEP_LINE.match(head)) and "skip_lines" not in fixed:
         sign = sep[1].decode(errors="replace")
-        if sign in PRIORS and decided.get("delimiter", sign) == sign:
-            decided |= {"delimiter": sign, "skip_lines": 1}
+        if sign in PRIORS and fixed.get("delimiter", sign) == sign:
+            fixed |= {"delimiter": sign, "skip_lines": 1}
             notes.append(f"line 1 is Excel's sep={sign}: it is skipped")
-    is_free = "delimiter" not in decided
+    is_free = "delimiter" not in fixed
     if is_free and (double := _doubled_delimiter(decoded)):
         raise InputError(f"{double!r} seems to separate its fields: replace it by one character, such as a tab")
-    best = _best(find_trials(head, is_all, decided), head, decoded, is_free)
-    if best and (around := _around_problem(best[0], text, len(head))):
+    best = _best(find_trials(head, is_all, fixed), head, decoded, is_free)
+    if best and (around := _lines_around_first_broken_record(best[0], text, len(head))):
         head = head[: head.rfind(b"\n", 0, _HEAD_BYTES // 2) + 1] + around  # both parts must fit
-        best = _best(find_trials(head, False, decided), head, decoded, is_free)
+        best = _best(find_trials(head, False, fixed), head, decoded, is_free)
     if not best and "skip_lines" in known and is_all and not head[line_offset(head, known["skip_lines"]) :]:
         raise InputError(f"it has no line after the {known['skip_lines']:,} that are skipped (--skip-lines)")
     if not best:
@@ -100,7 +101,7 @@ def _head(text: bytes, whole: bool) -> tuple[bytes, bool]:
     return text[:end], whole and end == len(text)
 
 
-def _around_problem(trial: DialectTrial, text: bytes, head_bytes: int) -> bytes | None:
+def _lines_around_first_broken_record(trial: DialectTrial, text: bytes, head_bytes: int) -> bytes | None:
     """Lines around the first broken record of the sample, if it comes after the head; None if there is none."""
     if len(text) <= head_bytes or trial.broken:
         return None
@@ -125,7 +126,7 @@ def _best(trials: list[DialectTrial], head: bytes, decoded: str, is_free: bool) 
     if is_free and not (fitting and fitting[0].delimiter in PLAIN and fitting[0].consistency > 0.99):
         _refuse_spaced_quotes(head)
     if named and fitting and multi_column[0].score > fitting[0].score:
-        return multi_column  # its error is better than values that keep their quotes
+        return multi_column  # to raise its error is better than to return values that keep their quotes
     if fitting and one_column and one_column[0].score > fitting[0].score:
         is_table = fitting[0].has_proven_header and not one_column[0].is_typed
         return fitting if is_table else [one_column[0], *fitting]
@@ -134,7 +135,7 @@ def _best(trials: list[DialectTrial], head: bytes, decoded: str, is_free: bool) 
 
 def _is_tie(trial: DialectTrial, best: DialectTrial) -> bool:
     """Whether a trial is about as likely as the best one. A single column never is, because it would fit any text."""
-    is_whole = trial.consistency == 1 and not trial.preamble and trial.delimiter in PLAIN
+    is_whole = trial.consistency == 1 and not trial.preamble_records and trial.delimiter in PLAIN
     return trial.width > 1 and trial.score >= (_CLOSE_IF_ALL_FIT if is_whole else CLOSE) * best.score
 
 

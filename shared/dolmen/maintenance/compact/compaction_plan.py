@@ -32,14 +32,18 @@ MOST_FILES = 50_000
 NEXT_PLAN = "with the next plan, this one is full"
 """The reason for leaving a candidate alone."""
 
-_SELECTIVE = 8
-"""One of this many scans is assumed to filter by the sort key; only these gain by clustering."""
+_SCANS_PER_SELECTIVE_SCAN = 8
+"""One scan in 8 is assumed to filter by the sort key. Only such scans gain by clustering."""
 
 Bound: TypeAlias = tuple[tuple[Any, ...], ...]
 """Values of the sort key's first columns: bounds have the order of keys."""
 Range: TypeAlias = tuple[Bound, Bound]
 """Least and greatest sort key of a file, as far as statistics show. See ``_Planner._range``."""
-_LESS, _GREATER = (-1,), (1,)
+_BEFORE_ALL, _AFTER_ALL = (-1,), (1,)
+"""The last element of a bound: it sorts before, or after, all values of the next column, which are ``(0, value)``.
+
+A low bound ends with ``_AFTER_ALL``, and a high bound with ``_BEFORE_ALL``. Of files with the keys 5 to 7 and 7 to 9,
+the first ends at (7, before all), and the second begins at (7, after all): they touch, and do not overlap."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +79,10 @@ class PlannedGroup:
     """Files that are rewritten together.
 
     Args:
+        reason: why they are rewritten, for people.
         inputs: the files, in the order in which they are read.
         bytes_out: estimated size of the output; 0 when all rows are deleted, so that no file has to be read.
+        files_out: estimated number of files in the output.
         deleted_bytes: estimated size of the deleted rows, which the output does not contain.
         overlap: the most files that share a point in the range of the sort key; 1 if none overlap.
     """
@@ -100,7 +106,7 @@ class PlannedGroup:
     @property
     def benefit(self) -> float:
         """Bytes that scans save per byte rewritten; a saved request counts as the bytes that it costs."""
-        pruned = self.bytes_in * (1 - 1 / self.overlap) / _SELECTIVE
+        pruned = self.bytes_in * (1 - 1 / self.overlap) / _SCANS_PER_SELECTIVE_SCAN
         return (self.requests_saved * GAP_BYTES + self.deleted_bytes + pruned) / max(1, self.bytes_out)
 
     def __str__(self) -> str:
@@ -156,7 +162,7 @@ def plan_compaction(
     """Plans the compaction of a table. Pure.
 
     Args:
-        files: live files with their newest pairs, oldest first; iterated once.
+        files: live files, oldest first, each with its newest (``applied_through``, ``vector``); iterated once.
         dead_uuids: uuids of files whose rows are certainly all hidden by tombstones.
         erase_through: timestamp of the youngest erasure whose rows must leave their files now; 0 if there is none.
     """
@@ -186,7 +192,7 @@ class _Planner:
                 self._left_alone[NEXT_PLAN] += 1
             elif not file.live_rows or file.uuid in dead_uuids:
                 hidden.append(file)
-            elif 0 < file.erasing <= erase_through:
+            elif 0 < file.erasing <= erase_through:  # it still holds rows of an erasure that is due
                 erased.append(file)
             elif file.rows - file.live_rows > file.rows * self._options.deleted_share:
                 mostly_deleted.append(file)
@@ -269,8 +275,8 @@ class _Planner:
     def _range(self, file: DataFile) -> Range | None:
         """Bounds of a file's keys: of the first column that has more than one value, and of the columns before it.
 
-        Two files count as touching if statistics cannot tell whether they overlap. Otherwise files with many rows of
-        one key, or long texts with the same beginning, would be sorted again and again.
+        Where statistics cannot tell whether two files overlap, their bounds make them only touch. Otherwise files with
+        many rows of one key, or long texts with the same beginning, would be sorted again and again.
         """
         low: list[tuple[Any, ...]] = []
         high: list[tuple[Any, ...]] = []
@@ -283,7 +289,7 @@ class _Planner:
             high.append((0, column.max if one_value else _round_down(column.max)))
             if not one_value:
                 break
-        return ((*low, _GREATER), (*high, _LESS)) if low else None
+        return ((*low, _AFTER_ALL), (*high, _BEFORE_ALL)) if low else None
 
 
 def _round_down(greatest: Any) -> Any:
@@ -296,7 +302,10 @@ def _round_down(greatest: Any) -> Any:
 
 
 def _count_to_merge(sizes: Sequence[int], growth: int, extra: int = 0) -> int:
-    """Counts the sizes (ascending) to merge: with ``extra``, their sum is ``growth`` times as large as each of them."""
+    """The greatest number of the first ``sizes`` (ascending) whose sum is at least ``growth`` times the last of them.
+
+    ``extra`` counts towards the sum: with ``growth`` 4, the sizes 1, 1, 1, 1 and 9 give 4.
+    """
     total, count = extra, 0
     for index, size in enumerate(sizes, 1):
         total += size

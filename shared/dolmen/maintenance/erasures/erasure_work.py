@@ -38,7 +38,7 @@ _SPARE_US = 3 * DAY_US
 def expire_at(erasure: Erasure, settings: DatabaseSettings) -> int:
     """When versions that hold rows of an erasure expire, whatever other settings say.
 
-    A quarter of its time must remain, and enough for two graces and a sweep.
+    A quarter of its time must remain, and enough for twice ``reader_grace`` and a sweep.
     """
     if erasure.hurried_at:
         return erasure.hurried_at
@@ -93,14 +93,17 @@ class ErasureWork:
     late_drops_us: int = 0
 
     def needs_fence(self, horizon: int) -> bool:
+        """Whether this work needs the commit that moves the fence."""
         return self.must_note or self.expire_before > horizon or bool(self.tags or self.leaving or self.stale_sections)
 
     def before_fence(self) -> list[Statement]:
+        """The statements of that commit before the one that moves the fence."""
         if self.stale_sections:
             return [UnspillTables(self.stale_sections), NoteRewritten()]
         return [NoteRewritten()] if self.must_note else []
 
     def after_fence(self) -> list[Statement]:
+        """The statements of that commit after the one that moves the fence."""
         if not self.leaving:
             return []
         return [ForgetErasures(self.leaving[-1].ts, self.now_us, self.late_drops_us, self.now_us + HOUR_US)]

@@ -72,6 +72,7 @@ class Collected:
         waiting: orphans that are too young to delete, including uploads of running commits; None if none were listed.
         errors: reasons by key of objects that could not be deleted, or of receipts that could not be written; the next
             run tries them again.
+        erasures: figures of the erasures whose rows are not gone yet.
         erasures_gone: number of erasures whose receipts were completed: no object holds their rows any more.
         finished: False if the deadline stopped it before its work was done.
         dry_run: True if nothing was deleted: the figures say what a run would delete.
@@ -218,10 +219,15 @@ class CollectionPlan:
     """The plan of a collection.
 
     Args:
-        horizon, orphan_cutoff, revoke, applied_before: values for the commit that moves the fence; the present ones if
-            none is needed.
+        now_us: the server's clock.
+        horizon_before: the oldest version that could be read before.
+        horizon, orphan_cutoff: those after the commit that moves the fence.
+        revoke: txids of dead jobs, which that commit revokes.
+        applied_before: that commit forgets the ids of requests that were applied before this time.
         needs_commit: whether that commit is needed.
         has_to_sweep: whether there may be orphans that are old enough to delete.
+        erasures: the next steps of erasures.
+        intents: the intents of all jobs, by txid.
     """
 
     now_us: int

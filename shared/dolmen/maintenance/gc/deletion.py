@@ -68,7 +68,11 @@ class ObjectDeleter:
 
 @dataclass
 class ReleasedDeleter:
-    """Deletes the objects that commits up to version ``through`` released, and then the manifests before it."""
+    """Deletes the objects that commits up to version ``through`` released, and then the manifests before it.
+
+    Some are released in groups: a *tree* is a segment with all objects that it names, as of a dropped table, and a
+    manifest has the objects that its version needs. ``kept`` has the keys that some readable version still needs.
+    """
 
     store: ObjectStore
     reader: SegmentReader
@@ -82,14 +86,14 @@ class ReleasedDeleter:
         self._keys: list[str] = []
         self._oldest = self._failures = 0
         self._failed_version: int | None = None
-        self._last_releases = self._find_last_releases()
-        self._segments: dict[int, list[str]] = defaultdict(list)
+        self._deletion_versions = self._find_deletion_versions()
+        self._segments_by_version: dict[int, list[str]] = defaultdict(list)
 
     def run(self) -> tuple[int, bool]:
         """Returns the version up to which all released objects are deleted, and whether the run is complete."""
         done = self.manifest.freed
-        for key, version in self._last_releases.items():
-            self._segments[version].append(key)
+        for key, version in self._deletion_versions.items():
+            self._segments_by_version[version].append(key)
         for entry in self._entries():
             if len(self._keys) >= BATCH or entry.trees or entry.manifests:
                 self._flush()
@@ -108,10 +112,10 @@ class ReleasedDeleter:
                 return
             yield entry
 
-    def _find_last_releases(self) -> dict[str, int]:
-        """Maps a segment's key to the last version that released an object which is found only through the segment.
+    def _find_deletion_versions(self) -> dict[str, int]:
+        """The segments that name released objects, each with the last version that released one of these.
 
-        The segment is deleted after that version's objects, even if it was released earlier.
+        A segment is deleted last, after that version's objects, because only the segment tells which they are.
         """
         last: dict[str, int] = {}
         for entry in self._entries():
@@ -127,15 +131,15 @@ class ReleasedDeleter:
         return max(done, self.manifest.freed), is_complete
 
     def _free(self, entry: Released) -> None:
-        """Deletes the objects of a commit's list: data that trees and manifests name, then segments, then manifests."""
+        """Deletes the objects that a commit released: data that trees and manifests name, segments, then manifests."""
         version, before = entry.version, self._failures
         for tree in entry.trees:
             self._free_data(version, reached_keys(tree, self.reader))
         for manifest in entry.manifests:
             self._free_data(version, self._needed_by(manifest))
-        segments = self._segments.pop(version, [])
+        segments = self._segments_by_version.pop(version, [])
         if self._failures > before:  # the next run needs these to find the rest
-            self._last_releases.update(dict.fromkeys(segments, self.through + 1))
+            self._deletion_versions.update(dict.fromkeys(segments, self.through + 1))
         self._add(version, (*entry.objects, *segments))
         if entry.manifests:
             self._flush()
@@ -166,11 +170,12 @@ class ReleasedDeleter:
         self._flush()
 
     def _add(self, version: int, keys: Sequence[str]) -> None:
+        """Adds keys to the next batch, without those that are needed, or that must be deleted with a later version."""
         if not self._keys:
             self._oldest = version
         is_needed = self.kept.member_mask(keys)
         unneeded = (key for key, needed in zip(keys, is_needed.tolist(), strict=True) if not needed)
-        self._keys += [key for key in unneeded if self._last_releases.get(key, 0) <= version]
+        self._keys += [key for key in unneeded if self._deletion_versions.get(key, 0) <= version]
 
     def _flush(self) -> None:
         keys, self._keys = list(dict.fromkeys(self._keys)), []

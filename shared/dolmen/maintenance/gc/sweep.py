@@ -83,7 +83,8 @@ def directories(store: ObjectStore, kind: str) -> Iterator[str]:
 
 
 def sweep_cutoff(orphan_cutoff: int) -> int:
-    """When the fence is at ``orphan_cutoff``, orphans last modified before this full hour may be deleted."""
+    """The full hour before which an orphan must have been modified last to be deleted, once the fence (see
+    ``dolmen.maintenance.gc.collection``) is at ``orphan_cutoff``."""
     return max(0, hour_floor(orphan_cutoff - SLACK_US))
 
 
@@ -117,7 +118,7 @@ def has_objects_to_sweep(head: Head, manifest: Manifest, before_us: int) -> bool
 
 @dataclass(frozen=True)
 class SweepProgress:
-    """The progress of a sweep: orphans before ``swept`` are deleted; ``waiting`` counts those that are too young."""
+    """The progress of a sweep: orphans before ``swept`` (µs) are deleted; ``waiting`` counts those still too young."""
 
     swept: int
     is_complete: bool
@@ -205,7 +206,7 @@ def _lost_manifests(head: Head, manifest: Manifest, since_us: int) -> Iterator[O
     oldest = manifest.version
     for entry in commits(head, manifest):
         if entry.version < oldest - 1:
-            break  # without its history it is unknown which attempt won
+            break  # a version is missing in the history, so which attempts won before it is unknown
         winners.append(entry.manifest)
         oldest = entry.version
         if entry.created_at < since_us - SLACK_US:

@@ -52,7 +52,10 @@ ReadNew: TypeAlias = Callable[[FeedColumns, Sequence[FilePlan]], Iterator[pa.Rec
 
 @dataclass(frozen=True)
 class ChangedFiles:
-    """Files whose rows a change took away or added. If ``is_difference``, rows on both sides did not change."""
+    """Files that may have lost rows by a change, and files with new rows.
+
+    If ``is_difference``, the change is a difference of two versions: a row that is equal on both sides did not change.
+    """
 
     columns: FeedColumns
     lost: tuple[LosingFile, ...]

@@ -98,9 +98,13 @@ class ScanPlan(FactSheet):
     """The files and columns that a scan reads, and the deletes that it applies.
 
     Args:
+        output: the columns of the result, in order.
+        where: the predicate, bound to the table's columns; None for all rows.
+        limit: the most rows of the result; None for all.
         files: to read, oldest first.
         pruned: number of files left out, by reason.
         all_tombstones: those of the table, oldest first, whether or not a file to read needs them.
+        segments: what planning has cost.
         counted_files, counted_rows: files that are not listed, and the rows that the scan gets from them, by
             metadata; only in plans for counting.
     """
@@ -173,7 +177,7 @@ def plan(
     counting: bool = False,
     newer_than: int = -1,
 ) -> ScanPlan:
-    """Plans a scan of one table in one version. Reads at most segments.
+    """Plans a scan of one table in one version. Reads segments if there are any, and nothing else.
 
     Args:
         counting: leaves out files whose rows metadata can count, and adds these rows up.
@@ -270,7 +274,7 @@ class _ScanPlanner:
                 self.pruned["limit"] += len(inline) - index
                 break
             self._add(file, partial(self._deletes.of_file, file))
-        # The counts of segments that were not read include files that were replaced since: take these out.
+        # Segments that were not read are counted with all their files. Take out those that have left the table since.
         file_count = len(self.files) + self.counted_files + sum(self.pruned.values())
         for reason in ("filter", "limit"):
             over = min(self.pruned[reason], max(0, file_count - self.live.count))

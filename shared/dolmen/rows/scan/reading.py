@@ -59,7 +59,8 @@ FetchTask: TypeAlias = VectorRequest | Sequence[FilePlan]
 """Fetches vectors of several files, or opens one file, or several small ones of this machine."""
 
 AHEAD_BYTES = 64 * MIB
-"""The most bytes of footers and small files, and of ranges, that are fetched at once, apart from the last request."""
+"""At most this many bytes of footers and small files are fetched at once, and as many of ranges. The last request may
+exceed it."""
 
 LOCAL_FILES = 16
 """The most small files of this machine that a task opens."""
@@ -68,8 +69,8 @@ TOGETHER_BYTES = MIB
 """Consecutive small row groups are decoded one after the other up to this size: see ``Runtime.near``."""
 
 FEW_PREDICATES, MOST_TOGETHER = 4, 16
-"""With 8, 12, ... deletes by predicate, 2, 3, ... times as many row groups are decoded together, because each delete is
-evaluated once for all of them."""
+"""With n times 4 deletes by predicate, n times as many row groups are decoded together, at most 16 times as many: each
+delete is evaluated once for all of them."""
 
 VALUE_BYTES = 16
 """A value counts as at least this size: one that is compressed well takes as long to decode as any other."""
@@ -112,7 +113,7 @@ class RowGroupColumns:
 
 @dataclass
 class PlanReader:
-    """Runs a plan. Each is used once.
+    """Reads the rows of a plan. An object is used once.
 
     Args:
         is_cautious: opens no file before its row groups are asked for; for scans that may stop early.
@@ -369,7 +370,7 @@ def hidden_rows(group: RowGroup, columns: RowGroupColumns) -> tuple[str, BitMap]
 
 
 def whole_groups(file: OpenFile, some: Sequence[RowGroup]) -> BitMap:
-    """Positions of the rows outside of the row groups ``some``, all hidden; only ``some`` have to be read."""
+    """Positions of all rows in the row groups that need not be read, which are all but ``some``."""
     read_indexes = {group.index for group in some}
     footer = file.footer
     hidden = [(first, footer.rows(index)) for index, first in enumerate(footer.firsts) if index not in read_indexes]

@@ -106,9 +106,12 @@ def _literals(p: Compare | In) -> pa.Array | None:
 
 @dataclass
 class FileProbe:
-    """The filters of one file, and the bytes that were fetched for them, if any.
+    """The filters of one file, as a scan asks them.
 
-    ``excluded`` counts row groups that the filters excluded, or that need no test because of the filters.
+    Args:
+        requested: the number of bytes that were fetched for the filters; None if they were cached.
+        with_footer: whether the footer came with the filters, in the same request.
+        excluded: counts row groups that the filters excluded, or that need no test because of the filters.
     """
 
     filters: KeyFilters
@@ -149,12 +152,16 @@ class FileProbe:
 
 
 _FEW_ROWS = 10_000
-"""A file with at most these rows, in one row group, is not judged again: testing its rows takes less time."""
+"""If a file has at most these rows, in one row group, deletes by predicates are not compared with the row group's
+statistics after those of the file: testing the rows takes less time."""
 
 
 @dataclass(frozen=True)
 class FilePlan:
-    """A data file to read, with deletes that may hide rows of it; ``needs_filter``: its rows have to be tested."""
+    """A data file to read, with the tombstones that may hide rows of it.
+
+    ``needs_filter``: whether the scan's predicate has to be evaluated on its rows.
+    """
 
     file: DataFile
     needs_filter: bool
@@ -213,12 +220,13 @@ class RowGroup:
     Args:
         first: position of its first row: rows of the file before it, deleted ones included.
         rows: number of physical rows.
-        deleted: number of rows that the file's vector deletes.
+        deleted: number of its rows that the file's vector deletes.
         predicate: the scan's predicate; None if every row matches.
         predicates: of ``where`` tombstones; rows for which one is TRUE are hidden.
         lookups: of ``keys`` tombstones.
-        picked: indexes of rows in the row group, ascending, if only these are read: they are its ``rows`` then.
-        known_columns: ids of columns whose values are known: they are read only for a test.
+        picked: indexes of the rows to read, ascending, counted from the start of the row group; None for all rows. If
+            only some are read, ``rows`` is the number of these.
+        known_columns: ids of columns whose values in the picked rows are known: they are read only for a test.
         hidden: a mask of the rows that ``predicates`` hide, once they are evaluated.
     """
 
@@ -277,6 +285,8 @@ class RowGroup:
 
 @dataclass(frozen=True)
 class DeleteTests:
+    """The deletes to test on rows: a row is hidden if a predicate is TRUE for it, or a lookup has its key."""
+
     predicates: tuple[Conjunction, ...] = ()
     lookups: tuple[KeysLookup, ...] = ()
 
@@ -320,7 +330,10 @@ class Deletes:
 
 
 def row_groups(file: OpenFile, where: Predicate | None, deletes: Deletes, schema: Schema) -> Iterator[RowGroup]:
-    """The row groups that may have rows for the scan; ``schema`` has the values of columns that the file lacks."""
+    """The row groups that may have rows for the scan.
+
+    Columns that the file lacks have their ``initial_default`` in ``schema``.
+    """
     plan, footer, probe = file.plan, file.footer, file.probe
     tests = deletes.tests_of(plan)
     predicate = where if plan.needs_filter else None
@@ -480,7 +493,7 @@ def column_of(group: RowGroup, field: Field, arrays: Mapping[int, pa.Array]) -> 
         if array.type == target:
             return array
         return pa.nulls(group.rows, target) if pa.types.is_null(array.type) else array.cast(target)
-    except pa.ArrowInvalid:  # its text has the value
+    except pa.ArrowInvalid:  # its text is not shown, because it quotes a value of a row
         reason = f"column {field.name!r} is {array.type} there, and has a value that the table's {target} cannot hold"
         raise CorruptionError(group.file.file.path, reason) from None
 

@@ -120,14 +120,14 @@ def match_fields(
     target: list[pa.Field],
     find: FindCast = lossless_cast,
     defaults: Collection[str] = (),
-    finds: Mapping[str, FindCast] = MappingProxyType({}),
+    find_casts: Mapping[str, FindCast] = MappingProxyType({}),
 ) -> list[tuple[Cast | None, int | None]]:
     """For each target field, the cast and the index of the source field of that name; no index if there is none.
 
     The caller checks for NULLs in fields that are not nullable: it knows which rows count.
 
     Args:
-        find: finds the cast of values without children; ``finds`` has others, by name of the field.
+        find: finds the cast of values without children; ``find_casts`` has others, by name of the field.
         defaults: names of fields that may be missing even where they are not nullable.
 
     Raises SchemaError: a field is there twice, is unknown, is missing and not nullable, or is of another kind.
@@ -154,7 +154,7 @@ def match_fields(
             matches.append((None, None))
             continue
         try:
-            matches.append((_cast(source[found].type, field.type, finds.get(field.name, find)), found))
+            matches.append((_cast(source[found].type, field.type, find_casts.get(field.name, find)), found))
         except SchemaError as error:
             raise SchemaError(f"column {field.name!r}: {error}", column=field.name) from None
     return matches

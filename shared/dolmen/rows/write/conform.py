@@ -145,18 +145,18 @@ def plan_conform(
     target: Schema | pa.Schema,
     find: FindCast = lossless_cast,
     defaults: Mapping[str, Json] | None = None,
-    finds: Mapping[str, FindCast] | None = None,
+    find_casts: Mapping[str, FindCast] | None = None,
 ) -> CastPlan:
     """Plans how batches of ``source`` are made to fit ``target`` (a table's schema, or one of stored types).
 
-    For ``find`` and ``finds`` see ``match_fields``. ``defaults`` are the values of missing columns in JSON form, by
-    name; if None, the defaults of a table's schema. Raises SchemaError as ``match_fields`` does.
+    For ``find`` and ``find_casts`` see ``match_fields``. ``defaults`` are the values of missing columns in JSON form,
+    by name; if None, the defaults of a table's schema. Raises SchemaError as ``match_fields`` does.
     """
     schema = target.arrow if isinstance(target, Schema) else target
     if defaults is None:
         defaults = target.write_defaults if isinstance(target, Schema) else {}
     with readable_names():
-        matches = match_fields(list(source), list(schema), find, defaults, finds or {})
+        matches = match_fields(list(source), list(schema), find, defaults, find_casts or {})
     columns = (
         CastColumn(field, index, cast, defaults.get(field.name))
         for field, (cast, index) in zip(schema, matches, strict=True)
@@ -169,7 +169,7 @@ def conform(
     schema: Schema | pa.Schema,
     find: FindCast = lossless_cast,
     defaults: Mapping[str, Json] | None = None,
-    finds: Mapping[str, FindCast] | None = None,
+    find_casts: Mapping[str, FindCast] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yields the rows of ``batches`` as batches of exactly ``schema``, neither too long nor too large.
 
@@ -180,7 +180,7 @@ def conform(
         RowError: a value does not fit, or is not one of its type; ``row`` counts from 1 over the whole stream.
             Earlier batches have been yielded by then.
     """
-    return _conform(batches, plan_conform(batches.schema, schema, find, defaults, finds))
+    return _conform(batches, plan_conform(batches.schema, schema, find, defaults, find_casts))
 
 
 def _conform(batches: Iterable[pa.RecordBatch], plan: CastPlan) -> Iterator[pa.RecordBatch]:

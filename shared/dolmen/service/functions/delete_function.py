@@ -1,7 +1,7 @@
 """Applies the delete requests of one event as tombstones: the work of the delete function.
 
-ARCHITECTURE.md ("Walk 2") follows the calls from event to commit. After it, the function publishes the tables published
-as Iceberg in which rows were erased.
+ARCHITECTURE.md ("Walk 2") follows the calls from event to commit. Then, if rows were erased in tables that are
+published as Iceberg, the function publishes these tables again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from dolmen.service.functions.function_settings import FunctionResources, Invoca
 from dolmen.transactions.transaction import Transaction
 
 _LOOKUP_BYTES_PER_SECOND = 32 << 20
-"""The most bytes of data files to search for erased rows, for each second of half of the time left."""
+"""After an erasure, at most this many bytes of data files are searched for erased rows, for each second of half of the
+invocation's time (``HalfTimeDeadline.seconds``)."""
 
 
 def delete_event(resources: FunctionResources, batch: Sequence[Message], invocation: Invocation) -> BatchResponse:

@@ -41,11 +41,15 @@ if TYPE_CHECKING:  # it imports all of maintenance
     from dolmen.maintenance.round import Measures
 
 MAX_FAILURES = 16
+"""A message is given up when it has failed this often."""
 MAX_CRASHES = 4
+"""A message is given up when the function has died this often with it."""
 ISOLATED_TOGETHER = 10
-READ_A_SECOND = 30_000_000
-"""The speed at which a function of one processor ingests dropped files, about, in bytes per second."""
+"""The most messages that are handled together after their first crash."""
+READ_BYTES_PER_SECOND = 30_000_000
+"""About the speed at which a function of one processor ingests dropped files."""
 FIRST_WAIT_SECONDS = 30
+"""The delay of a message after its first failure. It doubles with each further one."""
 MAX_WAIT_SECONDS = 900
 """The longest that SQS delays a message."""
 REASON_ATTRIBUTE = "dolmen.reason"
@@ -171,7 +175,7 @@ class Deliveries:
         bytes_of = Counter[int]()
         for message, size in sizes:
             bytes_of[self._index(message)] += size
-        room, bytes_before = seconds * READ_A_SECOND, 0
+        room, bytes_before = seconds * READ_BYTES_PER_SECOND, 0
         excess: set[int] = set()
         for index, size in bytes_of.items():
             if bytes_before and bytes_before >= room:

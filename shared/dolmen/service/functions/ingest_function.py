@@ -81,14 +81,14 @@ class _IngestEvent:
                 self._resources.handover_records,
                 drops,
                 larger_than=jobs.drop_bytes,
-                backlog=has_backlog,
+                has_backlog=has_backlog,
                 auto_create=self._settings.auto_create,
             )
         indexes = [index for index in range(len(drops)) if index not in outcomes]
         # Handed-over drops take no time here, so only the others can be too much.
         sizes = [(messages[index], drops[index].size) for index in indexes]
-        sent = set(map(id, self._deliveries.send_back_excess(sizes, deadline.seconds)))
-        outcomes |= {i: DropOutcome(drops[i], "postponed") for i in indexes if id(messages[i]) in sent}
+        sent_back = set(map(id, self._deliveries.send_back_excess(sizes, deadline.seconds)))
+        outcomes |= {i: DropOutcome(drops[i], "postponed") for i in indexes if id(messages[i]) in sent_back}
         indexes = [index for index in indexes if index not in outcomes]
         result = ingest_drops(
             self._database,
@@ -134,7 +134,7 @@ class _IngestEvent:
             return False
 
     def _start_job(self) -> None:
-        """Starts a job for the drops that were handed over. If that fails, the next round of compact does it."""
+        """Starts a job for the drops that were handed over. If that fails, the next round of compact starts it."""
         if self._invocation.remaining_seconds() < START_SECONDS:
             self._counts["JobStartsFailed"] += 1
             self._logger.error("job not started", reason="too little time is left; the next round of compact starts it")

@@ -157,7 +157,7 @@ def hand_over(
     drops: Sequence[Drop],
     *,
     larger_than: int | None,
-    backlog: bool = False,
+    has_backlog: bool = False,
     auto_create: bool = False,
 ) -> dict[int, DropOutcome]:
     """Writes ONE record of the drops for a job, and leaves all others to the caller.
@@ -166,7 +166,7 @@ def hand_over(
 
     Args:
         larger_than: hand over drops of more bytes than this; None: size does not matter.
-        backlog: hand over all drops.
+        has_backlog: whether so many messages wait that all drops are handed over, whatever their size.
         auto_create: also hand over a drop whose table does not exist: the job creates it.
 
     Returns:
@@ -175,7 +175,7 @@ def hand_over(
     chosen = {
         index: drop
         for index, drop in enumerate(drops)
-        if (backlog or (larger_than is not None and drop.size > larger_than)) and landing.path_of(drop) is not None
+        if (has_backlog or (larger_than is not None and drop.size > larger_than)) and landing.path_of(drop) is not None
     }
     if not chosen:
         return {}

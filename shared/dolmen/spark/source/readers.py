@@ -237,7 +237,7 @@ def _value(value: Any, field: Field) -> Value:
     if value is None:
         return NULL
     domain = domain_of(field.arrow_type)
-    if isinstance(value, float) and domain is not None and domain.is_float:  # the exact number, also of a float32
+    if isinstance(value, float) and domain is not None and domain.is_float:  # a float32 comes as the double it equals
         return Value(Domain.FLOAT64, value)
     if isinstance(value, float):
         raise UnsupportedConditionError

@@ -1,8 +1,11 @@
 """Reads queries that Spark has analysed: conditions, the columns that a join wants to be equal, and a SELECT's columns.
 
 In an analysed plan the names are resolved and the casts are written out, so nothing of a text's meaning is guessed. A
-condition becomes a predicate only where both surely mean the same for every row: a closed list of nodes over columns,
-which may be cast to a type that keeps every number, and values of the column's own type, which Spark has evaluated.
+condition becomes a predicate only where both surely mean the same for every row. It may consist of:
+
+- the nodes that ``_CatalystReader`` knows;
+- columns, also in a cast to a type that keeps every number;
+- values of the column's own type, which Spark has evaluated.
 """
 
 from __future__ import annotations
@@ -54,7 +57,7 @@ def read_condition(query: DataFrame, fields: Mapping[int, Field]) -> ForeignCond
 class _CatalystReader(ConditionReader[Any]):
     """Reads the expressions of Spark's plans, over columns by the id that the plan gives them."""
 
-    misfits = (InputError, Py4JError, PySparkException)  # the last two: Spark can't evaluate a value
+    node_errors = (InputError, Py4JError, PySparkException)  # the last two: Spark can't evaluate a value
 
     def __init__(self, fields: Mapping[int, Field]) -> None:
         self._fields, self._budget = fields, MOST_NODES
@@ -150,7 +153,7 @@ class _CatalystReader(ConditionReader[Any]):
             return Value(domain, value.toString())
         if is_decimal:
             return Value(domain, value.toJavaBigDecimal())
-        if domain.is_float:  # the exact number, also of a float32
+        if domain.is_float:  # a float32 becomes the double with the same value
             return Value(Domain.FLOAT64, float(value))
         return Value(domain, bytes(value) if domain is Domain.BYTES else value)
 
@@ -253,10 +256,13 @@ def find_column_indexes(query: DataFrame, count: int) -> list[int | None]:
     return [indexes.get(v.exprId().id()) if kind_of_node(v) == "AttributeReference" else None for v in values]
 
 
-def check_single_rows(query: DataFrame, piece: str) -> None:
-    """Raises InputError for a query with an aggregate, a window or a generator, which do not work row by row."""
+def check_single_rows(query: DataFrame, clause: str) -> None:
+    """Raises InputError for a query with an aggregate, a window or a generator, which do not work row by row.
+
+    ``clause`` is the part of the statement that the error names, such as WHERE.
+    """
     node = query._jdf.queryExecution().analyzed()
     while kind_of_node(node) in ("WithCTE", "Project", "Filter"):
         node = _inner(node)
     if (kind := kind_of_node(node)) not in _ROW_BY_ROW:
-        raise InputError(f"{piece}: {kind.lower()}s are not for single rows: put them into a subquery")
+        raise InputError(f"{clause}: {kind.lower()}s are not for single rows: put them into a subquery")

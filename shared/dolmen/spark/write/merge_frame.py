@@ -219,8 +219,8 @@ class MergePlan:
                     raise InputError(f"when={clause.when!r} is not a condition: it is of type {kind.simpleString()}")
             values = self._values(clause)
             if values is not None:
-                finds = casts_of_computed(self._computed_columns(values))
-                plan_conform(worker_schema(self._types(scope, values)), self.entry.schema, finds=finds)
+                find_casts = casts_of_computed(self._computed_columns(values))
+                plan_conform(worker_schema(self._types(scope, values)), self.entry.schema, find_casts=find_casts)
 
     def needed_columns(self) -> list[str]:
         """The table's columns to read: those joined on and those in expressions, or all if some keep their values."""

@@ -244,8 +244,8 @@ class MergeTask(WriteTask):
                 if written_rows.num_rows and action.columns is not None:
                     names = [name for name, _ in action.columns]
                     rows = pa.record_batch([written_rows[f"__value_{index}"] for _, index in action.columns], names)
-                    finds = casts_of_computed(action.computed)
-                    for part in conform_batches(iter([rows]), schema, finds) or ():
+                    find_casts = casts_of_computed(action.computed)
+                    for part in conform_batches(iter([rows]), schema, find_casts) or ():
                         if self.checks_keys and not action.hides:
                             report.inserted.append(pa.table(part.select(primary)))
                         yield part

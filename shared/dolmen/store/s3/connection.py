@@ -413,7 +413,7 @@ def _observe_response(clock: ServerClock, event: Mapping[str, Any]) -> None:
 
 
 def _observe(clock: ServerClock, date: str, sent: Instant) -> None:
-    clock.observe(_seconds(date) * SECOND_US, vague_us=SECOND_US, sent=sent)
+    clock.observe(_seconds(date) * SECOND_US, uncertainty_us=SECOND_US, sent=sent)
 
 
 @lru_cache(maxsize=64)

@@ -336,12 +336,12 @@ class RowTemplate:
         self._texts = list(dict.fromkeys(term.sql for term in terms.values() if isinstance(term, Expression)))
         types = dict(zip(self._texts, evaluator.types(self._texts, sides) if evaluator else (), strict=True))
         fields = [pa.field(name, _type(term, sides, types)) for name, term in self._terms.items()]
-        finds = {
+        find_casts = {
             name: casts_of(evaluator.literals(term.sql, sides))
             for name, term in self._terms.items()
             if isinstance(term, Expression) and evaluator
         }
-        self._plan = plan_conform(pa.schema(fields), schema, find, finds=finds)
+        self._plan = plan_conform(pa.schema(fields), schema, find, find_casts=find_casts)
 
     def make(self, sides: Sides) -> pa.RecordBatch:
         """The rows of some sides.

@@ -180,7 +180,7 @@ def predicate_of(condition: pl.Expr, stored: Schema) -> Predicate | None:
 class _ExpressionReader(ConditionReader[Any]):
     """Reads the nodes of Polars's expressions, as JSON."""
 
-    misfits = (InputError, KeyError, TypeError, ValueError, pa.ArrowException)  # nodes may have an unknown shape
+    node_errors = (InputError, KeyError, TypeError, ValueError, pa.ArrowException)  # nodes may have an unknown shape
 
     def __init__(self, stored: Schema) -> None:
         self._stored = stored
