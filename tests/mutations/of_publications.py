@@ -60,8 +60,8 @@ PUBLICATIONS: tuple[Mutation, ...] = (
         "rows that only tombstones hide are shown",
         "rows that only tombstones hide are found and published as deleted",
         "iceberg/file_groups.py",
-        "            elif plan.tombstones:\n",
-        "            elif plan.tombstones and not plan.file.rows:\n",
+        "            elif suspects:\n",
+        "            elif suspects and not file.rows:\n",
     ),
     mutation(
         "deletes have the sequence number of the files",

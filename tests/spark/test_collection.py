@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,9 @@ from dolmen import Database
 from dolmen.commit.head import context_of
 from dolmen.errors import CorruptionError, InputError, VersionExpiredError
 from dolmen.maintenance.gc.collection import collect
-from dolmen.maintenance.gc.mark import mark, split_mark, stable_code, stable_codes
-from dolmen.spark import gc_and_index
-from dolmen.spark.gc_and_index import SparkMarker, check_codes, gc
+from dolmen.maintenance.gc.mark import mark, split_mark, stable_code
+from dolmen.spark import gc_and_index, tasks
+from dolmen.spark.gc_and_index import SparkMarker, gc
 from support.aging import DEFAULTS
 from support.life import Life, copy_to_directory
 
@@ -140,23 +141,30 @@ def test_nothing_is_deleted_when_a_segment_cannot_be_read(life: Life, spark: Spa
     assert there(tmp_path) >= before
 
 
-def test_nothing_is_deleted_when_a_part_does_not_come_back(
+@pytest.mark.parametrize("broken", [lambda found: found[1:], lambda found: [*found, found[0]]], ids=["lost", "twice"])
+def test_nothing_is_deleted_unless_each_share_of_the_mark_comes_back_once(
+    broken: Callable[[list[Any]], list[Any]],
+    life: Life,
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    db = directory(life, tmp_path)
+    before = there(tmp_path)
+    collect_objects = tasks.collect_objects
+    monkeypatch.setattr(tasks, "collect_objects", lambda *args: broken(collect_objects(*args)))
+    with pytest.raises(AssertionError, match="came back"):
+        gc(spark, db, settings=AT_ONCE, full=True)
+    assert there(tmp_path) >= before
+
+
+def test_nothing_is_deleted_when_tasks_make_other_codes_than_the_driver(
     life: Life, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     db = directory(life, tmp_path)
     before = there(tmp_path)
-    make = gc_and_index.mark_parts
-
-    def forgetful(task: Any) -> Any:
-        run = make(task)
-
-        def without_the_first(batches: Any) -> Any:
-            return (batch for batch in run(batches) if batch.column("part")[0].as_py() > 0)
-
-        return without_the_first
-
-    monkeypatch.setattr(gc_and_index, "mark_parts", forgetful)
-    with pytest.raises(AssertionError, match=r"1 of .* parts"):
+    monkeypatch.setattr(gc_and_index, "stable_code", lambda key: stable_code(key) + 1)  # tasks import their own
+    with pytest.raises(AssertionError, match="different versions"):
         gc(spark, db, settings=AT_ONCE, full=True)
     assert there(tmp_path) >= before
 
@@ -168,29 +176,6 @@ def test_a_task_that_finds_another_manifest_under_the_number_stops_the_mark(
     manifest = msgspec.structs.replace(context_of(db).head.refresh().manifest, commit_id="f" * 32)
     with pytest.raises((PySparkException, Py4JJavaError), match="driver"):
         SparkMarker(spark, db.url, context_of(db))(manifest, context_of(db).segments, 0)
-
-
-def reported(*rows: tuple[int, int, int, int, bytes]) -> pa.Table:
-    names = ["part", "piece", "pieces", "probe", "codes"]
-    types = [pa.int32(), pa.int32(), pa.int32(), pa.int64(), pa.binary()]
-    return pa.table([pa.array(c, t) for c, t in zip(zip(*rows, strict=True), types, strict=True)], names)
-
-
-def test_a_mark_is_used_only_when_every_part_came_back_whole_and_once() -> None:
-    probe, codes = stable_code(gc_and_index._PROBE), stable_codes(["data/x", "data/y"])
-    one, two = codes[:1].tobytes(), codes[1:].tobytes()
-    whole = [(0, 0, 2, probe, one), (1, 0, 1, probe, b""), (0, 1, 2, probe, two)]
-    found = check_codes(reported(*whole), 2)
-    assert sorted(code for some in found for code in some.tolist()) == sorted(codes.tolist())
-    for broken, message in [
-        (whole[1:], "1 of 2 parts"),
-        (whole[:2], "1 of 2 parts"),
-        ([*whole, whole[0]], "twice"),
-        ([*whole[:2], (0, 1, 3, probe, two)], "twice"),
-        ([(0, 0, 2, probe + 1, one), *whole[1:]], "different versions"),
-    ]:
-        with pytest.raises(AssertionError, match=message):
-            check_codes(reported(*broken), 2)
 
 
 def test_a_database_in_memory_is_told_that_workers_cannot_reach_it(spark: SparkSession) -> None:

@@ -19,16 +19,12 @@ from dolmen.base import arguments
 from dolmen.commit.statements.catalog import AdoptTable
 from dolmen.errors import AdoptionError, SchemaError
 from dolmen.format.entries import DataFile
-from dolmen.format.evolution import check_sortable
-from dolmen.format.ingest_properties import check_table_properties
 from dolmen.format.layout import check_table_name
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Schema
 from dolmen.rows.scan.data_objects import is_local
-from dolmen.rows.write.data_file import check_storable
 from dolmen.rows.write.row_digest import content_digest
-from dolmen.transactions.keys import check_key
-from dolmen.transactions.transaction import Transaction, unit_of
+from dolmen.transactions.transaction import Transaction, key_names, new_entry, unit_of
 from dolmen.transactions.unit_of_work import Commit, UnitOfWork
 
 AdoptionProgress: TypeAlias = Callable[[int, int], None]
@@ -70,31 +66,13 @@ class Adoption:
         return "\n".join([f"Adoption of {self.table}", *(f"  {name}: {value}" for name, value in self.facts())])
 
 
-@dataclass(frozen=True)
-class NewTableSettings:
-    """Keys and properties of the new table: see ``Database.create_table``."""
-
-    primary_key: tuple[str, ...] = ()
-    sort_key: tuple[str, ...] = ()
-    properties: Mapping[str, Any] | None = None
-
-    @classmethod
-    def of(
-        cls,
-        primary_key: str | Sequence[str] | None,
-        sort_key: str | Sequence[str] | None,
-        properties: Mapping[str, Any] | None,
-    ) -> NewTableSettings:
-        """Normalises a caller's arguments."""
-        keys = [() if each is None else tuple(arguments.names("key", each)) for each in (primary_key, sort_key)]
-        return cls(keys[0], keys[1], properties)
-
-
 def adopt(
     transaction: Transaction,
     name: str,
     source: str | Sequence[str],
-    settings: NewTableSettings,
+    primary_key: str | Sequence[str] | None,
+    sort_key: str | Sequence[str] | None,
+    properties: Mapping[str, Any] | None,
     request: str | None = None,
     progress: AdoptionProgress | None = None,
     *,
@@ -107,13 +85,13 @@ def adopt(
         unit.refresh()  # the table may have been dropped
     sources = arguments.names("source", source)
     label = sources[0] if len(sources) == 1 else f"{len(sources):,} files"
+    keys = key_names(primary_key), key_names(sort_key)
     needs_content, applied = unit.needs_content(request), transaction.has_applied(request)
     result = Adoption(name, label)
     if not applied:
-        result = _Adopter(unit, name, label, settings, request, progress).run(sources)
+        result = _Adopter(unit, name, label, *keys, properties, request, progress).run(sources)
     if request is not None and needs_content:
-        keys = [list(settings.primary_key), list(settings.sort_key)]
-        unit.add_content(request, content_digest("adopt", name, sources, *keys, dict(settings.properties or {})))
+        unit.add_content(request, content_digest("adopt", name, sources, *keys, dict(properties or {})))
     return result if dry_run else replace(result, commit=transaction.commit())
 
 
@@ -122,7 +100,9 @@ class _Adopter:
     unit: UnitOfWork
     name: str
     source: str
-    settings: NewTableSettings
+    primary_key: list[str]
+    sort_key: list[str]
+    properties: Mapping[str, Any] | None
     request: str | None
     progress: AdoptionProgress | None
     refusals: AdoptionRefusals = field(default_factory=AdoptionRefusals)
@@ -172,7 +152,7 @@ class _Adopter:
 
     def _read_footers(self, files: Sequence[tuple[FileLocation, int | None]]) -> list[CandidateFile]:
         """Reads all footers, several at a time."""
-        keys = {*self.settings.primary_key, *self.settings.sort_key}
+        keys = {*self.primary_key, *self.sort_key}
         shapes: dict[str, FileShape] = {}
         candidates: list[CandidateFile] = []
 
@@ -215,25 +195,11 @@ class _Adopter:
 
     def _entry(self, schema: Schema) -> TableEntry | None:
         """The new table's entry, without files; None if its keys or properties are refused."""
-        settings = self.settings
         try:
-            key = check_key(tuple(map(schema.field, settings.primary_key)))
-            order = check_sortable(tuple(map(schema.field, settings.sort_key)))
-            ids = tuple(field.id for field in key)
-            properties = check_table_properties(settings.properties or {}, schema, ids)
-            entry = TableEntry(
-                uuid=self.unit.context.runtime.uuid(),
-                epoch=0,
-                schema=schema,
-                primary_key=ids,
-                sort_key=tuple(field.id for field in order),
-                properties={name: value for name, value in properties.items() if value is not None},
-            )
-            check_storable(entry)
+            return new_entry(self.unit, schema, self.primary_key, self.sort_key, self.properties)
         except SchemaError as error:
             self.refusals.add("", str(error))
             return None
-        return entry
 
     def _add(
         self,

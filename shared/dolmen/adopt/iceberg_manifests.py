@@ -9,7 +9,6 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from io import BytesIO
 from itertools import chain
 from typing import Any, TypeVar
@@ -37,26 +36,47 @@ _DAMAGE = (
 _DELETED = 2
 
 
-@dataclass(frozen=True, slots=True)
-class IcebergFile:
-    """A data file or delete file of a snapshot.
+class IcebergFile(
+    msgspec.Struct,
+    rename={
+        "path": "file_path",
+        "format": "file_format",
+        "rows": "record_count",
+        "size": "file_size_in_bytes",
+        "columns": "equality_ids",
+        "data_file": "referenced_data_file",
+        "offset": "content_offset",
+        "length": "content_size_in_bytes",
+    },
+):
+    """A data file or delete file of a snapshot, as far as the record in its manifest is read.
 
     Args:
-        data_file, blob: for a deletion vector, its data file, and its offset and length in the file.
+        data_file, offset, length: for a deletion vector, its data file, and its place in the file.
         columns: for an equality delete, the ids of its columns.
+        sequence, spec: as the entry or the manifest list has them.
     """
 
-    content: int
     path: str
     format: str
     rows: int
     size: int
-    sequence: int
-    spec: int
-    data_file: str = ""
-    blob: tuple[int, int] | None = None
-    is_encrypted: bool = False
-    columns: tuple[int, ...] = ()
+    content: int | None = None
+    key_metadata: bytes | None = None
+    columns: list[int] | None = None
+    data_file: str | None = None
+    offset: int | None = None
+    length: int | None = None
+    sequence: int = 0
+    spec: int = 0
+
+    def __post_init__(self) -> None:
+        self.format, self.content = self.format.upper(), self.content or DATA
+
+    @property
+    def blob(self) -> tuple[int, int] | None:
+        """The offset and length of a deletion vector."""
+        return None if self.offset is None or self.length is None else (self.offset, self.length)
 
 
 class _ManifestRecord(msgspec.Struct):
@@ -67,26 +87,11 @@ class _ManifestRecord(msgspec.Struct):
     partition_spec_id: int | None = None
 
 
-class _FileRecord(msgspec.Struct):
-    """The fields that are read of a file's record in a manifest."""
-
-    file_path: str
-    file_format: str
-    record_count: int
-    file_size_in_bytes: int
-    content: int | None = None
-    key_metadata: bytes | None = None
-    equality_ids: list[int] | None = None
-    referenced_data_file: str | None = None
-    content_offset: int | None = None
-    content_size_in_bytes: int | None = None
-
-
 class _EntryRecord(msgspec.Struct):
     """The fields that are read of an entry of a manifest."""
 
     status: int
-    data_file: _FileRecord
+    data_file: IcebergFile
     sequence_number: int | None = None
 
 
@@ -107,21 +112,10 @@ def snapshot_files(
 
 
 def _file(entry: _EntryRecord, manifest: _ManifestRecord) -> IcebergFile:
-    file, offset, length = entry.data_file, entry.data_file.content_offset, entry.data_file.content_size_in_bytes
-    inherited = manifest.sequence_number or 0
-    return IcebergFile(
-        content=file.content or DATA,
-        path=file.file_path,
-        format=file.file_format.upper(),
-        rows=file.record_count,
-        size=file.file_size_in_bytes,
-        sequence=inherited if entry.sequence_number is None else entry.sequence_number,
-        spec=manifest.partition_spec_id or 0,
-        data_file=file.referenced_data_file or "",
-        blob=None if offset is None or length is None else (offset, length),
-        is_encrypted=file.key_metadata is not None,
-        columns=tuple(file.equality_ids or ()),
-    )
+    file, inherited = entry.data_file, manifest.sequence_number or 0
+    file.sequence = inherited if entry.sequence_number is None else entry.sequence_number
+    file.spec = manifest.partition_spec_id or 0
+    return file
 
 
 def _records(body: bytes, path: str, kind: type[R]) -> Iterator[R]:
@@ -194,14 +188,14 @@ def deleted_positions(
         try:
             if file.blob is not None:
                 start, length = file.blob
-                return file, {file.data_file: read_vector_blob(read(file.path, (start, start + length)), length)}
+                return file, {file.data_file or "": read_vector_blob(read(file.path, (start, start + length)), length)}
             return file, dict(read_position_deletes(read(file.path, (0, file.size)), file.size))
         except ObjectNotFoundError:
             return file, "it is missing"
         except (ValueError, KeyError, pa.ArrowException, OSError) as error:
             return file, str(error)
 
-    with_vectors = {label(file.data_file) for file in vectors}
+    with_vectors = {label(file.data_file or "") for file in vectors}
     for file, result in runtime.map(positions, deletes):
         if isinstance(result, str):
             refusals.add(file.path, f"its deletes cannot be read: {result}")

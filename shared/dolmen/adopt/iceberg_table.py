@@ -177,9 +177,9 @@ class IcebergSource:
         files: list[tuple[FileLocation, int | None]] = []
         for file in self._snapshot_files():
             if file.content == EQUALITY_DELETES:
-                reason = f"it deletes rows by values of columns {list(file.columns)} (equality deletes)"
+                reason = f"it deletes rows by values of columns {file.columns or []} (equality deletes)"
                 refusals.add(file.path, f"{reason}: rewrite the data files first, which applies them")
-            elif file.is_encrypted:
+            elif file.key_metadata is not None:
                 refusals.add(file.path, "it is encrypted")
             elif file.content == DATA:
                 if file.format != "PARQUET":

@@ -4,5 +4,3 @@ A module belongs here if docs/api.md shows it, or if it is a private part of suc
 It imports ``dolmen.adopt``, ``dolmen.iceberg``, ``dolmen.maintenance``, ``dolmen.transactions`` and what lies below.
 Begin with ``dolmen.api.database``, then ``dolmen.api.table``.
 """
-
-import dolmen.iceberg  # noqa: F401 - registers itself as the publisher of tables

@@ -14,7 +14,6 @@ from dolmen.commit.head import Context
 from dolmen.commit.statements.catalog import PutCursor
 from dolmen.errors import ConflictError, TagNotFoundError, VersionExpiredError
 from dolmen.format.layout import Cursor, check_tag_name
-from dolmen.format.manifest import Manifest
 from dolmen.predicate.parse import Parameters, Where
 from dolmen.transactions.snapshot import Time, manifest_at, read_changes
 from dolmen.transactions.unit_of_work import Commit, UnitOfWork
@@ -31,7 +30,7 @@ class ChangeCursor:
 
     def __init__(self, context: Context, name: str, position: Cursor) -> None:
         self._context, self.name, self._position = context, name, position
-        self._until: Manifest | None = None
+        self._until: int | None = None
 
     @property
     def version(self) -> int:
@@ -51,12 +50,8 @@ class ChangeCursor:
     @property
     def until(self) -> int:
         """The version up to which ``changes`` reads: the newest version at its first call since the last move."""
-        return self._end.version
-
-    @property
-    def _end(self) -> Manifest:
         if self._until is None:
-            self._until = self._context.head.refresh().manifest
+            self._until = self._context.head.refresh().manifest.version
         return self._until
 
     def changes(

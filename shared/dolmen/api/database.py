@@ -10,7 +10,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from dolmen.api.cursor import ChangeCursor, open_cursor
-from dolmen.api.table import Table
+from dolmen.api.table import ErasureResult, Table
 from dolmen.api.upkeep import MaintainableDatabase
 from dolmen.base import arguments
 from dolmen.base.runtime import Runtime, shared_runtime
@@ -21,7 +21,7 @@ from dolmen.errors import InputError, short_repr
 from dolmen.format.properties import DATABASE_PROPERTIES, effective_values
 from dolmen.store import open_store, portable_url
 from dolmen.store.base import ObjectStore
-from dolmen.transactions.erase import ErasureResult, ListedErasure, listed_erasure, listed_erasures
+from dolmen.transactions.erase import ListedErasure, listed_erasure, listed_erasures
 from dolmen.transactions.snapshot import Moment, Snapshot, TaggedVersion, drop_tag, pin, put_tag, restore_tables
 from dolmen.transactions.transaction import CatalogVerbs, Transaction, replay
 from dolmen.transactions.unit_of_work import Commit, UnitOfWork
@@ -201,11 +201,12 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
             TableExistsError: the name is taken.
             InputError: the source is in a store of another kind than the database.
         """
-        from dolmen.adopt.adoption import NewTableSettings, adopt  # imports what reads Iceberg's metadata
+        from dolmen.adopt.adoption import adopt  # imports what reads Iceberg's metadata
 
         transaction = Transaction(self._context, "adopt", message=message)
-        settings = NewTableSettings.of(primary_key, sort_key, properties)
-        return adopt(transaction, name, source, settings, request, progress, dry_run=arguments.flag("dry_run", dry_run))
+        settings = primary_key, sort_key, properties
+        dry_run = arguments.flag("dry_run", dry_run)
+        return adopt(transaction, name, source, *settings, request, progress, dry_run=dry_run)
 
     def settings(self) -> dict[str, Any]:
         """All settings of this database with their values, as they were given, or their defaults.

@@ -13,16 +13,17 @@ import pyarrow as pa
 from dolmen.api.writer import MAX_BYTES, MAX_ROWS, MAX_SECONDS, BufferedWriter
 from dolmen.base import arguments
 from dolmen.base.runtime import AUTOCOMMIT, attempts
+from dolmen.base.units import utc
 from dolmen.commit.change import ColumnsChangedError, ErasedMeanwhileError, find_applied
 from dolmen.commit.head import Context
 from dolmen.commit.versions import manifest_at_version
+from dolmen.entries.segments.erasures_in_force import reaches
 from dolmen.errors import AppliedIdError, ConflictError, Error, InputError, NotFoundError
 from dolmen.format.ingest_properties import TABLE_PROPERTIES
-from dolmen.format.manifest import Manifest, TableEntry
+from dolmen.format.manifest import Erasure, Manifest, TableEntry
 from dolmen.format.properties import effective_values
 from dolmen.format.schema import Schema
 from dolmen.predicate.parse import Parameters, Where
-from dolmen.transactions.erase import ErasureResult
 from dolmen.transactions.row_statements import TableChange
 from dolmen.transactions.snapshot import PinnedTable, pin, read_changes
 from dolmen.transactions.transaction import replay, unit_of
@@ -32,8 +33,49 @@ from dolmen.transactions.unit_of_work import Commit, UnitOfWork
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from dolmen.iceberg.publication import IcebergPublication
+    from dolmen.iceberg.publication import ErasurePublications, IcebergPublication
     from dolmen.maintenance.compact.compaction import Compacted
+
+
+@dataclass(frozen=True)
+class ErasureResult:
+    """The result of an erasure: from this commit on no version shows the rows.
+
+    Args:
+        id: of the erasure, for ``Database.erasure`` and ``dolmen erasures``.
+        commit: the commit that wrote it; "nothing" if its request was applied before.
+        due_at: the time by which its rows have left the disk; None if the request was applied before.
+        sources: tables that the erasure does not reach, although it reaches a clone of them. The rows stay on the disk
+            while these tables have them, in files that they share with the clone.
+        publications: the results for tables that are published as Iceberg, which are published at once.
+    """
+
+    id: str
+    commit: Commit
+    due_at: datetime | None
+    sources: tuple[str, ...]
+    publications: ErasurePublications
+
+    @classmethod
+    def of(cls, id_: str, commit: Commit, context: Context) -> ErasureResult:
+        """The result of a commit of this process, once published tables with such rows are published again."""
+        from dolmen.iceberg.publication import publish_erasures  # imports what writes Iceberg's metadata
+
+        head, publications = context.head.cached, publish_erasures(context, [id_])
+        listed = head.manifest.erasures if head is not None and not commit.already else ()
+        erasure = next((erasure for erasure in reversed(listed) if erasure.id == id_), None)
+        if head is None or erasure is None:
+            return cls(id_, commit, None, (), publications)
+        return cls(id_, commit, utc(erasure.due_at), _unreached_sources(erasure, head.manifest), publications)
+
+
+def _unreached_sources(erasure: Erasure, manifest: Manifest) -> tuple[str, ...]:
+    """Names of the tables that an erasure does not reach, although it reaches a clone of them."""
+    is_reached = {entry.uuid: reaches(erasure, entry) for entry in manifest.tables.values()}
+    sources = {uuid for entry in manifest.tables.values() if is_reached[entry.uuid] for uuid in entry.lineage}
+    return tuple(
+        sorted(name for name, entry in manifest.tables.items() if entry.uuid in sources and not is_reached[entry.uuid])
+    )
 
 
 class Table(TableVerbs[Commit, ErasureResult]):

@@ -10,6 +10,7 @@ from rich.markup import escape
 from typer import Argument, Option
 
 import dolmen
+from dolmen.api.table import ErasureResult
 from dolmen.base.runtime import shared_runtime
 from dolmen.base.units import utc
 from dolmen.cli.exit_codes import DAMAGED, exit_code
@@ -33,7 +34,6 @@ from dolmen.errors import InputError, RetryableError
 from dolmen.ingest.delete_requests import parse_request
 from dolmen.ingest.queues import Queue, open_queue
 from dolmen.ingest.request_tracking import RequestStatus, check, check_size, compose, status_of
-from dolmen.transactions.erase import ErasureResult
 
 _IRREVERSIBLE = "this can't be undone. "
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from dolmen.errors import RowError, short_repr
 from dolmen.format.schema import is_nested
 from dolmen.sql.statements import DEFAULT, read_change, split
-from dolmen.sql.tokens import DUCKDB, SqlReader, Token, tokenize
+from dolmen.sql.tokens import DUCKDB, SqlReader, Token, replace_spans, tokenize
 
 ROWS = "dolmen_rows"
 """The name of the rows of ``executemany`` in the statement that inserts them."""
@@ -24,16 +24,14 @@ def with_dollars(sql: str, names: Mapping[str, Any]) -> str:
 
     A colon after a value, as in ``list[1:n]`` and ``a::INT``, begins no parameter.
     """
-    tokens = tokenize(sql, DUCKDB)
-    parts, end = [], 0
+    tokens, spans = tokenize(sql, DUCKDB), []
     before: Token | None = None
     for colon, word in pairwise(tokens):
         follows = before is None or before.end < colon.start or (before.kind == "sign" and before.text not in ")]}")
         if colon.text == ":" and word.start == colon.end and word.text in names and follows:
-            parts += [sql[end : colon.start], "$"]
-            end = word.start
+            spans.append((colon.start, word.start, "$"))
         before = colon
-    return "".join([*parts, sql[end:]])
+    return replace_spans(sql, spans)
 
 
 @dataclass(frozen=True)
@@ -68,15 +66,14 @@ class ManyRows:
         keys: list[str | int] = []
         places, pieces = list[int](), list[str]()
         for place, piece in enumerate(reader.items(lambda inner: inner.until(","))):
-            parts, end, found = [], 0, tokenize(piece, DUCKDB)
+            spans, found = [], tokenize(piece, DUCKDB)
             for token in found:
                 if token.kind == "parameter":
-                    parts += [piece[end : token.start], f"{ROWS}.p{len(keys)}"]
-                    end = token.end
+                    spans.append((token.start, token.end, f"{ROWS}.p{len(keys)}"))
                     name = token.text[1:]
                     keys.append(int(name) - 1 if name.isdigit() else name or len(keys))
                     places.append(place if len(found) == 1 else -1)
-            pieces.append("".join([*parts, piece[end:]]))
+            pieces.append(replace_spans(piece, spans))
             if piece.upper() == DEFAULT:
                 return None
         is_all = len(keys) == sum(token.kind == "parameter" for token in tokens)

@@ -58,19 +58,21 @@ class FileGroup:
 
 
 class FileGroups:
-    """The groups of a table in one version, by its whole entry. For ``lookup_bytes``, see ``publish``."""
+    """The groups of a table in one version, by its whole entry. For ``lookup_bytes``, see ``publish``.
+
+    To find hidden rows, it reads only files that a tombstone may match, and only the columns that it names.
+    """
 
     def __init__(
         self, context: Context, name: str, manifest: Manifest, entry: TableEntry, lookup_bytes: int | None = None
     ) -> None:
-        self._live, self._entry = LiveFiles.of(entry, context.segments), entry
-        self._hidden = HiddenPositions(context, name, manifest, entry, lookup_bytes)
+        self._context, self._name, self._manifest, self._entry = context, name, manifest, entry
+        self._lookup_bytes_left = math.inf if lookup_bytes is None else lookup_bytes
+        self._live, self._tombstones = LiveFiles.of(entry, context.segments), tombstones_of(entry, context.segments)
+        self._judge = TombstoneJudge(self._tombstones, entry.schema)
+        self.files_read = 0
         self._positions: dict[str, BitMap] = {}
         self.groups = [group for group in self._find_groups() if len(group.indexes)]
-
-    @property
-    def files_read(self) -> int:
-        return self._hidden.files_read
 
     def identity(self, group: FileGroup) -> str:
         """16 digits that are the same for the same data files, and for no others."""
@@ -103,7 +105,7 @@ class FileGroups:
         yield from self._fetch_vectors(batch)
 
     def _fetch_vectors(self, files: list[DataFile]) -> Iterator[tuple[DataFile, BitMap]]:
-        positions = self._hidden.fetch_vectors(files) if files else {}
+        positions = self._reader().vectors([FilePlan(file, False, ()) for file in files]) if files else {}
         for file in files:
             yield file, positions[file.path]
 
@@ -121,12 +123,12 @@ class FileGroups:
 
     def _has_all_rows(self, segment: Segment) -> bool:
         """Whether the manifest alone shows that all files of a segment are live with all their rows."""
-        return not (segment.deleted or len(self._live.changes.uuids) or self._hidden.judge.of_segment(segment))
+        return not (segment.deleted or len(self._live.changes.uuids) or self._judge.of_segment(segment))
 
     def _segment_group(self, live: LiveSegment) -> FileGroup:
         indexes = live.positions()
         deleted = live.cardinalities()
-        judge = self._hidden.judge.of_segment(live.segment)
+        judge = self._judge.of_segment(live.segment)
         counts = dict(zip(indexes.tolist(), deleted[indexes].tolist(), strict=True))
         if judge:
             suspects = indexes[judge.file_mask(live)[indexes]]
@@ -140,52 +142,19 @@ class FileGroups:
         """Corrects the number of hidden rows, by index, of files in which tombstones hide more rows than vectors."""
         plans = {}
         for index, file in files:
-            plan = self._hidden.plan(file)
-            if plan is None:
+            suspects = self._judge.of_file(file) if file.live_rows else None
+            if suspects is None:  # all its rows are certainly hidden
                 counts[index] = file.rows
-            elif plan.tombstones:
-                plans[index] = plan
-        positions_by_path = self._hidden.find_positions(plans.values())
+            elif suspects:
+                plans[index] = FilePlan(file, False, suspects)
+        positions_by_path = self._find_positions(plans.values())
         for index, plan in plans.items():
             positions = positions_by_path[plan.file.path]
             if len(positions) > counts[index]:
                 counts[index] = len(positions)
                 self._positions[plan.file.path] = positions
 
-
-def _make_group(
-    segment: Segment | None, counts: dict[int, int], rows: list[int], uuids: dict[int, str] | list[str]
-) -> FileGroup:
-    """A group of the files that have visible rows, by the numbers of hidden and of physical rows of each."""
-    visible = {index: count for index, count in counts.items() if count < rows[index]}
-    deleted = {uuids[index]: count for index, count in visible.items() if count}
-    return FileGroup(segment, np.array(sorted(visible), np.int64), deleted)
-
-
-def _digest(parts: Iterable[str], data: bytes) -> str:
-    return hashlib.sha256("\n".join(parts).encode() + b"\0" + data).hexdigest()[:16]
-
-
-class HiddenPositions:
-    """Finds hidden rows. Reads only files that a tombstone may match, and only the columns that it names."""
-
-    def __init__(
-        self, context: Context, name: str, manifest: Manifest, entry: TableEntry, lookup_bytes: int | None = None
-    ) -> None:
-        self._lookup_bytes_left = math.inf if lookup_bytes is None else lookup_bytes
-        self._context, self._name, self._manifest, self._entry = context, name, manifest, entry
-        self._tombstones = tombstones_of(entry, context.segments)
-        self.judge = TombstoneJudge(self._tombstones, entry.schema)
-        self.files_read = 0
-
-    def plan(self, file: DataFile) -> FilePlan | None:
-        """The file with the tombstones that may hide some of its rows; None if all its rows are certainly hidden."""
-        if not file.live_rows:
-            return None
-        suspects = self.judge.of_file(file)
-        return None if suspects is None else FilePlan(file, False, suspects)
-
-    def find_positions(self, plans: Iterable[FilePlan]) -> dict[str, BitMap]:
+    def _find_positions(self, plans: Iterable[FilePlan]) -> dict[str, BitMap]:
         """All hidden positions of files that tombstones may match, by path. Raises LimitError."""
         plan_list = list(plans)
         if not plan_list:
@@ -210,15 +179,25 @@ class HiddenPositions:
         self.files_read += len(plan_list)
         return positions
 
-    def fetch_vectors(self, files: Iterable[DataFile]) -> dict[str, BitMap]:
-        return self._reader().vectors([FilePlan(file, False, ()) for file in files])
-
     @cached_property
     def _deletes(self) -> Deletes:
         return load_deletes(self._tombstones, self._entry.schema, BlobReader(self._context))
 
     def _reader(self) -> PlanReader:
         return PlanReader.of_table(self._context, self._name, self._manifest, self._entry)
+
+
+def _make_group(
+    segment: Segment | None, counts: dict[int, int], rows: list[int], uuids: dict[int, str] | list[str]
+) -> FileGroup:
+    """A group of the files that have visible rows, by the numbers of hidden and of physical rows of each."""
+    visible = {index: count for index, count in counts.items() if count < rows[index]}
+    deleted = {uuids[index]: count for index, count in visible.items() if count}
+    return FileGroup(segment, np.array(sorted(visible), np.int64), deleted)
+
+
+def _digest(parts: Iterable[str], data: bytes) -> str:
+    return hashlib.sha256("\n".join(parts).encode() + b"\0" + data).hexdigest()[:16]
 
 
 BLOB_OFFSET = 4

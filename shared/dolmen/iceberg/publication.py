@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -34,13 +34,10 @@ from dolmen.iceberg.publication_directory import (
     asks_for_publication,
     pin_version,
     pins_of,
-    publication_lag,
     published_tables,
     unpin_versions,
 )
-from dolmen.iceberg.upkeep import check_publications, publications_before, sweep_publications
 from dolmen.rows.scan.plan import FactSheet
-from dolmen.transactions.publisher import ErasurePublications, TablePublisher
 
 MOST_SNAPSHOTS = 100
 """The most snapshots of a publication; the oldest are dropped."""
@@ -375,6 +372,24 @@ class _Publisher:
         )
 
 
+@dataclass(frozen=True)
+class ErasurePublications:
+    """The result of publishing the tables in which rows were erased.
+
+    Args:
+        published: the publications that show the rows no more.
+        failures: errors by table. The erasure is done, and the next round of maintenance publishes these tables.
+        postponed: tables that are left to the next round, for lack of time.
+        by_hand: published tables without the setting ``iceberg``: readers of their publications see the rows until
+            the table is published again, or collection deletes the publication.
+    """
+
+    published: tuple[IcebergPublication, ...] = ()
+    failures: dict[str, Error] = field(default_factory=dict)
+    postponed: tuple[str, ...] = ()
+    by_hand: tuple[str, ...] = ()
+
+
 def publish_erasures(
     context: Context, ids: Collection[str], *, deadline: Callable[[], bool] = never, lookup_bytes: int | None = None
 ) -> ErasurePublications:
@@ -419,19 +434,3 @@ def _find_reached_tables(
         return tuple(name for name in names if any(reaches(each, manifest.tables[name]) for each in erasures))
 
     return filter_reached(with_setting), filter_reached(by_hand)
-
-
-class IcebergPublisher(TablePublisher):
-    """Publishes as Iceberg, and does what erasures and background work ask of publications."""
-
-    prefix = PREFIX
-    is_asked_for = staticmethod(asks_for_publication)
-    publish = staticmethod(publish)
-    publish_erasures = staticmethod(publish_erasures)
-    lag = staticmethod(publication_lag)
-    published_before = staticmethod(publications_before)
-    sweep = staticmethod(sweep_publications)
-    check = staticmethod(check_publications)
-
-
-PUBLISHER = IcebergPublisher()

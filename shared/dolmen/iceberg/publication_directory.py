@@ -27,7 +27,6 @@ from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import TableSettings
 from dolmen.iceberg.metadata import TableMetadata
 from dolmen.store.base import ObjectStore, Stored, create, unquoted_url
-from dolmen.transactions.publisher import PublicationLag
 
 PREFIX = "iceberg/"
 
@@ -234,6 +233,19 @@ class UnpinVersions:
         for name, tag in list(draft.tags.items()):
             if name.startswith(prefix) and (self.before is None or tag.version < self.before):
                 draft.put_tag(name, None)
+
+
+@dataclass(frozen=True)
+class PublicationLag:
+    """How far a publication is behind.
+
+    Args:
+        version: the version that all readers see, or a later one; 0 if there is none yet.
+        lag_us: age of the oldest known change that is not published, at the newest commit; 0 if none is known.
+    """
+
+    version: int
+    lag_us: int
 
 
 _CLOCKS_DIFFER_US = 10 * SECOND_US

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import pyarrow as pa
 from pyroaring import BitMap
@@ -27,7 +28,15 @@ from dolmen.iceberg.publication_directory import (
     unpin_versions,
 )
 from dolmen.store.base import ObjectInfo, ObjectStore
-from dolmen.transactions.publisher import PublicationProblem
+
+
+class PublicationProblem(NamedTuple):
+    """A defect of a publication: the kind of finding, an object, the reason, and the table's name."""
+
+    kind: str
+    key: str
+    reason: str
+    table: str
 
 
 def check_publications(context: Context, newest: Manifest) -> Iterator[list[PublicationProblem]]:
@@ -136,7 +145,12 @@ def sweep_publications(
     full: bool,
     dry_run: bool,
 ) -> tuple[bool, dict[str, str]]:
-    """Sweeps the directories of publications: see docs/iceberg.md. Makes no request if nothing is published."""
+    """Deletes objects that no reader of a publication needs any more: see docs/iceberg.md.
+
+    Makes no request if nothing is published. ``erase`` deletes objects, and says whether any could not be deleted;
+    ``full`` also looks for publications without an entry in the manifest. Returns whether it finished before the
+    deadline, and the reasons by key for what it could not delete.
+    """
     full = full or bool(manifest.leaving)  # an erasure may have removed the pins of old publications
     if published_tables(manifest):
         manifest = context.head.refresh().manifest

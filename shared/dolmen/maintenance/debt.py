@@ -21,8 +21,8 @@ from dolmen.entries.segments.segment_reader import LiveSegment
 from dolmen.format.entries import DataFile, Tombstone, WhereTombstone
 from dolmen.format.manifest import Manifest, Segment, SegmentKind, TableEntry
 from dolmen.format.properties import DatabaseSettings, TableSettings
+from dolmen.iceberg.publication_directory import publication_lag
 from dolmen.maintenance.compact.compaction_plan import small_below
-from dolmen.transactions.publisher import publisher
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
 
@@ -216,7 +216,7 @@ def _debt_of(context: Context, manifest: Manifest, name: str, root: TableEntry, 
         sums.files -= len(entry.removed) + sum(segment.count for segment in entry.segments_of("removed"))
     vectors = {file.vector.object for file in entry.files if file.vector}
     vectors.update(overlay.vector.object for overlay in entry.overlays if overlay.vector)
-    publication_lag = publisher().lag(manifest, name, entry)
+    lag = publication_lag(manifest, name, entry)
     return TableDebt(
         name=name,
         exact=exact or not any(segment.kind in ("files", "tombstones") for segment in entry.segments),
@@ -232,8 +232,8 @@ def _debt_of(context: Context, manifest: Manifest, name: str, root: TableEntry, 
         segments=_sum_by_kind((*((root.section,) if root.section else ()), *entry.segments)),
         inline_bytes=_inline_bytes(root, TABLE_TAILS),
         idle=root.section is not None,
-        published_version=None if publication_lag is None else publication_lag.version,
-        publication_lag_us=None if publication_lag is None else publication_lag.lag_us,
+        published_version=None if lag is None else lag.version,
+        publication_lag_us=None if lag is None else lag.lag_us,
         index_entries=sum(part.count for part in index_parts) if index_parts or settings.index else None,
     )
 

@@ -27,6 +27,7 @@ from dolmen.errors import InputError, TableNotFoundError
 from dolmen.format.layout import check_table_name
 from dolmen.format.manifest import SegmentKind, TableEntry
 from dolmen.format.properties import TableSettings
+from dolmen.iceberg.publication_directory import asks_for_publication
 from dolmen.maintenance.compact.compaction import Compacted, compact
 from dolmen.maintenance.debt import Debts
 from dolmen.maintenance.erasures.status import ErasureStatus, status_of
@@ -35,7 +36,6 @@ from dolmen.maintenance.indexing import index_table
 from dolmen.maintenance.resolution import Resolved, resolve
 from dolmen.maintenance.segment_merging import Merged, merge_segments
 from dolmen.maintenance.ttl import Expired, expire_rows
-from dolmen.transactions.publisher import publisher
 
 Step: TypeAlias = Literal["expire", "resolve", "compact", "index", "merge", "publish"]
 
@@ -168,6 +168,8 @@ class _Rounder:
             self._record(StepFailure("expire", name, error))
 
     def _publish(self, names: Collection[str]) -> None:
+        from dolmen.iceberg.publication import publish
+
         cached = self._context.head.cached
         assert cached is not None
         manifest = cached.manifest
@@ -175,8 +177,8 @@ class _Rounder:
             entry = manifest.tables.get(name)
             if entry is None or self._deadline():
                 continue
-            if publisher().is_asked_for(self._context, manifest, entry):
-                self._run_step("publish", name, partial(publisher().publish, self._context, name))
+            if asks_for_publication(self._context, manifest, entry):
+                self._run_step("publish", name, partial(publish, self._context, name))
 
     def _take_turns(self, step: Step, run: Callable[..., Any], names: Sequence[str], used_share: float) -> list[str]:
         """Gives each table a turn within a share of the remaining time; returns the tables that need another one."""

@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import compress
 from typing import Any
 
 import pyarrow as pa
@@ -24,18 +23,14 @@ from dolmen.api.database import Database
 from dolmen.base import arguments
 from dolmen.base.runtime import never
 from dolmen.commit.head import Context, context_of
-from dolmen.commit.loop import submit
-from dolmen.commit.statements.background import Compact, Group
-from dolmen.commit.uploads import BEAT_SECONDS, Intent
-from dolmen.entries.segments.live import LiveFiles
+from dolmen.commit.uploads import BEAT_SECONDS
 from dolmen.errors import InputError, SchemaError, short_repr
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.maintenance.compact.compaction import (
     Compacted,
-    PendingGroup,
-    PendingGroups,
-    is_replaced,
+    CompactionJob,
+    CompactionRun,
     plan_version,
     target_file_bytes,
 )
@@ -106,15 +101,6 @@ def rewrite_numbered(task: CompactionTask, groups: Sequence[tuple[str, ...]]) ->
     return lambda number: task.rewrite(groups[number])
 
 
-@dataclass(frozen=True)
-class Job:
-    """Groups in one version, each with its files that still exist; and the clock before the first upload."""
-
-    version: TableVersion
-    groups: Sequence[tuple[PendingGroup, tuple[DataFile, ...]]]
-    first_upload_us: int
-
-
 def compact(
     spark: SparkSession,
     database: Database,
@@ -157,116 +143,47 @@ def compact(
         manifest.table(name)
     results: dict[str, Compacted] = {}
     for name in names:
-        run = CompactionRun(spark, context, name, options or CompactionOptions(), recluster=recluster)
+        run = SparkCompaction(spark, context, name, options or CompactionOptions(), recluster=recluster)
         results[name] = run.done
-        if dry_run or not run.done.plan.groups:
-            run.done.finished = True
-        else:
+        if not dry_run:
             run.compact(deadline, partial(progress, name))
     return results
 
 
-class CompactionRun:
-    """The compaction of one table: plans its groups, compacts some at a time, and commits the results to ``done``."""
+class SparkCompaction(CompactionRun):
+    """The compaction of one table, by jobs of several groups, some of which run at once.
+
+    After a failure no job is begun; the results of the running jobs are committed, and then the error is raised.
+    """
 
     def __init__(
         self, spark: SparkSession, context: Context, name: str, options: CompactionOptions, *, recluster: bool
     ) -> None:
-        self._spark, self._context, self._name, self._options = spark, context, name, options
+        self._spark, self._url = spark, portable_url(context.store)
         parallelism = max(1, spark.sparkContext.defaultParallelism)
         manifest = context.head.refresh().manifest
         with context.reading(manifest.version):
             version = TableVersion.of(context, name, manifest)
-            self._entry, self._target = version.entry, target_file_bytes(version.entry, options)
+            target = target_file_bytes(version.entry, options)
             is_whole = recluster and can_recluster(version.entry)
-            self.done = Compacted(self._plan_whole(version) if is_whole else self._plan_parts(version, parallelism))
+            if is_whole:
+                options = replace(options, growth=1, group_bytes=_UNLIMITED)
+                plan = _join_groups(plan_version(context, version, target, options))
+            else:
+                plan = _plan_parts(context, version, target, options, parallelism)
+        super().__init__(context, version, plan, options, target)
         self._work = self._recluster_groups if is_whole else self._rewrite_groups
         self._groups_a_job = 1 if is_whole else -(-parallelism // 2)
-        self._waiting = PendingGroups(self.done.plan.groups)
-        self._is_stopped = False
 
-    def _plan_parts(self, version: TableVersion, parallelism: int) -> CompactionPlan:
-        """The core's plan, with smaller groups if more tasks could run at once."""
-        plan = plan_version(self._context, version, self._target, self._options)
-        total = sum(group.bytes_out for group in plan.groups)
-        finer = max(2 * self._target, -(-total // parallelism))
-        if version.entry.sort_key or finer >= self._options.group_bytes:
-            return plan
-        return plan_version(self._context, version, self._target, replace(self._options, group_bytes=finer))
-
-    def _plan_whole(self, version: TableVersion) -> CompactionPlan:
-        """All files that any merging would improve, as one group."""
-        self._options = replace(self._options, growth=1, group_bytes=_UNLIMITED)
-        plan = plan_version(self._context, version, self._target, self._options)
-        if not plan.groups:
-            return plan
-        group_of_all = PlannedGroup(
-            ", ".join(dict.fromkeys(group.reason for group in plan.groups)),
-            tuple(file for group in plan.groups for file in group.inputs),
-            sum(group.bytes_out for group in plan.groups),
-            sum(group.files_out for group in plan.groups),
-            sum(group.deleted_bytes for group in plan.groups),
-            max(group.overlap for group in plan.groups),
-        )
-        return replace(plan, groups=(group_of_all,))
-
-    def compact(self, deadline: Callable[[], bool], progress: Callable[[Compacted], None]) -> None:
-        """Compacts the plan's groups, and the halves of groups that were dropped.
-
-        After a failure no job is begun; the results of the running jobs are committed, and then the error is raised.
-        """
-        context, name = self._context, self._name
-        self._url = portable_url(context.store)
-        self._intent = Intent.begin(context.store, context.runtime, f"compact {name}", [name])
-        failure: Exception | None = None
-        while self._waiting and not self._is_stopped:
-            for job, outcome in self._run_concurrently(self._jobs(deadline)):
-                if isinstance(outcome, Exception):
-                    failure, self._is_stopped = failure or outcome, True
-                else:
-                    self._commit(job, outcome)
-                    progress(self.done)
-        if failure is not None:
-            raise failure
-        self.done.finished = not self._is_stopped
-        if self.done.finished and not self.done.dropped:  # else it is revoked in an hour, with the dropped files
-            self._intent.finish()
-
-    def _jobs(self, deadline: Callable[[], bool]) -> Iterator[Job]:
-        while self._waiting and not self._is_stopped:
-            if deadline():
-                self._is_stopped = True
-                return
-            pending = [self._waiting.take()]
-            while self._waiting and len(pending) < self._groups_a_job:
-                pending.append(self._waiting.take())
-            job = self._job(pending)
-            if job is None:
-                self._is_stopped = True  # the table was dropped or created again
-                return
-            if job.groups:
-                yield job
-
-    def _job(self, pending: Sequence[PendingGroup]) -> Job | None:
-        """Makes a job of the groups that still need work in the newest version. None = stop."""
-        context = self._context
-        manifest = context.head.refresh().manifest
-        if is_replaced(manifest.tables.get(self._name), self._entry):
-            return None
-        with context.reading(manifest.version):
-            version = TableVersion.of(context, self._name, manifest)
-            found = [(group, version.select_inputs(group.uuids, self._options)) for group in pending]
-        return Job(version, [(group, inputs) for group, inputs in found if inputs], context.store.clock.now_us)
-
-    def _task(self, job: Job) -> CompactionTask:
+    def _task(self, job: CompactionJob) -> CompactionTask:
         version = job.version.manifest.version
-        return CompactionTask(self._url, version, self._name, self._intent.txid, self._options, self._target)
+        return CompactionTask(self._url, version, self._name, self.begin_intent().txid, self._options, self._target)
 
-    def _rewrite_groups(self, job: Job) -> list[Rewritten]:
+    def _rewrite_groups(self, job: CompactionJob) -> list[Rewritten]:
         groups = [tuple(file.uuid for file in inputs) for _, inputs in job.groups]
         return run_numbered(self._spark, len(groups), rewrite_numbered(self._task(job), groups), Rewritten)
 
-    def _recluster_groups(self, job: Job) -> list[Rewritten]:
+    def _recluster_groups(self, job: CompactionJob) -> list[Rewritten]:
         return [self._recluster(self._task(job), job.version, inputs) for _, inputs in job.groups]
 
     def _recluster(self, task: CompactionTask, version: TableVersion, inputs: tuple[DataFile, ...]) -> Rewritten:
@@ -282,12 +199,12 @@ class CompactionRun:
         _check_rows(table, version, inputs, sum(file.rows for file in written))
         return Rewritten(version.complete_entries(written, row_ts))
 
-    def _run_concurrently(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Sequence[Rewritten] | Exception]]:
+    def _rewrite(self, jobs: Iterable[CompactionJob]) -> Iterator[tuple[CompactionJob, Sequence[Rewritten]]]:
         """Runs several jobs at once, yields their results in order, and keeps the intent alive."""
-        spark, runtime = self._spark, self._context.runtime
-        tag = f"dolmen-{self._intent.txid}"
+        spark, runtime, intent = self._spark, self._context.runtime, self.begin_intent()
+        tag = f"dolmen-{intent.txid}"
 
-        def run(job: Job) -> tuple[Job, Sequence[Rewritten] | Exception]:
+        def run(job: CompactionJob) -> tuple[CompactionJob, Sequence[Rewritten] | Exception]:
             thread = threads.pop()
             try:
                 return job, thread(self._work)(job)
@@ -306,46 +223,49 @@ class CompactionRun:
         finally:
             spark.removeTag(tag)
         outcomes = runtime.map(run, jobs, ahead=JOBS_AT_ONCE)
+        failure: Exception | None = None
         is_over = False
         try:
-            while (
-                outcome := runtime.attend(lambda: next(outcomes, None), BEAT_SECONDS / 10, self._intent.beat)
-            ) is not None:
-                yield outcome
+            while (outcome := runtime.attend(lambda: next(outcomes, None), BEAT_SECONDS / 10, intent.beat)) is not None:
+                job, rewritten = outcome
+                if isinstance(rewritten, Exception):
+                    failure, self._is_stopped = failure or rewritten, True
+                else:
+                    yield job, rewritten
             is_over = True
         finally:
             if not is_over:  # nothing will commit the results of running jobs
                 self._is_stopped = True
                 spark.interruptTag(tag)
+        if failure is not None:
+            raise failure
 
-    def _commit(self, job: Job, rewritten: Sequence[Rewritten]) -> None:
-        """Commits the groups of a job at once. Groups that others have changed go back to the queue, in halves."""
-        groups = [Group(inputs, result.files) for (_, inputs), result in zip(job.groups, rewritten, strict=True)]
-        statement = Compact(self._name, self._entry.uuid, self._entry.epoch, tuple(groups), job.version.entry.schema)
-        committed = submit(
-            self._context.head, "compact", [statement], first_upload_us=job.first_upload_us, txid=self._intent.txid
-        )
-        are_committed = self._are_in_version(groups, committed.manifest)
-        if any(are_committed):
-            self.done.add(list(compress(zip(groups, rewritten, strict=True), are_committed)))
-        for (pending, _), is_committed in zip(job.groups, are_committed, strict=True):
-            if not is_committed:
-                self.done.dropped += 1
-                self._waiting.retry_in_halves(pending)
 
-    def _are_in_version(self, groups: Sequence[Group], manifest: Manifest | None) -> list[bool]:
-        """Whether a version has the result of each group."""
-        if manifest is None:
-            return [False] * len(groups)
-        if not manifest.counts.groups_dropped:
-            return [True] * len(groups)
-        live = LiveFiles.of(manifest.tables[self._name], self._context.segments)
-        live_uuids = live.find([file.uuid for group in groups for file in (*group.inputs, *group.outputs)]).keys()
-        return [
-            all(file.uuid in live_uuids for file in group.outputs)
-            and not any(file.uuid in live_uuids for file in group.inputs)
-            for group in groups
-        ]
+def _plan_parts(
+    context: Context, version: TableVersion, target: int, options: CompactionOptions, parallelism: int
+) -> CompactionPlan:
+    """The core's plan, with smaller groups if more tasks could run at once."""
+    plan = plan_version(context, version, target, options)
+    total = sum(group.bytes_out for group in plan.groups)
+    finer = max(2 * target, -(-total // parallelism))
+    if version.entry.sort_key or finer >= options.group_bytes:
+        return plan
+    return plan_version(context, version, target, replace(options, group_bytes=finer))
+
+
+def _join_groups(plan: CompactionPlan) -> CompactionPlan:
+    """The plan with one group of all files."""
+    if not plan.groups:
+        return plan
+    group_of_all = PlannedGroup(
+        ", ".join(dict.fromkeys(group.reason for group in plan.groups)),
+        tuple(file for group in plan.groups for file in group.inputs),
+        sum(group.bytes_out for group in plan.groups),
+        sum(group.files_out for group in plan.groups),
+        sum(group.deleted_bytes for group in plan.groups),
+        max(group.overlap for group in plan.groups),
+    )
+    return replace(plan, groups=(group_of_all,))
 
 
 def can_recluster(entry: TableEntry) -> bool:

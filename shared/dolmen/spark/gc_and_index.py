@@ -5,18 +5,16 @@ Both use the core's code in tasks, so the result is the same as on one machine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from dolmen.api.database import Database
 from dolmen.base import arguments
 from dolmen.base.runtime import never
-from dolmen.base.units import MIB
 from dolmen.commit.head import Context, context_of
 from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.format.manifest import Manifest, Segment
@@ -26,22 +24,10 @@ from dolmen.maintenance.gc.mark import Codes, KeySet, MarkPart, keys_of_part, sp
 from dolmen.maintenance.indexing import Indexed, IndexVersion, PartBuilding, index_reader, index_table
 from dolmen.rows.scan.data_objects import cut_by_size
 from dolmen.spark.sessions import check_database, check_session
-from dolmen.spark.tasks import (
-    MapBatches,
-    map_in_tasks,
-    raising_dolmen_errors,
-    run_numbered,
-    snapshot_in_task,
-)
+from dolmen.spark.tasks import run_numbered, snapshot_in_task
 from dolmen.store import portable_url
 
-_MARKED = "part INT, piece INT, pieces INT, probe BIGINT, codes BINARY"
-_COLUMNS = pa.schema(
-    [("part", pa.int32()), ("piece", pa.int32()), ("pieces", pa.int32()), ("probe", pa.int64()), ("codes", pa.binary())]
-)
 _PROBE = "data/probe/2026/01/01/00/probe.parquet"
-_PIECE = MIB
-"""The codes in one report: 8 MB."""
 _ENTRIES_A_JOB = 50_000_000
 """The most segment entries that one job marks: its results pass through the driver's JVM."""
 
@@ -97,69 +83,43 @@ class SparkMarker:
         return KeySet.of_codes(codes)
 
     def _codes(self, manifest: Manifest, after: int, parts: Sequence[MarkPart]) -> list[Codes]:
-        """The codes of all keys in some parts. Raises AssertionError as ``check_codes`` does."""
-        task = MarkTask(self._url, manifest.version, manifest.commit_id, after, msgspec.json.encode(parts))
+        """The codes of all keys in some parts. Raises AssertionError unless each share came back once, by this code."""
         tasks = min(len(parts), 4 * max(1, self._spark.sparkContext.defaultParallelism))
-        numbers = self._spark.range(0, len(parts), 1, tasks)
-        with raising_dolmen_errors():
-            table = map_in_tasks(numbers, mark_parts(task), _MARKED).toArrow()
-        return check_codes(table, len(parts))
+        shares = tuple(msgspec.json.encode(parts[number::tasks]) for number in range(tasks))
+        task = MarkTask(self._url, manifest.version, manifest.commit_id, after, shares)
+        reports = run_numbered(self._spark, tasks, task.mark, MarkReport)
+        if any(report.probe != stable_code(_PROBE) for report in reports):
+            raise AssertionError("tasks and driver run different versions of dolmen: nothing is deleted")
+        return [np.frombuffer(report.codes, np.int64) for report in reports]
 
 
-def check_codes(table: pa.Table, parts: int) -> list[Codes]:
-    """The codes in the reports of tasks. Raises AssertionError unless each part came back whole, once, by this code."""
-    pieces: dict[int, set[int]] = {part: set() for part in range(parts)}
-    expected: dict[int, int] = {}
-    codes: list[Codes] = []
-    for batch in table.to_batches():
-        for part, piece, of, probe, body in zip(*(batch.column(name) for name in table.column_names), strict=True):
-            reported_pieces = pieces[part.as_py()]
-            if piece.as_py() in reported_pieces or expected.setdefault(part.as_py(), of.as_py()) != of.as_py():
-                raise AssertionError(f"part {part} of the mark was reported twice: nothing is deleted")
-            if probe.as_py() != stable_code(_PROBE):
-                raise AssertionError("tasks and driver run different versions of dolmen: nothing is deleted")
-            reported_pieces.add(piece.as_py())
-            codes.append(np.frombuffer(body.as_buffer(), np.int64))
-    missing = [part for part, reported_pieces in pieces.items() if reported_pieces != set(range(expected.get(part, 1)))]
-    if missing:
-        raise AssertionError(f"{len(missing)} of {parts} parts of the mark did not come back: nothing is deleted")
-    return codes
+class MarkReport(msgspec.Struct, frozen=True):
+    """The codes that a task has found, and its code of ``_PROBE``."""
+
+    probe: int
+    codes: bytes
 
 
 @dataclass(frozen=True)
 class MarkTask:
-    """The values that each task needs: the manifest, and the parts of the job. See ``split_mark`` for ``after``."""
+    """The values that each task needs: the manifest, and the parts by task. See ``split_mark`` for ``after``."""
 
     url: str
     version: int
     commit_id: str
     after: int
-    parts: bytes
+    shares: tuple[bytes, ...]
 
-    def mark(self, numbers: Sequence[int]) -> Iterator[tuple[int, Codes]]:
-        """Yields the codes of each of these parts. Raises AssertionError if the version is not the driver's."""
-        parts = msgspec.json.decode(self.parts, type=list[MarkPart])
+    def mark(self, number: int) -> MarkReport:
+        """Finds the codes of a share. Raises AssertionError if the version is not the driver's."""
+        parts = msgspec.json.decode(self.shares[number], type=list[MarkPart])
         with snapshot_in_task(self.url, self.version) as (context, manifest):
             if manifest.commit_id != self.commit_id:
                 raise AssertionError(
                     f"version {self.version} is another one here than in the driver: nothing is deleted"
                 )
-            for number in numbers:
-                yield number, stable_codes(keys_of_part(parts[number], manifest, context.segments, self.after))
-
-
-def mark_parts(task: MarkTask) -> MapBatches:
-    """For ``map_in_tasks``: numbers of parts become the codes of the keys in them."""
-
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
-        for part, codes in task.mark(numbers) if numbers else ():
-            pieces = [codes[start : start + _PIECE] for start in range(0, len(codes), _PIECE)] or [codes]
-            for number, piece in enumerate(pieces):
-                values = part, number, len(pieces), stable_code(_PROBE), piece.tobytes()
-                yield pa.RecordBatch.from_pylist([dict(zip(_COLUMNS.names, values, strict=True))], schema=_COLUMNS)
-
-    return run
+            keys = (key for part in parts for key in keys_of_part(part, manifest, context.segments, self.after))
+            return MarkReport(stable_code(_PROBE), stable_codes(keys).tobytes())
 
 
 def index(

@@ -203,7 +203,7 @@ def run_numbered(spark: SparkSession, count: int, work: Callable[[int], T], kind
     results = collect_objects(spark.range(0, count, 1, count), run, tuple[int, kind])  # type: ignore[valid-type]
     by_number = dict(results)
     if len(results) != count or by_number.keys() != set(range(count)):
-        raise AssertionError(f"{count} tasks were begun, {len(results)} came back: nothing was committed")
+        raise AssertionError(f"{count} tasks were begun, {len(results)} came back: their results are not used")
     return [by_number[number] for number in range(count)]
 
 

@@ -19,7 +19,7 @@ from dolmen.base import arguments
 from dolmen.errors import InputError, short_repr
 from dolmen.predicate.constants import from_numpy
 from dolmen.rows.scan.engines.sql import Parameters
-from dolmen.sql.tokens import DUCKDB, Token, tokenize
+from dolmen.sql.tokens import DUCKDB, Token, replace_spans, tokenize
 
 
 def with_literals(sql: str, parameters: Parameters) -> str:
@@ -42,14 +42,13 @@ def with_literals(sql: str, parameters: Parameters) -> str:
         )
     if unused := sorted(values.keys() - set(names)):
         raise InputError(f"parameter {short_repr(unused[0])} is not in the text")
-    parts, end = [], 0
+    spans = []
     for token, name in zip(found, names, strict=True):
         text = literal(values[name])
         if token in after_in and text[0] == "[" and text != "[]":  # as in predicates, whose IN takes a list
             text = f"({text[1:-1]})"
-        parts += [sql[end : token.start], f" {text} "]
-        end = token.end
-    return "".join([*parts, sql[end:]])
+        spans.append((token.start, token.end, f" {text} "))
+    return replace_spans(sql, spans)
 
 
 def _names(found: Sequence[Token]) -> list[str]:

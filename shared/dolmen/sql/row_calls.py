@@ -44,7 +44,7 @@ from dolmen.sql.statements import (
     OnConflict,
     UpdateStatement,
 )
-from dolmen.sql.tokens import DUCKDB, tokenize
+from dolmen.sql.tokens import DUCKDB, replace_spans, requalify, tokenize
 from dolmen.transactions.merge.clauses import Delete, Expression, Insert, Update, casts_of, check_updatable
 from dolmen.transactions.row_statements import HiddenRows, TableChange
 from dolmen.transactions.transaction import Transaction, unit_of
@@ -431,29 +431,15 @@ def _with_defaults(query: str, fields: Sequence[Field], schema: Schema) -> str:
     tokens = tokenize(query, DUCKDB)
     if tokens[0].upper != "VALUES":
         return query
-    parts, end, column = [], 0, 0
+    spans, column = [], 0
     for before, token, after in zip(tokens, tokens[1:], tokens[2:], strict=False):
         if token.depth == 1:
             column = 0 if before.text == "(" and before.depth == 0 else column + (before.text == ",")
             if token.upper == DEFAULT and before.text in "(," and after.text in "),":
                 if column >= len(fields):
                     raise SchemaError(f"more values than columns: {', '.join(field.name for field in fields)}")
-                parts += [query[end : token.start], default_sql(fields[column], schema)]
-                end = token.end
-    return "".join([*parts, query[end:]])
-
-
-def requalify(text: str, names: Mapping[str, str]) -> str:
-    """An expression with other texts in place of ``table.column``, whose case does not matter."""
-    by_name = {name.lower(): new for name, new in names.items()}
-    tokens, parts, end = tokenize(text, DUCKDB), list[str](), 0
-    for before, token, point, column in zip([None, *tokens], tokens, tokens[1:], tokens[2:], strict=False):
-        if token.name is None or column.name is None or point.text != "." or (before and before.text == "."):
-            continue
-        if (new := by_name.get(f"{token.name}.{column.name}".lower())) is not None:
-            parts += [text[end : token.start], new]
-            end = column.end
-    return "".join([*parts, text[end:]])
+                spans.append((token.start, token.end, default_sql(fields[column], schema)))
+    return replace_spans(query, spans)
 
 
 def _is_column(text: str, side: str, name: str) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from dolmen.errors import InputError
 from dolmen.predicate.text import quote_name
-from dolmen.sql.tokens import DUCKDB, SqlReader, tokenize
+from dolmen.sql.tokens import DUCKDB, SqlReader, replace_spans, tokenize
 
 FUNCTIONS: Mapping[str, tuple[int, int]] = {
     "dolmen_files": (1, 1), "dolmen_deletes": (1, 1), "dolmen_changes": (2, 3), "dolmen_versions": (0, 0),
@@ -42,7 +42,7 @@ def replace_shown(sql: str) -> tuple[str, dict[str, Shown]]:
     """The text with the names of relations, and these by their names. Raises InputError."""
     if not _MAY_SHOW.search(sql):
         return sql, {}
-    reader, parts, end = SqlReader(sql, tokenize(sql, DUCKDB), DUCKDB), list[str](), 0
+    reader, spans = SqlReader(sql, tokenize(sql, DUCKDB), DUCKDB), list[tuple[int, int, str]]()
     shown: dict[str, Shown] = {}
     before = ""
     while (token := reader.peek()) is not None:
@@ -55,10 +55,9 @@ def replace_shown(sql: str) -> tuple[str, dict[str, Shown]]:
         following = reader.peek()
         has_alias = following is not None and following.name is not None and following.upper not in _NO_ALIAS
         alias = "" if has_alias else f" AS {quote_name(found.name or found.what)}"
-        parts += [sql[end : token.start], f"{view}{alias}"]
-        end = token.start + len(reader.since(token))
+        spans.append((token.start, token.start + len(reader.since(token)), f"{view}{alias}"))
         before = ""
-    return "".join([*parts, sql[end:]]), shown
+    return replace_spans(sql, spans), shown
 
 
 def _read(reader: SqlReader) -> Shown | None:

@@ -7,7 +7,7 @@ https://www.postgresql.org/docs/current/sql-syntax-lexical.html.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
@@ -125,6 +125,27 @@ def _comment_end(sql: str, start: int) -> int:
         if depth == 0:
             return at
     raise InputError(f"the comment at character {start} is left open: {_near(sql, start)}")
+
+
+def replace_spans(sql: str, spans: Iterable[tuple[int, int, str]]) -> str:
+    """The text with other pieces in it: each has the first character and the end of what it replaces, in order."""
+    parts, end = list[str](), 0
+    for start, stop, piece in spans:
+        parts += [sql[end:start], piece]
+        end = stop
+    return "".join([*parts, sql[end:]])
+
+
+def requalify(text: str, names: Mapping[str, str]) -> str:
+    """An expression of DuckDB's with other texts in place of ``table.column``, whose case does not matter."""
+    by_name = {name.lower(): new for name, new in names.items()}
+    tokens, spans = tokenize(text, DUCKDB), []
+    for before, token, point, column in zip([None, *tokens], tokens, tokens[1:], tokens[2:], strict=False):
+        if token.name is None or column.name is None or point.text != "." or (before and before.text == "."):
+            continue
+        if (new := by_name.get(f"{token.name}.{column.name}".lower())) is not None:
+            spans.append((token.start, column.end, new))
+    return replace_spans(text, spans)
 
 
 def _near(sql: str, at: int) -> str:

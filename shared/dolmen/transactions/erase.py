@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeAlias
 
@@ -11,52 +11,20 @@ from dolmen.base import arguments
 from dolmen.base.units import parse_duration, utc
 from dolmen.commit.head import Context
 from dolmen.commit.statements.erasures import Erase
-from dolmen.entries.segments.erasures_in_force import reaches
 from dolmen.entries.segments.segment_reader import erasures_of
 from dolmen.errors import ErasureNotFoundError, InputError
 from dolmen.format.manifest import Erasure, Manifest
 from dolmen.format.receipts import erasure_id
 from dolmen.predicate.parse import Parameters, Where
 from dolmen.rows.write.row_digest import content_digest
-from dolmen.transactions.publisher import ErasurePublications, publisher
 from dolmen.transactions.row_statements import TableChange, choose_rows, rows_content
-from dolmen.transactions.unit_of_work import Commit, UnitOfWork
+from dolmen.transactions.unit_of_work import UnitOfWork
 
 Subject: TypeAlias = int | str
 """The value of a table's subject column, such as a user's id."""
 
 MOST_SUBJECTS = 1_000
 """The most subjects of one erasure: the manifest contains them until their rows have left the disk."""
-
-
-@dataclass(frozen=True)
-class ErasureResult:
-    """The result of an erasure: from this commit on no version shows the rows.
-
-    Args:
-        id: of the erasure, for ``Database.erasure`` and ``dolmen erasures``.
-        commit: the commit that wrote it; "nothing" if its request was applied before.
-        due_at: the time by which its rows have left the disk; None if the request was applied before.
-        sources: tables that the erasure does not reach, although it reaches a clone of them. The rows stay on the disk
-            while these tables have them, in files that they share with the clone.
-        publications: the results for tables that are published as Iceberg, which are published at once.
-    """
-
-    id: str
-    commit: Commit
-    due_at: datetime | None
-    sources: tuple[str, ...] = ()
-    publications: ErasurePublications = field(default_factory=ErasurePublications)
-
-    @classmethod
-    def of(cls, id_: str, commit: Commit, context: Context) -> ErasureResult:
-        """The result of a commit of this process, once published tables with such rows are published again."""
-        head, publications = context.head.cached, publisher().publish_erasures(context, [id_])
-        listed = head.manifest.erasures if head is not None and not commit.already else ()
-        erasure = next((erasure for erasure in reversed(listed) if erasure.id == id_), None)
-        if head is None or erasure is None:
-            return cls(id_, commit, None, (), publications)
-        return cls(id_, commit, utc(erasure.due_at), unreached_sources(erasure, head.manifest), publications)
 
 
 @dataclass(frozen=True)
@@ -114,15 +82,6 @@ class ListedErasure:
             subjects=len(erasure.subject),
             request=erasure.request or None,
         )
-
-
-def unreached_sources(erasure: Erasure, manifest: Manifest) -> tuple[str, ...]:
-    """Names of the tables that an erasure does not reach, although it reaches a clone of them."""
-    is_reached = {entry.uuid: reaches(erasure, entry) for entry in manifest.tables.values()}
-    sources = {uuid for entry in manifest.tables.values() if is_reached[entry.uuid] for uuid in entry.lineage}
-    return tuple(
-        sorted(name for name, entry in manifest.tables.items() if entry.uuid in sources and not is_reached[entry.uuid])
-    )
 
 
 def erase_rows(

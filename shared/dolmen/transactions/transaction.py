@@ -120,7 +120,7 @@ class CatalogVerbs(Generic[CommitT, ErasedT, TableT, RenamedT]):
         def statement(unit: UnitOfWork) -> None:
             if name in unit.base.tables:
                 unit.refresh_once()  # it may have been dropped meanwhile
-            entry = _new_entry(unit, schema, primary_key, sort_key, properties)
+            entry = new_entry(unit, _stored_schema(schema), primary_key, sort_key, properties)
             if not unit.has_applied(request):
                 unit.add(CreateTable(name, entry, request))
             keys = [entry.schema.names_of(ids) for ids in (entry.primary_key, entry.sort_key)]
@@ -497,30 +497,33 @@ def replay(
     raise conflict
 
 
-def _new_entry(
-    unit: UnitOfWork,
-    schema: pa.Schema,
-    primary_key: str | Sequence[str] | None,
-    sort_key: str | Sequence[str] | None,
-    properties: Mapping[str, Any] | None,
-) -> TableEntry:
-    """The entry of a new table. See ``CatalogVerbs.create_table``."""
+def _stored_schema(schema: pa.Schema) -> Schema:
     if not isinstance(schema, pa.Schema):
         raise SchemaError(
             f"schema={short_repr(schema)} is a {type(schema).__name__}: give a pyarrow schema, as in "
             "pa.schema({'id': pa.int64(), 'name': pa.string()})"
         )
+    return Schema.from_arrow(schema)
+
+
+def new_entry(
+    unit: UnitOfWork,
+    schema: Schema,
+    primary_key: str | Sequence[str] | None,
+    sort_key: str | Sequence[str] | None,
+    properties: Mapping[str, Any] | None,
+) -> TableEntry:
+    """The entry of a new table. See ``CatalogVerbs.create_table``."""
     if properties is not None and not isinstance(properties, Mapping):
         raise InputError(f"properties={short_repr(properties)} is no mapping of names to values")
-    stored = Schema.from_arrow(schema)
-    key = check_key(tuple(map(stored.field, _names(primary_key))))
-    order = check_sortable(tuple(map(stored.field, _names(sort_key))))
+    key = check_key(tuple(map(schema.field, key_names(primary_key))))
+    order = check_sortable(tuple(map(schema.field, key_names(sort_key))))
     key_ids = tuple(field.id for field in key)
-    checked = check_table_properties(properties or {}, stored, key_ids)
+    checked = check_table_properties(properties or {}, schema, key_ids)
     entry = TableEntry(
         uuid=unit.context.runtime.uuid(),
         epoch=0,
-        schema=stored,
+        schema=schema,
         primary_key=key_ids,
         sort_key=tuple(field.id for field in order),
         properties={name: value for name, value in checked.items() if value is not None},
@@ -529,5 +532,6 @@ def _new_entry(
     return entry
 
 
-def _names(columns: str | Sequence[str] | None) -> list[str]:
+def key_names(columns: str | Sequence[str] | None) -> list[str]:
+    """The names of a key's columns as callers give them."""
     return [] if columns is None else arguments.names("key", columns)

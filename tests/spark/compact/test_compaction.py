@@ -172,7 +172,7 @@ def test_what_cannot_be_compacted_is_said_before_spark_is_asked(
 
 def between_plan_and_commit(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object], times: int = 1) -> None:
     """Does something just before the first commits."""
-    submit, left = compaction_jobs.submit, [None] * times
+    submit, left = core.submit, [None] * times
 
     def racing(*args: Any, **options: Any) -> Any:
         if left:
@@ -180,7 +180,7 @@ def between_plan_and_commit(monkeypatch: pytest.MonkeyPatch, action: Callable[[]
             action()
         return submit(*args, **options)
 
-    monkeypatch.setattr(compaction_jobs, "submit", racing)
+    monkeypatch.setattr(core, "submit", racing)
 
 
 @pytest.mark.parametrize("recluster", [False, True], ids=["by groups", "as a whole"])

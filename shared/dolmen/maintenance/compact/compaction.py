@@ -8,8 +8,9 @@ vector or is gone, the group is dropped, and tried again in two halves.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import compress
 
 from dolmen.base.runtime import never
 from dolmen.base.units import count_text
@@ -17,7 +18,9 @@ from dolmen.commit.head import Context
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import Compact, Group
 from dolmen.commit.uploads import Intent
-from dolmen.format.manifest import TableEntry
+from dolmen.entries.segments.live import LiveFiles
+from dolmen.format.entries import DataFile
+from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import TableSettings
 from dolmen.maintenance.compact.compaction_plan import CompactionOptions, CompactionPlan, PlannedGroup, plan_compaction
 from dolmen.maintenance.compact.rewrite import GroupRewriter, Rewritten, TableVersion
@@ -144,10 +147,10 @@ def compact(
         version = TableVersion.of(context, name, manifest)
         target = target_file_bytes(version.entry, options)
         plan = plan_version(context, version, target, options)
-    result = Compacted(plan, finished=dry_run or not plan.groups)
-    if not result.finished:
-        _Compaction(context, name, version.entry, options, target, deadline, result).run()
-    return result
+    run = CompactionRun(context, version, plan, options, target)
+    if not dry_run:
+        run.compact(deadline)
+    return run.done
 
 
 def plan_version(context: Context, version: TableVersion, target: int, options: CompactionOptions) -> CompactionPlan:
@@ -159,67 +162,116 @@ def target_file_bytes(entry: TableEntry, options: CompactionOptions) -> int:
     return options.target_file_bytes or TableSettings.of(entry).target_file_bytes
 
 
-@dataclass
-class _Compaction:
-    context: Context
-    name: str
-    entry: TableEntry
-    options: CompactionOptions
-    target: int
-    deadline: Callable[[], bool]
-    done: Compacted
-    intent: Intent | None = field(default=None)
+@dataclass(frozen=True)
+class CompactionJob:
+    """Groups in one version, each with its files that still exist; and the clock before the first upload."""
 
-    def __post_init__(self) -> None:
-        self.rewriter = GroupRewriter(self.context, self.options, self.target, self.object_name, self.beat)
+    version: TableVersion
+    groups: Sequence[tuple[PendingGroup, tuple[DataFile, ...]]]
+    first_upload_us: int
 
-    def run(self) -> None:
-        queue = PendingGroups(self.done.plan.groups)
-        while queue:
-            if self.deadline():
+
+class CompactionRun:
+    """The compaction of one table by a plan of ``version``: rewrites groups, and commits the results to ``done``."""
+
+    def __init__(
+        self, context: Context, version: TableVersion, plan: CompactionPlan, options: CompactionOptions, target: int
+    ) -> None:
+        self._context, self._name, self._entry = context, version.name, version.entry
+        self._options, self._target = options, target
+        self.done = Compacted(plan)
+        self._waiting = PendingGroups(plan.groups)
+        self._groups_a_job = 1
+        self._is_stopped = False
+        self._intent: Intent | None = None
+
+    def compact(self, deadline: Callable[[], bool], progress: Callable[[Compacted], None] = lambda done: None) -> None:
+        """Compacts the plan's groups, and the halves of groups that were dropped."""
+        while self._waiting and not self._is_stopped:
+            for job, rewritten in self._rewrite(self._jobs(deadline)):
+                self._commit(job, rewritten)
+                progress(self.done)
+        self.done.finished = not self._is_stopped
+        if self._intent and self.done.finished and not self.done.dropped:  # else it is revoked in an hour, with objects
+            self._intent.finish()
+
+    def _jobs(self, deadline: Callable[[], bool]) -> Iterator[CompactionJob]:
+        while self._waiting and not self._is_stopped:
+            if deadline():
+                self._is_stopped = True
                 return
-            pending = queue.take()
-            committed = self._group(pending.uuids)
-            if committed is None:
-                return  # the table was dropped or replaced
-            if not committed:
-                self.done.dropped += 1
-                queue.retry_in_halves(pending)
-        self.done.finished = True
-        if self.intent and not self.done.dropped:  # else the intent is revoked in an hour, with the dropped objects
-            self.intent.finish()
+            pending = [self._waiting.take()]
+            while self._waiting and len(pending) < self._groups_a_job:
+                pending.append(self._waiting.take())
+            job = self._job(pending)
+            if job is None:
+                self._is_stopped = True  # the table was dropped or created again
+                return
+            if job.groups:
+                yield job
 
-    def _group(self, uuids: tuple[str, ...]) -> bool | None:
-        """Rewrites the files that still exist. Returns whether that was committed; None if the table was replaced."""
-        head = self.context.head
-        manifest = head.refresh().manifest
-        if is_replaced(manifest.tables.get(self.name), self.entry):
+    def _job(self, pending: Sequence[PendingGroup]) -> CompactionJob | None:
+        """Makes a job of the groups that still need work in the newest version. None = stop."""
+        context = self._context
+        manifest = context.head.refresh().manifest
+        if is_replaced(manifest.tables.get(self._name), self._entry):
             return None
-        with self.context.reading(manifest.version):
-            version = TableVersion.of(self.context, self.name, manifest)
-            inputs = version.select_inputs(uuids, self.options)
-            if not inputs:
-                return True  # others have done the work, or will change these files again
-            first_upload_us = self.context.store.clock.now_us
-            rewritten = self.rewriter.rewrite(version, inputs)
-        group = Group(inputs, rewritten.files)
-        statement = Compact(self.name, self.entry.uuid, self.entry.epoch, (group,), version.entry.schema)
-        txid = self.intent.txid if self.intent else None
-        committed = submit(head, "compact", [statement], first_upload_us=first_upload_us, txid=txid)
-        if committed.manifest is None:
-            return False
-        self.done.add([(group, rewritten)])
-        return True
+        with context.reading(manifest.version):
+            version = TableVersion.of(context, self._name, manifest)
+            found = [(group, version.select_inputs(group.uuids, self._options)) for group in pending]
+        return CompactionJob(
+            version, [(group, inputs) for group, inputs in found if inputs], context.store.clock.now_us
+        )
 
-    def object_name(self) -> str:
-        """A name for a new object, under an intent that collection can see."""
-        if self.intent is None:
-            self.intent = Intent.begin(self.context.store, self.context.runtime, f"compact {self.name}", [self.name])
-        return self.intent.name()
+    def _rewrite(self, jobs: Iterable[CompactionJob]) -> Iterator[tuple[CompactionJob, Sequence[Rewritten]]]:
+        """Writes the new files of each job."""
+        rewriter = GroupRewriter(self._context, self._options, self._target, self._object_name, self._beat)
+        for job in jobs:
+            with self._context.reading(job.version.manifest.version):
+                rewritten = [rewriter.rewrite(job.version, inputs) for _, inputs in job.groups]
+            yield job, rewritten
 
-    def beat(self) -> None:
-        if self.intent:
-            self.intent.beat()
+    def begin_intent(self) -> Intent:
+        """The intent that names new objects, so that collection sees them."""
+        if self._intent is None:
+            context, name = self._context, self._name
+            self._intent = Intent.begin(context.store, context.runtime, f"compact {name}", [name])
+        return self._intent
+
+    def _object_name(self) -> str:
+        return self.begin_intent().name()
+
+    def _beat(self) -> None:
+        if self._intent:
+            self._intent.beat()
+
+    def _commit(self, job: CompactionJob, rewritten: Sequence[Rewritten]) -> None:
+        """Commits the groups of a job at once. Groups that others have changed go back to the queue, in halves."""
+        groups = [Group(inputs, result.files) for (_, inputs), result in zip(job.groups, rewritten, strict=True)]
+        statement = Compact(self._name, self._entry.uuid, self._entry.epoch, tuple(groups), job.version.entry.schema)
+        txid = self._intent.txid if self._intent else None
+        committed = submit(self._context.head, "compact", [statement], first_upload_us=job.first_upload_us, txid=txid)
+        are_committed = self._are_in_version(groups, committed.manifest)
+        if any(are_committed):
+            self.done.add(list(compress(zip(groups, rewritten, strict=True), are_committed)))
+        for (pending, _), is_committed in zip(job.groups, are_committed, strict=True):
+            if not is_committed:
+                self.done.dropped += 1
+                self._waiting.retry_in_halves(pending)
+
+    def _are_in_version(self, groups: Sequence[Group], manifest: Manifest | None) -> list[bool]:
+        """Whether a version has the result of each group."""
+        if manifest is None:
+            return [False] * len(groups)
+        if not manifest.counts.groups_dropped:
+            return [True] * len(groups)
+        live = LiveFiles.of(manifest.tables[self._name], self._context.segments)
+        live_uuids = live.find([file.uuid for group in groups for file in (*group.inputs, *group.outputs)]).keys()
+        return [
+            all(file.uuid in live_uuids for file in group.outputs)
+            and not any(file.uuid in live_uuids for file in group.inputs)
+            for group in groups
+        ]
 
 
 def is_replaced(current: TableEntry | None, planned: TableEntry) -> bool:

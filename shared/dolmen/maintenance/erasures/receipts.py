@@ -32,6 +32,8 @@ from dolmen.format.receipts import (
     parse_receipt_key,
     receipt_key,
 )
+from dolmen.iceberg.publication_directory import PREFIX, asks_for_publication
+from dolmen.iceberg.upkeep import publications_before
 from dolmen.maintenance.erasures.erasure_work import load_receipt, unnamed_receipt, update_receipt
 from dolmen.maintenance.gc.mark import KeySet, read_released
 from dolmen.maintenance.gc.sweep import ListedIntent
@@ -40,7 +42,6 @@ from dolmen.maintenance.verify.findings import FindingLog
 from dolmen.rows.scan.data_objects import data_object
 from dolmen.store import open_store
 from dolmen.store.base import ObjectInfo, ObjectStore, VersionedStore, scheme_of
-from dolmen.transactions.publisher import publisher
 
 _PREFIXES = ("data/", "iceberg/", "manifest/", "segment/", "tombstone/")
 """Prefixes of all objects that may hold values. There are always manifests."""
@@ -151,11 +152,11 @@ class ReceiptFinisher:
         if any(not intent.is_done and intent.first_us <= entry.left_at for intent in self.intents.values()):
             return False
         # Publications last: finding them reads each one's metadata.
-        published = publisher().published_before(self.context, entry.version)
+        published = publications_before(self.context, entry.version)
         for uuid, is_newest in published.items():
             name = manifest.name_of(uuid)
-            if is_newest and name and publisher().is_asked_for(self.context, manifest, manifest.tables[name]):
-                key = f"{publisher().prefix}{uuid}/"
+            if is_newest and name and asks_for_publication(self.context, manifest, manifest.tables[name]):
+                key = f"{PREFIX}{uuid}/"
                 self.errors[key] = f"it holds rows of an erasure until table {name!r} is published again"
         return not published
 

@@ -17,6 +17,7 @@ from dolmen.format.layout import parse_manifest_key
 from dolmen.format.manifest import Erasure, LeavingErasures, Manifest
 from dolmen.format.properties import DatabaseSettings
 from dolmen.format.receipts import MOST_OUTSIDE, RECEIPT_PREFIX, Outside, Receipt, State, parse_receipt_key
+from dolmen.iceberg.upkeep import publications_before
 from dolmen.maintenance.erasures.erasure_work import (
     expire_at,
     last_rewritten_ts,
@@ -27,7 +28,6 @@ from dolmen.maintenance.erasures.erasure_work import (
 )
 from dolmen.rows.scan.data_objects import data_object
 from dolmen.rows.scan.plan import FactSheet
-from dolmen.transactions.publisher import publisher
 
 
 @dataclass(frozen=True, repr=False)
@@ -157,7 +157,7 @@ def _leaving_status(context: Context, manifest: Manifest, entry: LeavingErasures
         tables = ", ".join(map(repr, others))
         step = f"files with the rows ({files:,}) are files of {tables}, too, from which none was erased: erase there"
         return ErasureStatus(receipt, "rewritten", step)
-    if published := publisher().published_before(context, entry.version):
+    if published := publications_before(context, entry.version):
         names = sorted(manifest.name_of(uuid) or uuid for uuid in published)
         step = (
             f"publications of Iceberg from before are deleted ({', '.join(names)}): dolmen gc does that once others "

@@ -27,6 +27,7 @@ from dolmen.commit.versions import newest_at
 from dolmen.errors import ConflictError
 from dolmen.format.manifest import HistoryEntry, Manifest
 from dolmen.format.properties import DatabaseSettings
+from dolmen.iceberg.upkeep import sweep_publications
 from dolmen.maintenance.erasures.erasure_work import ErasureWork, erasure_work, write_receipts
 from dolmen.maintenance.erasures.receipts import ReceiptFinisher
 from dolmen.maintenance.erasures.status import ErasureFigures, figures_of
@@ -42,7 +43,6 @@ from dolmen.maintenance.gc.sweep import (
     list_intents,
     sweep_cutoff,
 )
-from dolmen.transactions.publisher import publisher
 
 OPERATION = "gc"
 """The operation of collection's commits in the history. Only commits of other operations are a reason to collect."""
@@ -416,7 +416,7 @@ class _Collection:
         return progress.is_complete
 
     def _sweep_publications(self) -> bool:
-        finished, problems = publisher().sweep(
+        finished, problems = sweep_publications(
             self.context,
             self.manifest,
             self.settings,

@@ -33,6 +33,7 @@ from dolmen.errors import (
 from dolmen.format.entries import DataFile, Vector
 from dolmen.format.layout import POINTER, file_label
 from dolmen.format.manifest import HistoryEntry, Manifest, Segment, SegmentKind, TableEntry, references
+from dolmen.iceberg.upkeep import check_publications
 from dolmen.maintenance.erasures.receipts import check_erasures
 from dolmen.maintenance.gc.deletion import Amount
 from dolmen.maintenance.gc.mark import manifest_keys
@@ -56,7 +57,6 @@ from dolmen.maintenance.verify.entries import (
 from dolmen.maintenance.verify.findings import FindingLog, Progress, VerifyReport
 from dolmen.maintenance.verify.objects import MissingObject, Need, References, check_objects, check_repeated_files
 from dolmen.store.cache import ObjectCache
-from dolmen.transactions.publisher import publisher
 
 SAMPLED_FOOTERS = 256
 """The number of data files per table that are opened, evenly spread, unless all are read."""
@@ -139,7 +139,7 @@ class _Verification:
             self._kept.check(context, log, skip)
             check_intents(context, log)
         check_erasures(context, newest, log, deep=self._deep)
-        for problems in publisher().check(context, newest):
+        for problems in check_publications(context, newest):
             log.count("publications")
             for problem in problems:
                 log.add(problem.kind, problem.key, problem.reason, table=problem.table)

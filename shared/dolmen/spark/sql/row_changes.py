@@ -134,20 +134,6 @@ class RowChange:
             if origin in current:
                 unit_of(self.transaction).depend_on_rows(current[origin], None)
 
-    def write(
-        self, rows: DataFrame, actions: Sequence[Action], *, checks_repeats: bool = False, checks_keys: bool = False
-    ) -> None:
-        """Runs the job of the actions, and adds the changes to the transaction. See ``apply_actions``."""
-        apply_actions(
-            self.transaction,
-            self.table,
-            rows,
-            actions,
-            checks_repeats=checks_repeats,
-            checks_keys=checks_keys,
-            request=self.request,
-        )
-
 
 def find_field(fields: Sequence[Field], name: str, table: str, *, case_sensitive: bool) -> Field:
     matches = [field for field in fields if is_same_name(field.name, name, case_sensitive=case_sensitive)]
@@ -253,7 +239,7 @@ def delete_rows(change: RowChange, statement: DeleteStatement) -> None:
     columns = f"CAST(0 AS INT) AS {ACTION}, `{FILE}`, `{ROW}`"
     source = change.rows(condition.predicate, whole=False)
     rows = change.select(columns, source, statement.where or "", statement.where)
-    change.write(rows, [Action(True, None)])
+    apply_actions(change.transaction, change.table, rows, [Action(True, None)], request=change.request)
 
 
 def update_rows(change: RowChange, statement: UpdateStatement) -> None:
@@ -274,7 +260,8 @@ def update_rows(change: RowChange, statement: UpdateStatement) -> None:
     casts = cast_values(change.views.spark, frame, assignments)
     kept = [F.col(f"__value_{number}") for number in numbers]
     rows = frame.select(F.lit(0).cast("int").alias(ACTION), FILE, ROW, *casts, *kept)
-    change.write(rows, [Action(True, tuple((name, index) for index, name in enumerate(names)))])
+    action = Action(True, tuple((name, index) for index, name in enumerate(names)))
+    apply_actions(change.transaction, change.table, rows, [action], request=change.request)
 
 
 def _select_list(texts: Sequence[str]) -> str:
@@ -344,7 +331,15 @@ class _SqlMerge:
             )
             for clause, columns in self._plan
         ]
-        change.write(rows.hint("rebalance"), actions, checks_repeats=checks_repeats, checks_keys=checks_keys)
+        apply_actions(
+            change.transaction,
+            change.table,
+            rows.hint("rebalance"),
+            actions,
+            checks_repeats=checks_repeats,
+            checks_keys=checks_keys,
+            request=change.request,
+        )
 
     @cached_property
     def _kinds(self) -> tuple[list[MergeClause], ...]:

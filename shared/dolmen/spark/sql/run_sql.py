@@ -26,7 +26,7 @@ from dolmen.sql.statements import (
     kind_of,
     read_statement,
 )
-from dolmen.sql.tokens import SPARK, SqlReader, Token, tokenize
+from dolmen.sql.tokens import SPARK, SqlReader, Token, replace_spans, tokenize
 from dolmen.transactions.snapshot import Snapshot
 from dolmen.transactions.transaction import Transaction, replay, unit_of
 from dolmen.transactions.unit_of_work import Commit
@@ -214,9 +214,7 @@ def with_versions(sql: str, attached: Attachments, views: Views, *, case_sensiti
         before = reader.since(first)
         assert first is not None
         replaced.append((token.start, first.start + len(before), f"`{view}`{alias}"))
-    for start, stop, text in reversed(replaced):
-        sql = f"{sql[:start]}{text}{sql[stop:]}"
-    return sql
+    return replace_spans(sql, replaced)
 
 
 def _names_version(reader: SqlReader) -> bool:
