@@ -41,7 +41,7 @@ from __future__ import annotations
 import re
 import reprlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 _CREDENTIALS = re.compile(r"(?<=://)[^/\s@'\"`]+@")
 
@@ -88,6 +88,10 @@ class SchemaError(InputError):
         self.column = column
 
 
+RowProblem = Literal["few fields", "not UTF-8", "no name"]
+"""A record lacks fields at its end; its text is not UTF-8; it has a value in a column without a name."""
+
+
 class RowError(InputError):
     """One row of the input is invalid.
 
@@ -97,6 +101,7 @@ class RowError(InputError):
         line: 1-based line in the file (text formats), if known.
         row: 1-based data row of the input (without the header), if known.
         column: name of the column, if one is wrong.
+        problem: which problem it is, if the file can be read in another way; None for any other.
     """
 
     def __init__(
@@ -107,8 +112,10 @@ class RowError(InputError):
         line: int | None = None,
         row: int | None = None,
         column: str | None = None,
+        problem: RowProblem | None = None,
     ) -> None:
         self.reason, self.file, self.line, self.row, self.column = reason, file, line, row, column
+        self.problem = problem
         where = [
             f"{word} {value!r}" if isinstance(value, str) else f"{word} {value}"
             for word, value in (("file", file), ("line", line), ("row", row), ("column", column))

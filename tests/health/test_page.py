@@ -14,7 +14,7 @@ import pytest
 from dolmen.base.units import count_text
 from dolmen.maintenance.health.elements import power_text, range_text, share_text, size_text, time_text
 from dolmen.maintenance.health.health import Health
-from dolmen.maintenance.health.page import POLICY, STYLE, draw_page
+from dolmen.maintenance.health.page import POLICY, draw_page, style
 from support.healths import HOSTILE, SECRET, busy_health, busy_place, hostile
 from support.tables import World
 
@@ -173,7 +173,7 @@ def test_everybody_can_read_it(page: Outline) -> None:
 
 def test_colours_have_contrast_in_light_and_dark() -> None:
     """WCAG 2 asks for 4.5 between text and ground."""
-    screen = STYLE.split("@media print")[0].split("prefers-color-scheme")
+    screen = style().split("@media print")[0].split("prefers-color-scheme")
     light, dark = (dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6})", part)) for part in screen)
     for colours in (light, light | dark):
         for ground in ("ground", "surface"):

@@ -55,8 +55,8 @@ def test_both_wheels_hold_every_module_and_say_that_they_are_typed(built: Built)
         (built.dolmen, ROOT / "shared" / "dolmen"),
         (built.simulator, ROOT / "simulator" / "dolmen_simulator"),
     ]:
-        modules = {path.relative_to(package.parent).as_posix() for path in package.rglob("*.py")}
-        assert modules - set(names_in(wheel)) == set()
+        files = [*package.rglob("*.py"), *package.rglob("*.css")]
+        assert {path.relative_to(package.parent).as_posix() for path in files} - set(names_in(wheel)) == set()
         assert f"{package.name}/py.typed" in names_in(wheel)
         assert any(name.endswith("/licenses/LICENSE") for name in names_in(wheel))
 

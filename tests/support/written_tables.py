@@ -365,9 +365,10 @@ def write_pandas(chance: random.Random) -> WrittenTable:
     kind = chance.choice(["csv", "csv", "json", "xlsx"])
     kinds = [each for each in KINDS if kind != "xlsx" or each != "mess"]
     table = RandomTable.make(chance, kinds)
-    frame = table.arrow().to_pandas(types_mapper=pd.ArrowDtype) if chance.random() < 0.5 else table.arrow().to_pandas()
+    has_nulls = chance.random() < 0.5
+    frame = table.arrow().to_pandas(types_mapper=pd.ArrowDtype) if has_nulls else table.arrow().to_pandas()
     index = chance.random() < 0.3
-    names, rows = table.names, table.rows
+    names, rows = table.names, table.rows if has_nulls else _as_floats(table.rows)
     if kind == "csv":
         options: dict[str, Any] = {
             "sep": chance.choice([",", ",", ";", "\t", "|"]),
@@ -414,9 +415,25 @@ def write_pandas(chance: random.Random) -> WrittenTable:
     return WrittenTable(data, name, names, rows, options["header"], options, digits=15)
 
 
+def _as_floats(rows: list[list[Any]]) -> list[list[Any]]:
+    """As a frame of numpy's types has them: integers are floats in a column that also has NULL."""
+    columns = [[each for each in column if each is not None] for column in zip(*rows, strict=True)]
+    are_floats = [len(values) < len(rows) and all(type(each) is int for each in values) for values in columns]
+    return [
+        [float(each) if is_float and each is not None else each for each, is_float in zip(row, are_floats, strict=True)]
+        for row in rows
+    ]
+
+
 def _rounded(rows: list[list[Any]]) -> list[list[Any]]:
-    """As pandas writes floats into JSON: with ten decimal places."""
-    return [[float(f"{each:.10f}") if isinstance(each, float) else each for each in row] for row in rows]
+    """As pandas writes floats into JSON: with ten decimal places, or large ones with ten digits."""
+    return [
+        [
+            float(f"{each:.9e}" if abs(each) > 1e16 else f"{each:.10f}") if isinstance(each, float) else each
+            for each in row
+        ]
+        for row in rows
+    ]
 
 
 def write_polars(chance: random.Random) -> WrittenTable:

@@ -19,7 +19,7 @@ from dolmen.format.chunk_locations import SpliceSource, shift_difference, shift_
 from dolmen.format.entries import DataFile
 from dolmen.format.page_locations import ChunkSums, PageLocations, chunk_range
 from dolmen.format.parquet_footer import FooterParts, ThriftCursor, ThriftStruct
-from dolmen.rows.write.data_file import CopiedGroup, CopiedGroups, EncodedGroups, SplicedObject, written_frame
+from dolmen.rows.write.data_file import CopiedGroup, CopiedGroups, EncodedGroups, SplicedObject, written_footer
 from dolmen.rows.write.runs import Run, WriteOptions, WritePlan, make_run
 from support.random_tables import random_table
 from support.written import Written, write
@@ -61,8 +61,8 @@ def test_a_footer_taken_apart_and_put_together_is_the_same_bytes(number: int) ->
     metadata = footer_of(written.body())
     parts = FooterParts.parse(metadata)
     assert len(parts.groups) == written.parquet().metadata.num_row_groups > 1
-    assert parts.encode(parts.groups, 300) == metadata
-    assert parts.frame == written_frame(written.entry.schema.arrow)
+    assert parts.fill(300, parts.groups) == metadata
+    assert parts.frame == written_footer(written.entry.schema.arrow).frame
 
 
 def test_columns_of_equal_names_and_other_ids_are_written_with_their_own_ids() -> None:
@@ -94,7 +94,7 @@ def test_bytes_that_are_no_footer_are_refused() -> None:
         except ValueError:
             refused += 1
         else:  # a value was changed, which is none of its business: it keeps all of them
-            again = FooterParts.parse(parts.encode(parts.groups, 100))
+            again = FooterParts.parse(parts.fill(100, parts.groups))
             assert again == parts
     assert refused > 50
 

@@ -36,7 +36,6 @@ from dolmen.format.parquet_footer import (
     I64,
     LIST,
     STRUCT,
-    EmptyFooter,
     FooterParts,
     MovedGroup,
     array,
@@ -164,7 +163,7 @@ class _EmptyFile:
     ``columns``: of each leaf, the encoded number of its physical type and its encoded path.
     """
 
-    footer: EmptyFooter
+    footer: FooterParts
     columns: tuple[tuple[bytes, bytes], ...]
 
 
@@ -172,7 +171,7 @@ class _EmptyFile:
 def _template(schema: bytes) -> _EmptyFile:
     """Raises ValueError if the bytes are not Thrift metadata."""
     try:
-        footer = EmptyFooter.split(schema)
+        footer = FooterParts.parse(schema)
         columns = _read_metadata(footer.fill(0, [])).schema
         leaves = [columns.column(leaf) for leaf in range(len(columns))]
         types = [integer(PHYSICAL_TYPES.index(leaf.physical_type)) for leaf in leaves]

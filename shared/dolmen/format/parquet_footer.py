@@ -15,7 +15,7 @@ from typing import Self
 import pyarrow.parquet as pq
 
 I32, I64, BINARY, LIST, STRUCT = 5, 6, 8, 9, 12
-_TRUE, _FALSE, _BYTE, _I16, _DOUBLE, _SET, _MAP = 1, 2, 3, 4, 7, 10, 11
+_TRUE, _FALSE, _BYTE, _I16, _DOUBLE, _SET = 1, 2, 3, 4, 7, 10
 _INTEGERS = frozenset({_I16, I32, I64})
 _DATA_PAGE_TYPE, _DICTIONARY_PAGE_TYPE = 0, 2
 
@@ -46,12 +46,10 @@ def array(kind: int, items: Iterable[bytes]) -> bytes:
     return head + b"".join(encoded)
 
 
-def struct(fields: Iterable[tuple[int, int, bytes]], last: int = 0) -> bytes:
-    """A struct: number, kind and encoded value of each field, ascending.
-
-    ``last``: the number of the field before the first, if these are the rest of a struct.
-    """
+def struct(fields: Iterable[tuple[int, int, bytes]]) -> bytes:
+    """A struct: number, kind and encoded value of each field, ascending."""
     out = bytearray()
+    last = 0
     for number, kind, value in fields:
         if 0 < number - last < 16:
             out.append(number - last << 4 | kind)
@@ -152,34 +150,6 @@ def _varint(body: bytes, at: int) -> tuple[int, int]:
     return value | byte << shift, at + 1
 
 
-@dataclass(frozen=True)
-class EmptyFooter:
-    """The metadata of a Parquet file without row groups: the bytes before these, and those after."""
-
-    before: bytes
-    after: bytes
-
-    @classmethod
-    def split(cls, body: bytes) -> EmptyFooter:
-        """Splits encoded metadata. Raises ValueError if it is something else."""
-        cursor = ThriftCursor(body)
-        before = last = 0
-        while last < 4:  # the version, the schema, the number of rows, and the empty list of row groups
-            head = cursor.field(last)
-            if head is None:
-                raise ValueError("there is no list of row groups")
-            last = head[0]
-            cursor.skip(head[1])
-            before = cursor.at if last == 2 else before
-        return cls(body[:before], body[cursor.at :])
-
-    def fill(self, rows: int, groups: Sequence[bytes]) -> bytes:
-        """The metadata with some encoded row groups, which have this number of rows together."""
-        return (
-            self.before + struct([(3, I64, integer(rows)), (4, LIST, array(STRUCT, groups))], last=2)[:-1] + self.after
-        )
-
-
 class ThriftStruct:
     """A struct whose fields can be replaced. Unknown fields stay as they are.
 
@@ -269,29 +239,25 @@ class FooterParts:
     """The Thrift metadata of a file, and that of its row groups.
 
     Args:
-        frame: all but its rows and row groups: columns, key-value metadata, writer.
+        frame: all fields but its rows and row groups: columns, key-value metadata, writer.
         groups: its row groups, encoded.
     """
 
-    frame: bytes
+    frame: tuple[tuple[int, int, bytes], ...]
     groups: tuple[bytes, ...]
 
     @classmethod
     def parse(cls, metadata: bytes) -> Self:
         """Splits Thrift metadata. Raises ValueError."""
         footer = ThriftStruct(metadata)
-        groups = tuple(footer.structs(_FILE_GROUPS))
-        for field in (_FILE_ROWS, _FILE_GROUPS):
-            footer.fields.pop(field, None)
-        return cls(footer.encode(), groups)
+        own = (_FILE_ROWS, _FILE_GROUPS)
+        frame = tuple((number, kind, value) for number, (kind, value) in footer.fields.items() if number not in own)
+        return cls(frame, tuple(footer.structs(_FILE_GROUPS)))
 
-    def encode(self, groups: Sequence[bytes], rows: int) -> bytes:
-        """The Thrift metadata of a file of the same columns with these row groups."""
-        frame = ThriftStruct(self.frame)
-        frame.fields[_FILE_ROWS] = I64, integer(rows)
-        frame.fields[_FILE_GROUPS] = LIST, array(STRUCT, groups)
-        frame.fields = dict(sorted(frame.fields.items()))
-        return frame.encode()
+    def fill(self, rows: int, groups: Sequence[bytes]) -> bytes:
+        """The Thrift metadata of a file of the same columns with these row groups, which have this many rows."""
+        own = (_FILE_ROWS, I64, integer(rows)), (_FILE_GROUPS, LIST, array(STRUCT, groups))
+        return struct(sorted([*self.frame, *own]))
 
 
 @dataclass(frozen=True)

@@ -305,3 +305,17 @@ def test_columns_of_another_kind_are_told_before_any_row() -> None:
     with pytest.raises(SchemaError, match=r"file 't\.parquet'"):
         _told("t.parquet", _parquet(pa.table({"id": pa.array([], pa.string())})), 1)
     assert told == []
+
+
+def test_an_error_that_another_way_of_reading_avoids_says_what_the_problem_is_whatever_it_quotes() -> None:
+    def problem(name: str, data: bytes) -> str | None:
+        with pytest.raises(RowError) as caught:
+            read(SourceFile(lambda: io.BytesIO(data), detect(name), name), None).read_all()
+        return caught.value.problem
+
+    assert problem("a.csv", b"a,b\n1,2\n3\n") == "few fields"
+    assert problem("a.csv", b"a,b\n1,2\n3,4,5\n") is None
+    assert problem("a.csv", b"a,b\n1,\xe9\n") == "not UTF-8"
+    assert problem("a.jsonl", b'{"a": "\xe9"}\n') == "not UTF-8"
+    quoted = b'"not UTF-8: 1 field where b has 2"'
+    assert problem("a.jsonl", b"{%b: 1, %b: 2}\n" % (quoted, quoted)) is None

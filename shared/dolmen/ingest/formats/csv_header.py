@@ -36,7 +36,7 @@ def columns_by_name(
     try:
         header.data.decode()
     except UnicodeDecodeError as error:
-        raise RowError(undecodable_reason(error), file=name, line=header.line) from None
+        raise RowError(undecodable_reason(error), file=name, line=header.line, problem="not UTF-8") from None
     count = int(Records.of(header.data, signs, blank_lines_count=True).fields[0])
     check_columns(count, max_columns, name)
     numbers = [str(number) for number in range(count)]

@@ -36,7 +36,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 from pyarrow import types as t
 
-from dolmen.errors import InputError, RowError, SchemaError
+from dolmen.errors import InputError, RowError, RowProblem, SchemaError
 from dolmen.format.types import TextKind, type_of
 from dolmen.ingest.formats.cell_notation import CellNotation
 from dolmen.ingest.formats.cells import check_years, may_be_tiny, native_decimal, precision_check, text_cast
@@ -275,26 +275,28 @@ class DelimitedFile:
 
     def _malformed_error(self, block: Block, row: int, error: ValueError) -> RowError:
         records = self.records(block)
-        problems: list[tuple[int, int, str | None, str]] = []
+        problems: list[tuple[int, int, str | None, str, RowProblem | None]] = []
         fields = np.maximum(records.fields, len(self.names)) if self.fill else records.fields
         ragged = np.flatnonzero(fields != len(self.names))
         if len(ragged):
             record = int(ragged[0])
             count = int(records.fields[record])
             reason = f"{count} field{'s' if count != 1 else ''} where {self.counted_by} has {len(self.names)}"
-            if count < len(self.names):
+            problem: RowProblem | None = "few fields" if count < len(self.names) else None
+            if problem:
                 reason += "; the setting ingest_ragged can make the others NULL"
-            problems.append((record, int(records.starts[record]), None, reason))
+            problems.append((record, int(records.starts[record]), None, reason, problem))
         try:
             blank_comments(block.data, self.signs).decode()
         except UnicodeDecodeError as undecodable:
             record, field = records.position(undecodable.start)
             column = self.names[field] if field < len(self.names) else None
-            problems.append((record, undecodable.start, column, undecodable_reason(undecodable)))
+            problems.append((record, undecodable.start, column, undecodable_reason(undecodable), "not UTF-8"))
         if not problems:
             return RowError(f"the text cannot be parsed: {error}", file=self.name, line=block.line, row=row)
-        record, offset, column, reason = min(problems, key=lambda problem: problem[:2])
-        return RowError(reason, file=self.name, line=block.line_at(offset), row=row + record, column=column)
+        record, offset, column, reason, problem = min(problems, key=lambda each: each[:2])
+        line = block.line_at(offset)
+        return RowError(reason, file=self.name, line=line, row=row + record, column=column, problem=problem)
 
 
 def signs_of(source: SourceFile) -> Signs:

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.json as arrow_json
 from pyarrow import types as t
 
-from dolmen.errors import RowError, SchemaError
+from dolmen.errors import RowError, RowProblem, SchemaError
 from dolmen.format.schema import own_names, same_names
 from dolmen.ingest.formats.cells import (
     Parse,
@@ -72,6 +72,10 @@ _QUOTED_TINY = re.compile(rb'"\s*[+-]?[0-9.]+[eE]-[0-9]{3,}\s*"')
 
 class NotAnObject(Exception):  # noqa: N818 - turned into a RowError by the caller, which knows the line
     """A line is not one JSON object; the message says why."""
+
+    def __init__(self, reason: str, problem: RowProblem | None = None) -> None:
+        super().__init__(reason)
+        self.problem = problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +160,7 @@ def parse_line(line: bytes, selection: JsonSelection | None = None) -> JsonObjec
         )
         msgspec.json.encode(value)
     except UnicodeDecodeError as error:
-        raise NotAnObject(f"not UTF-8: {error.reason}") from None
+        raise NotAnObject(f"not UTF-8: {error.reason}", "not UTF-8") from None
     except UnicodeEncodeError:
         raise NotAnObject("half of a surrogate pair in a string") from None
     except json.JSONDecodeError as error:
@@ -228,10 +232,10 @@ class Lines:
         """One of them (0-based), without its end."""
         return self._numbered[index][1].rstrip(b"\r")
 
-    def error(self, index: int, reason: str, column: str | None = None) -> RowError:
+    def error(self, index: int, reason: str, column: str | None = None, problem: RowProblem | None = None) -> RowError:
         """The error about one of them (0-based)."""
         line = self._numbered[index][0]
-        return RowError(reason, file=self._name, line=line, row=self._row + index, column=column)
+        return RowError(reason, file=self._name, line=line, row=self._row + index, column=column, problem=problem)
 
     def parse_good(self) -> list[JsonObject]:
         """The rows that are well-formed."""
@@ -251,7 +255,7 @@ class Lines:
                 parsed = parse_line(line, self._selection)
             except NotAnObject as malformed:
                 hint = _hint(line, str(malformed)) if self._has_rows_in_lines else ""
-                return rows, self.error(index, f"{malformed}{hint}")
+                return rows, self.error(index, f"{malformed}{hint}", problem=malformed.problem)
             if problem := check(parsed):
                 return rows, self.error(index, problem[1], problem[0])
             rows.append(parsed)

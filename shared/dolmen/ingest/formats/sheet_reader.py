@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from pyarrow import types as t
 
 from dolmen.base.units import MIB
-from dolmen.errors import InputError, RowError, SchemaError, short_repr
+from dolmen.errors import InputError, RowError, RowProblem, SchemaError, short_repr
 from dolmen.format.dialect import Dialect
 from dolmen.format.schema import number_names, own_names, same_names
 from dolmen.ingest.formats.cells import TimeFormat, parse_text
@@ -198,9 +198,12 @@ class Sheet:
             index, number = min(found)
             where = "the table has no such column" if self.header_row is None else f"row {self.header_row} has no name"
             hint = "" if self.header_row is None else ": name it, or let names be numbered (ingest_names: number)"
-            raise self.row_error(f"a value in column {number + 1}, for which {where}{hint}", block, row, index, number)
+            reason = f"a value in column {number + 1}, for which {where}{hint}"
+            raise self.row_error(reason, block, row, index, number, problem="no name" if hint else None)
 
-    def row_error(self, reason: str, block: CellBlock, row: int, index: int, number: int) -> RowError:
+    def row_error(
+        self, reason: str, block: CellBlock, row: int, index: int, number: int, problem: RowProblem | None = None
+    ) -> RowError:
         """The error about a cell in a block whose first row is ``row``."""
         line = int(block.rows[index])
         return RowError(
@@ -209,6 +212,7 @@ class Sheet:
             line=line,
             row=row + index,
             column=self.names.get(number),
+            problem=problem,
         )
 
 

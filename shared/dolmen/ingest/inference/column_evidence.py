@@ -42,11 +42,13 @@ class Values:
         dialect: with what the columns prove.
         schema: the types of the columns in this dialect.
         notes: what stays text though it looks like something else, and what was assumed; a sentence each, for people.
+        losses: what columns of these types do not hold of the file.
     """
 
     dialect: Dialect
     schema: pa.Schema
     notes: tuple[str, ...] = ()
+    losses: tuple[str, ...] = ()
 
 
 def decide(columns: Mapping[str, ColumnEvidence], dialect: Dialect, known: Mapping[str, Any]) -> Values:

@@ -92,7 +92,7 @@ def _with_values(file: SampledFile, candidate: Candidate, own: Dialect, error: I
     if not isinstance(error, RowError) or error.column is None:
         return same
     sample = SampledFile(lambda: io.BytesIO(file.whole_lines()), "sample", candidate.kind, {}, file.limits, None)
-    proven, _, _ = sample.read_whole(candidate, lambda _: None)
+    proven = sample.read_whole(candidate, lambda _: None).dialect
     return replace(same, **{name: getattr(proven, name) for name in _OF_VALUES})
 
 

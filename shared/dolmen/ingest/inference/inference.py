@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import codecs
 import io
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -42,7 +41,6 @@ _SHOWN_BYTES = 64 * KIB
 _SAMPLES, _MAX_SAMPLE = 3, 40
 _PACKED: dict[bytes, Compression] = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 _PACKED |= {b"BZh%d1AY&SY" % level: "bz2" for level in range(1, 10)}
-_FIELDS = re.compile(r"(\d+) fields? where .* has (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +212,7 @@ def _infer(file: SampledFile, samples: bool) -> Inference:
         tried.add((candidate.kind, candidate.dialect))
         bad = _BadRows(on_bad_row)
         try:
-            dialect, schema, notes = file.read_whole(candidate, bad.on_bad_row)
+            found = file.read_whole(candidate, bad.on_bad_row)
         except LimitError:
             raise
         except InputError as error:
@@ -225,12 +223,12 @@ def _infer(file: SampledFile, samples: bool) -> Inference:
         return Inference(
             name,
             candidate.kind,
-            dialect,
-            schema,
-            tuple(file.columns(candidate.kind, dialect, schema, samples)),
-            (*candidate.notes, *notes),
+            found.dialect,
+            found.schema,
+            tuple(file.columns(candidate.kind, found.dialect, found.schema, samples)),
+            (*candidate.notes, *found.notes),
             file.difference(candidate, others[0]) if others else None,
-            (*candidate.losses, *file.losses(candidate.kind, dialect), *bad.losses()),
+            (*candidate.losses, *found.losses, *bad.losses()),
             file.compression,
         )
     raise errors[0]
@@ -294,7 +292,6 @@ class SampledFile:
     sample: bytes = b""
     whole: bool = True
     compression: Compression | None = None
-    sheet_losses: list[str] = field(default_factory=list)
 
     def candidates(self) -> list[Candidate]:
         """Reads the sample. Returns the ways in which the file may be meant, the best first; at least one."""
@@ -351,68 +348,61 @@ class SampledFile:
     def _source(self, kind: FileKind, dialect: Dialect) -> SourceFile:
         return SourceFile(self.open, Format(kind, self.compression), self.name, replace(self.limits, dialect=dialect))
 
-    def read_whole(
-        self, candidate: Candidate, on_bad_row: OnBadRow | None
-    ) -> tuple[Dialect, pa.Schema, tuple[str, ...]]:
-        """The dialect with what whole columns prove, the columns, and notes. Raises InputError if it does not fit."""
+    def read_whole(self, candidate: Candidate, on_bad_row: OnBadRow | None) -> Values:
+        """What whole columns prove of the dialect, and the columns. Raises InputError if the candidate does not fit."""
         candidate.dialect.check()
         source = self._source(candidate.kind, candidate.dialect)
         if source.format.traits.delimiter is not None:
-            evidence: dict[str, ColumnEvidence] = {}
-            quoted = _QuotedNulls(candidate.dialect)
-            for batch in csv_reader.text_cells(source, on_bad_row, quoted.set_data):
-                for name, cells in zip(batch.schema.names, batch.columns, strict=True):
-                    if name not in evidence:
-                        evidence[name] = ColumnEvidence(candidate.dialect)
-                    evidence[name].observe(cells)
-                quoted.find(evidence.values())
-            values = decide(evidence, candidate.dialect, self.known)
-            nulls = candidate.dialect.nulls
-            doubtful = quoted.texts & (set(values.dialect.nulls) - set(nulls))
-            if doubtful and on_bad_row is None and not self._fits(candidate.kind, values):
-                # A quoted text is no NULL, and the cells do not show quotes.
-                values = decide(evidence, candidate.dialect, {**self.known, "nulls": nulls})
-                why = "is not given as NULL", "is in quotes, and so no NULL"
-                values = replace(values, notes=tuple(note.replace(*why) for note in values.notes))
-            return values.dialect, values.schema, tuple(values.notes)
+            return self._read_delimited(source, on_bad_row)
         if candidate.kind == "excel":
-            dialect, schema, sheet_notes, self.sheet_losses = infer_sheet(
-                source, self.known, skip_bad_rows=on_bad_row is not None
-            )
-            return dialect, schema, tuple(sheet_notes)
-        if candidate.kind == "jsonl" and on_bad_row is None:
-            schema, notes = json_types.infer_columns(source)
-            return candidate.dialect, schema, tuple(notes)
+            return infer_sheet(source, self.known, skip_bad_rows=on_bad_row is not None)
         if not source.format.traits.is_text:
-            return *self._read_typed(candidate, on_bad_row), ()
+            return self._read_typed(source, on_bad_row)
         if on_bad_row is None:
-            return candidate.dialect, formats.infer(source), ()
+            return Values(candidate.dialect, *json_types.infer_columns(source))
         found = formats.survey(source, skip_bad_rows=True)
         text = [each.with_type(pa.string()) if pa.types.is_null(each.type) else each for each in found]
         if not text:
             raise InputError(f"file {self.name!r} has no row to infer columns from")
-        return candidate.dialect, pa.schema(text), ()
+        return Values(candidate.dialect, pa.schema(text))
 
-    def _read_typed(self, candidate: Candidate, on_bad_row: OnBadRow | None) -> tuple[Dialect, pa.Schema]:
-        """The dialect and the columns of a file that is not text; names that no table can have are numbered.
+    def _read_delimited(self, source: SourceFile, on_bad_row: OnBadRow | None) -> Values:
+        dialect, evidence = source.options.dialect, dict[str, ColumnEvidence]()
+        quoted = _QuotedNulls(dialect)
+        for batch in csv_reader.text_cells(source, on_bad_row, quoted.set_data):
+            for name, cells in zip(batch.schema.names, batch.columns, strict=True):
+                if name not in evidence:
+                    evidence[name] = ColumnEvidence(dialect)
+                evidence[name].observe(cells)
+            quoted.find(evidence.values())
+        values = decide(evidence, dialect, self.known)
+        doubtful = quoted.texts & (set(values.dialect.nulls) - set(dialect.nulls))
+        if doubtful and on_bad_row is None and not self._fits(source.format.kind, values):
+            # A quoted text is no NULL, and the cells do not show quotes.
+            values = decide(evidence, dialect, {**self.known, "nulls": dialect.nulls})
+            why = "is not given as NULL", "is in quotes, and so no NULL"
+            values = replace(values, notes=tuple(note.replace(*why) for note in values.notes))
+        return values
+
+    def _read_typed(self, source: SourceFile, on_bad_row: OnBadRow | None) -> Values:
+        """The columns of a file that is not text; names that no table can have are numbered.
 
         Reads the columns whose values may not fit. Raises RowError if one does not.
         """
-        dialect, own_schema = candidate.dialect, formats.READERS[candidate.kind].own_schema
-        source = self._source(candidate.kind, dialect)
-        if own_schema is None:
-            return dialect, formats.infer(source)
+        own_schema, kind = formats.READERS[source.format.kind].own_schema, source.format.kind
+        assert own_schema is not None, kind
         own = own_schema(source)
         if number_names(own.names) != own.names and "names" not in self.known:
-            dialect = replace(dialect, names="number")
-            source = self._source(candidate.kind, dialect)
+            source = self._source(kind, replace(source.options.dialect, names="number"))
         schema = formats.infer(source)
         doubtful = [field for field, own_field in zip(schema, own, strict=True) if may_not_fit(own_field.type)]
         if doubtful and on_bad_row is None:
-            source = replace(source, options=replace(source.options, extra="ignore"))
-            for _ in formats.read(source, pa.schema(doubtful)):
+            strict = replace(source, options=replace(source.options, extra="ignore"))
+            for _ in formats.read(strict, pa.schema(doubtful)):
                 pass
-        return dialect, schema
+        others = parquet_reader.column_losses(source) if kind == "parquet" else ()
+        losses = tuple(typed_losses(name_columns(own, source), others))
+        return Values(source.options.dialect, schema, losses=losses)
 
     def _fits(self, kind: FileKind, values: Values) -> bool:
         """Whether the strict reader takes the whole file by these values."""
@@ -430,23 +420,17 @@ class SampledFile:
 
     def variations(self, candidate: Candidate, error: InputError) -> Iterator[Candidate]:
         """Ways to read a file whose sample fits the candidate, and whose rest does not."""
-        dialect = candidate.dialect
-        if candidate.kind == "excel" and dialect.names == "strict" and "names" not in self.known:
-            if "has no name: name it" in str(error):
-                note = f"columns without a name are numbered: one has a value on row {getattr(error, 'line', None)}"
+        dialect, problem, line = candidate.dialect, getattr(error, "problem", None), getattr(error, "line", None)
+        if candidate.kind == "excel":
+            if problem == "no name" and dialect.names == "strict" and "names" not in self.known:
+                note = f"columns without a name are numbered: one has a value on row {line}"
                 yield replace(candidate, dialect=replace(dialect, names="number"), notes=(*candidate.notes, note))
+        elif self.whole or not FORMATS[candidate.kind].is_text:
             return
-        if self.whole or not FORMATS[candidate.kind].is_text:
-            return
-        text = str(error)
-        found = _FIELDS.search(text)
-        if found and int(found[1]) < int(found[2]) and dialect.ragged == "reject" and "ragged" not in self.known:
-            line = getattr(error, "line", None)
+        elif problem == "few fields" and dialect.ragged == "reject" and "ragged" not in self.known:
             note = f"records such as that on line {line} lack fields at their end: they are NULL"
             yield replace(candidate, dialect=replace(dialect, ragged="fill"), notes=(*candidate.notes, note))
-        if "encoding" in self.known:
-            return
-        if dialect.encoding == "utf-8" and "not UTF-8" in text and self.sample.isascii():
+        elif problem == "not UTF-8" and "encoding" not in self.known and self.sample.isascii():
             encodings: tuple[Encoding, ...] = ("windows-1252", "latin-1")
             for encoding in encodings:
                 own = encoding_note(encoding)
@@ -466,16 +450,6 @@ class SampledFile:
         if chosen.dialect.header != other.dialect.header and other.dialect.header:
             added.append("with a header")
         return ", ".join(added) or "the plain dialect"
-
-    def losses(self, kind: FileKind, dialect: Dialect) -> Iterator[str]:
-        """Lists what the columns do not hold of the file."""
-        if FORMATS[kind].is_text or kind == "excel":  # whose empty columns have nothing to lose
-            yield from self.sheet_losses
-            return
-        source = self._source(kind, dialect)
-        own_schema = formats.READERS[kind].own_schema
-        own = name_columns(own_schema(source), source) if own_schema else formats.survey(source)
-        yield from typed_losses(own, parquet_reader.column_losses(source) if kind == "parquet" else ())
 
     def columns(self, kind: FileKind, dialect: Dialect, schema: pa.Schema, samples: bool) -> Iterator[InferredColumn]:
         """The columns, with values of the first rows."""

@@ -48,6 +48,7 @@ from dolmen.ingest.formats.sheet_reader import (
 from dolmen.ingest.formats.source_file import SourceFile
 from dolmen.ingest.inference.candidate import Candidate
 from dolmen.ingest.inference.cell_evidence import NULL_TEXTS
+from dolmen.ingest.inference.column_evidence import Values
 from dolmen.ingest.inference.delimited_candidates import note_numbered_names, note_odd_rows
 from dolmen.ingest.inference.header_evidence import HeaderEvidence, find_header
 from dolmen.ingest.inference.rough_kinds import TYPED, ColumnKind, kind_of_cell
@@ -178,9 +179,7 @@ class _ColumnEvidence(SheetShape):
         return bool(self.kinds) and not pa.types.is_string(self.arrow_type)
 
 
-def infer_sheet(
-    source: SourceFile, known: Mapping[str, Any], *, skip_bad_rows: bool
-) -> tuple[Dialect, pa.Schema, list[str], list[str]]:
+def infer_sheet(source: SourceFile, known: Mapping[str, Any], *, skip_bad_rows: bool) -> Values:
     """The dialect with the texts that are NULL, the columns, notes, and losses. Raises as ``formats.infer`` does."""
     dialect = source.options.dialect
     make: Callable[[], _ColumnEvidence] = partial(_ColumnEvidence, takes_nulls="nulls" not in known)
@@ -208,7 +207,7 @@ def infer_sheet(
     losses = [f"column {short_repr(name)} has no values: it is text" for name in empty]
     with open_workbook(source) as book:
         others = [other for other in book.sheets if other.name != sheet.name and book.has_rows(other.name)]
-    return dialect, pa.schema(schema), notes, [*losses, *_losses(sheet, others)]
+    return Values(dialect, pa.schema(schema), tuple(notes), (*losses, *_losses(sheet, others)))
 
 
 def _losses(sheet: Sheet, others: Sequence[Any]) -> Iterator[str]:

@@ -28,7 +28,7 @@ from dolmen.format.schema import COMMIT_TS_ID, Field, is_nested
 from dolmen.format.types import to_scalar
 from dolmen.rows.scan.data_objects import DataFileFooter, check_footer, missing_file_error
 from dolmen.rows.scan.row_groups import FilePlan, OpenFile, RowGroup
-from dolmen.rows.write.data_file import CopiedGroup, CopiedGroups, written_frame, written_metadata
+from dolmen.rows.write.data_file import CopiedGroup, CopiedGroups, written_footer, written_metadata
 from dolmen.rows.write.encodings import WRITTEN_CODECS, leaves
 from dolmen.rows.write.runs import (
     BLOOM_FALSE_POSITIVES,
@@ -335,7 +335,7 @@ class Splicing:
         except CorruptionError:
             return file, None
         source = SpliceSource.parse(entry.path, response.etag, response.body, tail_start, entry.footer[0])
-        has_same_frame = source is not None and source.footer.frame == written_frame(self._entry.schema.arrow)
+        has_same_frame = source is not None and source.footer.frame == written_footer(self._entry.schema.arrow).frame
         return file, source if has_same_frame else None
 
 

@@ -27,7 +27,7 @@ from dolmen.format.chunk_locations import (
     thrift_metadata,
 )
 from dolmen.format.page_locations import ChunkPages, ChunkRange, States
-from dolmen.format.parquet_footer import BINARY, EmptyFooter, array, binary, integer
+from dolmen.format.parquet_footer import BINARY, FooterParts, array, binary, integer
 from dolmen.format.types import one_array
 from dolmen.rows.scan.data_objects import DataFileFooter, FetchedFooter, FileColumn, Range
 
@@ -69,10 +69,10 @@ def read_pages(
 
 
 @lru_cache(maxsize=256)
-def _template(arrow_type: pa.DataType, nullable: bool) -> tuple[EmptyFooter, pq.ColumnSchema]:
+def _template(arrow_type: pa.DataType, nullable: bool) -> tuple[FooterParts, pq.ColumnSchema]:
     """The footer, without row groups, of files with one column of a type, and the schema of this column."""
     body = file_without_rows(pa.schema([pa.field(_NAME, arrow_type, nullable)]))
-    return EmptyFooter.split(thrift_metadata(body)), pq.read_metadata(pa.BufferReader(body)).schema.column(0)
+    return FooterParts.parse(thrift_metadata(body)), pq.read_metadata(pa.BufferReader(body)).schema.column(0)
 
 
 Rows = npt.NDArray[np.int64]

@@ -66,7 +66,7 @@ class CopiedGroup:
 
 @dataclass(frozen=True)
 class CopiedGroups:
-    """Consecutive row groups of one file to copy into others. The file's frame is that of ``written_frame``."""
+    """Consecutive row groups of one file to copy into others. The file's frame is that of ``written_footer``."""
 
     source: SpliceSource
     groups: tuple[CopiedGroup, ...]
@@ -97,12 +97,12 @@ def written_metadata(schema: pa.Schema) -> pq.FileMetaData:
     return pq.read_metadata(pa.BufferReader(file_without_rows(schema)))
 
 
-def written_frame(schema: pa.Schema) -> bytes:
-    """The encoded footer of a file of these columns as it is written now, without its rows and row groups.
+def written_footer(schema: pa.Schema) -> FooterParts:
+    """The footer of a file of these columns without rows, in its parts, as it is written now.
 
     Only row groups of files with the same frame may be put together.
     """
-    return FooterParts.parse(thrift_metadata(file_without_rows(schema))).frame
+    return FooterParts.parse(thrift_metadata(file_without_rows(schema)))
 
 
 class SplicedObject(Generic[Output]):
@@ -114,7 +114,7 @@ class SplicedObject(Generic[Output]):
 
     def __init__(self, output: Output, path: str, entry: TableEntry) -> None:
         self._output, self._path, self._entry = output, path, entry
-        self._frame = written_frame(entry.schema.arrow)
+        self._footer = written_footer(entry.schema.arrow)
         self._position = self._crc = 0  # bytes so far, and their CRC-32
         self._groups: list[MovedGroup] = []
         self._sums: list[GroupSums] = []
@@ -158,7 +158,7 @@ class SplicedObject(Generic[Output]):
         states, pages = move_sums(self._sums, self._differences)
         footer = pages.encode() if len(pages.lengths) else b""
         footer += ChunkSums(tuple(states), crc32(tail, self._crc), start + len(tail)).encode()
-        metadata = FooterParts(self._frame, ()).encode(encoded, self._rows)
+        metadata = self._footer.fill(self._rows, encoded)
         footer += metadata + len(metadata).to_bytes(4, "little") + PARQUET_MAGIC
         self._output.write(tail + footer)
         size = commit_output(self._output, self._path, start + len(tail) + len(footer))
@@ -191,7 +191,7 @@ class SplicedObject(Generic[Output]):
 
     def _add(self, source: SpliceSource, groups: range) -> None:
         """Adds the locations and checksums of row groups whose bytes were appended."""
-        if source.footer.frame != self._frame:
+        if source.footer.frame != self._footer.frame:
             raise AssertionError(f"{source.key} has other columns than {self._path}, or another writer")
         first, end = source.byte_range(groups)
         self._groups += source.moved_groups(groups, self._position - first)
