@@ -9,6 +9,7 @@ the turn says. Only fairness depends on this: a commit is a compare-and-swap, wh
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -26,6 +27,9 @@ from dolmen.errors import CorruptionError, Error, ObjectNotFoundError, StoreUnav
 from dolmen.format.layout import POINTER, Pointer, Turn
 from dolmen.format.manifest import HistoryEntry, Manifest
 from dolmen.store.base import Stored, Unknown
+
+_log = logging.getLogger("dolmen")
+"""Tells commits and their attempts, without values of rows, predicates, messages or request ids."""
 
 MOST_CHANGES = 256
 """The most changes in one version. Each adds an entry to the manifest, and some upload a ``.del`` object with it."""
@@ -118,7 +122,17 @@ def commit(head: Head, change: Change, uploads: PendingUploads) -> Committed:
             Leader(head, member).lead()
     finally:
         head.queue.leave(member)
+    _log_outcome(head, member)
     return member.result()
+
+
+def _log_outcome(head: Head, member: Member) -> None:
+    outcome, operation = member.outcome, member.change.operation
+    if isinstance(outcome, Error):
+        _log.info("%s: %s: %s after %d attempts", head.store.url, operation, type(outcome).__name__, member.attempts)
+    elif outcome is not None and outcome.manifest is not None:
+        version = outcome.manifest.version
+        _log.info("%s: %s is in version %d after %d attempts", head.store.url, operation, version, member.attempts)
 
 
 def submit(
@@ -283,6 +297,7 @@ class Leader:
                 member.attempts += 1
             # While ``_sent`` is set, the outcome is unknown: all changes get that error if this thread is interrupted.
             self._sent = commit_id
+            _log.debug("%s: attempt at version %d with %d changes", head.store.url, manifest.version, len(applied))
             etag = _swap_pointer(head, base, manifest, stamp)
             self._sent = ""
             if etag is not None:
@@ -290,6 +305,7 @@ class Leader:
                 head.advance(Base(manifest, etag))
                 self._finish(group, manifest, effects)
                 return
+            _log.debug("%s: version %d became another commit's", head.store.url, manifest.version)
             # Another commit came first. The next base is read after all changes queued so far: their errors are final.
             self._attempted = []
             queued = self._queue.last_number
@@ -440,7 +456,9 @@ def await_turn(head: Head, losses: int, seconds: float) -> Base:
     """
     runtime = head.runtime
     own = Turn(runtime.uuid(), round(min(max(2 * seconds, _SHORTEST_SECONDS), LONGEST_SECONDS) * 1_000))
-    if losses < LOSSES_BEFORE_TURN:
+    if losses >= LOSSES_BEFORE_TURN:
+        _log.debug("%s: asks for a turn of %d ms after %d lost attempts", head.store.url, own.ms, losses)
+    else:
         runtime.sleep(runtime.random.uniform(0, min(seconds, LONGEST_SECONDS)))
     look = head.look()
     first = 0 if look is None else look.pointer.version
