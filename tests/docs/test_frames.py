@@ -21,6 +21,8 @@ DOCS = Path(__file__).parents[2] / "docs"
         ("changes.md", "cursor"),
         ("versions.md", "versions"),
         ("updates.md", "updates"),
+        ("replace-a-day.md", "replace a day"),
+        ("python.md", "aio"),
         ("sql.md", "sql"),
         ("dbapi.md", "dbapi"),
         ("dbapi.md", "sqlalchemy"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Any, Literal, TypeAlias
@@ -23,13 +23,14 @@ from dolmen.commit.statements.row_changes import DeletePositions, InsertRows, Ov
 from dolmen.commit.uploads import LateIntent, PendingUploads, keys_in, record_keys, record_predicate
 from dolmen.entries.index.sorting import KeyRuns
 from dolmen.entries.index.table_index import encoding_of
-from dolmen.errors import ConflictError, DuplicateKeyError, InputError
+from dolmen.errors import ConflictError, DuplicateKeyError, InputError, RowError
 from dolmen.format.delete_object import Keys, check_not_null
 from dolmen.format.entries import DataFile, Tombstone
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
-from dolmen.format.types import to_plain
+from dolmen.format.types import to_mask, to_plain
 from dolmen.predicate.ast import Predicate, columns, to_json
+from dolmen.predicate.evaluate import matches
 from dolmen.predicate.parse import Parameters, Where, parse, with_parameters
 from dolmen.predicate.text import plain_text
 from dolmen.rows.scan.lookup import existing_keys
@@ -104,6 +105,35 @@ class TableChange:
 
         # Erased rows are written, too: their older versions are hidden in any case, so a row left out would be deleted.
         self._add_rows("replace", make, data, False, False, lambda: keys_content(self.entry, chosen))
+
+    def overwrite_where(
+        self, data: Any, where: Where, force: bool, check: bool, cast: bool, leave_out_erased: bool | None
+    ) -> None:
+        """Adds the statement of ``Table.overwrite`` with ``where``: a tombstone for it, and rows."""
+        arguments.flag("force", force)
+        arguments.flag("check", check)
+        predicate = parse_where(self.unit.context, self.entry, where)
+        if not force:
+            self.unit.depend_on_rows(self.name, predicate)
+
+        def make(rows: Iterator[pa.RecordBatch]) -> Write:
+            files = self.write_rows(self._only_matching(rows, predicate) if check else rows)
+            return replace(self.delete_rows(predicate, None), files=files, is_overwrite=True)
+
+        self._add_rows("overwrite", make, data, cast, leave_out_erased, lambda: rows_content(self.entry, where, None))
+
+    def _only_matching(self, rows: Iterable[pa.RecordBatch], predicate: Predicate) -> Iterator[pa.RecordBatch]:
+        """Passes rows on. Raises RowError for one for which the predicate is not TRUE."""
+        names, row = {id_: self.entry.schema.by_id[id_].name for id_ in columns(predicate)}, 1
+        for batch in rows:
+            mask = to_mask(matches(predicate, {id_: batch[name] for id_, name in names.items()}, batch.num_rows))
+            if not mask.all():
+                raise RowError(
+                    "it is not one of the rows that are overwritten (where): check=False adds it all the same",
+                    row=row + int(np.argmin(mask)),
+                )
+            row += batch.num_rows
+            yield batch
 
     def overwrite(self, data: Any, force: bool, cast: bool, leave_out_erased: bool | None) -> None:
         """Adds the statement of ``Table.overwrite``."""

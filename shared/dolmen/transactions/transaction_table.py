@@ -180,33 +180,44 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         self,
         data: Any,
         *,
+        where: Where = None,
+        parameters: Parameters | None = None,
+        check: bool = True,
         force: bool = False,
         cast: bool = False,
         request: str | None = None,
         message: str | None = None,
         leave_out_erased: bool | None = None,
     ) -> CommitT:
-        """Replaces all rows in one commit. Older versions still show the old rows until they expire.
+        """Replaces all rows, or those of a predicate, in one commit. Older versions still show the old rows.
 
         Args:
-            data: see ``append``; without rows the table becomes empty.
+            data: see ``append``; without rows the old ones are only deleted.
+            where, parameters: replace only rows for which it is TRUE, as for ``delete``. Nothing is read for that.
+            check: refuse rows for which ``where`` is not TRUE.
             force: also replace rows that others have added or deleted since this began.
             cast, request, leave_out_erased: as for ``append``. A retry of a request may change ``force``.
 
         Raises:
-            ConflictError: others added or deleted rows meanwhile (unless forced), or overwrote the table too.
-            SchemaError, RowError: the data does not fit the table; nothing was changed.
+            ConflictError: others added or deleted such rows meanwhile (unless forced), or overwrote the table too.
+            SchemaError, RowError: the data does not fit the table, or ``where``; nothing was changed.
 
         Examples:
             >>> commit = people.overwrite([{"id": 9, "name": "Zoe", "age": 33}])
             >>> people.count()
             1
+            >>> commit = people.overwrite([{"id": 9, "name": "Zoe", "age": 34}], where="id = 9")
         """
+        where = with_parameters(where, parameters)
 
         def statement(change: TableChange) -> None:
-            change.overwrite(data, force, cast, leave_out_erased)
+            if where is None:
+                change.overwrite(data, force, cast, leave_out_erased)
+            else:
+                change.overwrite_where(data, where, force, check, cast, leave_out_erased)
 
-        return self._apply("overwrite", statement, message, request, data=data)
+        needs_newest = where is not None and not force
+        return self._apply("overwrite", statement, message, request, data=data, needs_newest=needs_newest)
 
     def delete(
         self,

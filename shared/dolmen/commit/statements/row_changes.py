@@ -27,7 +27,7 @@ class Write:
     """Adds rows (files), hides rows (tombstones), or does both at once (an upsert).
 
     Commutes with everything, except the loss of its table or of a column that a tombstone names. The rows of its
-    ``requests`` are mixed in the files, so that none of them can be removed alone.
+    ``requests`` are mixed in the files, so that none of them can be removed alone. ``is_overwrite``: for the history.
     """
 
     name: str
@@ -37,6 +37,7 @@ class Write:
     request: str | None = None
     requests: frozenset[str] = frozenset()
     schema: Schema | None = None
+    is_overwrite: bool = False
 
     def apply(self, draft: Draft, ts: int) -> None:
         entry = draft.table(self.name, self.uuid)
@@ -63,6 +64,7 @@ class Write:
         if not self.files and not self.tombstones:
             return None
         what = ("upsert" if self.files else "delete") if self.tombstones else "append"
+        what = "overwrite" if self.is_overwrite else what
         ids = dict.fromkeys(id_ for tombstone in self.tombstones for id_ in tombstone.columns)
         return TableEffect(self.name, what, draft.column_names(self.name, ids))
 
