@@ -372,7 +372,7 @@ class PutIndexParts:
     """Adds parts to a table's index, in place of others (keys).
 
     It has no effect if the index has changed since it was read, or if rows were erased since: their keys may be in the
-    outputs. ``seen`` has the keys of all parts in the version that was read.
+    outputs. ``seen`` has the keys of all parts in the version that was read, and ``through`` is its ``commit_ts``.
     """
 
     name: str
