@@ -46,8 +46,8 @@ PAST: tuple[Mutation, ...] = (
         "versions expire though a cursor has not seen them",
         "the horizon stops at a durable cursor, also at one that was made after the plan",
         "commit/statements/background.py",
-        "        draft.horizon = max(base.horizon, min([self.horizon, *cursor_versions]), self.forced)\n",
-        "        draft.horizon = max(base.horizon, self.horizon, self.forced, *[0 for _ in cursor_versions])\n",
+        "        draft.horizon = max(base.horizon, min([self.horizon, *cursor_versions]), self.expire_before)\n",
+        "        draft.horizon = max(base.horizon, self.horizon, self.expire_before, *[0 for _ in cursor_versions])\n",
     ),
     mutation(
         "a lost tag lets go of nothing",

@@ -51,7 +51,7 @@ class PreparableStatement(Statement, Protocol):
     """A statement that must be prepared for each base version before it is applied to that."""
 
     def prepare(self, draft: Draft, uploads: PendingUploads) -> Statement:
-        """Returns the statement for the draft's base. Reads what it needs for that."""
+        """Returns the statement for the draft's base. May read files and upload objects for that."""
 
 
 def needs_preparing(statement: Statement) -> TypeGuard[PreparableStatement]:

@@ -283,7 +283,7 @@ class Head:
         return self._check_clock(self.store.clock.now_us, previous)
 
     def stamp(self, previous: Manifest) -> Stamp | None:
-        """The server's time now, for the version after ``previous``; None if only a request tells it."""
+        """The server's time now, for the version after ``previous``; None if only a request can show it."""
         made = self.runtime.instant()
         now_us = self.store.clock.estimate()
         return None if now_us is None else Stamp(self._check_clock(now_us, previous), made)

@@ -257,7 +257,7 @@ def build_decoders(*types: Any) -> None:
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """Asks all writers but one to wait for the next version (``dolmen.commit.head``).
+    """Asks all writers but one to wait for the next version (``dolmen.commit.loop``).
 
     Args:
         id: 32 random hexadecimal digits, by which the writer recognizes its own turn.
@@ -271,8 +271,8 @@ class Turn(msgspec.Struct, frozen=True):
 class Pointer(msgspec.Struct, frozen=True):
     """Names the newest manifest: the one mutable object of a database, replaced only by compare-and-swap on its ETag.
 
-    It holds version and commit id, or a turn's, so no two pointers are ever equal (no ABA). ``turn``: who commits next;
-    left out if no writer wants one.
+    It has the commit id of its version, and the id of a turn if there is one, so no two pointers are ever equal (no
+    ABA). ``turn`` says which writer commits next; it is left out if no writer has asked for that.
     """
 
     version: int

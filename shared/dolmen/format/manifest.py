@@ -1,6 +1,6 @@
 """The manifest: an immutable description of one version of the database, the root of its snapshot.
 
-docs/format.md specifies its members; the docstrings here tell what code has to know of them.
+docs/format.md specifies its members; the docstrings here say what the code relies on.
 """
 
 from __future__ import annotations
@@ -310,7 +310,7 @@ class LeavingErasures(msgspec.Struct, frozen=True, omit_defaults=True):
     Args:
         left_at: a time by the server's clock, in microseconds, after which no object is uploaded that holds their rows.
         expire_at: when all versions before ``version`` expire at the latest.
-        due_at, requested_at: of the first of them.
+        due_at, requested_at: the earliest of these erasures.
     """
 
     version: int

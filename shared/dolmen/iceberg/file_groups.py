@@ -220,7 +220,7 @@ def encode_vector_blob(positions: BitMap) -> bytes:
 
 
 def read_vector_blob(blob: bytes, length: int) -> BitMap:
-    """The positions in a deletion vector of a Puffin file, whoever wrote it. Raises ValueError if it is damaged."""
+    """The positions in a deletion vector of a Puffin file, of any writer. Raises ValueError if it is damaged."""
     inner = blob[4:-4]
     if len(blob) != length or inner[:4] != _VECTOR_MAGIC or int.from_bytes(blob[-4:], "big") != crc32(inner):
         raise ValueError("the deletion vector does not match its checksum")
@@ -282,7 +282,7 @@ def encode_position_deletes(positions: Mapping[str, BitMap]) -> bytes:
 
 
 def read_position_deletes(body: bytes, size: int) -> Iterator[tuple[str, BitMap]]:
-    """The positions in a position-delete file of this size, whoever wrote it, by the URL of the data file.
+    """The positions in a position-delete file of this size, of any writer, by the URL of the data file.
 
     Raises ValueError, or an error of pyarrow, if it is damaged.
     """

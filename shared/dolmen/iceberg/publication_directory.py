@@ -286,7 +286,7 @@ def _change_times(manifest: Manifest, name: str, entry: TableEntry, version: int
 def asks_for_publication(context: Context, manifest: Manifest, entry: TableEntry) -> bool:
     """Whether a table has the setting ``iceberg``. Costs no request unless it was published before and is idle.
 
-    An idle table's entry in the manifest has no settings, but its pin tells that it was published.
+    An idle table's entry in the manifest has no settings, but its pin shows that it was published.
     """
     may_ask = entry.properties.get("iceberg") is not None or bool(pins_of(manifest, entry.uuid))
     return may_ask and TableSettings.of(context.segments.whole(entry)).iceberg is not None

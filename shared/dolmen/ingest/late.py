@@ -38,7 +38,7 @@ class LateNames:
     Args:
         at_drop: their names when the file was dropped; several if that time is not exact.
         now: their present names, which the file is read with.
-        others: with a name that a column had at another time, and no other column when the file was dropped.
+        others: as ``now``, but one column has a former name, which no other column had when the file was dropped.
         is_complete: whether ``at_drop`` is reliable. The table may be older than the history of names.
     """
 

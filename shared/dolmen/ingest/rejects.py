@@ -162,7 +162,7 @@ def _check_unchanged(landing: Landing, drop: Drop) -> None:
 
 
 def _copy_drop(landing: Landing, drop: Drop, store: ObjectStore, key: str) -> None:
-    """Copies a dropped file, unless an object of this name exists, which is then its copy."""
+    """Copies a dropped file, unless an object of this name exists: it is the same copy, of an earlier delivery."""
     if not exists(store, key):  # an earlier delivery copied it: objects appear whole or not at all
         with landing.open(drop) as source:
             copy_once(source, store, key)

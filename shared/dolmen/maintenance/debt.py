@@ -240,7 +240,14 @@ def _debt_of(context: Context, manifest: Manifest, name: str, root: TableEntry, 
 
 @dataclass
 class FileSums:
-    """Sums over a table's data files; ``newest_delete`` is the timestamp of the youngest unresolved delete, or 0."""
+    """Sums over a table's data files.
+
+    Args:
+        newest_delete: the timestamp of the youngest unresolved delete; 0 if there is none.
+        dead_rows: rows that are deleted by position, and still in the files.
+        small_files, small_bytes: files that compaction would merge with others, and their live bytes.
+        unresolved_files: files to which not all deletes are applied.
+    """
 
     target_file_bytes: int
     newest_delete: int

@@ -1,6 +1,6 @@
 """Merges segments, so that they stay few after any number of commits, and none has mostly removed entries.
 
-A merge of segments of files also applies overlays and removals to the entries, and so removes them from the root.
+A merge of segments of files also applies overlays and removals to the entries, and so removes them from the manifest.
 """
 
 from __future__ import annotations

@@ -27,7 +27,8 @@ from dolmen.rows.scan.scan_deletes import BlobReader, load_deletes
 class UnresolvedDeletes:
     """Finds the tombstones that may hide rows of a file, from its statistics and from the keys, not only their bounds.
 
-    Keys tombstones over the same columns are tested together: one look-up covers ten thousand of them.
+    Keys tombstones over the same columns are tested together: one look-up covers ten thousand of them. ``greatest_ts``
+    is the timestamp of the youngest delete; 0 if there is none.
     """
 
     def __init__(self, context: Context, entry: TableEntry, tombstones: Sequence[Tombstone]) -> None:

@@ -56,7 +56,7 @@ _NO_COPY_IN_KERNEL = {errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL,
 
 
 class TemporaryFile:
-    """A file that is not an object yet. Its writer locks it, which tells it from left-overs."""
+    """A file that is not an object yet. Its writer locks it, so it can be distinguished from left-overs."""
 
     def __init__(self, path: str) -> None:
         self.path = path

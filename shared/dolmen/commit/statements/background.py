@@ -39,7 +39,9 @@ class Resolve:
         segments: keys of segments whose live files are all resolved up to ``through``.
         gather: paths of files whose vectors move into this commit's ``.del`` object even if they do not change.
         erasing: by path, the timestamp of the earliest erasure that matches any row of the file, hidden ones included.
-        vectors, segment_erasing: made by ``prepare``.
+        vectors: by path, a file's entry before and after; made by ``prepare``.
+        segment_erasing: by key of a segment, the least ``erasing`` of its changed files; made by ``prepare``.
+        prepared_on: the key of the manifest that ``prepare`` read.
     """
 
     name: str
@@ -134,7 +136,8 @@ class Compact:
 
     A group is left out if one of its inputs is gone or has another pair (``applied_through``, vector) than before;
     otherwise rows that others deleted would come back. A tombstone that was committed concurrently still hides rows of
-    the outputs, because their ``applied_through`` is the snapshot's ``commit_ts``.
+    the outputs, because their ``applied_through`` is the snapshot's ``commit_ts``. ``fitting`` has the groups that are
+    not left out; ``prepare`` makes it.
     """
 
     name: str
@@ -299,13 +302,15 @@ class MoveFence(DatabaseStatement):
     """Lets versions and uncommitted objects expire, before anything is deleted.
 
     Args:
-        seen: the horizon and orphan_cutoff of the plan; ConflictError if another fence came first.
+        seen: the horizon and orphan_cutoff when this was planned; ConflictError if another fence came first.
+        horizon, orphan_cutoff: the new ones.
         revoke: txids of jobs that count as dead.
         applied_before: segments of request ids are forgotten if all their ids were applied before this time.
         settings: the settings of the plan; ConflictError if they have changed, so that a retention that was just
             prolonged keeps what it covers. None if they do not matter.
         now_us: the time of the plan, which decides about tags and cursors.
-        forced: versions before this one expire in any case, with their tags, because erased rows must leave the disk.
+        expire_before: versions before this one expire in any case, with their tags, because erased rows must leave the
+            disk.
     """
 
     seen: tuple[int, int]
@@ -315,7 +320,7 @@ class MoveFence(DatabaseStatement):
     applied_before: int = 0
     settings: DatabaseSettings | None = None
     now_us: int = 0
-    forced: int = 0
+    expire_before: int = 0
 
     def apply(self, draft: Draft, ts: int) -> None:
         base = draft.base
@@ -324,9 +329,9 @@ class MoveFence(DatabaseStatement):
         if self.settings is not None and self.settings != DatabaseSettings.of(base):
             raise ConflictError(f"version {base.version} or one before it changed the settings: plan again")
         cursor_versions = (cursor.version for cursor in base.cursors.values() if cursor.holds(self.now_us))
-        draft.horizon = max(base.horizon, min([self.horizon, *cursor_versions]), self.forced)
+        draft.horizon = max(base.horizon, min([self.horizon, *cursor_versions]), self.expire_before)
         for name, tag in base.tags.items():
-            if 0 < tag.until <= self.now_us or tag.version < self.forced:
+            if 0 < tag.until <= self.now_us or tag.version < self.expire_before:
                 draft.put_tag(name, None)
         draft.orphan_cutoff = max(base.orphan_cutoff, self.orphan_cutoff)
         draft.revoked = tuple(txid for txid in self.revoke if txid not in base.revoked_intents)
@@ -367,7 +372,7 @@ class PutIndexParts:
     """Adds parts to a table's index, in place of others (keys).
 
     It has no effect if the index has changed since it was read, or if rows were erased since: their keys may be in the
-    outputs. ``seen`` has the keys of all parts in the version that was read.
+    outputs. ``seen`` has the keys of all parts in the version that was read, and ``through`` is its ``commit_ts``.
     """
 
     name: str

@@ -119,7 +119,8 @@ class RenameTable:
 
 @dataclass(frozen=True)
 class AlterTable:
-    """Changes columns in order, or the sort key. It is a conflict if they are not as the writer saw them."""
+    """Changes columns in order, or the sort key. Raises ConflictError if they are not as the writer saw them
+    (``seen``, ``seen_sort_key``)."""
 
     name: str
     uuid: str

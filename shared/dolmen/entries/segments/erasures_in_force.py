@@ -30,7 +30,7 @@ from dolmen.predicate.parse import parse
 SUBJECT = "subject"
 """The property of a table that names its subject: the column that identifies the person a row is about."""
 
-EVERY = 1
+_EARLIEST_TS = 1
 """A timestamp before that of every commit."""
 
 
@@ -211,7 +211,7 @@ def deletes_of(erasure: Erasure, entry: TableEntry, record: Record) -> tuple[Era
 
 
 def reaches(erasure: Erasure, entry: TableEntry) -> bool:
-    """Whether an erasure may concern a table (its entry in the root)."""
+    """Whether an erasure may concern a table (its entry in the manifest)."""
     return bool(tables_of(erasure, entry)) or (bool(erasure.subject) and entry.properties.get(SUBJECT) is not None)
 
 
@@ -296,9 +296,9 @@ def least_erasure(tables: Iterable[TableEntry], reader: SegmentReader, timestamp
     Rows of erasures with a lesser timestamp are neither in the tables' files nor in bounds of their entries. In doubt
     the result is too small. Without ``timestamps`` of listed erasures, every tombstone may belong to one.
     """
-    every = tuple(tables)
-    erasing = [EVERY] if any(stale_sections(every)) else []
-    for stub in every:
+    entries = tuple(tables)
+    erasing = [_EARLIEST_TS] if any(stale_sections(entries)) else []  # an obsolete entry may have rows of any erasure
+    for stub in entries:
         entry = reader.whole(stub)
         erasing += [file.erasing for file in entry.files]
         erasing += [segment.erasing for segment in entry.segments_of("files")]

@@ -105,13 +105,13 @@ def _mix(values: npt.NDArray[np.bytes_]) -> Codes:
 
 
 class FileTable:
-    """The entries of a segment of kind ``files``, of its checked object. ``grown`` is called when it takes more memory.
+    """The entries of a segment of kind ``files``. ``on_growth`` is called when the table takes more memory.
 
     Raises CorruptionError if it is not Parquet with the columns of a segment, or has another number of entries.
     """
 
-    def __init__(self, segment: Segment, body: bytes, grown: Callable[[FileTable], None] = lambda _: None) -> None:
-        self.segment, self._body, self._grown = segment, body, grown
+    def __init__(self, segment: Segment, body: bytes, on_growth: Callable[[FileTable], None] = lambda _: None) -> None:
+        self.segment, self._body, self._on_growth = segment, body, on_growth
         self._columns: dict[str, pa.Array] = {}
         self._whole: pa.Table | None = None
         self._uuids: list[str] | None = None
@@ -141,7 +141,7 @@ class FileTable:
             column = one_array(self._read([name])[name])
             self._columns[name] = column
             self.nbytes += column.nbytes
-            self._grown(self)
+            self._on_growth(self)
         return column
 
     def numbers(self, name: str) -> Positions:
@@ -161,7 +161,7 @@ class FileTable:
         codes = _codes_of_paths(paths)
         order = np.argsort(codes, kind="stable").astype(np.int32)
         self.nbytes += 12 * len(order)
-        self._grown(self)
+        self._on_growth(self)
         return codes[order], order
 
     def find(self, uuids: Uuids) -> tuple[Positions, Positions]:
@@ -207,7 +207,7 @@ class FileTable:
             if len(self._decoded) < _MOST_DECODED:
                 self._decoded[choice] = entries
                 self.nbytes += len(entries) * (_ENTRY_BYTES + _STATS_BYTES * len(requested))
-                self._grown(self)
+                self._on_growth(self)
         if positions is None or len(positions):
             yield entries if positions is None else [entries[position] for position in positions.tolist()]
 
@@ -260,7 +260,7 @@ class FileTable:
             if self._whole is None:
                 self._whole = self._fetch(None, None)
                 self.nbytes += self._whole.nbytes
-                self._grown(self)
+                self._on_growth(self)
             return self._whole.select(list(names))
         return self._fetch(list(names), groups)
 

@@ -162,6 +162,8 @@ def _images(upserts: pa.Table, fields: Iterable[Field]) -> tuple[dict[int, pa.Ar
 
 @dataclass(frozen=True, slots=True)
 class _Target:
+    """The table that the changes of one file are applied to, and the settings by which it takes them."""
+
     transaction: Transaction
     name: str
     fields: tuple[Field, ...]

@@ -307,7 +307,7 @@ def check_utf8(data: bytes) -> None:
 def parse_objects(
     data: bytes | pa.Buffer, schema: pa.Schema | None, unexpected: Literal["error", "infer", "ignore"]
 ) -> pa.Table:
-    """Parses the JSON objects in ``data`` to the types in ``schema``; ``unexpected`` tells how to treat other fields.
+    """Parses the JSON objects in ``data`` to the types in ``schema``; ``unexpected`` says how to treat other fields.
 
     Raises pa.ArrowInvalid for any error, but does NOT notice objects that share a line.
     """

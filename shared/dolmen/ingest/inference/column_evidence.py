@@ -128,7 +128,7 @@ class _Choice:
         usable = {name: ways for name, one in columns.items() if (ways := self._usable_notations(one))}
         marked = {name: ways for name, ways in usable.items() if plain not in ways}
         decimal, is_proven = self._choose_decimal(columns, usable)
-        if not is_proven:  # what is grouped by one of them might have it as its decimal mark
+        if not is_proven:  # a sign that seems to group digits might be the decimal mark
             marked = {
                 name: [one for one in ways if one.thousands not in _SIGNS_OF_BOTH] for name, ways in marked.items()
             }

@@ -47,7 +47,7 @@ class HeaderEvidence:
 def find_header(first: Sequence[str], rows: Sequence[Sequence[str]]) -> HeaderEvidence:
     """Weighs a first record against the ones below, which have as many cells.
 
-    Where nothing tells, text is taken for names if each is there, once (as DuckDB does), and everything else for a row.
+    Without evidence, texts are taken for names if none is empty or repeated (as DuckDB does), and all else for a row.
     """
     names = [cell.strip() for cell in first]
     named = [name.lower() for name in names if name]

@@ -168,7 +168,7 @@ _NOTES_ABOUT = {
     "ragged": "lack",
     "json_rows": "rows are at",
 }
-"""A word of the sniffers' notes for what they describe better than ``describe``."""
+"""By attribute of ``Dialect``, a word of the sniffers' note about it: with such a note ``describe`` says no more."""
 
 
 def infer_file(
@@ -281,7 +281,15 @@ class _QuotedNulls:
 
 @dataclass
 class SampledFile:
-    """A file whose way of reading is sought."""
+    """A file whose format and dialect are to be found.
+
+    Args:
+        kind: the format that the user named, if any.
+        known: attributes of ``Dialect`` that the user set.
+        skip: called with bad rows of the sample, which are left out; None: they are errors.
+        sample: the beginning of the file, unpacked; ``whole`` if that is all of it.
+        sheet_losses: what the rows of a workbook do not hold, such as formulas.
+    """
 
     open: Callable[[], BinaryIO]
     name: str

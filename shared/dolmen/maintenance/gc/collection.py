@@ -470,7 +470,7 @@ class _Collection:
                     manifest.orphan_cutoff,
                     settings=self.settings if self.has_own_settings else None,
                     now_us=now_us,
-                    forced=work.expire_before,
+                    expire_before=work.expire_before,
                 )
                 try:
                     return submit(head, OPERATION, [*statements, fence]).manifest or head.refresh().manifest

@@ -22,6 +22,7 @@ class Kind:
         name: stable, because scripts and tests use it.
         severity: "error" if something cannot be read, or is read wrong; "warning" if it only costs money or trust.
         meaning: the promise that is broken.
+        repair: what to do about it.
     """
 
     name: str

@@ -76,7 +76,7 @@ class ChangeFeed:
         with self._context.reading(max(self._since.version, 1), self._until.version):
             for step, files, _ in self.plan():
                 changes = self.net_of_commits() if files is None else files.match()
-                yield from (tag(change, step.after, self._output, self.schema) for change in changes)
+                yield from (with_feed_columns(each, step.after, self._output, self.schema) for each in changes)
 
     def plan(self) -> Iterator[tuple[CommitStep, ChangedFiles | None, bool]]:
         """Yields each change of the feed with its files. Reads manifests and segments, but no data.
@@ -129,7 +129,9 @@ def feed_schema(output: Iterable[Field], shown: Collection[int]) -> pa.Schema:
     return pa.schema([*own, *FEED_FIELDS])
 
 
-def tag(change: Changed, manifest: Manifest, output: Iterable[Field], schema: pa.Schema) -> pa.RecordBatch:
+def with_feed_columns(
+    change: Changed, manifest: Manifest, output: Iterable[Field], schema: pa.Schema
+) -> pa.RecordBatch:
     """Changed rows with the columns that the feed adds."""
     kind, rows = change
     arrays = [rows.column(field.name) for field in output]
@@ -171,6 +173,7 @@ class FeedPart:
     Args:
         lost, new: paths of the files from which lost or new rows are read. None if all files of the change have to be
             read together, because rows of one file may pair with rows of another.
+        size: bytes of these files; 0 if unknown.
         erased: whether the files are read for rows that were erased since.
     """
 
@@ -239,7 +242,7 @@ class PartReader:
         self._manifests = {part.before: before, part.after: after}
         with self._context.reading(max(part.before.version, 1), part.after.version):
             changes = self._changes(part, before, after)
-            yield from (tag(change, after, self._output, self.schema) for change in changes)
+            yield from (with_feed_columns(change, after, self._output, self.schema) for change in changes)
 
     def _changes(self, part: FeedPart, before: Manifest, after: Manifest) -> Iterable[Changed]:
         if part.erased:

@@ -248,7 +248,7 @@ class _ScanPlanner:
         self.files: list[FilePlan] = []
         self.pruned: Counter[Reason] = Counter()
         self.read = self.counted_files = self.counted_rows = 0
-        self._known_rows = 0  # of ``files``, as far as metadata tells it
+        self._known_rows = 0  # rows that the scan gets from ``files``, where metadata has their exact number
 
     def run(self) -> None:
         requested: list[Segment] = []

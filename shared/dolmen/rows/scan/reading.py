@@ -305,7 +305,7 @@ class PlanReader:
         try:
             try:
                 body = location.store.get(location.key, requested, etag=etag).body
-            except ObjectChangedError:  # perhaps the same bytes were written again, as the footer tells
+            except ObjectChangedError:  # perhaps the same bytes were written again: the footer shows that
                 etag = self._open_file(file, refetch=True).footer.etag
                 body = location.store.get(location.key, requested, etag=etag).body
         except ObjectNotFoundError as error:

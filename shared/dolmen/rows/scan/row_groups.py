@@ -143,7 +143,7 @@ class FileProbe:
         return not masks or bool(reduce(and_, masks).any())
 
     def _mask(self, group: int, id_: int, source: Compare | In | KeysLookup, at: int) -> Mask | None:
-        """A mask of the values that may be in a column; None if the filter tells nothing about them."""
+        """A mask of the values that may be in a column; None if the filter proves nothing about them."""
         blocks = self.filters.blocks(group, id_)
         if blocks is None:
             return None

@@ -110,7 +110,7 @@ class Scan:
         return {**self.__dict__, "_planned": None}
 
     @property
-    def _files(self) -> ScanPlan:
+    def _scan_plan(self) -> ScanPlan:
         """The plan, which the first access makes from the manifest and segments."""
         if self._planned is None:
             with self._view.reading():
@@ -262,7 +262,7 @@ class Scan:
             2
         """
         with self._view.reading():
-            rows = count_rows(self._reader(self._files if self._paths is not None else self._plan(counting=True)))
+            rows = count_rows(self._reader(self._scan_plan if self._paths is not None else self._plan(counting=True)))
         rows = max(0, rows - self._offset)
         return rows if self._limit is None else min(rows, self._limit)
 
@@ -274,7 +274,7 @@ class Scan:
             ()
         """
         with self._view.reading():
-            return explain(self._reader(self._files))
+            return explain(self._reader(self._scan_plan))
 
     @property
     def _is_limited(self) -> bool:
@@ -316,74 +316,79 @@ class Scan:
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         with self._view.reading():
-            found, left_out = self._read(), self._offset - self._unread_rows if self._files and not self._order else 0
-            for batch in found:
-                if batch.num_rows > left_out:
-                    yield batch.slice(left_out)
-                left_out -= min(left_out, batch.num_rows)
+            batches = self._read(self._scan_plan)  # the plan says how many rows are in files that are not read
+            leave_out = 0 if self._order else self._offset - self._unread_rows
+            for batch in batches:
+                if batch.num_rows > leave_out:
+                    yield batch.slice(leave_out)
+                leave_out -= min(leave_out, batch.num_rows)
 
-    def _read(self) -> Iterator[pa.RecordBatch]:
-        plan, reader = self._files, self._reader(self._files)
+    def _read(self, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
+        reader = self._reader(plan)
         if plan.limit is None:
             batches = reader.read(self._decode, reader.groups(), plan.output_ids)
             yield from (batch for batch in batches if batch is not None)
             return
-        remaining, inexact, groups = plan.limit, 1, reader.groups()
-        while remaining and (wave := _wave(groups, remaining, inexact)):
-            for batch in reader.read(self._decode, wave, plan.output_ids):
+        remaining, most_inexact, groups = plan.limit, 1, reader.groups()
+        while remaining and (some := _next_groups(groups, remaining, most_inexact)):
+            for batch in reader.read(self._decode, some, plan.output_ids):
                 if batch is not None:
                     yield batch.slice(0, remaining)
                     remaining -= min(remaining, batch.num_rows)
                 if not remaining:
                     break
-            inexact *= 2
+            most_inexact *= 2
 
     def _decode(self, group: RowGroup, columns: RowGroupColumns) -> pa.RecordBatch | None:
         keep = row_mask(group, columns.read(group.tested_ids))
         if keep is not None and not keep.any():
             return None
-        arrays = columns.read(self._files.output_ids)
-        return kept_rows([column_of(group, field, arrays) for field in self._files.output], keep, self._files.schema)
+        arrays = columns.read(self._scan_plan.output_ids)
+        return kept_rows(
+            [column_of(group, field, arrays) for field in self._scan_plan.output], keep, self._scan_plan.schema
+        )
 
     def _sort(self) -> pa.Table:
-        table = pa.Table.from_batches(self._batches(), self._files.schema).sort_by(self._order)
+        table = pa.Table.from_batches(self._batches(), self._scan_plan.schema).sort_by(self._order)
         return table.select(self.schema.names).slice(self._offset, self._limit)
 
     def __repr__(self) -> str:
-        return f"<Scan of {self._files!r}>"
+        return f"<Scan of {self._scan_plan!r}>"
 
     def _repr_html_(self) -> str:
-        return self._files._repr_html_()
+        return self._scan_plan._repr_html_()
 
 
 def plan_of(scan: Scan) -> ScanPlan:
-    return scan._files
+    return scan._scan_plan
 
 
 def scan_files(scan: Scan, paths: Collection[str]) -> Scan:
     """The same scan over some of its files: the part that one of several tasks reads."""
     part = scan._like()
     part._paths = frozenset(paths)
-    part._planned = replace(scan._files, files=tuple(f for f in scan._files.files if f.file.path in part._paths))
+    part._planned = replace(
+        scan._scan_plan, files=tuple(f for f in scan._scan_plan.files if f.file.path in part._paths)
+    )
     return part
 
 
 def reader_of(scan: Scan) -> PlanReader:
-    return scan._reader(scan._files)
+    return scan._reader(scan._scan_plan)
 
 
-def _wave(groups: Iterator[RowGroup], rows: int, inexact: int) -> list[RowGroup]:
-    """The next row groups: enough for ``rows`` rows, but at most ``inexact`` with an unknown number of rows."""
-    wave: list[RowGroup] = []
+def _next_groups(groups: Iterator[RowGroup], rows: int, most_inexact: int) -> list[RowGroup]:
+    """The next row groups: enough for ``rows`` rows, but at most ``most_inexact`` with an unknown number of rows."""
+    chosen: list[RowGroup] = []
     for group in groups:
-        wave.append(group)
+        chosen.append(group)
         if group.exact_rows is None:
-            inexact -= 1
+            most_inexact -= 1
         else:
             rows -= group.exact_rows
-        if rows <= 0 or inexact <= 0:
+        if rows <= 0 or most_inexact <= 0:
             break
-    return wave
+    return chosen
 
 
 PositionedRows: TypeAlias = tuple[pa.RecordBatch, str, npt.NDArray[np.int64]]

@@ -127,8 +127,11 @@ class LandingDirectory:
 
 
 MAX_TRIES = 5
+"""A letter is given up when it has failed this often."""
 MAX_BACKOFF_SECONDS = 60.0
+"""The longest wait between two tries."""
 MAX_BATCH = {"ingest": 100, "delete": 500}
+"""The most letters of one call of a function, by its name."""
 
 
 @dataclass(frozen=True, slots=True)
