@@ -172,7 +172,7 @@ def test_results_of_sql_are_read_as_duckdbs_are(table: dolmen.Table, db: Databas
         [2, 5], (2, 5), {2, 5}, range(2, 6, 3), (n for n in (2, 5)), {2: "a", 5: "b"}.keys(), {"a": 2, "b": 5}.values(),
         np.array([2, 5]), pa.array([2, 5]), pa.chunked_array([[2], [5]]), pd.Series([2, 5]), pd.Index([2, 5]),
         pl.Series([2, 5]), pa.table({"id": [2, 5]}), pd.DataFrame({"id": [2, 5]}), pl.DataFrame({"id": [2, 5]}),
-        map(int, ("2", "5")),
+        map(int, ("2", "5")), pa.table({"id": [2, 5]}).to_reader(), iter(pa.table({"id": [2, 5]}).to_batches()),
     ],
     ids=lambda keys: type(keys).__name__,
 )  # fmt: skip

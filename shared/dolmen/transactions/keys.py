@@ -53,8 +53,9 @@ def check_key(fields: tuple[Field, ...]) -> tuple[Field, ...]:
 def _key_rows(keys: Any, fields: tuple[Field, ...]) -> pa.Table:
     """Key columns with their names and stored types. Refuses the same values as for rows: a cast never cuts a key."""
     names = ", ".join(field.name for field in fields)
-    if isinstance(keys, (Iterator, KeysView, ValuesView)):
-        keys = list(keys)
+    if isinstance(keys, (Iterator, KeysView, ValuesView)) and not hasattr(keys, "__arrow_c_stream__"):
+        values = list(keys)
+        keys = iter(values) if values and isinstance(values[0], (pa.RecordBatch, pa.Table)) else values
     if isinstance(keys, (list, tuple, set, frozenset, range)):
         schema = pa.schema([(field.name, field.arrow_type) for field in fields])
         columns = _key_columns(list(keys), fields)
@@ -67,10 +68,10 @@ def _key_rows(keys: Any, fields: tuple[Field, ...]) -> pa.Table:
             raise InputError(f"keys do not fit {types}: {reason}") from error
     schema = pa.schema([(field.name, field.arrow_type, field.nullable) for field in fields])  # defaults are no keys
     cast = frame_cast(keys) or lossless_cast
-    if (values := values_of(keys, fields[0].name, fields[0].arrow_type)) is not None:
+    if (found := values_of(keys, fields[0].name, fields[0].arrow_type)) is not None:
         if len(fields) > 1:
             raise InputError(f"an array has no columns, and this key has several: give rows of {names}")
-        keys, cast = pa.table([values[0]], [fields[0].name]), values[1]
+        keys, cast = pa.table([found[0]], [fields[0].name]), found[1]
         return pa.Table.from_batches(conform(as_batches(keys), schema, cast), schema)
     return pa.Table.from_batches(conform(as_batches(keys, schema), schema, cast), schema)
 
