@@ -62,7 +62,7 @@ from dolmen.cli.output import (
 from dolmen.errors import InputError, RowNotFoundError
 from dolmen.format.dialect import flag_of
 from dolmen.ingest.formats.source_file import SourceFile
-from dolmen.sql.column_types import parse_columns
+from dolmen.transactions.column_types import parse_columns
 from dolmen.transactions.merge.clauses import Expression
 from dolmen.transactions.transaction import unit_of
 from dolmen.transactions.unit_of_work import Commit

@@ -32,7 +32,7 @@ from dolmen.cli.output import commit_facts, console, print_commit, print_json, w
 from dolmen.declaration import Declaration, DeclarationPlan, DeclaredChange, plan
 from dolmen.declaration.declaration_plan import ROUNDS
 from dolmen.errors import ConflictError, InputError
-from dolmen.sql.column_types import parse_column, parse_columns, parse_default
+from dolmen.transactions.column_types import parse_column, parse_columns, parse_default
 from dolmen.transactions.transaction import unit_of
 
 _SIGNS = {"add": ("+", "green"), "change": ("~", "yellow"), "remove": ("-", "red")}

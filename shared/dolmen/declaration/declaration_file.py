@@ -39,7 +39,7 @@ from dolmen.format.layout import check_table_name
 from dolmen.format.properties import DATABASE_PROPERTIES, check_properties
 from dolmen.format.schema import Field, Schema
 from dolmen.format.types import Json
-from dolmen.sql.column_types import parse_column, parse_default
+from dolmen.transactions.column_types import parse_column, parse_default
 from dolmen.transactions.keys import check_key
 from dolmen.transactions.transaction_table import default_json
 

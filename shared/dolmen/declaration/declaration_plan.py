@@ -43,7 +43,7 @@ from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import DATABASE_PROPERTIES, Property, named_columns, value_of, with_renamed_column
 from dolmen.format.schema import Field, Schema, own_names
 from dolmen.format.types import column_text, type_text
-from dolmen.sql.column_types import default_text
+from dolmen.transactions.column_types import default_text
 from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.unit_of_work import Commit
 

@@ -13,12 +13,12 @@ from dolmen.errors import InputError, TableNotFoundError, short_repr
 from dolmen.format.schema import own_names
 from dolmen.rows.scan.engines.expressions import Evaluator
 from dolmen.rows.write.conform import conform_batch, plan_conform
-from dolmen.sql.column_types import parse_column
 from dolmen.sql.queries import Queries
 from dolmen.sql.statements import table_name
 from dolmen.sql.tokens import SqlReader
+from dolmen.transactions.column_types import parse_column
 from dolmen.transactions.merge.clauses import casts_of
-from dolmen.transactions.transaction import Transaction, unit_of
+from dolmen.transactions.transaction import Exist, Transaction, unit_of
 from dolmen.transactions.transaction_table import TransactionTable
 
 CATALOG_WORDS = ("CREATE", "ALTER", "DROP", "TRUNCATE", "COMMENT")
@@ -72,11 +72,10 @@ class CatalogCall:
         else:
             rows = _renamed(rows, [column.name for column in fields] or rows.schema.names)
             schema = rows.schema
-        if replaces and exists:
-            self.transaction.drop_table(name, request=self.request)
+        exist: Exist = "replace" if replaces else "error"
         sort_key = _names(options.pop("sort_key", None))
         table = self.transaction.create_table(
-            name, schema, own_keys(keys, schema) or None, sort_key, options, request=self.request
+            name, schema, own_keys(keys, schema) or None, sort_key, options, exist=exist, request=self.request
         )
         for column in fields:
             if column.default:

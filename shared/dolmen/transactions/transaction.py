@@ -7,20 +7,18 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, TypeVar, get_args
 
 from dolmen.base import arguments
 from dolmen.base.runtime import TRANSACTION, RetryPolicy, attempts
 from dolmen.commit.head import Context
 from dolmen.commit.statements.background import SetProperties
-from dolmen.commit.statements.catalog import CreateTable, RenameTable
+from dolmen.commit.statements.catalog import CreateTable, DropTable, RenameTable
 from dolmen.errors import (
     ConflictError,
     Error,
     InputError,
-    SchemaError,
+    TableExistsError,
     VersionExpiredError,
     short_repr,
 )
@@ -32,8 +30,10 @@ from dolmen.format.properties import check_database_properties
 from dolmen.format.schema import Schema
 from dolmen.rows.scan.engines.dataframes import optional
 from dolmen.rows.write.data_file import check_storable
+from dolmen.transactions.column_types import columns_and_rows
 from dolmen.transactions.erase import Subject, forget_subjects
 from dolmen.transactions.keys import check_key
+from dolmen.transactions.row_statements import TableChange
 from dolmen.transactions.snapshot import Moment, clone_table
 from dolmen.transactions.transaction_table import (
     CommitT,
@@ -51,6 +51,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 TableT = TypeVar("TableT")
 RenamedT = TypeVar("RenamedT")
+
+
+Exist: TypeAlias = Literal["error", "ok", "replace"]
 
 
 class CatalogVerbs(Generic[CommitT, ErasedT, TableT, RenamedT]):
@@ -85,22 +88,26 @@ class CatalogVerbs(Generic[CommitT, ErasedT, TableT, RenamedT]):
     def create_table(
         self,
         name: str,
-        schema: pa.Schema,
+        schema: Any,
         primary_key: str | Sequence[str] | None = None,
         sort_key: str | Sequence[str] | None = None,
         properties: Mapping[str, Any] | None = None,
         *,
+        exist: Exist = "error",
         request: str | None = None,
         message: str | None = None,
     ) -> TableT:
-        """Creates a table.
+        """Creates a table, with rows if it is given some, in one commit.
 
         Args:
             name: 1 to 64 characters of ``a-z``, ``0-9`` and ``_``.
-            schema: columns and types. Dictionaries are stored as their values, times in microseconds.
+            schema: columns and types: a schema of pyarrow or Polars, the ``dtypes`` of a pandas frame, text such as
+                ``"id BIGINT NOT NULL, day DATE"``, or types or such texts by name. Or rows, as for ``Table.append``,
+                which are added. Dictionaries are stored as their values, times in microseconds.
             primary_key: the key columns of ``upsert`` and ``delete(keys=...)``; ``append`` does not enforce them.
             sort_key: the columns that rows in a file are sorted by: best those in most filters.
             properties: settings (see ``Table.set``).
+            exist: for a table that exists: "error"; "ok" to change nothing; "replace" to drop it.
             request, message: as for ``Table.append``. A table that was created under this id, and was dropped or
                 renamed since, is not created again.
 
@@ -114,19 +121,37 @@ class CatalogVerbs(Generic[CommitT, ErasedT, TableT, RenamedT]):
             >>> events = db.create_table("events", pa.schema({"day": pa.date32()}), sort_key="day")
             >>> events.count()
             0
+            >>> db.create_table("days", "day DATE NOT NULL, total DECIMAL(10, 2)", exist="ok").columns
+            ['day', 'total']
+            >>> db.create_table("numbers", {"n": [1, 2, 3]}).count()
+            3
         """
         check_table_name(name)
+        arguments.one_of("exist", exist, get_args(Exist))
+        columns, rows = columns_and_rows(schema)
 
         def statement(unit: UnitOfWork) -> None:
             if name in unit.base.tables:
                 unit.refresh_once()  # it may have been dropped meanwhile
-            entry = new_entry(unit, _stored_schema(schema), primary_key, sort_key, properties)
+            entry = new_entry(unit, Schema.from_arrow(columns), primary_key, sort_key, properties)
             if not unit.has_applied(request):
+                if exist != "error":
+                    unit.depend_on_names(name)
+                if name in unit.manifest.tables and exist == "ok":
+                    return
+                if name in unit.manifest.tables and exist == "replace":
+                    unit.add(DropTable(name, unit.entry(name).uuid, request))
                 unit.add(CreateTable(name, entry, request))
             keys = [entry.schema.names_of(ids) for ids in (entry.primary_key, entry.sort_key)]
             unit.add_content(request, "create_table", name, str(entry.schema.arrow), *keys, entry.properties)
+            if rows is not None:
+                TableChange(unit, name, request, entry).append(rows, False, None)
 
-        self._apply("create_table", statement, message)
+        try:
+            self._apply("create_table", statement, message, needs_newest=exist != "error")
+        except (ConflictError, TableExistsError):
+            if exist != "ok":  # else somebody has just created it
+                raise
         return self._handle(name)
 
     def drop_table(self, name: str, *, request: str | None = None, message: str | None = None) -> CommitT:
@@ -495,15 +520,6 @@ def replay(
         except conflicts as error:
             conflict = error
     raise conflict
-
-
-def _stored_schema(schema: pa.Schema) -> Schema:
-    if not isinstance(schema, pa.Schema):
-        raise SchemaError(
-            f"schema={short_repr(schema)} is a {type(schema).__name__}: give a pyarrow schema, as in "
-            "pa.schema({'id': pa.int64(), 'name': pa.string()})"
-        )
-    return Schema.from_arrow(schema)
 
 
 def new_entry(

@@ -17,7 +17,7 @@ from pyarrow import ipc, parquet
 import dolmen
 from dolmen.errors import Error, InputError, LimitError, SchemaError
 from dolmen.ingest.formats.formats import ReadOptions, SourceFile, detect, infer, read, survey
-from dolmen.sql.column_types import parse_columns
+from dolmen.transactions.column_types import parse_columns
 from support.local_once import local_once
 
 MOST = 10_000

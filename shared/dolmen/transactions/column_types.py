@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +16,7 @@ from dolmen.format.types import TYPES, Json, from_json, short_type
 from dolmen.predicate.constants import scalar_from_text
 from dolmen.predicate.domains import Domain, domain_of
 from dolmen.predicate.text import plain_text
+from dolmen.rows.write.row_input import as_batches
 
 _ELSEWHERE = {
     "DefaultColumnConstraint": "; for defaults use `dolmen alter --default`, or a declaration (`dolmen apply`)",
@@ -23,6 +26,32 @@ _ELSEWHERE = {
 
 _SOME_TYPES = "there are BIGINT, VARCHAR, TIMESTAMPTZ, DECIMAL(p, s), ..."
 _BY_TOKEN = {token: each.stored for each in TYPES for token in (*each.sql_tokens, *each.sql_aliases)}
+
+
+def columns_and_rows(source: Any) -> tuple[pa.Schema, pa.RecordBatchReader | None]:
+    """The columns of a new table as ``create_table`` takes them, and its first rows if ``source`` has rows.
+
+    Raises SchemaError, InputError.
+    """
+    if isinstance(source, pa.Schema):
+        return source, None
+    if isinstance(source, str):
+        return parse_columns(source), None
+    polars, pandas = sys.modules.get("polars"), sys.modules.get("pandas")
+    if polars and isinstance(source, polars.Schema):
+        if wrong := [name for name, kind in source.items() if kind == polars.Object]:
+            raise SchemaError(f"column {wrong[0]!r} of Polars' type Object cannot be stored", column=wrong[0])
+        return source.to_frame().to_arrow().schema, None
+    if pandas and isinstance(source, pandas.Series):  # ``frame.dtypes``
+        frame = pandas.DataFrame({name: pandas.Series(dtype=kind) for name, kind in source.items()})
+        return as_batches(frame).schema, None
+    if isinstance(source, Mapping) and source and all(isinstance(each, (str, pa.DataType)) for each in source.values()):
+        fields = [
+            parse_column(name, kind) if isinstance(kind, str) else pa.field(name, kind) for name, kind in source.items()
+        ]
+        return pa.schema(fields), None
+    rows = as_batches(source)
+    return rows.schema, rows
 
 
 def parse_columns(text: str) -> pa.Schema:
