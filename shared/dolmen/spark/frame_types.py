@@ -77,28 +77,6 @@ PARAMETRIC: dict[ColumnType | None, Callable[[pa.DataType], s.DataType]] = {
 """Spark's types for column types with parameters."""
 
 
-def spark_arrow_schema(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([_arrow_field(field) for field in schema])
-
-
-def spark_arrow_type(arrow_type: pa.DataType) -> pa.DataType:
-    """The Arrow type in which values of a stored type go to Spark: it has no unsigned integers or fixed-size binary."""
-    kind = type_of(arrow_type)
-    if kind is not None and kind.spark_carrier is not None:
-        return kind.spark_carrier
-    if kind is LIST:
-        return pa.list_(_arrow_field(arrow_type.value_field))
-    if kind is STRUCT:
-        return pa.struct([_arrow_field(field) for field in arrow_type])
-    if kind is MAP:
-        return pa.map_(_arrow_field(arrow_type.key_field), _arrow_field(arrow_type.item_field))
-    return arrow_type
-
-
-def _arrow_field(field: pa.Field) -> pa.Field:
-    return field.with_type(spark_arrow_type(field.type))
-
-
 def worker_schema(schema: s.StructType) -> pa.Schema:
     """The Arrow types in which Spark exchanges columns with Python workers; timestamps with a zone are UTC's."""
     from pyspark.sql.pandas.types import to_arrow_schema
@@ -107,6 +85,11 @@ def worker_schema(schema: s.StructType) -> pa.Schema:
     if "timezone" in signature(to_arrow_schema).parameters:  # newer than 4.1
         return to_arrow_schema(schema, timezone="UTC")
     return to_arrow_schema(schema, timestamp_utc=True)
+
+
+def worker_type(arrow_type: pa.DataType) -> pa.DataType:
+    """The Arrow type in which values of a stored type go to Spark. Raises SchemaError: Spark lacks the type."""
+    return worker_schema(s.StructType([s.StructField("value", spark_type(arrow_type))])).field(0).type
 
 
 def _with_voids(kind: s.DataType) -> Any:

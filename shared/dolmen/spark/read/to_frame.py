@@ -37,7 +37,7 @@ from dolmen.predicate.text import to_sql
 from dolmen.rows.scan.data_objects import cut_by_size
 from dolmen.rows.scan.row_groups import Deletes, FilePlan
 from dolmen.rows.scan.scan import Scan, plan_of, reader_of, rows_with_positions, scan_files
-from dolmen.spark.frame_types import Origin, is_own, quote, spark_arrow_schema, spark_arrow_type, spark_schema, to_frame
+from dolmen.spark.frame_types import Origin, is_own, quote, spark_schema, to_frame, worker_schema, worker_type
 from dolmen.spark.read.native_parquet import (
     FIELD_ID,
     SOURCES,
@@ -127,6 +127,7 @@ def _read_files(url: str, scan: Scan, columns: Sequence[str], with_commit_ts: bo
     """For ``map_in_tasks``: paths of data files become their rows. Each task plans the scan again."""
     plan = plan_of(scan)
     version, table_name, where = plan.version, plan.table, plan.where  # alone: the plan has all files
+    schema = worker_schema(spark_schema(plan.output))
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         paths = {path for batch in batches for path in batch.column(0).to_pylist()}
@@ -134,7 +135,6 @@ def _read_files(url: str, scan: Scan, columns: Sequence[str], with_commit_ts: bo
             return
         table = open_database(url).at(version=version).table(table_name)
         part = scan_files(table.scan(columns, where, with_commit_ts=with_commit_ts), paths)
-        schema = spark_arrow_schema(part.schema)
         if with_positions:
             for batch, path, rows in rows_with_positions(part):
                 names = pa.repeat(pa.scalar(path.rpartition("/")[2], pa.string()), batch.num_rows)
@@ -276,7 +276,7 @@ class _Native:
         """The deleted keys, with the condition of their join."""
         applied_through = [file.file.applied_through for file in values.files]
         names = [f"__key_{index}" for index in range(len(arrays))]
-        keys = dict(zip(names, (array.cast(spark_arrow_type(array.type)) for array in arrays), strict=True))
+        keys = dict(zip(names, (array.cast(worker_type(array.type)) for array in arrays), strict=True))
         same = reduce(Column.__and__, (self._column(id_) == F.col(name) for id_, name in zip(ids, names, strict=True)))
         if len(ts) and ts.min() <= max(applied_through):
             keys["__key_ts"] = pa.array(ts)
