@@ -191,7 +191,7 @@ class _Native:
         plain, others = list[FilePlan](), list[FilePlan]()
         for file in own_files:
             (others if file.tombstones or file.file.vector or self._with_ts else plain).append(file)
-        # If Spark cannot evaluate the scan's predicate, none of the files becomes a frame.
+        # If Spark cannot evaluate the scan's predicate, or lacks a type in it, none of the files becomes a frame.
         try:
             where = None if plan.where is None else to_column(plan.where, self._column)
             for group in self._by_age(plain):
@@ -199,13 +199,13 @@ class _Native:
                     worker_files += group
                 else:
                     frames.append(self._frame(group, [] if where is None else [where]))
-        except Unsupported:
+        except (Unsupported, SchemaError):
             return [], list(plan.files)
-        # Where Spark cannot evaluate the deletes of some files, dolmen reads just these.
+        # Where Spark cannot evaluate the deletes of some files, or lacks a type in them, dolmen reads just these.
         for together in (some for age in self._by_age(others) for some in _groups_read_together(age)):
             try:
                 frame = self._live_frame(together, where)
-            except Unsupported:
+            except (Unsupported, SchemaError):
                 worker_files += together
             else:
                 frames.append(frame)
@@ -324,10 +324,7 @@ class _Native:
         # Files of many commits have the timestamp of each row; a file of one commit has it in its entry.
         if self._with_ts and any(file.file.row_ts is None for file in files):
             fields.append(Field(id=COMMIT_TS_ID, name=COMMIT_TS, type="int64"))
-        try:
-            marked_schema = self._origin.mark(spark_schema(fields))
-        except SchemaError as error:  # a column that only predicates name
-            raise Unsupported(str(error)) from None
+        marked_schema = self._origin.mark(spark_schema(fields))
         schema = _with_ids(marked_schema, fields) if by_id else s.StructType(list(marked_schema.fields))
         # The position is a column of the file if Spark's reader can fill it, and else part of the metadata.
         if with_row and self._row.is_stored:

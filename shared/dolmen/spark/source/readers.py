@@ -35,7 +35,7 @@ from dolmen.predicate.parse import parse
 from dolmen.rows.changes.feed import FEED_FIELDS, ChangeFeed, FeedPart, PartReader, VersionKey, check_names, parts_of
 from dolmen.rows.scan.data_objects import cut_by_size
 from dolmen.rows.scan.scan import Scan, plan_of, scan_files
-from dolmen.spark.frame_types import OPERATORS, Origin, spark_schema, worker_schema
+from dolmen.spark.frame_types import OPERATORS, Origin, spark_field, worker_schema
 from dolmen.spark.source.source import (
     CHANGES_READ,
     CHANGES_STREAM_READ,
@@ -61,12 +61,6 @@ PARTITIONS = 64
 """Partitions are smaller than ``PARTITION_BYTES`` until there are this many tasks."""
 ADDED = tuple(field.name for field in FEED_FIELDS)
 """The columns that the feed adds."""
-_ADDED_TYPES = s.StructType(
-    [
-        s.StructField(name, kind(), False)
-        for name, kind in zip(ADDED, (s.StringType, s.LongType, s.LongType), strict=True)
-    ]
-)
 _PATTERNS = {"StringStartsWith": "{}%", "StringEndsWith": "%{}", "StringContains": "%{}%"}
 _ESCAPE = "\\"
 Part = TypeVar("Part", DataFile, FeedPart)
@@ -293,12 +287,9 @@ class SourceFeed:
     def spark_schema(self) -> s.StructType:
         """The columns as Spark's types, marked with their origin. Raises SchemaError: Spark lacks a column's type."""
         entry = self.table_entry
-        table_schema = spark_schema(
-            msgspec.structs.replace(entry.schema.field(name), nullable=True)  # an erased row has only its key
-            for name in self.columns
-            if name not in ADDED
-        )
-        fields = {field.name: field for field in (*table_schema.fields, *_ADDED_TYPES.fields)}
+        own = [entry.schema.field(name).to_arrow() for name in self.columns if name not in ADDED]
+        nullable = [field.with_nullable(True) for field in own]  # an erased row has only its key
+        fields = {field.name: spark_field(field) for field in (*nullable, *FEED_FIELDS)}
         return Origin(entry.uuid, self.version).mark(s.StructType([fields[name] for name in self.columns]))
 
     def with_schema(self, schema: s.StructType) -> SourceFeed:
