@@ -78,7 +78,6 @@ class ColumnType:
         avro: Avro types that are read as this one: type, logical type, and unit of time.
         spark: name of the Spark type in which Spark's Parquet reader returns values; None if it takes parameters, or
             there is none.
-        spark_carrier: the Arrow type in which Spark gets values, where it lacks the stored one.
         polars: name of the type in the expressions of Polars; None for one whose literals are not understood.
     """
 
@@ -100,7 +99,6 @@ class ColumnType:
     sql_aliases: tuple[str, ...] = ()
     avro: tuple[tuple[str, str | None, str], ...] = ()
     spark: str | None = None
-    spark_carrier: pa.DataType | None = None
     polars: str | None = None
 
 
@@ -109,7 +107,6 @@ def _integer(
     sql: str,
     spark: str,
     polars: str,
-    carrier: pa.DataType | None = None,
     *,
     tokens: tuple[str, ...] = (),
     avro: tuple[tuple[str, str | None, str], ...] = (),
@@ -117,7 +114,7 @@ def _integer(
     return ColumnType(
         name=str(arrow), stored=arrow, ids=(arrow.id,), plain=int, domain="EXACT", family="number",
         text="integer", json="bare", codes="integer", key_encoding=_PACKED, widest=pa.int64(),
-        sql=sql, sql_tokens=tokens or (sql,), avro=avro, spark=spark, spark_carrier=carrier, polars=polars,
+        sql=sql, sql_tokens=tokens or (sql,), avro=avro, spark=spark, polars=polars,
     )  # fmt: skip
 
 
@@ -162,7 +159,7 @@ BINARY = ColumnType(
 
 FIXED_BINARY = ColumnType(
     name="fixed_size_binary", stored=None, ids=(pa.binary(1).id,), plain=bytes, domain="BYTES", family="bytes",
-    text="base64", json="quoted", codes="fixed", bounds=pa.binary(), spark="binary", spark_carrier=pa.binary(),
+    text="base64", json="quoted", codes="fixed", bounds=pa.binary(), spark="binary",
 )  # fmt: skip
 
 DATE = ColumnType(
@@ -217,10 +214,10 @@ TYPES: tuple[ColumnType, ...] = (
     _integer(pa.int16(), "SMALLINT", "short", "Int16"),
     _integer(pa.int32(), "INTEGER", "integer", "Int32", tokens=("INT",), avro=(("int", None, ""),)),
     _integer(pa.int64(), "BIGINT", "long", "Int64", avro=(("long", None, ""),)),
-    _integer(pa.uint8(), "UTINYINT", "short", "UInt8", pa.int16()),
-    _integer(pa.uint16(), "USMALLINT", "integer", "UInt16", pa.int32()),
-    _integer(pa.uint32(), "UINTEGER", "long", "UInt32", pa.int64(), tokens=("UINT",)),
-    _integer(pa.uint64(), "UBIGINT", "decimal(20,0)", "UInt64", pa.decimal128(20, 0)),
+    _integer(pa.uint8(), "UTINYINT", "short", "UInt8"),
+    _integer(pa.uint16(), "USMALLINT", "integer", "UInt16"),
+    _integer(pa.uint32(), "UINTEGER", "long", "UInt32", tokens=("UINT",)),
+    _integer(pa.uint64(), "UBIGINT", "decimal(20,0)", "UInt64"),
     FLOAT,
     DOUBLE,
     STRING,

@@ -38,10 +38,11 @@ _BY_NAME = {
 
 
 def spark_schema(fields: Iterable[Field]) -> s.StructType:
-    return s.StructType([_field(field.to_arrow()) for field in fields])
+    return s.StructType([spark_field(field.to_arrow()) for field in fields])
 
 
-def _field(field: pa.Field) -> s.StructField:
+def spark_field(field: pa.Field) -> s.StructField:
+    """A column of a stored type, as Spark has it. Raises SchemaError."""
     try:
         return s.StructField(field.name, spark_type(field.type), field.nullable)
     except SchemaError as error:
@@ -59,44 +60,22 @@ def spark_type(arrow_type: pa.DataType) -> s.DataType:
 
 
 def _list(arrow_type: pa.DataType) -> s.DataType:
-    item = _field(arrow_type.value_field)
+    item = spark_field(arrow_type.value_field)
     return s.ArrayType(item.dataType, item.nullable)
 
 
 def _map(arrow_type: pa.DataType) -> s.DataType:
-    item = _field(arrow_type.item_field)
-    return s.MapType(_field(arrow_type.key_field).dataType, item.dataType, item.nullable)
+    item = spark_field(arrow_type.item_field)
+    return s.MapType(spark_field(arrow_type.key_field).dataType, item.dataType, item.nullable)
 
 
 PARAMETRIC: dict[ColumnType | None, Callable[[pa.DataType], s.DataType]] = {
     DECIMAL: lambda own: s.DecimalType(own.precision, own.scale),
     LIST: _list,
-    STRUCT: lambda own: s.StructType([_field(field) for field in own]),
+    STRUCT: lambda own: s.StructType([spark_field(field) for field in own]),
     MAP: _map,
 }
 """Spark's types for column types with parameters."""
-
-
-def spark_arrow_schema(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([_arrow_field(field) for field in schema])
-
-
-def spark_arrow_type(arrow_type: pa.DataType) -> pa.DataType:
-    """The Arrow type in which values of a stored type go to Spark: it has no unsigned integers or fixed-size binary."""
-    kind = type_of(arrow_type)
-    if kind is not None and kind.spark_carrier is not None:
-        return kind.spark_carrier
-    if kind is LIST:
-        return pa.list_(_arrow_field(arrow_type.value_field))
-    if kind is STRUCT:
-        return pa.struct([_arrow_field(field) for field in arrow_type])
-    if kind is MAP:
-        return pa.map_(_arrow_field(arrow_type.key_field), _arrow_field(arrow_type.item_field))
-    return arrow_type
-
-
-def _arrow_field(field: pa.Field) -> pa.Field:
-    return field.with_type(spark_arrow_type(field.type))
 
 
 def worker_schema(schema: s.StructType) -> pa.Schema:
@@ -107,6 +86,11 @@ def worker_schema(schema: s.StructType) -> pa.Schema:
     if "timezone" in signature(to_arrow_schema).parameters:  # newer than 4.1
         return to_arrow_schema(schema, timezone="UTC")
     return to_arrow_schema(schema, timestamp_utc=True)
+
+
+def worker_type(arrow_type: pa.DataType) -> pa.DataType:
+    """The Arrow type in which values of a stored type go to Spark. Raises SchemaError: Spark lacks the type."""
+    return worker_schema(s.StructType([s.StructField("value", spark_type(arrow_type))])).field(0).type
 
 
 def _with_voids(kind: s.DataType) -> Any:
@@ -137,7 +121,7 @@ def to_frame(
     By default Spark reads timestamps without a zone as local times of its zone. In an hour that the clocks skip or
     repeat, such a time means no moment, or two. ``mark`` adds metadata to the columns.
     """
-    schema = s.StructType([_field(field) for field in table.schema])
+    schema = s.StructType([spark_field(field) for field in table.schema])
     if int(spark.conf.get(_BATCH_ROWS, "10000") or 0) <= 0:  # means "no limit", at which createDataFrame fails
         spark = spark.newSession()  # the same Spark, with settings of its own
         spark.conf.set(_BATCH_ROWS, "10000")

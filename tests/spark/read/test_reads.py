@@ -180,6 +180,17 @@ def test_a_type_that_spark_does_not_have_is_named(spark: SparkSession, db: Datab
     assert to_spark(clock, ["id"]).count() == 1
 
 
+def test_a_key_or_a_condition_of_a_type_that_spark_does_not_have_hides_rows(spark: SparkSession, db: Database) -> None:
+    clock = db.create_table(
+        "clock", pa.schema([pa.field("at", pa.time64("us"), nullable=False), ("n", pa.int64())]), primary_key="at"
+    )
+    clock.append(pa.table({"at": pa.array(range(6), pa.time64("us")), "n": range(6)}))
+    clock.delete(keys=pa.table({"at": pa.array([1], pa.time64("us"))}))
+    clock.delete("at = '00:00:00.000002'")
+    for where, expected in [(None, [0, 3, 4, 5]), ("at < '00:00:00.000005'", [0, 3, 4])]:
+        assert sorted(row.n for row in to_spark(clock, ["n"], where, spark=spark).collect()) == expected
+
+
 def test_what_cannot_be_asked_is_said_before_spark_is(spark: SparkSession, table: Table) -> None:
     with pytest.raises(Error, match="nowhere"):
         to_spark(table, ["nowhere"])

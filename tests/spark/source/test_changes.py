@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 import dolmen
 from dolmen import Database
 from dolmen.api.database import Table
-from dolmen.spark.source.readers import FeedReader, SourcePartition, batch_reader, source_feed
+from dolmen.spark.source.readers import SourcePartition, SourceReader, batch_reader, source_feed
 from support.feed_history import KINDS, History, said
 from support.fences import move_fence
 
@@ -44,11 +44,11 @@ def feed(spark: SparkSession, db: Database, **given: object) -> DataFrame:
     return spark.read.format("dolmen").options(**options(db, **given)).load()
 
 
-def reader(db: Database, **given: object) -> FeedReader:
+def reader(db: Database, **given: object) -> SourceReader:
     """The reader as Spark makes it, without Spark."""
     feed = source_feed(options(db, **given))
     made = batch_reader(feed, feed.spark_schema(), options(db, **given))
-    assert isinstance(made, FeedReader)
+    assert isinstance(made, SourceReader)
     return made
 
 

@@ -23,8 +23,8 @@ from dolmen.errors import (
     VersionNotFoundError,
 )
 from dolmen.spark import attach, sql
+from dolmen.spark.sql import row_changes
 from dolmen.spark.sql.attachment import Attachment
-from dolmen.spark.sql.row_changes import RowChange
 from dolmen.store import open_store
 from dolmen_simulator.counting import CountingStore
 from support.changes import COLUMNS, Change, Feed, File
@@ -385,14 +385,14 @@ def test_a_statement_starts_again_when_others_change_what_it_reads(
     db: Database, attached: Attachment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     db.table("u").append([{"id": 1, "v": "first"}])
-    write, others = RowChange.write, iter(["second"])
+    apply_actions, others = row_changes.apply_actions, iter(["second"])
 
-    def write_after_others(change: RowChange, *args: Any, **more: Any) -> None:
+    def apply_after_others(*args: Any, **more: Any) -> None:
         for v in others:
             dolmen.open(db.url).table("u").append([{"id": 2, "v": v}])
-        write(change, *args, **more)
+        apply_actions(*args, **more)
 
-    monkeypatch.setattr(RowChange, "write", write_after_others)
+    monkeypatch.setattr(row_changes, "apply_actions", apply_after_others)
     do("UPDATE t SET s = 'seen' WHERE id IN (SELECT id FROM u)")
     assert db.table("t").count("s = 'seen'") == 2
 

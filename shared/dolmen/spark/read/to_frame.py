@@ -37,7 +37,7 @@ from dolmen.predicate.text import to_sql
 from dolmen.rows.scan.data_objects import cut_by_size
 from dolmen.rows.scan.row_groups import Deletes, FilePlan
 from dolmen.rows.scan.scan import Scan, plan_of, reader_of, rows_with_positions, scan_files
-from dolmen.spark.frame_types import Origin, is_own, quote, spark_arrow_schema, spark_arrow_type, spark_schema, to_frame
+from dolmen.spark.frame_types import Origin, is_own, quote, spark_schema, to_frame, worker_schema, worker_type
 from dolmen.spark.read.native_parquet import (
     FIELD_ID,
     SOURCES,
@@ -127,6 +127,7 @@ def _read_files(url: str, scan: Scan, columns: Sequence[str], with_commit_ts: bo
     """For ``map_in_tasks``: paths of data files become their rows. Each task plans the scan again."""
     plan = plan_of(scan)
     version, table_name, where = plan.version, plan.table, plan.where  # alone: the plan has all files
+    schema = worker_schema(spark_schema(plan.output))
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         paths = {path for batch in batches for path in batch.column(0).to_pylist()}
@@ -134,7 +135,6 @@ def _read_files(url: str, scan: Scan, columns: Sequence[str], with_commit_ts: bo
             return
         table = open_database(url).at(version=version).table(table_name)
         part = scan_files(table.scan(columns, where, with_commit_ts=with_commit_ts), paths)
-        schema = spark_arrow_schema(part.schema)
         if with_positions:
             for batch, path, rows in rows_with_positions(part):
                 names = pa.repeat(pa.scalar(path.rpartition("/")[2], pa.string()), batch.num_rows)
@@ -191,7 +191,7 @@ class _Native:
         plain, others = list[FilePlan](), list[FilePlan]()
         for file in own_files:
             (others if file.tombstones or file.file.vector or self._with_ts else plain).append(file)
-        # If Spark cannot evaluate the scan's predicate, none of the files becomes a frame.
+        # If Spark cannot evaluate the scan's predicate, or lacks a type in it, none of the files becomes a frame.
         try:
             where = None if plan.where is None else to_column(plan.where, self._column)
             for group in self._by_age(plain):
@@ -199,13 +199,13 @@ class _Native:
                     worker_files += group
                 else:
                     frames.append(self._frame(group, [] if where is None else [where]))
-        except Unsupported:
+        except (Unsupported, SchemaError):
             return [], list(plan.files)
-        # Where Spark cannot evaluate the deletes of some files, dolmen reads just these.
+        # Where Spark cannot evaluate the deletes of some files, or lacks a type in them, dolmen reads just these.
         for together in (some for age in self._by_age(others) for some in _groups_read_together(age)):
             try:
                 frame = self._live_frame(together, where)
-            except Unsupported:
+            except (Unsupported, SchemaError):
                 worker_files += together
             else:
                 frames.append(frame)
@@ -276,7 +276,7 @@ class _Native:
         """The deleted keys, with the condition of their join."""
         applied_through = [file.file.applied_through for file in values.files]
         names = [f"__key_{index}" for index in range(len(arrays))]
-        keys = dict(zip(names, (array.cast(spark_arrow_type(array.type)) for array in arrays), strict=True))
+        keys = dict(zip(names, (array.cast(worker_type(array.type)) for array in arrays), strict=True))
         same = reduce(Column.__and__, (self._column(id_) == F.col(name) for id_, name in zip(ids, names, strict=True)))
         if len(ts) and ts.min() <= max(applied_through):
             keys["__key_ts"] = pa.array(ts)
@@ -324,10 +324,7 @@ class _Native:
         # Files of many commits have the timestamp of each row; a file of one commit has it in its entry.
         if self._with_ts and any(file.file.row_ts is None for file in files):
             fields.append(Field(id=COMMIT_TS_ID, name=COMMIT_TS, type="int64"))
-        try:
-            marked_schema = self._origin.mark(spark_schema(fields))
-        except SchemaError as error:  # a column that only predicates name
-            raise Unsupported(str(error)) from None
+        marked_schema = self._origin.mark(spark_schema(fields))
         schema = _with_ids(marked_schema, fields) if by_id else s.StructType(list(marked_schema.fields))
         # The position is a column of the file if Spark's reader can fill it, and else part of the metadata.
         if with_row and self._row.is_stored:

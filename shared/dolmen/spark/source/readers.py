@@ -35,7 +35,7 @@ from dolmen.predicate.parse import parse
 from dolmen.rows.changes.feed import FEED_FIELDS, ChangeFeed, FeedPart, PartReader, VersionKey, check_names, parts_of
 from dolmen.rows.scan.data_objects import cut_by_size
 from dolmen.rows.scan.scan import Scan, plan_of, scan_files
-from dolmen.spark.frame_types import OPERATORS, Origin, spark_arrow_schema, spark_schema, worker_schema
+from dolmen.spark.frame_types import OPERATORS, Origin, spark_field, worker_schema
 from dolmen.spark.source.source import (
     CHANGES_READ,
     CHANGES_STREAM_READ,
@@ -61,12 +61,6 @@ PARTITIONS = 64
 """Partitions are smaller than ``PARTITION_BYTES`` until there are this many tasks."""
 ADDED = tuple(field.name for field in FEED_FIELDS)
 """The columns that the feed adds."""
-_ADDED_TYPES = s.StructType(
-    [
-        s.StructField(name, kind(), False)
-        for name, kind in zip(ADDED, (s.StringType, s.LongType, s.LongType), strict=True)
-    ]
-)
 _PATTERNS = {"StringStartsWith": "{}%", "StringEndsWith": "%{}", "StringContains": "%{}%"}
 _ESCAPE = "\\"
 Part = TypeVar("Part", DataFile, FeedPart)
@@ -87,15 +81,15 @@ def batch_reader(
         source = source_feed(raw) if reads_changes(raw) else source_table(raw)
     if isinstance(source, SourceTable):
         options = Options.of(raw, READ)
-        reader = PushingReader if options.flag("push_filters") else BatchReader
-        return reader(source.with_schema(schema), parse_where(options, source.schema), schema)
+        scan = SharedScan(source.with_schema(schema), parse_where(options, source.schema))
+        return PushingReader(scan, schema) if options.flag("push_filters") else SourceReader(scan, schema)
     Options.of(raw, CHANGES_READ)
     if source.since is None:
         raise InputError(
             'the option changes needs since: the version after which the changes begin, as in option("since", 17), '
             "or a time; 0 is before the first commit"
         )
-    return FeedReader(source.with_schema(schema), schema)
+    return SourceReader(source.with_schema(schema), schema)
 
 
 def parse_where(options: Options, schema: Schema) -> Predicate | None:
@@ -111,16 +105,6 @@ def groups_of(parts: Sequence[Part]) -> Iterator[Sequence[Part]]:
     return cut_by_size(parts, lambda part: part.size + FILE_BYTES, most)
 
 
-class PartitionReader(DataSourceReader):  # type: ignore[misc]
-    """Reads partitions in the Arrow types of a schema, with NULLs allowed where Spark allows them."""
-
-    def __init__(self, schema: s.StructType) -> None:
-        self.arrow_schema = worker_schema(schema)
-
-    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        return partition.read(self.arrow_schema) if isinstance(partition, SourcePartition) else iter(())
-
-
 @dataclass(frozen=True)
 class SharedScan:
     """A scan, planned once in each process, of the planner or a worker: one GET, and the segments."""
@@ -132,12 +116,15 @@ class SharedScan:
         """The whole scan, planned on first use. Columns are in stored order, ``_commit_ts`` last."""
         return _scan(self)
 
+    def partitions(self) -> list[SourcePartition]:
+        """A partition for each group of files that statistics do not rule out; there may be none."""
+        files = [file.file for file in plan_of(self.scan()).files]
+        return [SourcePartition(self, tuple(file.path for file in some)) for some in groups_of(files)]
+
     def read(self, paths: Iterable[str]) -> Iterator[pa.RecordBatch]:
         with mark_dolmen_errors():
-            scan = scan_files(self.scan(), set(paths))
-            schema = spark_arrow_schema(scan.schema)
-            for batch in scan.to_batches():
-                yield batch.cast(schema).select(self.table.columns)
+            for batch in scan_files(self.scan(), set(paths)).to_batches():
+                yield batch.select(self.table.columns)
 
 
 @lru_cache(maxsize=2)  # a worker gets the partitions of a query one after another
@@ -170,29 +157,30 @@ class SourcePartition(InputPartition):  # type: ignore[misc]
         return (batch.cast(arrow_schema) for batch in self.source.read(self.parts))
 
 
-class BatchReader(PartitionReader):
-    """Reads the rows of one version of a table for which ``where`` is TRUE."""
+class SourceReader(DataSourceReader):  # type: ignore[misc]
+    """Reads rows of one version, or a feed, in the Arrow types of a schema, with NULLs where Spark allows them."""
 
-    def __init__(self, table: SourceTable, where: Predicate | None, schema: s.StructType) -> None:
-        super().__init__(schema)
-        self.table, self.where = table, where
+    def __init__(self, source: SharedScan | SourceFeed, schema: s.StructType) -> None:
+        self.source, self.arrow_schema = source, worker_schema(schema)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """A partition for each group of files that statistics do not rule out; there may be none."""
-        shared = SharedScan(self.table, self.where)
         with mark_dolmen_errors():
-            files = [file.file for file in plan_of(shared.scan()).files]
-        return [SourcePartition(shared, tuple(file.path for file in some)) for some in groups_of(files)]
+            return self.source.partitions()
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        return partition.read(self.arrow_schema) if isinstance(partition, SourcePartition) else iter(())
 
 
-class PushingReader(BatchReader):
+class PushingReader(SourceReader):
     """Takes filters from Spark (option ``push_filters``); docs/spark-sql.md says when that is wrong."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
         """Takes filters that dolmen evaluates exactly as Spark does, and leaves the others to Spark."""
-        predicates = [(each, to_predicate(each, self.table.schema)) for each in filters]
-        if exact := [each for each in (self.where, *(predicate for _, predicate in predicates)) if each is not None]:
-            self.where = bind.conjunction(exact)
+        scan = self.source
+        assert isinstance(scan, SharedScan)
+        predicates = [(each, to_predicate(each, scan.table.schema)) for each in filters]
+        if exact := [each for each in (scan.where, *(predicate for _, predicate in predicates)) if each is not None]:
+            self.source = replace(scan, where=bind.conjunction(exact))
         return [each for each, predicate in predicates if predicate is None]
 
 
@@ -299,27 +287,25 @@ class SourceFeed:
     def spark_schema(self) -> s.StructType:
         """The columns as Spark's types, marked with their origin. Raises SchemaError: Spark lacks a column's type."""
         entry = self.table_entry
-        table_schema = spark_schema(
-            msgspec.structs.replace(entry.schema.field(name), nullable=True)  # an erased row has only its key
-            for name in self.columns
-            if name not in ADDED
-        )
-        fields = {field.name: field for field in (*table_schema.fields, *_ADDED_TYPES.fields)}
+        own = [entry.schema.field(name).to_arrow() for name in self.columns if name not in ADDED]
+        nullable = [field.with_nullable(True) for field in own]  # an erased row has only its key
+        fields = {field.name: spark_field(field) for field in (*nullable, *FEED_FIELDS)}
         return Origin(entry.uuid, self.version).mark(s.StructType([fields[name] for name in self.columns]))
 
     def with_schema(self, schema: s.StructType) -> SourceFeed:
         """The same feed with the columns of a schema that the user, or Spark, gives. Raises SchemaError."""
-        entry = self.table_entry
-        feed_schema = s.StructType(
-            [
-                _ADDED_TYPES[name] if name in ADDED else spark_schema([entry.schema.field(name)]).fields[0]
-                for name in schema.names
-            ]
-        )
-        check_types(self.table, schema, feed_schema)
-        return replace(self, columns=tuple(schema.names))
+        feed = replace(self, columns=tuple(schema.names))
+        check_types(self.table, schema, feed.spark_schema())
+        return feed
 
-    def partitions(self, context: Context, since: Manifest, until: Manifest) -> list[SourcePartition]:
+    def partitions(self) -> list[SourcePartition]:
+        """Plans the feed of a batch. Raises VersionExpiredError."""
+        context = context_of(open_database(self.url))
+        assert self.since is not None
+        assert self.until is not None
+        return self.partitions_between(context, self.since.read(context), self.until.read(context))
+
+    def partitions_between(self, context: Context, since: Manifest, until: Manifest) -> list[SourcePartition]:
         """Plans the feed between two versions from manifests and segments. Raises VersionExpiredError."""
         newest = context.head.refresh().manifest
         names, where = self.table_names, self.where
@@ -334,10 +320,9 @@ class SourceFeed:
             newest = context.head.refresh().manifest  # rows may have been erased since the feed was planned
             entry, names = self.table_entry, self.table_names
             reader = PartReader(context, newest, self.table, entry, names, self.where, net=self.net)
-            schema = spark_arrow_schema(reader.schema)
             for part in parts:
                 for batch in reader.read(part):
-                    yield batch.cast(schema).select(self.columns)
+                    yield batch.select(self.columns)
 
 
 def _merge_parts(parts: Sequence[FeedPart]) -> Iterator[FeedPart]:
@@ -366,17 +351,3 @@ def source_feed(raw: Mapping[str, str], allowed: Collection[str] = CHANGES_READ)
     with context.reading(until.version):
         feed = SourceFeed.of(database, until, options)
     return replace(feed, since=None if since is None else VersionKey.of(since), until=VersionKey.of(until))
-
-
-class FeedReader(PartitionReader):
-    def __init__(self, feed: SourceFeed, schema: s.StructType) -> None:
-        super().__init__(schema)
-        self.feed = feed
-
-    def partitions(self) -> Sequence[InputPartition]:
-        first, last = self.feed.since, self.feed.until
-        assert first is not None
-        assert last is not None
-        with mark_dolmen_errors():
-            context = context_of(open_database(self.feed.url))
-            return self.feed.partitions(context, first.read(context), last.read(context))

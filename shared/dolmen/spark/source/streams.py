@@ -328,7 +328,7 @@ class FeedStreamReader(TableStreamReader):
             feed, since = replace(feed, net=True), EMPTY
         if (cursor := self._cursor_at(first)) is not None:
             self._check_cursor(cursor, first)
-        return feed.partitions(context_of(self._database), since, until)
+        return feed.partitions_between(context_of(self._database), since, until)
 
     @mark_dolmen_errors()
     def commit(self, end: dict[str, Any]) -> None:

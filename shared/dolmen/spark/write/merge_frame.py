@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import reduce
 
 from pyspark.errors import AnalysisException, ParseException
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 from pyspark.sql import types as s
 
@@ -129,65 +129,23 @@ def merge(
             f"column {reserved[0]!r}: merges have columns of that name themselves; rename it (withColumnRenamed)"
         )
     source = Source(frame, fields)
+
+    def digest() -> str:
+        return content_digest("merge", table.name, sorted(names), *clauses.content(), source.sums.content())
+
+    def run(transaction: Transaction) -> None:
+        entry = unit_of(transaction).entry(table.name)
+        plan = MergePlan(clauses, entry, key_fields(entry, names), frame.columns)
+        if not transaction.has_applied(request):
+            plan.check(frame)
+            unchanged.add_to(transaction, table.name, frame)
+        if not bind_request(transaction, request, digest):
+            plan.apply(transaction, table.name, frame.sparkSession, source, request)
+
     try:
-        merging = _Merging(table.name, frame, source, clauses, names, request, unchanged)
-        return replay(context_of(table), merging.run, "merge")[1]
+        return replay(context_of(table), run, "merge")[1]
     finally:
         source.close()
-
-
-@dataclass(frozen=True)
-class _Merging:
-    """A merge, to be run on one version or on several, one after the other."""
-
-    table: str
-    frame: DataFrame
-    source: Source
-    clauses: Clauses
-    on: Sequence[str]
-    request: str | None
-    unchanged: UnchangedSince
-
-    def run(self, transaction: Transaction) -> None:
-        entry = unit_of(transaction).entry(self.table)
-        fields = key_fields(entry, self.on)
-        plan = MergePlan(self.clauses, entry, fields, self.frame.columns)
-        if not transaction.has_applied(self.request):
-            plan.check(self.frame)
-            self.unchanged.add_to(transaction, self.table, self.frame)
-        if bind_request(transaction, self.request, self._digest):
-            return
-        summary = self.source.summary
-        names = [field.name for field in fields]
-        if self.clauses.inserts_by_primary_key(entry, names):
-            if summary.nulls:
-                raise RowError("NULL in the primary key: it equals nothing", column=names[0])
-            if summary.has_repeats:
-                raise duplicate_key_error(names)
-        if summary.rows == 0 and not self.clauses.by_source:
-            return
-        target = to_spark(
-            transaction.table(self.table),
-            plan.needed_columns(),
-            None if self.clauses.by_source else summary.predicate(fields),
-            with_commit_ts=plan.keeps_one,
-            with_positions=True,
-            spark=self.frame.sparkSession,
-        )
-        apply_actions(
-            transaction,
-            self.table,
-            plan.rows(target, self.source),
-            plan.actions,
-            key=fields if self.clauses.takes_all_matched else (),
-            checks_repeats=summary.has_repeats and not self.clauses.deletes_all_matched,
-            checks_keys=self.clauses.may_insert_twice(entry, names),
-            request=self.request,
-        )
-
-    def _digest(self) -> str:
-        sums = self.source.sums.content()
-        return content_digest("merge", self.table, sorted(self.on), *self.clauses.content(), sums)
 
 
 @dataclass(frozen=True)
@@ -221,6 +179,37 @@ class MergePlan:
             if values is not None:
                 find_casts = casts_of_computed(self._computed_columns(values))
                 plan_conform(worker_schema(self._types(scope, values)), self.entry.schema, find_casts=find_casts)
+
+    def apply(
+        self, transaction: Transaction, table: str, spark: SparkSession, source: Source, request: str | None
+    ) -> None:
+        """Reads the target, and adds the changes to the transaction. Raises RowError, InputError, DuplicateKeyError."""
+        clauses, summary, names = self.clauses, source.summary, [field.name for field in self.fields]
+        if clauses.inserts_by_primary_key(self.entry, names):
+            if summary.nulls:
+                raise RowError("NULL in the primary key: it equals nothing", column=names[0])
+            if summary.has_repeats:
+                raise duplicate_key_error(names)
+        if summary.rows == 0 and not clauses.by_source:
+            return
+        target = to_spark(
+            transaction.table(table),
+            self.needed_columns(),
+            None if clauses.by_source else summary.predicate(self.fields),
+            with_commit_ts=self.keeps_one,
+            with_positions=True,
+            spark=spark,
+        )
+        apply_actions(
+            transaction,
+            table,
+            self.rows(target, source),
+            self.actions,
+            key=self.fields if clauses.takes_all_matched else (),
+            checks_repeats=summary.has_repeats and not clauses.deletes_all_matched,
+            checks_keys=clauses.may_insert_twice(self.entry, names),
+            request=request,
+        )
 
     def needed_columns(self) -> list[str]:
         """The table's columns to read: those joined on and those in expressions, or all if some keep their values."""
