@@ -35,6 +35,7 @@ def test_a_table_is_set_in_one_commit_and_tells_what_holds(db: Database, events:
         "ttl": "at 90d",
         "target_file_bytes": "1MB",
         "subject": None,
+        "comment": None,
         "leave_out_erased": "false",
         "key_filter_bits": 8,
     }
@@ -48,6 +49,7 @@ def test_none_unsets_and_the_rest_stays(events: dolmen.Table) -> None:
         "ttl": None,
         "target_file_bytes": "1MB",
         "subject": None,
+        "comment": None,
         "leave_out_erased": "false",
         "key_filter_bits": 8,
     }
@@ -56,6 +58,7 @@ def test_none_unsets_and_the_rest_stays(events: dolmen.Table) -> None:
         "ttl": None,
         "target_file_bytes": "256MB",
         "subject": None,
+        "comment": None,
         "leave_out_erased": "false",
         "key_filter_bits": 8,
     }
@@ -79,6 +82,7 @@ def test_settings_that_others_changed_meanwhile_stay(db: Database, other: Databa
         "ttl": "at 90d",
         "target_file_bytes": "1MB",
         "subject": None,
+        "comment": None,
         "leave_out_erased": "false",
         "key_filter_bits": 8,
     }
@@ -108,6 +112,7 @@ def test_a_table_is_created_with_settings(db: Database) -> None:
         "ttl": "at 90d",
         "target_file_bytes": "256MB",
         "subject": None,
+        "comment": None,
         "leave_out_erased": "false",
         "key_filter_bits": 8,
     }

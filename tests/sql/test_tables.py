@@ -72,6 +72,7 @@ def test_columns_change(db: dolmen.Database) -> None:
         "ALTER TABLE t SET SORTED BY (n)",
         "ALTER TABLE t SET (ttl = NULL, target_file_bytes = '64MB')",
         "COMMENT ON COLUMN t.n IS 'a number'",
+        "COMMENT ON TABLE t IS 'a table'",
         "ALTER TABLE IF EXISTS nope DROP COLUMN x",
         "ALTER TABLE t DROP COLUMN IF EXISTS nope",
     ):
@@ -83,6 +84,9 @@ def test_columns_change(db: dolmen.Database) -> None:
     ]
     description = db["t"].describe()
     assert (description["comments"], description["sort_key"]) == ({"n": "a number"}, ["n"])
+    assert (description["properties"]["comment"], db["t"].settings()["comment"]) == ("a table", "a table")
+    db.sql("COMMENT ON TABLE t IS NULL")
+    assert db["t"].settings()["comment"] is None
     db.sql("ALTER TABLE t ALTER n DROP DEFAULT; ALTER TABLE t RESET SORTED BY; ALTER TABLE t RESET (target_file_bytes)")
     db.sql("ALTER TABLE t DROP address.code; ALTER TABLE t DROP COLUMN text")
     assert db["t"].schema.names == ["id", "address", "n"]
@@ -112,7 +116,8 @@ def test_columns_change(db: dolmen.Database) -> None:
         ("ALTER TABLE u ADD a INT", SchemaError, "twice"),
         ("DROP TABLE nope", TableNotFoundError, "nope"),
         ("DROP VIEW v", InputError, "no view"),
-        ("COMMENT ON TABLE u IS 'x'", InputError, "on a column"),
+        ("COMMENT ON VIEW u IS 'x'", InputError, "on a table or a column"),
+        ("COMMENT ON TABLE u IS '" + 1001 * "x" + "'", InputError, "1,001 characters"),
     ],
 )
 def test_what_cannot_be_said_is_refused(db: dolmen.Database, text: str, error: type[Error], reason: str) -> None:

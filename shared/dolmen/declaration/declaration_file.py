@@ -33,10 +33,10 @@ import pyarrow as pa
 
 from dolmen.base.units import MIB
 from dolmen.errors import Error, InputError, LimitError, SchemaError
-from dolmen.format.evolution import check_comment, check_sortable
+from dolmen.format.evolution import check_sortable
 from dolmen.format.ingest_properties import INGEST_PROPERTIES, TABLE_PROPERTIES, check_table_properties
 from dolmen.format.layout import check_table_name
-from dolmen.format.properties import DATABASE_PROPERTIES, check_properties
+from dolmen.format.properties import DATABASE_PROPERTIES, check_comment, check_properties
 from dolmen.format.schema import Field, Schema
 from dolmen.format.types import Json
 from dolmen.transactions.column_types import parse_column, parse_default

@@ -25,12 +25,9 @@ from dolmen.format.column_history import (
     widening_problem,
 )
 from dolmen.format.manifest import COLUMN_DEFAULTS, WIDENED_COLUMNS, Mark, Sequences, TableEntry
-from dolmen.format.properties import named_columns, sequence_column, with_renamed_column
+from dolmen.format.properties import check_comment, named_columns, sequence_column, with_renamed_column
 from dolmen.format.schema import Field, Schema, check_column_names, is_nested, number_field, stored_type
 from dolmen.format.types import Json, short_type
-
-MAX_COMMENT = 1_000
-"""Characters of a comment."""
 
 
 class SchemaChange(Protocol):
@@ -300,11 +297,6 @@ def check_sortable(fields: tuple[Field, ...]) -> tuple[Field, ...]:
 def unquote_name(name: str) -> str | None:
     """The column's own name in double quotes, as in SQL; None without them."""
     return name[1:-1].replace('""', '"') if len(name) > 2 and name[0] == name[-1] == '"' else None
-
-
-def check_comment(comment: str) -> None:
-    if len(comment) > MAX_COMMENT:
-        raise InputError(f"a comment of {len(comment):,} characters: at most {MAX_COMMENT:,} are allowed")
 
 
 def needed_features(schema: Schema) -> tuple[str, ...]:

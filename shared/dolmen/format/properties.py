@@ -169,7 +169,23 @@ def _parse_filter_bits(value: Any) -> int:
     return int(parse_choice("8", "16", "32", "64")(str(value).strip()))
 
 
+MAX_COMMENT = 1_000
+"""Characters of a comment."""
+
+
+def check_comment(comment: str) -> None:
+    if len(comment) > MAX_COMMENT:
+        raise InputError(f"a comment of {len(comment):,} characters: at most {MAX_COMMENT:,} are allowed")
+
+
+def _parse_comment(value: Any) -> str:
+    comment = parse_name(value)
+    check_comment(comment)
+    return comment
+
+
 STORAGE_PROPERTIES = by_name(
+    Property("comment", None, _parse_comment, "describes the table, for people"),
     Property("ttl", None, parse_ttl, "rows whose time is further back expire: a column and an age, 'event_time 90d'"),
     Property(
         "target_file_bytes",
@@ -264,6 +280,7 @@ DATABASE_PROPERTIES = by_name(
 class TableSettings:
     """The parsed values of ``STORAGE_PROPERTIES``, with defaults; None where a property has none."""
 
+    comment: str | None
     ttl: TimeToLive | None
     target_file_bytes: int
     iceberg: str | None

@@ -121,14 +121,18 @@ class CatalogCall:
 
     def _comment(self, reader: SqlReader) -> None:
         reader.expect("ON")
-        if not reader.take("COLUMN"):
-            raise reader.error("a comment is on a column (table.comment): COMMENT ON COLUMN t.c IS 'text'")
-        parts = _path(reader)
+        is_on_table = reader.take("TABLE")
+        if not is_on_table and not reader.take("COLUMN"):
+            raise reader.error("a comment is on a table or a column: COMMENT ON COLUMN t.c IS 'text'")
+        parts = [table_name(reader)] if is_on_table else _path(reader)
         reader.expect("IS")
         [text] = self.queries.scalars([reader.rest()])
         table = self._table(parts[0], may_miss=False)
         assert table is not None
-        table.comment(".".join(parts[1:]), "" if text is None else text, request=self.request)
+        if is_on_table:
+            table.set(comment=text or None, request=self.request)
+        else:
+            table.comment(".".join(parts[1:]), "" if text is None else text, request=self.request)
 
     def _table(self, name: str, *, may_miss: bool) -> TransactionTable | None:
         try:
