@@ -350,7 +350,7 @@ class SampledFile:
         return SourceFile(self.open, Format(kind, self.compression), self.name, replace(self.limits, dialect=dialect))
 
     def read_whole(self, candidate: Candidate, on_bad_row: OnBadRow | None) -> Values:
-        """The columns, and what all their values prove of the dialect. Raises InputError if the candidate does not fit."""
+        """The columns, and what all values prove of the dialect. Raises InputError if the candidate does not fit."""
         candidate.dialect.check()
         source = self._source(candidate.kind, candidate.dialect)
         if source.format.traits.delimiter is not None:
