@@ -11,8 +11,8 @@ PAST: tuple[Mutation, ...] = (
         "a tag keeps nothing but its name",
         "collection marks the objects of a tagged version, although it has expired",
         "maintenance/gc/mark.py",
-        "        for key in tagged_manifests(manifest):\n            yield from tagged_keys(key, reader)\n",
-        "        yield from ()\n",
+        '    parts += (MarkPart("tagged", (), manifests=(key,)) for key in tagged_manifests(manifest))\n',
+        "",
     ),
     mutation(
         "the manifest of a tagged version goes with those around it",

@@ -175,8 +175,8 @@ UPKEEP: tuple[Mutation, ...] = (
         "an object that was released again is deleted",
         "a released object is deleted only if no kept version after the horizon released it",
         "maintenance/gc/mark.py",
-        "        for entry in read_released(manifest, reader, after):\n",
-        "        for entry in read_released(manifest, reader, manifest.version):\n",
+        "        if released.version > after:\n",
+        "        if released.version > manifest.version:\n",
     ),
     mutation(
         "the mark forgets deletion vectors",

@@ -27,7 +27,7 @@ from dolmen.base.units import MIB
 from dolmen.cli.output import printable, progress_bar, warn
 from dolmen.errors import InputError, PredicateError, short_repr
 from dolmen.format.dialect import Dialect
-from dolmen.format.ingest_properties import FORMATS, INGEST_PROPERTIES, FileKind, kind_of
+from dolmen.format.ingest_properties import FORMATS, INGEST_PROPERTIES, FileKind, parse_kind
 from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import value_of
 from dolmen.format.types import to_array
@@ -85,14 +85,11 @@ class Input:
         A table's entry also sets the defaults of columns that the file lacks, and the most columns it may have.
         """
         if entry is None:
-            dialect, options = Dialect(**self.given), ReadOptions()
-        else:
-            dialect = replace(Dialect.of(entry.properties), **self.given)
-            dialect.check()
-            most = value_of(INGEST_PROPERTIES["ingest_max_columns"], entry.properties)
-            options = ReadOptions(defaults=entry.schema.write_defaults, max_columns=most)
-        own = None if entry is None else value_of(INGEST_PROPERTIES["ingest_format"], entry.properties)
-        return SourceFile(self.open, self._format(own), self.name, replace(options, dialect=dialect))
+            return SourceFile(self.open, self._format(None), self.name, ReadOptions(Dialect(**self.given)))
+        dialect = replace(Dialect.of(entry.properties), **self.given)
+        dialect.check()
+        own = value_of(INGEST_PROPERTIES["ingest_format"], entry.properties)
+        return SourceFile(self.open, self._format(own), self.name, ReadOptions.of_table(entry, dialect))
 
     def _format(self, own: FileKind | None) -> Format:
         """The format, which a table's ``own`` is if the name does not show one."""
@@ -136,9 +133,7 @@ def open_inputs(
         given: attributes of their dialect.
         again: whether they are opened more than once, to infer their columns first.
     """
-    kind = None if form is None else kind_of(form)
-    if form is not None and kind is None:
-        raise InputError(f"--format {form!r} is unknown: give one of {', '.join(FORMATS)}")
+    kind = parse_kind(form, "--format ")
     if list(names).count(STANDARD_INPUT) > 1:
         raise InputError("standard input can be read only once: name - once")
     with ExitStack() as stack:

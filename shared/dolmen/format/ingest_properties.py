@@ -79,15 +79,33 @@ COMPRESSIONS: dict[str, Compression] = {".gz": "gzip", ".zst": "zstd", ".bz2": "
 holds one file, whose own name may show the format instead."""
 
 
+def split_name(name: str) -> tuple[str, FileKind | None, Compression | None]:
+    """The name of a file in lower case, without the ending of a compression; the format and compression it shows."""
+    stem, compression = name.lower(), None
+    for ending, codec in COMPRESSIONS.items():
+        if stem.endswith(ending):
+            stem, compression = stem.removesuffix(ending), codec
+            break
+    return stem, next((kind for ending, kind in ENDINGS.items() if stem.endswith(ending)), None), compression
+
+
 def kind_of(name: str) -> FileKind | None:
     """The format of this name, or of this alias; None if there is none."""
     return next((each.kind for each in FORMATS.values() if name in (each.kind, *each.aliases)), None)
 
 
-def format_names(kinds: list[FileKind] | None = None, *, last: str = "or") -> str:
+def parse_kind(name: str | None, option: str) -> FileKind | None:
+    """The format of this name or alias; None for none. Raises InputError, which begins with the option."""
+    kind = None if name is None else kind_of(name)
+    if name is not None and kind is None:
+        raise InputError(f"{option}{name!r} is unknown: there are {', '.join(FORMATS)}")
+    return kind
+
+
+def format_names(kinds: list[FileKind] | None = None) -> str:
     """Names of formats as a sentence lists them: ``csv, tsv or jsonl``. None lists them all."""
-    *others, end = kinds or list(FORMATS)
-    return f"{', '.join(others)} {last} {end}"
+    *others, last = kinds or list(FORMATS)
+    return f"{', '.join(others)} or {last}"
 
 
 IngestMode = Literal["append", "upsert", "cdc"]

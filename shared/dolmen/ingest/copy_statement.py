@@ -12,9 +12,8 @@ import pyarrow as pa
 
 from dolmen.errors import InputError, short_repr
 from dolmen.format.dialect import Dialect, parse_attributes
-from dolmen.format.ingest_properties import FORMATS, INGEST_PROPERTIES, FileKind, kind_of
+from dolmen.format.ingest_properties import FileKind, parse_kind
 from dolmen.format.manifest import TableEntry
-from dolmen.format.properties import value_of
 from dolmen.ingest.formats.export import export_file
 from dolmen.ingest.formats.formats import detect, read
 from dolmen.ingest.formats.source_file import ReadOptions, SourceFile
@@ -65,7 +64,8 @@ def run_copy(
     if not reader.is_done:
         raise reader.error("nothing more is expected")
     _check_path(path, files)
-    kind = _kind(values.pop("format", None))
+    name_of_format = values.pop("format", None)
+    kind = parse_kind(None if name_of_format is None else str(name_of_format).lower(), "FORMAT ")
     if writes:
         if values:
             raise InputError(
@@ -113,13 +113,6 @@ def _is_in(path: str, allowed: str) -> bool:
     return "://" not in allowed and os.path.commonpath([target, directory]) == directory
 
 
-def _kind(name: Any) -> FileKind | None:
-    kind = None if name is None else kind_of(str(name).lower())
-    if name is not None and kind is None:
-        raise InputError(f"FORMAT {name!r} is unknown: there are {', '.join(FORMATS)}")
-    return kind
-
-
 def _read(path: str, kind: FileKind | None, options: dict[str, Any], entry: TableEntry) -> pa.RecordBatchReader:
     """The rows of a file, in the dialect that the table's settings say, or else that fits the file."""
     given = parse_attributes({_SYNONYMS.get(name, name): value for name, value in options.items()})
@@ -130,6 +123,4 @@ def _read(path: str, kind: FileKind | None, options: dict[str, Any], entry: Tabl
         dialect, format = found.dialect, found.file_format
     else:
         dialect, format = replace(own, **given), detect(name, kind)
-    most = value_of(INGEST_PROPERTIES["ingest_max_columns"], entry.properties)
-    options_of_file = ReadOptions(dialect=dialect, defaults=entry.schema.write_defaults, max_columns=most)
-    return read(SourceFile(open, format, name, options_of_file), entry.schema.arrow)
+    return read(SourceFile(open, format, name, ReadOptions.of_table(entry, dialect)), entry.schema.arrow)

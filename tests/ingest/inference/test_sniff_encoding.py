@@ -42,6 +42,17 @@ def test_unicode_is_found_wherever_the_sample_is_cut(text: str, written: str, ex
         assert sniff_encoding(data[:size], whole=False) == expected
 
 
+def test_a_stray_zero_does_not_make_utf_8_another_encoding() -> None:
+    """As UTF-16LE, too, nearly all of this text can be printed."""
+    text = (
+        "id_0,integer_1,word_2,day_3\n1,24433,x y,2042-09-19\n2,28033,café,1978-03-22\n3,8299,Bob Marley,2040-02-25\n"
+        "4,83504,naïve,2056-08-20\n5,\0-19890,Ann,2025-12-15\n6,53335,Über,2005-11-23\n7,65696,Ærø,2053-07-22\n"
+        "8,-82636,x y,2039-06-13\n9,-88422,café,2047-02-17\n10,94208,Bob Marley,2046-12-17\n"
+        "11,-54766,naïve,2004-01-28\n12,-71763,Ann,2052-10-25\n"
+    )
+    assert sniff_encoding(text.encode(), whole=True) == "utf-8"
+
+
 @pytest.mark.parametrize("text", [WESTERN, LATIN, "a\nGrüße\n", "a,b\né,1\n"], ids=range(4))
 def test_windows_1252_is_named_and_noted(text: str) -> None:
     for repeats in (1, 300):

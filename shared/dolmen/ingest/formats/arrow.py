@@ -17,7 +17,7 @@ from pyarrow import ipc
 
 from dolmen.base.units import MIB
 from dolmen.errors import InputError
-from dolmen.ingest.formats.source_file import ByteStream, OnBadRow, SourceFile
+from dolmen.ingest.formats.source_file import ByteStream, OnBadRow, SourceFile, read_up_to
 from dolmen.ingest.formats.typed_batches import check_schema, conform_file
 
 MAX_MESSAGE_BYTES = 256 * MIB
@@ -43,7 +43,7 @@ def read(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None = No
 def _open(source: SourceFile) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
     with ExitStack() as stack:
         stream = stack.enter_context(source.stream())
-        start = _read_exactly(stream, len(_MAGIC))
+        start = read_up_to(stream, len(_MAGIC))
         if start.startswith(_OLD_FEATHER):
             raise InputError(
                 f"file {source.name!r} is Feather version 1, which is not read: write it as version 2 or Parquet "
@@ -74,9 +74,9 @@ def _open_whole(file: BinaryIO, source: SourceFile) -> tuple[pa.Schema, Iterator
         prefix = end = b""
         if end_at >= _FIRST_MESSAGE:
             file.seek(_FIRST_MESSAGE)
-            prefix = _read_exactly(file, 8)
+            prefix = read_up_to(file, 8)
             file.seek(end_at)
-            end = _read_exactly(file, len(_MAGIC) + 4)
+            end = read_up_to(file, len(_MAGIC) + 4)
         if not end.endswith(_MAGIC):
             raise pa.ArrowInvalid("it is truncated: its footer is not whole; upload it again")
         framed = prefix.startswith(_CONTINUATION)  # Polars does not frame it; its schema is smaller than the footer
@@ -126,7 +126,7 @@ class _ArrowFile:
     def read(self, size: int, /) -> bytes:
         _check_size(size, self._name)
         start = self._file.tell()
-        data = _read_exactly(self._file, size)
+        data = read_up_to(self._file, size)
         self._read.append((start, start + len(data)))
         return data
 
@@ -146,7 +146,7 @@ class _ArrowFile:
         """Whether the bytes hold more than dictionaries, which are not read for a file without record batches."""
         self._file.seek(start)
         _check_size(end - start, self._name)
-        data = _read_exactly(self._file, end - start)
+        data = read_up_to(self._file, end - start)
         messages = ipc.MessageReader.open_stream(data[max(0, data.find(_CONTINUATION)) :])
         return any(message.type != "dictionary" for message in messages)
 
@@ -161,7 +161,7 @@ class _Stream:
     def read(self, size: int, /) -> bytes:
         _check_size(size, self._name)
         ahead, self._ahead = self._ahead[:size], self._ahead[size:]
-        data = ahead + _read_exactly(self._stream, size - len(ahead))
+        data = ahead + read_up_to(self._stream, size - len(ahead))
         self._ended = len(data) < size
         return data
 
@@ -179,12 +179,3 @@ def _check_size(size: int, name: str) -> None:
             f"file {name!r} has a record batch of {size:,} bytes, more than {MAX_MESSAGE_BYTES:,}: "
             "write it in smaller ones, such as of 65,536 rows"
         )
-
-
-def _read_exactly(stream: ByteStream, size: int) -> bytes:
-    """Reads ``size`` bytes, or fewer at the end."""
-    parts = []
-    while size and (data := stream.read(size)):
-        parts.append(data)
-        size -= len(data)
-    return parts[0] if len(parts) == 1 else b"".join(parts)

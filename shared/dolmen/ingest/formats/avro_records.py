@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from dolmen.base.units import MIB
 from dolmen.errors import InputError
-from dolmen.ingest.formats.source_file import ByteStream
+from dolmen.ingest.formats.source_file import ByteStream, read_up_to
 
 MAX_BLOCK_BYTES = 64 * MIB
 MAX_SCHEMA_BYTES = 4 * MIB
@@ -106,13 +106,10 @@ class Container:
         return number
 
     def _read_exactly(self, size: int, at_end: str = "it ends early; upload it again") -> bytes:
-        parts, remaining = [], size
-        while remaining and (data := self._stream.read(remaining)):
-            parts.append(data)
-            remaining -= len(data)
-        if remaining and at_end:
+        data = read_up_to(self._stream, size)
+        if len(data) < size and at_end:
             raise self._damage_error(at_end)
-        return b"".join(parts)
+        return data
 
     def _damage_error(self, why: str) -> InputError:
         return InputError(f"file {self._name!r} is damaged, or not (only) Avro: {why}")

@@ -123,16 +123,11 @@ def text_cells(
 
 
 def _shapes(source: SourceFile, on_bad_row: OnBadRow | None = None) -> dict[str, TextShape]:
-    with source.text() as stream:
-        file = DelimitedFile.open(stream, source, None, isolate_broken=on_bad_row is not None)
-        if file is None:
-            raise InputError(f"file {source.name!r} is empty: it needs at least a line to infer columns from")
-        shapes, notation = dict.fromkeys(file.columns, NOTHING), CellNotation.of(source.options.dialect)
-        text = pa.schema(dict.fromkeys(file.columns, pa.string()))
-        for cells in file.batches(_DelimitedConverter(file, text, source.options, on_bad_row).convert):
-            for name, shape in shapes.items():
-                if shape != TEXT:
-                    shapes[name] = shape.join(shape_of_cells(cells[name], notation))
+    shapes, notation = dict[str, TextShape](), CellNotation.of(source.options.dialect)
+    for cells in text_cells(source, on_bad_row):
+        for name in cells.schema.names:
+            if (shape := shapes.get(name, NOTHING)) != TEXT:
+                shapes[name] = shape.join(shape_of_cells(cells[name], notation))
     return shapes
 
 

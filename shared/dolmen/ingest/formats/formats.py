@@ -27,7 +27,7 @@ from typing import BinaryIO
 import pyarrow as pa
 
 from dolmen.errors import InputError, short_repr
-from dolmen.format.ingest_properties import COMPRESSIONS, ENDINGS, Compression, FileKind
+from dolmen.format.ingest_properties import COMPRESSIONS, ENDINGS, FileKind, split_name
 from dolmen.format.schema import stored_type
 from dolmen.ingest.formats import (
     arrow,
@@ -118,12 +118,9 @@ def detect(name: str, kind: FileKind | None = None) -> Format:
 
     ``kind`` overrides the format by the name, but not the compression.
     """
-    stem, compression = _split_compression(name)
-    if kind is not None:
+    stem, named, compression = split_name(name)
+    if (kind := kind or named) is not None:
         return Format(kind, compression)
-    for ending, named in ENDINGS.items():
-        if stem.endswith(ending):
-            return Format(named, compression)
     for endings, reason in _UNREAD.items():
         if stem.endswith(endings):
             raise InputError(f"file {name!r} {reason}")
@@ -140,14 +137,12 @@ def detect_file(open: Callable[[], BinaryIO], name: str, kind: FileKind | None =
     Opens zip archives alone. Raises InputError like ``detect``; also for an archive of several files, or of none, and
     if the two names contradict each other.
     """
-    stem, compression = _split_compression(name)
+    _, outer, compression = split_name(name)
     if kind is not None or compression != "zip":
         return detect(name, kind)
     with open() as file:
         member = ZipArchive(file, name, 0).only_member().filename
-    outer = next((named for ending, named in ENDINGS.items() if stem.endswith(ending)), None)
-    inner, packed = _split_compression(member)
-    found = next((named for ending, named in ENDINGS.items() if inner.endswith(ending)), None)
+    _, found, packed = split_name(member)
     what = f"file {name!r} is a zip archive of {short_repr(member)}"
     if packed is not None:
         raise InputError(f"{what}, which is compressed as well: unpack the archive")
@@ -156,15 +151,6 @@ def detect_file(open: Callable[[], BinaryIO], name: str, kind: FileKind | None =
     if (kind := outer or found) is None:
         raise InputError(f"{what}, whose name ends in no supported format; there are {', '.join(ENDINGS)}")
     return Format(kind, compression)
-
-
-def _split_compression(name: str) -> tuple[str, Compression | None]:
-    """A name in lower case, without the ending of its compression, and that compression."""
-    stem = name.lower()
-    for ending, codec in COMPRESSIONS.items():
-        if stem.endswith(ending):
-            return stem.removesuffix(ending), codec
-    return stem, None
 
 
 def infer(source: SourceFile) -> pa.Schema:

@@ -37,7 +37,6 @@ VALUE_COLUMN = "value"
 """The column of rows that are no objects."""
 
 Offsets = npt.NDArray[np.int64]
-_Bytes = npt.NDArray[np.uint8]
 
 _QUOTE, _BACKSLASH, _COMMA, _COLON, _LF, _CR, _SPACE, _CONTROL = b'"\\,:\n\r \x01'
 _OPEN_LIST, _CLOSE_LIST, _OPEN, _CLOSE = b"[]{}"

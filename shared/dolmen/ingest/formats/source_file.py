@@ -19,12 +19,15 @@ from dolmen.errors import InputError, LimitError, RowError
 from dolmen.format.dialect import STRICT, Dialect
 from dolmen.format.ingest_properties import (
     FORMATS,
+    INGEST_PROPERTIES,
     MAX_COLUMNS,
     Compression,
     FileFormat,
     FileKind,
     IngestSettings,
 )
+from dolmen.format.manifest import TableEntry
+from dolmen.format.properties import value_of
 from dolmen.format.schema import Schema
 from dolmen.format.types import Json
 from dolmen.ingest.formats.text_stream import TextStream
@@ -80,6 +83,12 @@ class ReadOptions:
             defaults={} if schema is None else schema.write_defaults,
         )
 
+    @classmethod
+    def of_table(cls, entry: TableEntry, dialect: Dialect) -> ReadOptions:
+        """The options for a file in this dialect whose rows are added to a table, whatever its other settings."""
+        most = value_of(INGEST_PROPERTIES["ingest_max_columns"], entry.properties)
+        return cls(dialect, defaults=entry.schema.write_defaults, max_columns=most)
+
     @property
     def ignore_extra(self) -> bool:
         """Whether columns and fields that the table does not have are skipped."""
@@ -104,6 +113,15 @@ class ByteStream(Protocol):
 
     def read(self, size: int, /) -> bytes:
         """The next bytes, up to ``size``; empty only at the end."""
+
+
+def read_up_to(stream: ByteStream, size: int) -> bytes:
+    """Reads ``size`` bytes, or fewer at the end."""
+    parts = list[bytes]()
+    while size > 0 and (data := stream.read(size)):
+        parts.append(data)
+        size -= len(data)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 @contextmanager

@@ -35,7 +35,7 @@ from dolmen.ingest.formats.sheet_cells import (
     SheetRemarks,
     column_letters,
 )
-from dolmen.ingest.formats.source_file import ByteStream
+from dolmen.ingest.formats.source_file import ByteStream, read_up_to
 from dolmen.ingest.formats.xml_stream import XmlStream
 
 SHARED = 100
@@ -72,7 +72,7 @@ class ParsedCells:
 
 def parse_cells(stream: ByteStream, what: str, part: str, remarks: SheetRemarks) -> Iterator[ParsedCells]:
     """The cells of a sheet, some rows at a time. Raises InputError; ``what`` and ``part`` name the sheet in it."""
-    buffer = _read(stream, _READ_BYTES)
+    buffer = read_up_to(stream, _READ_BYTES)
     start = buffer.find(_SHEET_DATA, 0, _MAX_PROLOG_BYTES)
     if start < 0 or _OTHER_ENCODING.search(buffer, 0, start) or b"<!" in buffer[:start] or buffer[:1] != b"<":
         yield from _parse_xml(_Rest(buffer, stream), _CellHandler(what, 0, remarks), part, is_whole=True)
@@ -101,21 +101,13 @@ def parse_cells(stream: ByteStream, what: str, part: str, remarks: SheetRemarks)
         elif len(buffer) > _MAX_ROW_BYTES:
             raise InputError(f"{what} has a row of more than {_MAX_ROW_BYTES:,} bytes")
         if not ended:
-            more = _read(stream, _READ_BYTES)
+            more = read_up_to(stream, _READ_BYTES)
             if not more:
                 raise InputError(f"{part} is damaged: it ends within its rows")
             buffer += more
     while data := stream.read(_READ_BYTES):  # to the end, where the archive checks its checksum
         buffer += data if len(buffer) < _READ_BYTES else b""
     remarks.merged += map(int, _MERGED.findall(buffer))
-
-
-def _read(stream: ByteStream, size: int) -> bytes:
-    parts = []
-    while size > 0 and (data := stream.read(size)):
-        parts.append(data)
-        size -= len(data)
-    return b"".join(parts)
 
 
 class _Rest:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dolmen.base.units import count_text
 from dolmen.format.dialect import Dialect
 from dolmen.format.ingest_properties import FORMATS, FileKind
 from dolmen.ingest.formats.csv_records import Records
@@ -108,13 +109,11 @@ def _lacks_fields(trial: DialectTrial, text: bytes, whole: bool, notes: list[str
             f"the last {lines} fewer fields than the others: a footer is no row (--on-bad-row quarantine leaves it out)"
         )
     elif short and not long and may_fill:
-        records_lack = "1 record of the sample lacks" if short == 1 else f"{short:,} records of the sample lack"
+        records_lack = count_text(short, "record of the sample lacks", "records of the sample lack")
         notes.append(f"{records_lack} fields at the end: they are NULL")
         return True
     elif short or long:
-        records_have = (
-            "1 record of the sample has" if short + long == 1 else f"{short + long:,} records of the sample have"
-        )
+        records_have = count_text(short + long, "record of the sample has", "records of the sample have")
         notes.append(f"{records_have} another number of fields than {trial.width}")
     return False
 
@@ -129,8 +128,7 @@ def _doubts(trial: DialectTrial, whole: bool) -> Iterator[str]:
     """Notes on cells that look odd."""
     rows = trial.cells
     if trial.broken:
-        records = "1 record" if trial.broken == 1 else f"{trial.broken:,} records"
-        yield f"{records} of the sample cannot be parsed: the quotes do not match"
+        yield f"{count_text(trial.broken, 'record')} of the sample cannot be parsed: the quotes do not match"
     if trial.signs.quote is not None and any(_SPACED.match(cell) for row in rows for cell in row):
         yield "fields begin with a space, then a quote: such quotes are part of the value; remove the spaces"
     yield from note_odd_rows(rows, whole)
@@ -153,9 +151,7 @@ def note_numbered_names(first: Sequence[str]) -> str | None:
     empty, named = names.count(""), [name for name in names if name]
     notes = []
     if empty:
-        notes.append(
-            "1 column without a name is numbered" if empty == 1 else f"{empty:,} columns without a name are numbered"
-        )
+        notes.append(count_text(empty, "column without a name is numbered", "columns without a name are numbered"))
     if len(set(named)) < len(named):
         notes.append("names that are there twice are numbered")
     return f"the header: {', '.join(notes)}" if notes else None

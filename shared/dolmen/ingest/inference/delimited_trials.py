@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from dolmen.base.units import count_text
 from dolmen.ingest.formats.csv_records import Signs
 from dolmen.ingest.formats.text_blocks import count_lines
 from dolmen.ingest.inference.delimited_reading import DelimitedReading, line_offset
@@ -254,8 +255,7 @@ def _try(head: bytes, is_all: bool, signs: Signs, fixed: Mapping[str, Any]) -> D
             before = len(reading.starts)
             reading = DelimitedReading.of(data, replace(signs, comment=comment), is_all)
             count = max(before - len(reading.starts), 1)
-            lines = "1 line" if count == 1 else f"{count:,} lines"
-            notes.append(f"lines that begin with {comment!r} are comments: {lines} of the sample")
+            notes.append(f"lines that begin with {comment!r} are comments: {count_text(count, 'line')} of the sample")
     if not reading.starts:
         return None
     width, start = _find_table(reading, skip="skip_lines" not in fixed)

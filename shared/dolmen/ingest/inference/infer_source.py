@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 
 from dolmen.errors import InputError, short_repr
 from dolmen.format.dialect import parse_attributes
-from dolmen.format.ingest_properties import FORMATS, FileKind, kind_of
+from dolmen.format.ingest_properties import parse_kind
 from dolmen.ingest.formats.source_file import RewindableFile
 from dolmen.ingest.inference.inference import Inference, infer_file
 from dolmen.store import object_opener
@@ -37,7 +37,7 @@ def infer(source: str | Path | BinaryIO, **given: Any) -> Inference:
         >>> found.schema.names
         ['id', 'price']
     """
-    kind = _kind_of(given.pop("format", None))
+    kind = parse_kind(given.pop("format", None), "format=")
     known = parse_attributes(given)
     if isinstance(source, str | Path):
         name, open = opener(source)
@@ -59,10 +59,3 @@ def opener(source: str | Path) -> tuple[str, Callable[[], BinaryIO]]:
     if path.is_dir():
         raise InputError(f"{str(source)!r} is a directory: give a file in it")
     return str(source), lambda: path.open("rb")
-
-
-def _kind_of(format: str | None) -> FileKind | None:
-    kind = None if format is None else kind_of(format)
-    if format is not None and kind is None:
-        raise InputError(f"format={format!r} is unknown: there are {', '.join(FORMATS)}")
-    return kind

@@ -20,15 +20,23 @@ import pyarrow as pa
 from dolmen.base.units import KIB, MIB, count_text
 from dolmen.errors import Error, InputError, LimitError, RowError
 from dolmen.format.dialect import STRICT, Dialect, Encoding
-from dolmen.format.ingest_properties import COMPRESSIONS, ENDINGS, FORMATS, Compression, FileKind
+from dolmen.format.ingest_properties import FORMATS, Compression, FileKind, split_name
 from dolmen.format.schema import number_names
 from dolmen.format.types import column_text, short_type
 from dolmen.ingest.formats import csv_reader, formats, json_types, parquet_reader
-from dolmen.ingest.formats.source_file import BadRow, Format, OnBadRow, ReadOptions, RewindableFile, SourceFile
+from dolmen.ingest.formats.source_file import (
+    BadRow,
+    Format,
+    OnBadRow,
+    ReadOptions,
+    RewindableFile,
+    SourceFile,
+    read_up_to,
+)
 from dolmen.ingest.formats.typed_batches import name_columns
 from dolmen.ingest.inference.candidate import Candidate, describe, format_name
 from dolmen.ingest.inference.column_evidence import ColumnEvidence, Values, decide
-from dolmen.ingest.inference.sniff_container import sniff_container
+from dolmen.ingest.inference.sniff_container import compression_of, sniff_container
 from dolmen.ingest.inference.sniff_delimited import sniff_delimited
 from dolmen.ingest.inference.sniff_encoding import encoding_note, sniff_encoding
 from dolmen.ingest.inference.sniff_json import sniff_json
@@ -39,8 +47,6 @@ SAMPLE_BYTES = MIB
 _HEAD_BYTES = 4 * KIB
 _SHOWN_BYTES = 64 * KIB
 _SAMPLES, _MAX_SAMPLE = 3, 40
-_PACKED: dict[bytes, Compression] = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
-_PACKED |= {b"BZh%d1AY&SY" % level: "bz2" for level in range(1, 10)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +87,8 @@ class Inference:
     def properties(self) -> dict[str, Any]:
         """The properties of a table whose later files are read alike: the dialect, and ``ingest_format`` if names do
         not show it."""
-        stem = _without_compression(self.name)[0]
-        is_shown = any(kind == self.format for ending, kind in ENDINGS.items() if stem.endswith(ending))
-        named = {} if is_shown or "." not in stem else {"ingest_format": self.format}
+        stem, shown, _ = split_name(self.name)
+        named = {} if shown == self.format or "." not in stem else {"ingest_format": self.format}
         return named | self.dialect.properties()
 
     @property
@@ -303,15 +308,11 @@ class SampledFile:
 
     def candidates(self) -> list[Candidate]:
         """Reads the sample. Returns the ways in which the file may be meant, the best first; at least one."""
-        stem, self.compression = _without_compression(self.name)
+        _, named, compression = split_name(self.name)
         with self.open() as file:
-            head = _read(file.read, _HEAD_BYTES)
+            head = read_up_to(file, _HEAD_BYTES)
         found = sniff_container(head, self.name)
-        if found is not None:
-            self.compression = found.compression
-        elif self.compression is None:
-            self.compression = next((codec for magic, codec in _PACKED.items() if head.startswith(magic)), None)
-        named = next((kind for ending, kind in ENDINGS.items() if stem.endswith(ending)), None)
+        self.compression = found.compression if found is not None else compression or compression_of(head)
         kind = self.kind or (found and found.kind) or named
         if kind is not None and not FORMATS[kind].is_text:
             dialect = replace(STRICT, **self.known)
@@ -319,7 +320,7 @@ class SampledFile:
                 [Candidate(kind, dialect)] if kind != "excel" else sniff_sheet(self._source(kind, dialect), self.known)
             )
         with self._source("csv", STRICT).stream() as stream:
-            raw = _read(stream.read, SAMPLE_BYTES + 1)
+            raw = read_up_to(stream, SAMPLE_BYTES + 1)
         self.whole = len(raw) <= SAMPLE_BYTES
         self.sample = raw[:SAMPLE_BYTES]
         if not raw:
@@ -357,7 +358,7 @@ class SampledFile:
         return SourceFile(self.open, Format(kind, self.compression), self.name, replace(self.limits, dialect=dialect))
 
     def read_whole(self, candidate: Candidate, on_bad_row: OnBadRow | None) -> Values:
-        """Reads whole columns: the columns, and what they prove of the dialect. Raises InputError if the candidate does not fit."""
+        """The columns, and what all values prove of the dialect. Raises InputError if the candidate does not fit."""
         candidate.dialect.check()
         source = self._source(candidate.kind, candidate.dialect)
         if source.format.traits.delimiter is not None:
@@ -496,24 +497,6 @@ def _text_of(value: pa.Scalar) -> str:
 def _shorten(text: str) -> str:
     text = "".join(sign if sign.isprintable() else " " for sign in text[: _MAX_SAMPLE + 1])
     return text if len(text) <= _MAX_SAMPLE else f"{text[: _MAX_SAMPLE - 3]}..."
-
-
-def _without_compression(name: str) -> tuple[str, Compression | None]:
-    """A name in lower case, without the ending of a compression; and the compression."""
-    stem = name.lower()
-    for ending, codec in COMPRESSIONS.items():
-        if stem.endswith(ending):
-            return stem.removesuffix(ending), codec
-    return stem, None
-
-
-def _read(read: Callable[[int], bytes], size: int) -> bytes:
-    """The next ``size`` bytes, or all until the end."""
-    parts = list[bytes]()
-    while size > 0 and (data := read(size)):
-        parts.append(data)
-        size -= len(data)
-    return b"".join(parts)
 
 
 def _to_utf8(sample: bytes, encoding: str, whole: bool) -> bytes:

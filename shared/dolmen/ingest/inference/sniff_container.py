@@ -7,7 +7,7 @@ import struct
 import zlib
 
 from dolmen.errors import InputError
-from dolmen.format.ingest_properties import COMPRESSIONS, ENDINGS, Compression, FileKind
+from dolmen.format.ingest_properties import Compression, FileKind, split_name
 from dolmen.ingest.formats.source_file import Format
 
 _FORMATS: tuple[tuple[bytes, FileKind], ...] = (
@@ -61,12 +61,15 @@ def sniff_container(head: bytes, name: str) -> Format | None:
         return Format("excel")  # the reader says whether it is encrypted, or too old
     if head.startswith(_ZIP):
         return _sniff_zip(head, name)
-    for magic, codec in _COMPRESSIONS:
-        if head.startswith(magic) and (codec != "bz2" or _BZIP2.match(head)):
-            kind = _kind_inside(head, codec) or _kind_of_name(name)
-            return None if kind is None else Format(kind, codec)
-    kind = _kind_of(head)
-    return None if kind is None else Format(kind)
+    codec = compression_of(head)
+    kind = _kind_of(head) if codec is None else _kind_inside(head, codec) or split_name(name)[1]
+    return None if kind is None else Format(kind, codec)
+
+
+def compression_of(head: bytes) -> Compression | None:
+    """The compression of a file that begins with these bytes; None if they show none, and for zip archives."""
+    found = next((codec for magic, codec in _COMPRESSIONS if head.startswith(magic)), None)
+    return None if found == "bz2" and not _BZIP2.match(head) else found
 
 
 def _kind_of(head: bytes) -> FileKind | None:
@@ -87,8 +90,9 @@ def _sniff_zip(head: bytes, name: str) -> Format | None:
         return Format("excel") if _ODS_TYPE in head[: _LOCAL.size + 256] else None
     if first and _WORKBOOK.match(first):
         return Format("excel")
-    kind = None if first is None else _kind_of_name(first.decode("utf-8", "replace"), inner=True)
-    kind = kind or _kind_of_name(name)
+    _, kind, packed = split_name((first or b"").decode("utf-8", "replace"))
+    if packed is not None or kind is None:
+        kind = split_name(name)[1]
     return None if kind is None else Format(kind, "zip")
 
 
@@ -107,10 +111,3 @@ def _kind_inside(head: bytes, codec: Compression) -> FileKind | None:
         return _kind_of(zlib.decompressobj(wbits=31).decompress(head, 64))
     except zlib.error:
         return None
-
-
-def _kind_of_name(name: str, *, inner: bool = False) -> FileKind | None:
-    stem = name.lower()
-    for ending in () if inner else COMPRESSIONS:
-        stem = stem.removesuffix(ending)
-    return next((kind for ending, kind in ENDINGS.items() if stem.endswith(ending)), None)

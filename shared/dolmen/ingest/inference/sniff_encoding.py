@@ -164,8 +164,8 @@ def _refuse_controls(sample: bytes) -> None:
 
 def _wide_encoding(sample: bytes, whole: bool) -> Encoding | None:
     """UTF-16 or UTF-32, from the offsets of zero bytes; None if it is neither."""
-    if not sample.translate(None, _PRINTABLE) and sample.count(b"\0") < _LEAST_ZEROS * len(sample):
-        return None  # a stray zero in ASCII: other scripts have other bytes
+    if sample.count(b"\0") < _LEAST_ZEROS * len(sample) and not _MULTIBYTE.sub(b"", sample).translate(None, _PRINTABLE):
+        return None  # a stray zero in UTF-8: other scripts have other bytes
     for encoding in _TRIED:
         unit = 4 if "32" in encoding else 2
         part = sample[: 65_536 // unit * unit]

@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
+from itertools import chain
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -197,15 +198,9 @@ def mark(manifest: Manifest, reader: SegmentReader, after: int) -> KeySet:
 
     ``manifest`` must be of a commit that moved the fence, or a later one. Tagged versions that expired are read.
     """
-
-    def keys() -> Iterator[str]:
-        yield from needed_keys(manifest, reader)
-        for key in tagged_manifests(manifest):
-            yield from tagged_keys(key, reader)
-        for entry in read_released(manifest, reader, after):
-            yield from _released_keys(entry, reader)
-
-    return KeySet(keys())
+    keys, parts = split_mark(manifest, reader, after)
+    others = (keys_of_part(part, manifest, reader, after) for part in parts)
+    return KeySet(chain(keys, chain.from_iterable(others)))
 
 
 def _released_keys(entry: Released, reader: SegmentReader) -> Iterator[str]:

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 from dolmen.base.units import count_text
 from dolmen.maintenance.gc.deletion import Amount
+from dolmen.rows.scan.plan import FactSheet
 
 Severity: TypeAlias = Literal["error", "warning"]
 
@@ -259,7 +260,7 @@ class Finding:
 
 
 @dataclass(frozen=True, repr=False)
-class VerifyReport:
+class VerifyReport(FactSheet):
     """The result of ``verify``.
 
     Args:
@@ -322,14 +323,12 @@ class VerifyReport:
         }
 
     def __repr__(self) -> str:
-        width = max(len(name) for name, _ in self.facts())
-        lines = [f"{name:<{width}}  {value}" for name, value in self.facts()]
+        lines = [super().__repr__()]
         for finding in self.findings:
             lines += [str(finding), f"    {finding.repair}"]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        facts = "".join(f"<tr><th>{escape(n)}</th><td>{escape(v)}</td></tr>" for n, v in self.facts())
         cells = [
             (finding.what.severity, finding.kind, finding.object, finding.reason, finding.cost, finding.repair)
             for finding in self.findings
@@ -338,7 +337,7 @@ class VerifyReport:
         names = ("severity", "kind", "object", "what is wrong", "what it costs", "what to do")
         head = "".join(f"<th>{name}</th>" for name in names)
         table = f"<table><tr>{head}</tr>{rows}</table>" if cells else ""
-        return f"<div><table>{facts}</table>{table}</div>"
+        return f"<div>{super()._repr_html_()}{table}</div>"
 
 
 @dataclass
