@@ -76,9 +76,12 @@ class TableAlteration:
     """The changes of a table's columns and keys.
 
     Args:
+        file: the name of the declaration's file, for errors.
         before, entry: the table before and after the changes.
         first: changes before the properties are set.
         last: changes after that: columns that properties no longer name can be dropped.
+        differences: the differences that these changes remove.
+        undropped: columns that the declaration lacks, and that stay because dropping was not asked for.
         properties: the table's current properties, with the new names of columns.
     """
 

@@ -111,7 +111,7 @@ class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
         return msgspec.structs.replace(self, row_ts=ts, applied_through=ts)
 
     def is_older_than(self, applied_through: int, vector: Vector | None) -> bool:
-        """Whether the file's pair is less than this one, which may then replace it. A pair never gets less."""
+        """Whether this pair is newer than the file's, so that it may replace it. A file's pair never goes back."""
         return pair_of(self) < _pair(applied_through, vector)
 
 

@@ -56,7 +56,7 @@ _PROPERTIES = {
 """Properties that keep other writers away: the first forbids to delete files, the next two name no existing class."""
 
 NAME_MAPPING = "schema.name-mapping.default"
-"""The table property."""
+"""The table property that maps names of columns to their ids, for files without ids."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Reads predicates as users write them: SQL text in DuckDB's dialect, or a mapping of columns to values.
 
-Of sqlglot's trees a closed list of nodes and of their arguments is supported. Everything else is refused, so no
-construct is mistaken for a similar one.
+Only the nodes of sqlglot's trees that are listed here are supported, with the arguments that are listed. Everything
+else is refused, so no construct is mistaken for a similar one.
 """
 
 from __future__ import annotations
