@@ -34,12 +34,21 @@ if TYPE_CHECKING:  # imported only when needed
 T = TypeVar("T")
 
 
-def open(url: str, *, runtime: Runtime | None = None, trust_clock: bool = False) -> Database:
+def open(
+    url: str,
+    *,
+    storage_options: Mapping[str, str] | None = None,
+    runtime: Runtime | None = None,
+    trust_clock: bool = False,
+) -> Database:
     """Opens a database: sends no request before its first use, and creates nothing before the first commit.
 
     Args:
         url: ``s3://bucket/prefix``, a path or ``file:///path``, or ``memory://name``. S3 takes endpoint, region and
             credentials from the ordinary AWS configuration.
+        storage_options: for S3, settings of this handle instead: ``aws_access_key_id``, ``aws_secret_access_key``,
+            ``aws_session_token``, ``aws_region``, ``aws_endpoint_url``, ``aws_profile``. They are never stored, shown
+            or handed to another process.
         runtime: clock, randomness, sleep and threads, for tests.
         trust_clock: accept a store's clock that is a day away from all other clocks.
 
@@ -48,7 +57,7 @@ def open(url: str, *, runtime: Runtime | None = None, trust_clock: bool = False)
         []
     """
     runtime = runtime or shared_runtime()
-    return Database(open_store(url, runtime), runtime, trust_clock=trust_clock)
+    return Database(open_store(url, runtime, storage_options), runtime, trust_clock=trust_clock)
 
 
 def verify(

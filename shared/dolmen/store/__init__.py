@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import BinaryIO
 from urllib.parse import unquote
 
@@ -26,22 +26,29 @@ __all__ = ["LocalStore", "MemoryBucket", "MemoryStore", "ObjectStore", "open_sto
 _FORMS = f"use {S3.form}, {FILE.form}, a plain path, or {MEMORY.form}"
 
 
-def open_store(url: str | os.PathLike[str], runtime: Runtime | None = None) -> ObjectStore:
+def open_store(
+    url: str | os.PathLike[str], runtime: Runtime | None = None, storage_options: Mapping[str, str] | None = None
+) -> ObjectStore:
     """Opens the store that ``url`` names. Creates nothing and sends no request.
 
     Args:
         url: ``s3://bucket/prefix``, ``file:///directory``, a plain path (relative or with ``~`` too), or
             ``memory://name``, which is the same bucket for the whole process.
         runtime: shared by stores opened without one.
+        storage_options: for S3, settings instead of the process's AWS configuration.
 
     Raises:
-        InputError: the URL is not one of these.
+        InputError: the URL is not one of these, or an option is wrong.
     """
     runtime = runtime or shared_runtime()
     text = arguments.text("url", os.fspath(url) if isinstance(url, os.PathLike) else url)
     if "\0" in text:
         raise InputError(f"url={short_repr(text)} has a NUL in it: {_FORMS}")
     scheme, separator, location = text.partition("://")
+    if storage_options is not None:
+        if scheme != S3.name or not separator:
+            raise InputError(f"storage_options are for {S3.form}")
+        return _open_s3(text, location, runtime, storage_options)
     if not separator:
         if not text:
             raise InputError(f"an empty URL: {_FORMS}")
@@ -78,6 +85,11 @@ def portable_url(store: ObjectStore) -> str:
     scheme = scheme_of(store.url)
     if scheme is not None and not scheme.is_shared:
         raise InputError(f"{store.url} is in the memory of this process: others need a directory or {S3.form}")
+    if getattr(store, "options", None) is not None:
+        raise InputError(
+            f"{store.url} was opened with storage_options, which stay in this process: for other processes, set the "
+            "AWS configuration there, and open the URL without them"
+        )
     return store.url
 
 
@@ -92,7 +104,9 @@ def _open_memory(text: str, location: str, runtime: Runtime) -> ObjectStore:
     return MemoryStore(shared_bucket(location.strip("/")), runtime)
 
 
-def _open_s3(text: str, location: str, runtime: Runtime) -> ObjectStore:
+def _open_s3(
+    text: str, location: str, runtime: Runtime, storage_options: Mapping[str, str] | None = None
+) -> ObjectStore:
     bucket, _, prefix = location.partition("/")
     if not S3.is_bucket(bucket):
         raise InputError(f"{text!r} names no bucket that could exist: the form is {S3.form}")
@@ -101,11 +115,13 @@ def _open_s3(text: str, location: str, runtime: Runtime) -> ObjectStore:
         raise InputError(f"{text!r}: parts of the prefix may not be empty, '.' or '..'")
     try:
         from dolmen.store.s3.bucket_store import S3Store  # boto3 is an extra, and slow to import
+        from dolmen.store.s3.connection import StorageOptions
     except ModuleNotFoundError as error:
         if error.name not in ("boto3", "botocore"):
             raise
         raise InputError("s3:// needs boto3: pip install 'dolmen[aws]'") from error
-    return S3Store(bucket, prefix, runtime=runtime)
+    options = None if storage_options is None else StorageOptions.of(storage_options)
+    return S3Store(bucket, prefix, runtime=runtime, options=options)
 
 
 OPENERS: dict[str, Callable[[str, str, Runtime], ObjectStore]] = {

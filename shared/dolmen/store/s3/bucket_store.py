@@ -42,7 +42,7 @@ from dolmen.store.base import (
     read_range,
 )
 from dolmen.store.input import open_pinned
-from dolmen.store.s3.connection import connect, read_body
+from dolmen.store.s3.connection import StorageOptions, connect, read_body
 from dolmen.store.s3.failures import (
     PutVerdict,
     RangeEndedError,
@@ -88,6 +88,7 @@ class S3Store:
     Args:
         prefix: what all keys start with, without the ``/`` at either end; empty for the whole bucket.
         session: a ``boto3.Session`` to use instead of the process's ordinary configuration.
+        options: settings to use instead; then other processes can't open the store by its URL alone.
         threshold_bytes: uploads up to this size are one PutObject; by default, ``runtime`` decides.
         part_bytes: size of the parts above it, at least 5 MB on S3; by default, ``runtime`` decides.
         least_part_bytes: the least size of a part that the server copies; other servers may take smaller ones.
@@ -100,6 +101,7 @@ class S3Store:
         *,
         runtime: Runtime | None = None,
         session: Any = None,
+        options: StorageOptions | None = None,
         threshold_bytes: int | None = None,
         part_bytes: int | None = None,
         least_part_bytes: int = LEAST_PART_BYTES,
@@ -111,7 +113,8 @@ class S3Store:
         self.part_bytes = part_bytes or (FEW_PART_BYTES if few else PART_BYTES)
         self.least_part_bytes = least_part_bytes
         self.copies: bool | None = None  # whether the server copies ranges into parts; None = not known yet
-        self.connection = connect(self.runtime, session)
+        self.options = options
+        self.connection = connect(self.runtime, session) if options is None else options.connect(self.runtime)
         self._root = f"{self.prefix}/" if self.prefix else ""
 
     @property

@@ -14,7 +14,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from functools import lru_cache, partial
 from typing import Any, Protocol
@@ -32,7 +32,7 @@ from urllib3.exceptions import HTTPError
 
 from dolmen.base.runtime import Instant, Runtime
 from dolmen.base.units import SECOND_US
-from dolmen.errors import InputError
+from dolmen.errors import InputError, short_repr
 from dolmen.store.base import ServerClock
 from dolmen.store.s3.failures import hide_credentials
 
@@ -325,6 +325,54 @@ class Connection:
         return response
 
 
+@dataclass(frozen=True)
+class StorageOptions:
+    """Settings of one handle, instead of the process's AWS configuration. Its ``repr`` shows none of them."""
+
+    access_key_id: str | None = field(default=None, repr=False)
+    secret_access_key: str | None = field(default=None, repr=False)
+    session_token: str | None = field(default=None, repr=False)
+    region: str | None = field(default=None, repr=False)
+    endpoint_url: str | None = field(default=None, repr=False)
+    profile: str | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> StorageOptions:
+        """Reads options by their names, in any case, with or without ``aws_``. Raises InputError, without a value."""
+        if not isinstance(options, Mapping):
+            raise InputError(f"storage_options is a {type(options).__name__}: give a mapping of names to texts")
+        found: dict[str, str] = {}
+        for key, value in options.items():
+            name = str(key).lower().removeprefix("aws_")
+            name = "region" if name == "default_region" else name
+            if name not in cls.__dataclass_fields__ or name in found:
+                known = ", ".join(f"aws_{each}" for each in cls.__dataclass_fields__)
+                raise InputError(f"storage_options: {short_repr(key)} is unknown or given twice; there are {known}")
+            if not isinstance(value, str) or not value:
+                raise InputError(f"storage_options: {key} is no text")
+            found[name] = value
+        if ("access_key_id" in found) != ("secret_access_key" in found):
+            raise InputError("storage_options: aws_access_key_id and aws_secret_access_key go together")
+        if "session_token" in found and "access_key_id" not in found:
+            raise InputError("storage_options: aws_session_token goes with aws_access_key_id")
+        return cls(**found)
+
+    def connect(self, runtime: Runtime) -> Connection:
+        """A connection of its own. Raises InputError."""
+        try:
+            session = boto3.Session(
+                aws_access_key_id=self.access_key_id,
+                aws_secret_access_key=self.secret_access_key,
+                aws_session_token=self.session_token,
+                region_name=self.region,
+                profile_name=self.profile,
+            )
+        except BotoCoreError as error:  # a profile that does not exist, for one
+            hide_credentials(error)
+            raise InputError(f"storage_options cannot be used: {error}") from error
+        return _make(runtime, session, self.endpoint_url)
+
+
 def connect(runtime: Runtime, session: Any = None) -> Connection:
     """A connection by the ordinary AWS configuration: environment, profiles, instance roles.
 
@@ -349,7 +397,7 @@ def _shared_connection(runtime: Runtime, environment: tuple[tuple[str, str], ...
         raise InputError(f"the AWS configuration cannot be used: {error}") from error
 
 
-def _make(runtime: Runtime, session: Any) -> Connection:
+def _make(runtime: Runtime, session: Any, endpoint_url: str | None = None) -> Connection:
     clock = ServerClock(runtime)
     config = Config(
         retries={"mode": "standard", "total_max_attempts": 1},
@@ -362,7 +410,7 @@ def _make(runtime: Runtime, session: Any) -> Connection:
     region = session.region_name or os.environ.get("AWS_REGION") or "us-east-1"
     with _creating:
         try:
-            client = session.client("s3", region_name=region, config=config)
+            client = session.client("s3", region_name=region, config=config, endpoint_url=endpoint_url)
         except ValueError as error:
             reason = re.sub(r"\S+@", "***@", str(error))  # as in "Invalid endpoint: user:password@host"
             raise InputError(f"the AWS configuration cannot be used: {reason}") from None

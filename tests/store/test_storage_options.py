@@ -1,0 +1,95 @@
+"""``storage_options``: two accounts in one process, whose secrets are shown and stored nowhere."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from typing import Any
+
+import pytest
+
+import dolmen
+from dolmen import dbapi
+from dolmen.errors import Error, InputError
+
+SECRET, KEY = "hidden-secret-value", "AKIDHIDDENKEYVALUE"
+
+
+@pytest.fixture
+def elsewhere(s3_url: str, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
+    """A URL and its endpoint, in a process whose AWS configuration is another account's."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:1")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "another")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "account")
+    return s3_url, s3_endpoint
+
+
+def options(endpoint: str, **more: str) -> dict[str, str]:
+    return {"aws_access_key_id": "test", "aws_secret_access_key": "testtest", "aws_endpoint_url": endpoint, **more}
+
+
+def test_a_handle_has_settings_of_its_own(elsewhere: tuple[str, str]) -> None:
+    url, endpoint = elsewhere
+    db = dolmen.open(url, storage_options=options(endpoint, AWS_REGION="eu-central-1"))
+    db.create_table("t", {"n": [1, 2]}).append({"n": [3]})
+    assert db.table("t").count() == 3
+    assert db._context.store.connection.client.meta.region_name == "eu-central-1"  # type: ignore[attr-defined]
+    upper = {name.upper().removeprefix("AWS_"): value for name, value in options(endpoint).items()}
+    assert dolmen.open(url, storage_options=upper).table("t").count() == 3
+    connection = dbapi.connect(url, storage_options=options(endpoint))
+    assert connection.cursor().execute("SELECT count(*) FROM t").fetchone() == (3,)
+    with pytest.raises(Error):
+        dolmen.open(url).tables()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_no_secret_is_shown_stored_or_handed_over(elsewhere: tuple[str, str], caplog: pytest.LogCaptureFixture) -> None:
+    url, endpoint = elsewhere
+    caplog.set_level(logging.DEBUG, logger="dolmen")
+    own = options(endpoint, aws_access_key_id=KEY, aws_secret_access_key=SECRET, aws_session_token=SECRET + "t")
+    db = dolmen.open(url, storage_options=own)
+    said = [repr(db), repr(db._context.store), str(getattr(db._context.store, "options", "")), db.url]
+    for call in (
+        lambda: pickle.dumps(db),
+        lambda: db.table("t").count(),
+        lambda: dolmen.open(url, storage_options={**own, "aws_endpoint_url": "not a url"}).tables(),
+        lambda: dolmen.open(url, storage_options={**own, "aws_profile": "missing"}),
+        lambda: dolmen.open(url, storage_options={**own, "nope": SECRET}),
+        lambda: dolmen.open("/tmp/x", storage_options=own),
+    ):
+        try:
+            call()
+        except Error as error:
+            said.append(f"{error!r} {error} {error.__cause__!r}")
+    assert len(said) >= 9
+    everything = " ".join([*said, caplog.text])
+    assert SECRET not in everything
+    assert KEY not in everything
+    with pytest.raises(InputError, match="stay in this process"):
+        pickle.dumps(db)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"nope": "x"}, "'nope' is unknown"),
+        ({"region": "a", "aws_region": "b"}, "given twice"),
+        ({"aws_access_key_id": "a"}, "go together"),
+        ({"aws_secret_access_key": "a"}, "go together"),
+        ({"aws_session_token": "a"}, "goes with"),
+        ({"aws_region": 3}, "aws_region is no text"),
+        ({"aws_region": ""}, "aws_region is no text"),
+        ("aws_region=x", "is a str"),
+        ({3: "x"}, "3 is unknown"),
+    ],
+)
+def test_wrong_options_are_refused(wrong: Any, reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        dolmen.open("s3://bucket/prefix", storage_options=wrong)
+
+
+@pytest.mark.parametrize("url", ["memory://x", "file:///tmp/x", "/tmp/x", "x"])
+def test_options_are_for_s3(url: str) -> None:
+    with pytest.raises(InputError, match="storage_options are for s3://"):
+        dolmen.open(url, storage_options={})
