@@ -309,7 +309,8 @@ class _Autocommit:
             except (InputError, ColumnsChangedError) as error:
                 if (commit := self._find_earlier_commit(error)) is not None:
                     return commit
-                if isinstance(error, AppliedIdError) or not self._has_new_columns(unit.base, error):
+                is_told = isinstance(error, ColumnsChangedError) and self.operation == "alter"
+                if is_told or isinstance(error, AppliedIdError) or not self._has_new_columns(unit.base, error):
                     raise
                 if attempt.is_last:
                     raise
@@ -374,4 +375,4 @@ class _Autocommit:
 def _is_repeatable(data: Any) -> bool:
     """True if rows or keys can be read twice: values, Arrow data in memory and frames, but no reader or iterator."""
     repeatable = (str, bytes, Mapping, Sequence, Set, pa.Table, pa.RecordBatch, pa.Array, pa.ChunkedArray, np.ndarray)
-    return data is None or isinstance(data, repeatable) or type(data).__name__ in ("DataFrame", "Series")
+    return data is None or isinstance(data, repeatable) or type(data).__name__ in ("DataFrame", "LazyFrame", "Series")

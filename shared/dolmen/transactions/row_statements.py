@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 import numpy as np
@@ -19,15 +19,17 @@ from dolmen.base.units import MIB
 from dolmen.commit.change import ExpectErasures, Statement, matches_old_delete_digest
 from dolmen.commit.draft import Draft
 from dolmen.commit.head import Context
+from dolmen.commit.statements.catalog import AlterTable
 from dolmen.commit.statements.row_changes import DeletePositions, InsertRows, Overwrite, Write
 from dolmen.commit.uploads import LateIntent, PendingUploads, keys_in, record_keys, record_predicate
 from dolmen.entries.index.sorting import KeyRuns
 from dolmen.entries.index.table_index import encoding_of
-from dolmen.errors import ConflictError, DuplicateKeyError, InputError, RowError
+from dolmen.errors import ConflictError, DuplicateKeyError, InputError, RowError, SchemaError
 from dolmen.format.delete_object import Keys, check_not_null
 from dolmen.format.entries import DataFile, Tombstone
+from dolmen.format.evolution import AddColumn
 from dolmen.format.manifest import TableEntry
-from dolmen.format.schema import Field
+from dolmen.format.schema import Field, own_names
 from dolmen.format.types import to_mask, to_plain
 from dolmen.predicate.ast import Predicate, columns, to_json
 from dolmen.predicate.evaluate import matches
@@ -41,11 +43,12 @@ from dolmen.rows.write.casts import lossless_cast, lossy_cast
 from dolmen.rows.write.conform import conform
 from dolmen.rows.write.data_file import write_data_files
 from dolmen.rows.write.row_digest import RowDigest, content_digest
-from dolmen.rows.write.row_input import as_batches, dedupe_last, frame_cast
+from dolmen.rows.write.row_input import as_batches, dedupe_last, frame_cast, is_pandas
 from dolmen.transactions.keys import key_fields, take_keys
 from dolmen.transactions.unit_of_work import UnitOfWork, must_leave_out_erased
 
 Mode: TypeAlias = Literal["tombstone", "positions"]
+NewColumns: TypeAlias = Literal["refuse", "add", "ignore"]
 BUFFER_BYTES = 64 * MIB
 """An insert with at most this much Arrow memory checks its keys before it writes; a larger one afterwards."""
 
@@ -64,6 +67,36 @@ class TableChange:
     ) -> None:
         self.unit, self.name, self.request = unit, name, request
         self.entry = unit.entry(name) if entry is None else entry
+
+    def take_columns(self, data: Any, new_columns: NewColumns) -> Any:
+        """Rows without the columns that the table lacks, or with them, once they were added to it (``Table.append``).
+
+        Columns of the type null are never added.
+        """
+        if arguments.one_of("new_columns", new_columns, get_args(NewColumns)) == "refuse":
+            return data
+        is_frame = frame_cast(data) is not None  # it stays one: its columns have casts of their own
+        rows = data if is_frame else as_batches(data, self.entry.schema.arrow)
+        columns = as_batches(rows).schema if is_frame else rows.schema
+        names, known = own_names(columns.names, self.entry.schema), set(self.entry.schema.arrow.names)
+        extra = [field for field, name in zip(columns, names, strict=True) if name not in known]
+        if len(extra) == len(columns):
+            raise SchemaError(f"none of the columns {', '.join(columns.names)} is one of table {self.name!r}")
+        added = [field for field in extra if new_columns == "add" and not pa.types.is_null(field.type)]
+        if added and not self.unit.has_applied(self.request):
+            changes = tuple(AddColumn(field.name, field.type, is_path=False) for field in added)
+            entry = self.entry
+            self.unit.add(AlterTable(self.name, entry.uuid, entry.schema, entry.sort_key, changes, self.request))
+            self.entry = self.unit.entry(self.name)
+        left_out = [field.name for field in extra if field not in added]
+        if not left_out:
+            return rows
+        if is_frame:
+            return data.drop(columns=left_out) if is_pandas(data) else data.drop(left_out)
+        return rows.from_batches(
+            pa.schema([field for field in columns if field.name not in left_out]),
+            (batch.drop_columns(left_out) for batch in rows),
+        )
 
     def append(self, data: Any, cast: bool, leave_out_erased: bool | None) -> None:
         """Adds the statement of ``Table.append``."""

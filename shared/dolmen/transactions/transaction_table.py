@@ -31,7 +31,7 @@ from dolmen.transactions.merge.clauses import Clauses, WhenMatched, WhenNotMatch
 from dolmen.transactions.merge.merge import NewValues, merge_rows, update_rows
 from dolmen.transactions.merge.merge_source import SourceRows
 from dolmen.transactions.reading import ReadableTable
-from dolmen.transactions.row_statements import Mode, TableChange
+from dolmen.transactions.row_statements import Mode, NewColumns, TableChange
 from dolmen.transactions.snapshot import Moment, restore_table
 from dolmen.transactions.unit_of_work import UnitOfWork
 
@@ -81,6 +81,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         request: str | None = None,
         message: str | None = None,
         leave_out_erased: bool | None = None,
+        new_columns: NewColumns = "refuse",
     ) -> CommitT:
         """Adds rows. Keys are not checked: appending a key twice gives two rows (see ``upsert``).
 
@@ -96,6 +97,8 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
             leave_out_erased: leave out rows that match an erasure in force, also one that lands meanwhile; None = as
                 the table's setting says. ``Commit.erased_rows_left_out`` counts them, and
                 ``Commit.erased_rows_written`` those that are written.
+            new_columns: for columns that the table lacks: "refuse" them; "add" them to the table in the same commit,
+                with NULL in older rows; "ignore" their values. Columns without a value are never added.
 
         Raises:
             SchemaError, RowError: the data does not fit the table; nothing was added.
@@ -108,7 +111,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         """
 
         def statement(change: TableChange) -> None:
-            change.append(data, cast, leave_out_erased)
+            change.append(change.take_columns(data, new_columns), cast, leave_out_erased)
 
         return self._apply("append", statement, message, request, data=data, may_delay_files=True)
 
@@ -120,6 +123,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         request: str | None = None,
         message: str | None = None,
         leave_out_erased: bool | None = None,
+        new_columns: NewColumns = "refuse",
     ) -> CommitT:
         """Adds rows, provided that the table has none of their primary keys, and that no two of them have the same.
 
@@ -128,8 +132,8 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         written. Rows and keys are streamed in bounded memory; keys of more than 32 MB wait in temporary files.
 
         Args:
-            data, cast, request, leave_out_erased: as for ``append``. A request that was applied before is not compared
-                again.
+            data, cast, request, leave_out_erased, new_columns: as for ``append``. A request that was applied before is
+                not compared again.
 
         Raises:
             DuplicateKeyError: the table has keys of these rows, or several rows have one; nothing was added.
@@ -142,7 +146,11 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
             dolmen.errors.DuplicateKeyError: ...
         """
         return self._apply(
-            "insert", lambda change: change.insert(data, cast, leave_out_erased), message, request, data=data
+            "insert",
+            lambda change: change.insert(change.take_columns(data, new_columns), cast, leave_out_erased),
+            message,
+            request,
+            data=data,
         )
 
     def upsert(
@@ -154,12 +162,13 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         request: str | None = None,
         message: str | None = None,
         leave_out_erased: bool | None = None,
+        new_columns: NewColumns = "refuse",
     ) -> CommitT:
         """Adds rows in place of all older rows with their keys, without reading any. Among equal keys the last wins.
 
         Args:
             on: the key columns; the primary key by default.
-            data, cast, leave_out_erased: as for ``append``.
+            data, cast, leave_out_erased, new_columns: as for ``append``.
 
         Raises:
             RowError: a key is NULL, or a row does not fit.
@@ -172,7 +181,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         """
 
         def statement(change: TableChange) -> None:
-            change.upsert(data, on, cast, leave_out_erased)
+            change.upsert(change.take_columns(data, new_columns), on, cast, leave_out_erased)
 
         return self._apply("upsert", statement, message, request, data=data, may_delay_files=True)
 
@@ -188,6 +197,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         request: str | None = None,
         message: str | None = None,
         leave_out_erased: bool | None = None,
+        new_columns: NewColumns = "refuse",
     ) -> CommitT:
         """Replaces all rows, or those of a predicate, in one commit. Older versions still show the old rows.
 
@@ -196,7 +206,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
             where, parameters: replace only rows for which it is TRUE, as for ``delete``. Nothing is read for that.
             check: refuse rows for which ``where`` is not TRUE.
             force: also replace rows that others have added or deleted since this began.
-            cast, request, leave_out_erased: as for ``append``. A retry of a request may change ``force``.
+            cast, request, leave_out_erased, new_columns: as for ``append``. A retry of a request may change ``force``.
 
         Raises:
             ConflictError: others added or deleted such rows meanwhile (unless forced), or overwrote the table too.
@@ -212,9 +222,10 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
 
         def statement(change: TableChange) -> None:
             if where is None:
-                change.overwrite(data, force, cast, leave_out_erased)
+                change.overwrite(change.take_columns(data, new_columns), force, cast, leave_out_erased)
             else:
-                change.overwrite_where(data, where, force, check, cast, leave_out_erased)
+                rows = change.take_columns(data, new_columns)
+                change.overwrite_where(rows, where, force, check, cast, leave_out_erased)
 
         needs_newest = where is not None and not force
         return self._apply("overwrite", statement, message, request, data=data, needs_newest=needs_newest)

@@ -12,6 +12,7 @@ from functools import partial
 
 import msgspec
 
+from dolmen.commit.change import ColumnsChangedError
 from dolmen.commit.draft import DatabaseStatement, Draft
 from dolmen.commit.statements.background import without_index
 from dolmen.commit.statements.erasures import delete_remembered
@@ -137,7 +138,7 @@ class AlterTable:
             self.seen_sort_key,
         )
         if not is_unchanged and self._is_first(draft, entry.schema):
-            raise ConflictError(
+            raise ColumnsChangedError(
                 f"table {self.name!r}: somebody changed its columns meanwhile, in version {draft.base.version} or one "
                 "before it: look at them again"
             )
