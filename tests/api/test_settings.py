@@ -139,3 +139,23 @@ def test_setting_changes_no_rows_and_no_objects_but_the_manifest(db: Database, e
     new = {info.key for info in db._context.store.list("")} - before
     assert [key.partition("/")[0] for key in new] == ["manifest"]
     assert events.count() == 1
+
+
+def test_users_have_properties_of_their_own(db: Database) -> None:
+    table = db.create_table("mine", SCHEMA, properties={"user.owner": "sales"})
+    table.set(**{"user.contact-2": "é" * 1000, "user.owner": None})
+    db.set(**{"user.stage": "test"})
+    kept = {"user.contact-2": "é" * 1000}
+    assert {name: value for name, value in table.settings().items() if name.startswith("user.")} == kept
+    assert (table.describe()["properties"], db.settings()["user.stage"]) == (kept, "test")
+    for name, value in (
+        ("user.", "x"), ("user.a b", "x"), ("user.é", "x"), ("user." + "a" * 65, "x"), ("user.a", 3), ("owner", "x"),
+        ("user.a", "x" * 1001), ("user.a", "\ud800"), ("User.a", "x"),
+    ):  # fmt: skip
+        with pytest.raises(InputError):
+            table.set(**{name: value})
+    table.set(**{f"user.n{number}": "x" for number in range(99)})
+    with pytest.raises(InputError, match="at most 100"):
+        table.set(**{"user.more": "x"})
+    assert db.sql('ALTER TABLE mine SET ("user.owner" = \'ops\', "user.n3" = NULL)').operation == "set"
+    assert (table.settings()["user.owner"], "user.n3" in table.settings()) == ("ops", False)

@@ -69,9 +69,10 @@ def settings(database: DatabaseUrl, table: SomeTable = None, as_json: Json = Fal
         print_json(values)
         return
     properties = DATABASE_PROPERTIES if table is None else TABLE_PROPERTIES
+    meanings = {name: (each.default, each.help) for name, each in properties.items()}
     print_rows(
         ["setting", "value", "default", "meaning"],
-        ((name, value, properties[name].default, properties[name].help) for name, value in values.items()),
+        ((name, value, *meanings.get(name, (None, "your own"))) for name, value in values.items()),
     )
 
 

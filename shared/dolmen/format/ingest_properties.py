@@ -14,7 +14,9 @@ from dolmen.base.units import parse_duration
 from dolmen.errors import InputError, SchemaError, short_repr
 from dolmen.format.dialect import DIALECT_PROPERTIES, MAX_TEXT, STRICT, Dialect
 from dolmen.format.properties import (
+    MAX_USER_PROPERTIES,
     STORAGE_PROPERTIES,
+    USER,
     HasProperties,
     Property,
     by_name,
@@ -323,6 +325,11 @@ def check_table_properties(
         SchemaError: a column that is not there, or can't be what it is named for.
     """
     checked = check_properties(changes, TABLE_PROPERTIES, "a table")
+    own = {
+        name for name, value in {**(current or {}), **checked}.items() if name.startswith(USER) and value is not None
+    }
+    if len(own) > MAX_USER_PROPERTIES:
+        raise InputError(f"{len(own)} properties user.*: a table has at most {MAX_USER_PROPERTIES}")
     if checked.get("ttl") is not None:
         check_ttl_column(parse_ttl(checked["ttl"]), schema)
     if checked.get("index") is not None and parse_flag(checked["index"]) and not primary_key:

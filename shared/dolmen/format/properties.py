@@ -100,13 +100,35 @@ def parse_name(value: Any) -> str:
 
 
 def check_properties(changes: Mapping[str, Any], definitions: Mapping[str, Property], owner: str) -> dict[str, Any]:
-    """Returns ``changes`` if each is a known property and a value of it; None as a value unsets. Raises InputError."""
+    """Returns ``changes`` if each is a known property and a value of it; None as a value unsets. Raises InputError.
+
+    A name such as ``user.owner`` is the users' own: its value is text, which dolmen does not use.
+    """
     for name, value in changes.items():
+        if isinstance(name, str) and name.startswith(USER):
+            _check_user_property(name, value)
+            continue
         if name not in definitions:
-            raise InputError(f"{owner} has no property {short_repr(name)}; there are: {', '.join(definitions)}")
+            raise InputError(
+                f"{owner} has no property {short_repr(name)}; there are: {', '.join(definitions)}, and names of your "
+                "own, as user.owner"
+            )
         if value is not None:
             _parse(definitions[name], value, is_new=True)
     return dict(changes)
+
+
+USER = "user."
+"""What the names of users' own properties begin with."""
+_MAX_USER_TEXT = 1_000
+MAX_USER_PROPERTIES = 100
+
+
+def _check_user_property(name: str, value: Any) -> None:
+    if not re.fullmatch(r"user\.[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", name, re.ASCII):
+        raise InputError(f"property {short_repr(name)}: after user. come 1 to 64 characters of A-Z, a-z, 0-9 and _.-")
+    if value is not None and len(arguments.text(name, value)) > _MAX_USER_TEXT:
+        raise InputError(f"property {name} has {len(value):,} characters: at most {_MAX_USER_TEXT:,} are allowed")
 
 
 def value_of(property_: Property, properties: Mapping[str, Any]) -> Any:
@@ -403,5 +425,6 @@ def with_renamed_column(properties: dict[str, Any], column: str, to: str) -> dic
 
 
 def effective_values(properties: Mapping[str, Any], definitions: Mapping[str, Property]) -> dict[str, Any]:
-    """All properties with their values; a property that is not set has its default."""
-    return {each: properties.get(each, property_.default) for each, property_ in definitions.items()}
+    """All properties with their values, and users' own; a property that is not set has its default."""
+    own = {name: value for name, value in properties.items() if name.startswith(USER)}
+    return {each: properties.get(each, property_.default) for each, property_ in definitions.items()} | own
