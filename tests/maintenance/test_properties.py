@@ -68,7 +68,7 @@ def test_anything_else_is_no_size(value: Any) -> None:
 
 
 def test_without_settings_the_defaults_hold() -> None:
-    assert TableSettings.of(table()) == TableSettings(None, 256 << 20, None, "newest", False, None, False, 8)
+    assert TableSettings.of(table()) == TableSettings(None, None, 256 << 20, None, "newest", False, None, False, 8)
     assert DatabaseSettings.of(EMPTY) == DatabaseSettings(
         retention_us=30 * DAY_US,
         keep_versions=1000,

@@ -9,8 +9,8 @@ UPDATES: tuple[Mutation, ...] = (
         "an update commits whatever has changed",
         "an update or a merge depends on what it read: no other commit may change it before it lands",
         "transactions/row_statements.py",
-        "        self.unit.depend_on_rows(self.name, predicate)\n",
-        "        self.unit.keep_base()\n",
+        "        self.unit.depend_on_rows(self.name, predicate)\n        view = View(",
+        "        self.unit.keep_base()\n        view = View(",
     ),
     mutation(
         "updated rows stay, in addition to the new ones",
