@@ -189,6 +189,9 @@ def judge(written: WrittenTable) -> Judgement:
     if problem is None:
         return Judgement("equal", found.summary, found)
     what, why = problem
+    numbers = [field for field in table.schema if pa.types.is_floating(field.type) or pa.types.is_integer(field.type)]
+    if not written.header and numbers and written.rows[:1] == [table.column_names]:
+        return Judgement("assumed", "words above numbers are a header, as far as the file tells", found)
     said = any(
         re.search(_SAID[what], text)
         for text in (*found.notes, *found.losses, *describe(found.dialect), found.second or "")
