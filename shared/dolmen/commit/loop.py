@@ -129,10 +129,10 @@ def commit(head: Head, change: Change, uploads: PendingUploads) -> Committed:
 def _log_outcome(head: Head, member: Member) -> None:
     outcome, operation = member.outcome, member.change.operation
     if isinstance(outcome, Error):
-        _log.info("%s: %s: %s after %d attempts", head.store.url, operation, type(outcome).__name__, member.attempts)
+        _log.info("%s: %s: %s, attempts: %d", head.store.url, operation, type(outcome).__name__, member.attempts)
     elif outcome is not None and outcome.manifest is not None:
         version = outcome.manifest.version
-        _log.info("%s: %s is in version %d after %d attempts", head.store.url, operation, version, member.attempts)
+        _log.info("%s: %s is in version %d, attempts: %d", head.store.url, operation, version, member.attempts)
 
 
 def submit(
