@@ -56,6 +56,9 @@ def test_frames_keep_their_casts(db: Database) -> None:
     table.append(pd.DataFrame({"n": [2.0, None], "x": ["a", "b"]}), new_columns="add")
     assert sorted(table.to_arrow()["n"].drop_null().to_pylist()) == [1, 2]
     assert table.columns == ["n", "x"]
+    table.append(pd.DataFrame({"n": [3], 7: [1]}, index=pd.Index([5], name="place")), new_columns="ignore")
+    table.append(pd.DataFrame({"n": [4], 7: [1]}, index=pd.Index([5], name="place")), new_columns="add")
+    assert (table.columns, table.count()) == (["n", "x", "place", "7"], 6)
 
 
 def test_a_part_is_overwritten_with_more_columns(db: Database) -> None:
@@ -98,7 +101,7 @@ def test_a_failed_row_adds_no_column(db: Database) -> None:
     with pytest.raises(dolmen.Error):
         table.append([{"id": None, "city": "Bern"}], new_columns="add")
     with db.transaction() as tx:
-        with pytest.raises(dolmen.Error), tx.savepoint():
+        with pytest.raises(dolmen.Error):
             tx.table("t").append([{"id": None, "city": "Bern"}], new_columns="add")
         tx.table("t").append({"id": [1]})
     assert table.columns == SCHEMA.names

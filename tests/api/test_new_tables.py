@@ -128,3 +128,12 @@ def test_what_has_no_columns_is_refused(db: Database, columns: Any) -> None:
 def test_exist_is_one_of_three_words(db: Database) -> None:
     with pytest.raises(InputError, match="exist='maybe' is not 'error' or 'ok' or 'replace'"):
         db.create_table("t", SCHEMA, exist="maybe")  # type: ignore[arg-type]
+
+
+def test_rows_that_do_not_fit_leave_no_table_in_a_transaction(db: Database) -> None:
+    with db.transaction() as tx:
+        with pytest.raises(dolmen.Error):
+            tx.create_table("t", iter([pa.record_batch({"n": [1]}), pa.record_batch({"n": ["x"]})]))
+        assert tx.tables() == []
+        tx.create_table("u", {"n": [1]})
+    assert db.tables() == ["u"]

@@ -75,6 +75,8 @@ class TableChange:
         """
         if arguments.one_of("new_columns", new_columns, get_args(NewColumns)) == "refuse":
             return data
+        if is_pandas(data) and any(name is not None for name in data.index.names):
+            data = data.reset_index()  # named levels are columns
         is_frame = frame_cast(data) is not None  # it stays one: its columns have casts of their own
         rows = data if is_frame else as_batches(data, self.entry.schema.arrow)
         columns = as_batches(rows).schema if is_frame else rows.schema
@@ -92,7 +94,8 @@ class TableChange:
         if not left_out:
             return rows
         if is_frame:
-            return data.drop(columns=left_out) if is_pandas(data) else data.drop(left_out)
+            kept = [index for index, name in enumerate(columns.names) if name not in left_out]
+            return data.iloc[:, kept] if is_pandas(data) else data.drop(left_out)
         return rows.from_batches(
             pa.schema([field for field in columns if field.name not in left_out]),
             (batch.drop_columns(left_out) for batch in rows),

@@ -344,7 +344,8 @@ class Transaction(CatalogVerbs[None, str, TransactionTable, TransactionTable]):
     def _apply(self, operation: str, statement: Callable[[UnitOfWork], None], message: str | None, **how: Any) -> None:
         refuse_message(message)
         self._unit.operations.append(operation)
-        statement(self._unit)
+        with self._unit.savepoint():  # a call may add several statements: all of them, or none
+            statement(self._unit)
 
     def _erasure_result(self, id_: str, done: None) -> str:
         return id_

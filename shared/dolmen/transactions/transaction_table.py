@@ -688,7 +688,8 @@ class TransactionTable(TableVerbs[None, str]):
     ) -> None:
         refuse_message(message)
         self._unit.operations.append(operation)
-        statement(TableChange(self._unit, self.name, request))
+        with self._unit.savepoint():  # a call may add several statements: all of them, or none
+            statement(TableChange(self._unit, self.name, request))
 
     def _erasure_result(self, id_: str, done: None) -> str:
         return id_
