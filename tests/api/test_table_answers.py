@@ -1,4 +1,4 @@
-"""What a table, a scan and a result of SQL say of themselves, and the forms in which rows come out and keys go in."""
+"""Facts about a table, slices of scans, forms of SQL results, and forms of keys."""
 
 from __future__ import annotations
 

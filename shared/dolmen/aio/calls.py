@@ -18,7 +18,7 @@ from dolmen.api.writer import Acknowledgement, BufferedWriter
 from dolmen.rows.scan.engines.sql import SqlResult
 from dolmen.rows.scan.scan import Scan
 from dolmen.transactions.snapshot import PinnedTable, Snapshot
-from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.transaction_table import TransactionTable
 
 _WRAPPED = (
@@ -28,7 +28,8 @@ _WRAPPED = (
 """Results of these types are wrapped, because their methods wait for the store too."""
 
 _HANDLES = frozenset({"table", "transaction", "writer"})
-"""Methods that only make an object, without a request. They are not awaited."""
+"""Methods that only make an object. They are not awaited. ``table`` asks the store, and the event loop waits for it, only
+for a name that is not in the version which this process knows."""
 
 
 def open(url: str, **options: Any) -> AsyncObject:
@@ -75,6 +76,8 @@ class AsyncObject:
 
     async def __aenter__(self) -> Self:
         await asyncio.to_thread(self._wrapped.__enter__)
+        if isinstance(self._wrapped, Transaction):  # it knows its version before ``table`` asks for it
+            await asyncio.to_thread(lambda: unit_of(self._wrapped).base)
         return self
 
     async def __aexit__(

@@ -24,7 +24,6 @@ Row: TypeAlias = tuple[Any, ...]
 Column: TypeAlias = tuple[str, str, None, None, int | None, int | None, None]
 Parameters: TypeAlias = Sequence[Any] | Mapping[str, Any]
 
-_FETCHED_ROWS = 4_096
 _ROWS_OF_A_STATEMENT = 100_000
 """Rows of ``executemany`` that one INSERT adds: they are in memory together."""
 _OF_ROWS = {"append", "insert", "upsert", "update", "merge", "delete", "nothing"}
@@ -256,7 +255,7 @@ class SqlCursor:
         if self._result is None:
             raise ProgrammingError("there are no rows to fetch: execute a query, or a statement with RETURNING")
         if self._rows is None:
-            self._rows = (row for rows in self._result.to_tuples(_FETCHED_ROWS) for row in rows)
+            self._rows = iter(self._result)
         return self._rows
 
     def fetchone(self) -> Row | None:

@@ -119,7 +119,7 @@ def check_properties(changes: Mapping[str, Any], definitions: Mapping[str, Prope
 
 
 USER = "user."
-"""What the names of users' own properties begin with."""
+"""The prefix of the names of users' own properties."""
 _MAX_USER_TEXT = 1_000
 MAX_USER_PROPERTIES = 100
 

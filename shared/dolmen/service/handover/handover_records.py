@@ -166,7 +166,7 @@ def hand_over(
 
     Args:
         larger_than: hand over drops of more bytes than this; None: size does not matter.
-        has_backlog: whether so many messages wait that all drops are handed over, whatever their size.
+        has_backlog: whether many messages wait; then drops of any size are handed over.
         auto_create: also hand over a drop whose table does not exist: the job creates it.
 
     Returns:
