@@ -28,8 +28,8 @@ _WRAPPED = (
 """Results of these types are wrapped, because their methods wait for the store too."""
 
 _HANDLES = frozenset({"table", "transaction", "writer"})
-"""Methods that only make an object. They are not awaited. ``table`` asks the store, and the event loop waits for it, only
-for a name that is not in the version which this process knows."""
+"""Methods that only make an object. They are not awaited. Only for a name that is not in the version which this process
+knows does ``table`` ask the store, and the event loop waits."""
 
 
 def open(url: str, **options: Any) -> AsyncObject:
