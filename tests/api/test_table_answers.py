@@ -80,7 +80,7 @@ def test_files_before_an_offset_are_not_read(db: Database, table: dolmen.Table, 
     few = store.gets
     store.reset()
     assert fresh.scan().to_arrow().num_rows == 50
-    assert store.gets >= few + 7
+    assert (few, store.gets) == (3, 11)  # the pointer, the manifest and a file; the pointer and ten files
 
 
 @pytest.mark.parametrize("bad", [{"offset": -1}, {"offset": 1.5}, {"batch_size": 0}, {"offset": True}])
