@@ -67,7 +67,7 @@ STORES: tuple[Mutation, ...] = (
         "manifests are named by their version and put over each other",
         "a manifest is created under a name of its own attempt, with If-None-Match",
         (
-            Edit("commit/loop.py", "attempt = self._runtime.attempt()", 'attempt = "00000000"'),
+            Edit("commit/loop.py", "attempt_id = self._runtime.attempt_id()", 'attempt_id = "00000000"'),
             Edit(
                 "store/s3/bucket_store.py",
                 '            request["IfNoneMatch"] = "*"\n',

@@ -119,7 +119,7 @@ class Runtime:
         """32 hexadecimal digits of a fresh random (version 4) UUID."""
         return uuid.UUID(int=self.random.getrandbits(128), version=4).hex
 
-    def attempt(self) -> str:
+    def attempt_id(self) -> str:
         """8 hexadecimal digits that identify one commit attempt."""
         return f"{self.random.getrandbits(32):08x}"
 

@@ -210,7 +210,8 @@ class ExpectErasures:
     """Requires that no erasure after ``seen_ts`` reaches the rows of this commit. Otherwise the commit fails.
 
     Args:
-        dropped_us: when the first of the rows were dropped, by the server's clock; None if that is not known.
+        dropped_us: when the first file with these rows was put under the landing prefix, by the server's clock; None if
+            that is not known.
         request: if it was applied before, nothing is compared.
     """
 

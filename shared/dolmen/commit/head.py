@@ -90,7 +90,7 @@ class CommitQueue(Generic[M]):
 
 
 STAMP_SECONDS = 240.0
-"""Seconds within which a pointer PUT must be signed after the time that the version is dated with. S3 accepts a
+"""A pointer PUT must be signed at most this many seconds after the version's date. S3 accepts a
 signature for 15 minutes, so no version can land more than 20 minutes after its date (docs/protocol.md)."""
 
 _CLOCKS_DISAGREE_SECONDS = 5.0
@@ -282,7 +282,7 @@ class Head:
         """
         return self._check_clock(self.store.clock.now_us, previous)
 
-    def stamp(self, previous: Manifest) -> Stamp | None:
+    def server_stamp(self, previous: Manifest) -> Stamp | None:
         """The server's time now, for the version after ``previous``; None if only a request can show it."""
         made = self.runtime.instant()
         now_us = self.store.clock.estimate()

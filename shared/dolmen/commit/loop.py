@@ -266,7 +266,7 @@ class Leader:
         commit_id = first.change.commit_id if len(applied) == 1 else self._runtime.uuid()
         try:
             # The stamp first: it dates the version, and the pointer may be sent only while it is young (``may_send``).
-            stamp = head.stamp(base.manifest)
+            stamp = head.server_stamp(base.manifest)
             if stamp is None:
                 self._unstamped += 1
                 if self._unstamped > _MOST_UNSTAMPED:
@@ -274,8 +274,8 @@ class Leader:
                 self._refresh()
                 return
             changes = [each.change for each in applied]
-            attempt = self._runtime.attempt()
-            made, effects = make_version(changes, base.manifest, stamp.time_us, attempt, commit_id, head.segments)
+            attempt_id = self._runtime.attempt_id()
+            made, effects = make_version(changes, base.manifest, stamp.time_us, attempt_id, commit_id, head.segments)
             if made is None:
                 self._queue.end(first.member, Committed(None, first.member.already, first.member.attempts))
                 return
@@ -306,7 +306,8 @@ class Leader:
                 self._finish(group, manifest, effects)
                 return
             _log.debug("%s: version %d became another commit's", head.store.url, manifest.version)
-            # Another commit came first. The next base is read after all changes queued so far: their errors are final.
+            # Another commit came first. All changes of the queue were added before the next base is read: an error that
+            # one of them meets on that base is final.
             self._attempted = []
             queued = self._queue.last_number
             self._base = await_turn(head, self._own_member.attempts, self._runtime.monotonic() - began)
@@ -351,8 +352,8 @@ class Leader:
                 if self._is_final(member, error):
                     self._queue.end(member, error)
                 return []
-            # A request applied by the base stays applied. One applied by an earlier change of this version does only if
-            # this attempt lands, so then the member keeps its request for the next attempt.
+            # A request that a landed version applied stays applied. What an earlier change of this version applies
+            # counts only if this attempt lands; until then the member keeps the request.
             if all(version <= base.version for version in already.values()):
                 member.already, member.change = each.already, change
                 if not each.has_work:

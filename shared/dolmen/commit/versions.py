@@ -89,7 +89,7 @@ def manifest_at_time(
     Args:
         base: from ``refresh``, because the server's clock at that time decides whether the result is settled.
         settled: refuse a result that a commit under way may still change (see ``is_settled``).
-        instead: the caller's alternative, for the message. "It" is the newest version.
+        instead: the end of the error's text: how the caller can take the newest version, which the text calls "it".
 
     Raises UnsettledTimestampError (also for the future), VersionNotFoundError, VersionExpiredError.
     """

@@ -170,9 +170,9 @@ class RequestOutcome:
 
     Args:
         status: ``applied`` by this batch's commit; a ``duplicate`` of one that was applied before or is in this batch
-            too; ``rejected``, by this batch's commit or before; ``finished`` without a commit; ``refused``: it cannot
-            be applied, and a retry does not help; ``postponed``: not begun for lack of time; ``failed``: none of it is
-            applied, as far as is known.
+            too; ``rejected``: a commit, of this batch or before, records that its file was set aside; ``finished``
+            without a commit; ``refused``: it cannot be applied, a retry does not help, and no commit records it;
+            ``postponed``: not begun for lack of time; ``failed``: none of it is applied, as far as is known.
     """
 
     status: RequestOutcomeStatus

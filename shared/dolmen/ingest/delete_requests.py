@@ -204,7 +204,7 @@ def _deletes(document: Mapping[str, Any]) -> list[TableDelete]:
 def _sole_member(document: Mapping[str, Any], member: str) -> Mapping[str, Any]:
     """The object of a member that must be alone, except for the request's id."""
     if unknown := sorted(str(name) for name in document.keys() - {member, "request_id"}):
-        raise MessageError(f"{member!r} is beside {{}}: only a request_id may be", unknown[0])
+        raise MessageError(f"beside {member!r} only a request_id is allowed, not {{}}", unknown[0])
     if not isinstance(document[member], Mapping):
         raise MessageError(f"{member}: an object, not {_kind(document[member])}")
     members: Mapping[str, Any] = document[member]

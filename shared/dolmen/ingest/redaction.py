@@ -33,7 +33,7 @@ _MOST_FRAMES = 12
 
 
 class MessageError(InputError):
-    """A message that cannot be understood; its template has ``{}`` for each quotation of the message."""
+    """An error in a queue's message. ``template`` is its text, with ``{}`` wherever it quotes the queue's message."""
 
     def __init__(self, template: str, *quoted: object) -> None:
         self.template, self.quoted = template, quoted
@@ -41,11 +41,11 @@ class MessageError(InputError):
 
     @property
     def text_for_log(self) -> str:
-        """The message without its quotations."""
+        """The error's text without its quotations."""
         return self.template.format(*[HIDDEN] * len(self.quoted))
 
     def at(self, part: str) -> MessageError:
-        """The same error, about a part of the message."""
+        """The same error, about a part of the queue's message."""
         return MessageError(f"{part}: {self.template}", *self.quoted)
 
 
@@ -70,10 +70,14 @@ class RequestContent:
     names: frozenset[str] = frozenset()
 
     def hide(self, text: str) -> str | None:
-        """Replaces quotations of the request in a message; None if the request is too long to check.
+        """Replaces what may be quoted from the request in an error's text; None if the request is too long to check.
 
-        It hides any text in quotes that is not a name (or close to one), words of the request and beginnings of them,
-        numbers whose digits before or after the point are in the request, and long numbers.
+        It hides:
+
+        - texts in quotes, except names, and words close to a name;
+        - words that the request has, or that begin one of its words;
+        - numbers whose digits before or after the point are in the request;
+        - long numbers.
         """
         if self._tokens is None:
             return None
@@ -107,8 +111,8 @@ class RequestContent:
         assert self._tokens is not None
         if not self._tokens.isdisjoint((lower, re.sub("[,_]", "", lower), *_TOKEN.findall(lower))):  # 1,234 and 99.99
             return True
-        return len(lower) >= _LEAST and any(
-            token.startswith(lower) or (len(token) >= _LEAST and token in lower) for token in self._tokens
+        return len(lower) >= _LEAST_WORD_LENGTH and any(
+            token.startswith(lower) or (len(token) >= _LEAST_WORD_LENGTH and token in lower) for token in self._tokens
         )
 
     @cached_property
@@ -117,7 +121,7 @@ class RequestContent:
         characters = 0
         for text in _texts(self.document):
             characters += len(text)
-            if characters > _MOST_SAID:
+            if characters > _MOST_REQUEST_CHARACTERS:
                 return None
             tokens.update(word.lower() for word in _TOKEN.findall(text))
         return frozenset(tokens - {name.lower() for name in self.names})
@@ -127,9 +131,9 @@ _QUOTE = re.compile(r"""(?<!\w)(?:'(?:[^'\\]|\\.)*(?:'|\Z)|"(?:[^"\\]|\\.)*(?:"|
 _WORD = re.compile(r"\d[\d.,:_+-]*\d|\w+")
 _TOKEN = re.compile(r"\w+")
 _CLOSE = 0.75
-_LEAST = 4
+_LEAST_WORD_LENGTH = 4
 _MOST_DIGITS = 4
-_MOST_SAID = 1 << 16
+_MOST_REQUEST_CHARACTERS = 1 << 16
 _HARMLESS = frozenset({"TRUE", "FALSE", "tombstone", "positions"})
 _VOCABULARY = frozenset(
     re.findall(
@@ -159,7 +163,7 @@ def _texts(document: Any) -> Iterator[str]:
         try:
             yield str(document)
         except ValueError:  # an integer with thousands of digits
-            yield " " * _MOST_SAID
+            yield " " * _MOST_REQUEST_CHARACTERS
 
 
 def reason_for_log(error: BaseException, request: RequestContent | None = None) -> str:

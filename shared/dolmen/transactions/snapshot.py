@@ -51,8 +51,8 @@ class Snapshot:
     """All tables of one version.
 
     Args:
-        settled: False if the snapshot is that of a time to which a commit under way may still be dated: for up to 20
-            minutes, the same time may lead to another version. The rows of this version never change.
+        settled: False if the snapshot was asked for by a time, and a commit under way may still get a date up to that
+            time. For up to 20 minutes, the same time may then lead to another version. The rows of this one stay.
     """
 
     def __init__(self, context: Context, manifest: Manifest, *, settled: bool = True) -> None:

@@ -10,9 +10,12 @@ from typing import Literal
 
 from dolmen.ingest.inference.rough_kinds import TYPED, ColumnKind, form_of_text, is_number, kind_of_cell, shape_of
 
-_FEWEST = 3
-_SURE = 2
-_COLUMNS = 100
+_FEWEST_VALUES = 3
+"""Fewer values, or rows, show nothing."""
+_FEWEST_TELLING = 2
+"""As many values, or years among the names, suffice if their form is unmistakable."""
+_MOST_COLUMNS = 100
+"""Of wider tables, this many columns are weighed."""
 _YEAR = re.compile("(?:18|19|20)[0-9]{2}")
 _FORMS = {"url", "email", "address", "json"}
 
@@ -58,7 +61,7 @@ def find_header(first: Sequence[str], rows: Sequence[Sequence[str]]) -> HeaderEv
         return HeaderEvidence(may_be_names, "assumed")
     yes = no = 0.0
     is_above, is_alike = False, False
-    for number in range(0, len(names), max(1, len(names) // _COLUMNS)):
+    for number in range(0, len(names), max(1, len(names) // _MOST_COLUMNS)):
         name = names[number]
         below = [row[number] for row in rows]
         pro, contra = _weigh(name, below)
@@ -73,7 +76,7 @@ def find_header(first: Sequence[str], rows: Sequence[Sequence[str]]) -> HeaderEv
     if is_above and not is_alike:  # whatever the columns of text look like
         return HeaderEvidence(True, "proven" if no <= yes / 4 else "likely")
     if not named or yes == no == 0:
-        if len(rows) > _FEWEST and all(_kind_of_name(cell) not in TYPED for cell in rows[0]):
+        if len(rows) > _FEWEST_VALUES and all(_kind_of_name(cell) not in TYPED for cell in rows[0]):
             under = find_header(first, rows[1:])  # units may be between names and values
             if under.header and under.certainty == "proven":
                 return under
@@ -109,9 +112,9 @@ def _weigh(name: str, below: list[str]) -> tuple[float, float]:
     if name in values:
         return 0.0, 1.0
     forms = {form_of_text(value) for value in values}
-    if len(values) >= _SURE and len(forms) == 1 and forms <= _FORMS:
+    if len(values) >= _FEWEST_TELLING and len(forms) == 1 and forms <= _FORMS:
         return (0.0, 1.0) if form_of_text(name) in forms else (1.0, 0.0)
-    if len(values) < _FEWEST:
+    if len(values) < _FEWEST_VALUES:
         return 0.0, 0.0
     shapes = {shape_of(value) for value in values}
     if len(shapes) == 1:
@@ -119,7 +122,7 @@ def _weigh(name: str, below: list[str]) -> tuple[float, float]:
         same = shape_of(name) == shape
         if shape in ("a", "A"):
             lengths = {len(value) for value in values}
-            if len(lengths) == 1 and len(values) > _FEWEST:
+            if len(lengths) == 1 and len(values) > _FEWEST_VALUES:
                 return (0.6, 0.0) if len(name) not in lengths else (0.0, 0.1)
             return (0.3, 0.0) if not same else (0.0, 0.0)
         return (0.6, 0.0) if not same else (0.0, 0.6 if any(sign.isdigit() for sign in name) else 0.2)
@@ -127,9 +130,9 @@ def _weigh(name: str, below: list[str]) -> tuple[float, float]:
 
 
 def _are_series(names: list[str], rows: Sequence[Sequence[str]]) -> float:
-    """Whether the numbers among names count up by one or stay alike apart, as years over figures do."""
+    """How much years among the names, in equal steps and above figures that are no years, speak for a header."""
     numbers = [name for name in names if name.isdigit() and len(name) == 4 and name[:2] in ("18", "19", "20")]
-    if len(numbers) < _SURE or any(is_number(name) and name not in numbers for name in names):
+    if len(numbers) < _FEWEST_TELLING or any(is_number(name) and name not in numbers for name in names):
         return 0.0
     steps = {int(after) - int(before) for before, after in pairwise(numbers)}
     if len(steps) > 1 or 0 in steps:

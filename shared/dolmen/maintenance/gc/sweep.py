@@ -127,7 +127,8 @@ class SweepProgress:
 
 @dataclass
 class Sweep:
-    """Deletes orphans last modified before ``before_us``. Needs the manifest that moved the fence, or a later one.
+    """Deletes orphans last modified before ``before_us``. Needs the manifest that moved the fence
+    (``orphan_cutoff``), or a later one.
 
     If ``full``, it looks at all objects, not only at those younger than the last sweep.
     """
@@ -224,7 +225,10 @@ def _lost_manifests(head: Head, manifest: Manifest, since_us: int) -> Iterator[O
 
 @dataclass
 class ListedIntent:
-    """The objects of an intent: its heartbeats, and the ``done`` object if its commit has landed."""
+    """The objects of an intent: its heartbeats, and the ``done`` object if its commit has landed.
+
+    ``txid`` is the intent's id, which the names of its objects have.
+    """
 
     txid: str
     objects: list[ObjectInfo] = field(default_factory=list)
@@ -250,7 +254,7 @@ def list_intents(store: ObjectStore) -> dict[str, ListedIntent]:
 
 
 def dead_jobs(intents: dict[str, ListedIntent], manifest: Manifest, before_us: int) -> tuple[str, ...]:
-    """Txids of jobs to revoke: jobs without a heartbeat since ``before_us``."""
+    """The ids of the intents to revoke: those of jobs without a heartbeat since ``before_us``."""
     silent = {intent.txid for intent in intents.values() if not intent.is_done and intent.last_us < before_us}
     return tuple(sorted(silent.difference(manifest.revoked_intents)))
 

@@ -1,4 +1,4 @@
-"""Row groups: which of an opened file have to be read, the tests of their rows, and masks of the rows.
+"""Decides which row groups of an opened file are read, which deletes their rows are tested for, and which rows remain.
 
 A Bloom filter proves that a key is not in its row group, and nothing else. If a value has another encoding in the file,
 or a checksum differs, the filter proves nothing and the row group is read.

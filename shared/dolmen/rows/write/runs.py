@@ -313,7 +313,7 @@ def encode(write: Callable[[bytes], object], entry: TableEntry, plan: WritePlan,
     """Encodes a run as a Parquet file with row groups of about equal size, and writes its column chunks.
 
     A float column with NaN gets no Parquet statistics: their min and max pass over NaN, so that engines which order
-    NaN as a value, as Spark and DuckDB do, would prune rows away by them. Float leaves of nested columns never do.
+    NaN as a value, as Spark and DuckDB do, would prune rows away by them. Float leaves of nested columns never get any.
     """
     sink, schema = _Sink(write), entry.schema.arrow
     with_nan = {entry.schema.by_id[id_].name for id_, extent in run.extents.items() if extent.nans}

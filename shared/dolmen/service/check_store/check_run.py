@@ -94,7 +94,7 @@ class Site:
     def __init__(self, url: str, runtime: Runtime) -> None:
         self.runtime = runtime
         self._new_folders = _absent_folders(open_store(url, runtime))
-        self.url = f"{url.rstrip('/')}/check-store-{runtime.attempt()}"
+        self.url = f"{url.rstrip('/')}/check-store-{runtime.attempt_id()}"
         self._other_process = OtherProcess()
 
     def open(self, name: str = "", runtime: Runtime | None = None) -> ObjectStore:

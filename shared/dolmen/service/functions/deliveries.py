@@ -4,9 +4,9 @@ SQS counts the deliveries of a message, whatever their outcome, and gives the me
 that is only postponed must not be delivered again: the function sends a copy, and acknowledges the old message. The
 attributes of the copy keep its history. docs/ingest.md ("Retries") says when each kind of message comes again.
 
-A message that is delivered a second time was in a function that died, or that Lambda never started because the account
-had no free function. Such messages are isolated. All other messages of their batch are sent again BEFORE a group of ten
-isolated messages is begun; the next time, each is handled alone; after ``MAX_CRASHES`` it is given up.
+If a message is delivered a second time, its function died, or Lambda had no free function to start. Such a message is
+isolated: all other messages of its batch are sent again BEFORE a group of ten isolated messages is begun. If it is
+delivered once more, it is handled alone, and after ``MAX_CRASHES`` crashes it is given up.
 
 A message that is given up is sent to the dead-letter queue, with the reason as an attribute. A message that cannot be
 sent, because SQS does not answer, is reported to Lambda as failed, and comes again after its visibility time-out. If
@@ -138,7 +138,7 @@ class Deliveries:
         for message in stuck:
             self._postponed.discard(self._index(message))
         yield from isolate([message for message in stuck if not message.crashes])
-        self._guard_others(group, [message for message in others if self._index(message) in self._sent])
+        self._remove_others_and_hide(group, [message for message in others if self._index(message) in self._sent])
         yield group
         yield from isolate([message for message in stuck if message.crashes])
 
@@ -259,7 +259,7 @@ class Deliveries:
                     uncounted = set(indexes) - self._errors.keys() - self._waits.keys()
                     self.counts["MessagesPostponed"] += len(uncounted)
 
-    def _guard_others(self, group: Sequence[Message], sent: Sequence[Message]) -> None:
+    def _remove_others_and_hide(self, group: Sequence[Message], sent: Sequence[Message]) -> None:
         """Removes sent messages, and hides the group, which may kill the function, until after the function's time."""
         self._remove(sent)
         if self._queues is not None:

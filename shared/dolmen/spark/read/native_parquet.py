@@ -1,8 +1,8 @@
 """Reads known files with Spark's own Parquet reader, and turns dolmen's predicates into its conditions.
 
-``spark.read.parquet(*paths)`` looks each path up, for more than a few by a job with a task for each. So Spark gets an
-index of files whose cache is filled from the manifest. Each row has its file's name and size, and its position there.
-By these it looks up values of its file, and its bit in one array of the deleted positions of all files.
+``spark.read.parquet(*paths)`` looks each path up; for more than a few, it starts a job with a task for each. So Spark
+gets an index of files whose cache is filled from the manifest. Each row has its file's name and size, and its position
+there. By these it looks up values of its file, and its bit in one array of the deleted positions of all files.
 
 In predicates, literals are moved to the column's own type, as in evaluation on Arrow (``predicate.evaluate``), so Spark
 casts nothing and can skip row groups. Spark agrees with dolmen on NaN (equal to itself, greatest), on -0.0 and on

@@ -66,8 +66,8 @@ MOST_KEYS = 1_000_000
 MOST_BITS = 1 << 30
 """The most positions, 128 MB of them, that are sent with one scan."""
 _NOTHING = "__nothing"
-"""A column that no file has and no frame shows. Spark builds ``_metadata`` row by row, and leaves out its unused fields
-only if it has a column of the file to leave out, too."""
+"""A column that no file has and no frame shows. Spark builds ``_metadata`` row by row. It leaves out unused fields only
+if it also leaves out a column of the file: this one."""
 
 
 def to_spark(
@@ -126,7 +126,7 @@ def to_spark(
 def _read_files(url: str, scan: Scan, columns: Sequence[str], with_commit_ts: bool, with_positions: bool) -> MapBatches:
     """For ``map_in_tasks``: paths of data files become their rows. Each task plans the scan again."""
     plan = plan_of(scan)
-    version, table_name, where = plan.version, plan.table, plan.where  # alone: the plan has all files
+    version, table_name, where = plan.version, plan.table, plan.where  # not the plan, which has all files
     schema = worker_schema(spark_schema(plan.output))
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
