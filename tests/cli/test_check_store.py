@@ -61,6 +61,7 @@ def test_what_is_in_a_directory_stays(cli: Cli, tmp_path: Path) -> None:
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("mine", "mine")]
 
 
+@pytest.mark.slow
 def test_a_bucket_passes_and_is_empty_again(s3_url: str) -> None:
     """By those checks that leave most behind: MinIO passes all, and so does this server in tests/store."""
     uploads = "exactly one of many uploads in parts to a key is completed"

@@ -200,6 +200,7 @@ def test_a_cursor_goes_on_with_the_rows_that_its_query_saw(connection: dbapi.Sql
     assert (len(numbers), len(set(numbers)), min(numbers), max(numbers)) == (2 * rows - 1,) * 2 + (1 - rows, rows - 1)
 
 
+@pytest.mark.slow
 def test_rows_are_fetched_in_bounded_memory(connection: dbapi.SqlConnection) -> None:
     cursor = connection.cursor()
     connection.begin().table("people").append(pa.table({"id": range(300_000)}))

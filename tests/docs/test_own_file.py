@@ -8,11 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from support.quick_command import quick_command
 
 PAGE = (Path(__file__).parents[2] / "docs" / "your-own-file.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_tutorial_of_own_files_works_as_it_stands_there(tmp_path: Path) -> None:
     blocks = re.findall(r"<!-- tour: own file -->\n```sh\n(.*?)```", PAGE, re.DOTALL)
     assert len(blocks) == PAGE.count("```sh")

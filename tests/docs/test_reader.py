@@ -31,6 +31,7 @@ def run(command: list[str], directory: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_the_commands_print_what_the_page_says(tmp_path: Path) -> None:
     [commands] = re.findall(r"<!-- tour: reader -->\n```sh\n(.*?)```", PAGE, re.DOTALL)
     printed = run(["bash", "-euo", "pipefail", "-c", commands], tmp_path)

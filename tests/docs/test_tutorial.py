@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from support.quick_command import quick_command
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tutorial.md").read_text()
@@ -28,6 +30,7 @@ def run(command: list[str], directory: Path, programs: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_tutorial_works_as_it_stands_there(tmp_path: Path) -> None:
     python, shell = blocks("tutorial", "python"), blocks("tutorial shell", "sh")
     with quick_command() as programs:

@@ -52,6 +52,7 @@ def test_the_model_shows_what_became_of_a_burst_when_nothing_was_sent_anew(world
     assert len(pipeline.dead_files()) > 50
 
 
+@pytest.mark.slow
 def test_a_file_that_kills_its_function_is_given_up_alone(world: World) -> None:
     world.create()
     pipeline = Pipeline(world, killers=frozenset({"37.csv"}))

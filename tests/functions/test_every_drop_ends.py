@@ -151,6 +151,7 @@ def _names(error: Exception) -> str:
     return type(error).__name__
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("stage", STAGES)
 def test_what_would_be_raised_again_makes_a_reject(

@@ -120,6 +120,7 @@ def test_changes_to_erased_rows_are_left_out_and_deletes_pass(world: World) -> N
     assert db.verify(deep=True).ok
 
 
+@pytest.mark.slow
 def test_the_local_pipeline_goes_by_the_time_of_the_file(tmp_path: Path) -> None:
     db = dolmen.open(str(tmp_path / "db"))
     db.create_table("events", SCHEMA, primary_key="id", properties={"subject": "user_id"})

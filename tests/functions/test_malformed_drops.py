@@ -24,6 +24,7 @@ def table_of(file: MalformedFile) -> str:
     return f"table_{_SCHEMAS.index(file.schema)}"
 
 
+@pytest.mark.slow
 def test_each_is_rejected_with_its_place_and_reason_and_the_good_ones_go_in(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from support.event_builders import notification, sqs_event
 from support.functions import World
@@ -63,6 +64,7 @@ def test_every_malformed_event_fails_or_is_ignored_alone_and_good_drops_go_in(wo
     _assert_nothing_else_was_written(tmp_path)
 
 
+@pytest.mark.slow
 def test_every_malformed_request_fails_alone_and_good_ones_are_applied(world: World, tmp_path: Path) -> None:
     world.database.create_table("typed", TYPED, primary_key="id")
     world.database.create_table("keyless", pa.schema([("id", pa.int64())]))

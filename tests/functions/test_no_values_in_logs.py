@@ -199,6 +199,7 @@ def _files() -> Iterator[tuple[str, bytes | str]]:
     yield "missing.parquet", as_parquet(pa.table({TEXT: [1]}))
 
 
+@pytest.mark.slow
 def test_values_of_files_are_in_no_log(
     world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

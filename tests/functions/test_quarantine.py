@@ -211,6 +211,7 @@ def test_of_rows_without_a_text_the_whole_file_is_kept(world: World, monkeypatch
     assert (report["rows_without_text"], f"rejected/{report['copy_of_file']}") == (2, copy)
 
 
+@pytest.mark.slow
 def test_many_bad_rows_are_held_in_a_temporary_file(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     quarantining(world, ingest_max_bad_rows=100_000)
     monkeypatch.setattr(rejects, "_MEMORY_BYTES", 1000)

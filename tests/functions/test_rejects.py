@@ -76,6 +76,7 @@ def test_rejects_go_where_they_are_told_to(world: World, monkeypatch: pytest.Mon
     assert facts["rejected_to"].startswith(f"{elsewhere}/events/a-")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["large.csv", "large.jsonl", "large.csv.gz", "large.parquet"])
 def test_a_file_of_more_bytes_than_one_may_hold_is_rejected_unread_and_stays_where_it_is(
     s3_world: World, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, name: str

@@ -201,6 +201,7 @@ def test_a_malformed_event_is_given_up_at_once(queues: Callable[[str], Queues], 
     assert [body for body, _ in ingest.letters()] == ["{"]
 
 
+@pytest.mark.slow
 def test_what_fails_for_the_moment_waits_longer_each_time_and_is_given_up_in_the_end(
     queues: Callable[[str], Queues], world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -242,6 +242,7 @@ def queue(ministack: str, handing: Handing, monkeypatch: pytest.MonkeyPatch) -> 
     return sqs, url
 
 
+@pytest.mark.slow
 def test_while_many_messages_wait_everything_goes_to_one_job(
     handing: Handing, queue: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

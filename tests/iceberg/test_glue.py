@@ -153,6 +153,7 @@ def test_a_foreign_table_of_the_name_is_refused(lake: Lake) -> None:
         lake.client.delete_table(DatabaseName=lake.name, Name="t")
 
 
+@pytest.mark.slow
 def test_when_glue_fails_the_publication_is_there_its_lag_is_seen_and_the_next_one_registers_it(
     lake: Lake, readers: IcebergReaders, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -104,6 +104,7 @@ def test_a_call_that_fails_is_told_and_made_again(layout: LocalLayout, tmp_path:
     assert reasons == {"compact": "compact events: no", "gc": "ZeroDivisionError: division by zero"}
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_is_told_and_started_again(layout: LocalLayout, tmp_path: Path) -> None:
     made = functions(tmp_path / "functions", compact="os._exit(9)", gc="return 1")
 

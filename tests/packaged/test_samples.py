@@ -21,6 +21,7 @@ def _files(ministack: str) -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_files")
 @pytest.mark.parametrize("name", INGESTED)
 def test_a_sample_event_becomes_rows_once(database: Database, start: Start, name: str) -> None:
@@ -44,6 +45,7 @@ def test_a_sample_of_deletes_is_applied_once(database: Database, start: Start, n
     assert operations(database) == ["append", "append", "delete"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(SCHEDULED))
 def test_a_sample_of_a_schedule_does_a_round(database: Database, start: Start, name: str) -> None:
     for n in range(5):

@@ -39,6 +39,7 @@ def together(texts: list[str], rows: pa.Table, limits: list[Mask | None]) -> Mas
     return any_of(predicates, arrays, rows.num_rows, limits)
 
 
+@pytest.mark.slow
 def test_random_predicates_match_the_same_rows_together_as_one_by_one() -> None:
     matched = 0
     for round_ in range(ROUNDS):

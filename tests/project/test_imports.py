@@ -6,7 +6,7 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterable
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from importlib import import_module
 from pathlib import Path
@@ -23,7 +23,7 @@ def test_imports_point_inwards() -> None:
 
 def test_no_files_import_each_other_in_a_circle() -> None:
     """Imports for type checkers count: what cannot be read without the other is one file."""
-    graph = import_graph([ROOT / "shared", ROOT / "simulator"])
+    graph = import_graph(ROOT / "shared", ROOT / "simulator")
     assert len(graph) > 300
     try:
         TopologicalSorter(graph).prepare()
@@ -31,7 +31,8 @@ def test_no_files_import_each_other_in_a_circle() -> None:
         raise AssertionError(" -> ".join(reversed(error.args[1]))) from None
 
 
-def import_graph(roots: Iterable[Path]) -> dict[str, set[str]]:
+@cache
+def import_graph(*roots: Path) -> dict[str, set[str]]:
     """The modules of some packages, and which of the others each one's file names in an import, wherever it stands."""
     files = {_module_name(path.relative_to(root)): path for root in roots for path in root.rglob("*.py")}
     graph: dict[str, set[str]] = {}

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = """
 import pytest
@@ -20,6 +22,7 @@ def test_c(): pass
 """
 
 
+@pytest.mark.slow
 def test_a_skipped_test_fails_the_run_and_is_named_unless_the_long_mode_runs_it(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(SOURCE)
     (tmp_path / "test_module.py").write_text("import pytest\npytest.skip('no Java', allow_module_level=True)\n")

@@ -20,7 +20,7 @@ MOST_CHAINED = 25
 def rooms() -> dict[str, frozenset[str]]:
     """Each room with the rooms that it imports, wherever the import stands."""
     found: dict[str, set[str]] = {}
-    for module, imported in import_graph([ROOT / "shared"]).items():
+    for module, imported in import_graph(ROOT / "shared").items():
         if (room := _room(module)) is not None:
             found.setdefault(room, set()).update({_room(each) for each in imported} - {room, None})
     return {room: frozenset(below) for room, below in found.items()}
@@ -44,7 +44,7 @@ def test_the_rooms_stand_on_few_floors() -> None:
 
 
 def test_no_chain_of_imports_gets_longer() -> None:
-    graph = import_graph([ROOT / "shared"])
+    graph = import_graph(ROOT / "shared")
 
     @cache
     def chain(module: str) -> tuple[str, ...]:

@@ -63,6 +63,7 @@ def test_a_selective_scan_by_a_clustered_column_fetches_few_segments_once(
     assert "3 of 20 looked into, fetched with 3 requests" in repr(spread)
 
 
+@pytest.mark.slow
 def test_a_count_of_everything_fetches_nothing_and_one_with_a_border_a_segment(
     million: tuple[CountingStore, Manifest],
 ) -> None:

@@ -76,6 +76,7 @@ def test_rows_that_compaction_loses_are_found_and_the_history_is_made_small(monk
     assert (again.replay, again.reason, again.digest) == (after.replay, after.reason, after.digest)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unsettled")
 def test_when_time_is_over_the_smallest_so_far_is_good_enough() -> None:
     done = shrinking.shrink(failing(Replay(3, 2_000)), runtime=tries(2))

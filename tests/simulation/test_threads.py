@@ -37,6 +37,7 @@ def test_a_crash_ends_all_threads_of_a_process() -> None:
     assert counts["calls committed together"] > 5
 
 
+@pytest.mark.slow
 def test_a_history_with_threads_can_be_repeated() -> None:
     assert counts_of(range(2), 500, "stormy") == counts_of(range(2), 500, "stormy")
 

@@ -71,6 +71,7 @@ def versions(db: Database) -> dict[int, dict[str, list[int]]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", range(LIVES))
 def test_spark_marks_what_the_core_marks_and_the_same_objects_go(
     place: int, life: Life, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -78,6 +78,7 @@ def test_other_rows_under_an_id_are_refused_and_the_same_ones_applied_once(
     assert (db.refresh(), table.to_arrow()) == (version, there)
 
 
+@pytest.mark.slow
 def test_an_id_stands_for_one_way_of_writing(spark: SparkSession, db: Database, table: Table) -> None:
     frame = rows(spark, 100, 5)
     append(table, frame, request="one")

@@ -160,6 +160,7 @@ def test_no_setting_makes_rows_of_a_bad_file_vanish(
                 to_spark(table, native=native).toArrow()
 
 
+@pytest.mark.slow
 def test_an_export_does_not_depend_on_settings_of_the_cluster(
     spark: SparkSession, db: Database, tmp_path: Path
 ) -> None:
@@ -172,6 +173,7 @@ def test_an_export_does_not_depend_on_settings_of_the_cluster(
     assert sorted_rows(found.cast(SCHEMA)) == sorted_rows(table.to_arrow())
 
 
+@pytest.mark.slow
 def test_a_frame_of_a_thousand_files_takes_no_job_to_make(spark: SparkSession, db: Database) -> None:
     table = db.create_table("t", SCHEMA)
     with db.transaction() as transaction:

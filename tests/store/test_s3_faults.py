@@ -464,6 +464,7 @@ def test_a_copy_is_a_part_that_takes_no_bytes_and_lacking_ones_are_read(store: S
     assert store.get("data/copy").body == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["lose", "503-after", "503", "reset", "duplicate", "timeout-after"])
 @pytest.mark.parametrize("part", [1, 3])
 def test_a_copy_without_an_answer_is_sent_again(

@@ -39,7 +39,7 @@ def stored_bounds(values: pa.Array, options: WriteOptions | None = None) -> Boun
 def test_bounds_of_random_columns_are_exact(kind: str) -> None:
     print(f"DOLMEN_TEST_SEED={SEED}")
     rng = random.Random(f"{SEED} {kind}")
-    for _ in range(200 if os.environ.get("DOLMEN_LONG") else 12):
+    for _ in range(200 if os.environ.get("DOLMEN_LONG") else 6):
         column = random_column(rng, kind, rng.randint(1, 400))
         check_bounds(kind, column, stored_bounds(column, WriteOptions(run_rows=rng.choice([7, 50, 1000]))))
 

@@ -106,6 +106,7 @@ def test_text_of_a_hundred_thousand_columns_is_refused_at_once(kind: str) -> Non
         assert isinstance(_outcome(act, name, data, MOST), LimitError)
 
 
+@pytest.mark.slow
 def test_a_table_says_how_many_columns_its_files_may_have(tmp_path: Path) -> None:
     database = dolmen.open(str(tmp_path / "db"))
     table = database.create_table("t", pa.schema([("c0", pa.int64())]), properties={"ingest_new_columns": "ignore"})

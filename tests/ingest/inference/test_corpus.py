@@ -213,7 +213,7 @@ def whole_sheets() -> Iterator[Sheet]:
 WHOLE = list(whole_sheets())
 
 
-@pytest.mark.parametrize("part", range(20))
+@pytest.mark.parametrize("part", [*range(6), *(pytest.param(part, marks=pytest.mark.slow) for part in range(6, 20))])
 def test_a_whole_file_is_read_as_it_was_written(part: int) -> None:
     sheets = WHOLE[part::20]
     for sheet in sheets:

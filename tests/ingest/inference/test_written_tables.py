@@ -10,7 +10,7 @@ import pytest
 
 from support.written_tables import WRITERS, judge
 
-TABLES = 2000 if os.environ.get("DOLMEN_LONG") else 100
+TABLES = 2000 if os.environ.get("DOLMEN_LONG") else 40
 
 
 @pytest.mark.parametrize("writer", WRITERS)

@@ -34,7 +34,7 @@ from support.random_tables import FLAT, random_table
 from support.tables import World, write_file
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
-TRIALS = 300 if os.environ.get("DOLMEN_LONG") else 12
+TRIALS = 300 if os.environ.get("DOLMEN_LONG") else 6
 
 SPLICE = CompactionOptions(growth=1, deleted_share=0.0, row_group_bytes=1, splice_bytes=1)
 """One deleted row makes a file worth a compaction, and each row group is worth to be copied."""

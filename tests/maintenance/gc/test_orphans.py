@@ -250,6 +250,7 @@ def test_the_last_writer_before_the_fence_wins_or_loses_whole(place: Place) -> N
 MILLION = 1_000_000 if LONG else 30_000
 
 
+@pytest.mark.slow
 def test_a_million_objects_are_collected_in_bounded_memory() -> None:
     """In a process of its own, so that its peak is its own. 30,000 objects, or with DOLMEN_LONG=1 the million."""
     code = textwrap.dedent(f"""

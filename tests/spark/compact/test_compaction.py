@@ -342,6 +342,7 @@ def test_what_was_begun_by_the_deadline_is_committed_and_the_next_call_goes_on(
     assert (again.finished, ids(table)) == (True, list(range(400)))
 
 
+@pytest.mark.slow
 def test_reclustering_makes_files_that_do_not_overlap_and_then_has_nothing_to_do(
     spark: SparkSession, db: Database
 ) -> None:

@@ -142,6 +142,7 @@ def test_two_loads_of_one_place_load_each_file_once(spark: SparkSession, db: Dat
     assert ids(table) == list(range(400))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sort_key", [None, "id"])
 def test_files_that_cannot_be_read_are_rejected_as_by_ingest_and_the_others_are_loaded(
     spark: SparkSession,

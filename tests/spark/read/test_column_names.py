@@ -60,6 +60,7 @@ def history(db: Database, names: list[str]) -> Table:
     return table
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "names", [ODD, *([name, "other"] for name in SOME), ["other", *OWN[1:]]], ids=lambda n: repr(n[0])
 )

@@ -110,6 +110,7 @@ CONDITIONS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("native", [True, False])
 def test_rows_of_all_changes_are_read_alike(spark: SparkSession, changed: dolmen.Table, native: bool) -> None:
     for where in CONDITIONS if native else CONDITIONS[:2]:

@@ -133,6 +133,7 @@ def test_an_upsert_is_read_by_one_task_as_rows_are_paired(db: Database, table: T
     assert sum(batch.num_rows for batch in own.read(partition)) == 20
 
 
+@pytest.mark.slow
 def test_the_columns_are_those_of_the_last_version(spark: SparkSession, db: Database, table: Table) -> None:
     table.append(some(0, 2))
     table.rename_column("s", "name")

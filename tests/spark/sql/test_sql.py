@@ -229,6 +229,7 @@ def test_no_statement_changes_the_order_of_changes(db: Database, statement: str)
     assert table.get(1) == {"id": 1, "v": "one", "seq": 5}
 
 
+@pytest.mark.slow
 def test_a_value_that_does_not_fit_changes_nothing(db: Database) -> None:
     version = db.refresh()
     for statement, error in [

@@ -15,6 +15,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wanted", COLUMNS)
 def test_it_says_what_spark_says(spark: SparkSession, wanted: str) -> None:
     jvm = spark._jvm

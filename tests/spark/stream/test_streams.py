@@ -330,6 +330,7 @@ def test_complete_mode_replaces_the_table(spark: SparkSession, db: Database, tab
     assert sorted(counts.to_arrow()["count"].to_pylist()) == [1, 2, 2]
 
 
+@pytest.mark.slow
 def test_errors_of_a_stream_say_what_to_do(spark: SparkSession, db: Database, table: Table, tmp_path: Path) -> None:
     table.append(some(0, 3))
     into = db.create_table("into", SCHEMA)

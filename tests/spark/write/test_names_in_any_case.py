@@ -62,6 +62,7 @@ WRITES: dict[str, Callable[[Table, DataFrame], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write", WRITES)
 def test_rows_are_written_under_names_of_any_case(spark: SparkSession, db: Database, table: Table, write: str) -> None:
     key = 2 if write in ("append", "merge_schema", "source") else 1
@@ -70,6 +71,7 @@ def test_rows_are_written_under_names_of_any_case(spark: SparkSession, db: Datab
     assert db.table("t").schema.names == SCHEMA.names
 
 
+@pytest.mark.slow
 def test_keys_and_clauses_may_have_any_case(session: SparkSession, table: Table) -> None:
     expression = "concat(target.Name, source.Name)" if session.conf.get("spark.sql.caseSensitive") == "true" else (
         "concat(TARGET.name, Source.NAME)"

@@ -173,6 +173,7 @@ def test_a_source_that_overwrites_is_told_by_the_columns(
     assert ids(table) == list(range(19))
 
 
+@pytest.mark.slow
 def test_a_source_refuses_to_overwrite_by_what_may_come_from_anywhere(
     spark: SparkSession, db: Database, table: Table
 ) -> None:

@@ -92,6 +92,7 @@ def test_a_change_that_comes_while_the_tasks_run_is_a_conflict_too(
     assert values(table)[3] == 100
 
 
+@pytest.mark.slow
 def test_nobody_has_changed_the_table(spark: SparkSession, db: Database, table: Table) -> None:
     for write in ("upsert", "merge"):
         frame = to_spark(table)
