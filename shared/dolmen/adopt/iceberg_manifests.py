@@ -33,7 +33,7 @@ _DAMAGE = (
 )  # fmt: skip
 """The errors that fastavro raises for damaged bytes, and those for records without a field."""
 
-_DELETED = 2
+_DELETED_STATUS = 2
 
 
 class IcebergFile(
@@ -106,7 +106,7 @@ def snapshot_files(
 
     def files(manifest: _ManifestRecord) -> list[IcebergFile]:
         entries = _records(read(manifest.manifest_path), manifest.manifest_path, _EntryRecord)
-        return [_file(entry, manifest) for entry in entries if entry.status != _DELETED]
+        return [_file(entry, manifest) for entry in entries if entry.status != _DELETED_STATUS]
 
     return chain.from_iterable(runtime.map(files, manifests))
 

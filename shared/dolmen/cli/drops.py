@@ -231,8 +231,8 @@ rejected = typer.Typer(help="Files and rows that could not be ingested: list, sh
 app.add_typer(rejected, name="rejected")
 
 LOCAL = Path(".local/rejected")
-_SHOWN = 300
-_FACTS = "key", "table", "size", "retried"
+_MOST_REASON_CHARACTERS = 300
+_FIELDS_OF_REJECT = "key", "table", "size", "retried"
 _HEAD_BYTES = 1 << 16
 
 RejectedUrl = Annotated[
@@ -262,7 +262,7 @@ def ls(
     reports = read_reports(store, [reject.key for reject in shown], shared_runtime())
     for reject, report in zip(shown, reports, strict=True):
         if as_json:
-            print_json({name: getattr(reject, name) for name in _FACTS} | {"report": report})
+            print_json({name: getattr(reject, name) for name in _FIELDS_OF_REJECT} | {"report": report})
         else:
             print_text(_two_lines(reject, report))  # not cut off, because keys are copied from here
     if not as_json:
@@ -344,7 +344,7 @@ def _two_lines(reject: RejectEntry, report: dict[str, Any]) -> str:
     elif reject.size is None:
         size_text += ", where it was dropped"
     mark = ", put back" if reject.retried else ""
-    summary = (f"{where}: {reason}" if where else reason)[:_SHOWN]
+    summary = (f"{where}: {reason}" if where else reason)[:_MOST_REASON_CHARACTERS]
     return f"{utc(reject.rejected_us):%Y-%m-%d %H:%M:%S}  {printable(reject.key)}  ({size_text}{mark})\n    {summary}"
 
 
@@ -374,4 +374,4 @@ def _head(store: ObjectStore, key: str, report: dict[str, Any]) -> Iterator[str]
 
 
 def _line_text(line: bytes) -> str:
-    return line[: 10 * _SHOWN].decode(errors="replace")
+    return line[: 10 * _MOST_REASON_CHARACTERS].decode(errors="replace")

@@ -208,7 +208,7 @@ LISTED_ROWS = 1_000
 PLAN_COLUMNS = ["explain_key", "explain_value"]
 """The columns of EXPLAIN's result."""
 _CELL_WIDTHS = range(48, 11, -4)
-_BORDERS = 3
+_BORDER_WIDTH = 3
 
 
 @dataclass(frozen=True)
@@ -301,10 +301,10 @@ def _columns_that_fit(names: list[str], cells: list[list[list[str | None]]]) -> 
         for name, parts in zip(names, cells, strict=True)
     ]
     for width in _CELL_WIDTHS:
-        widths = [min(one, width) + _BORDERS for one in longest]
+        widths = [min(one, width) + _BORDER_WIDTH for one in longest]
         if sum(widths) < console.width:
             return len(names), width
-    room, fit = console.width - _BORDERS - 2, 0
+    room, fit = console.width - _BORDER_WIDTH - 2, 0
     while fit < len(widths) and (room := room - widths[fit]) > 0:
         fit += 1
     return max(1, fit), width

@@ -50,7 +50,7 @@ MOST_GROUP_BYTES = 512 * KIB
 PHYSICAL_TYPES = ("BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
 CODECS = {"UNCOMPRESSED": 0, "SNAPPY": 1, "GZIP": 2, "ZSTD": 6}
 _CODEC = "ZSTD"
-_END = 1 << 32
+_LENGTH_END = 1 << 32
 Numbers = npt.NDArray[np.int64]
 
 
@@ -100,7 +100,7 @@ class ChunkLocations:
                 chunk, states = row_group.column(leaf), sums.states[group * leaves + leaf]
                 start, length = chunk_range(chunk)
                 extra = chunk.num_values - rows[-1]
-                if (start, states.start) != (end, state) or not 0 <= extra < _END or chunk.compression != _CODEC:
+                if (start, states.start) != (end, state) or not 0 <= extra < _LENGTH_END or chunk.compression != _CODEC:
                     return None
                 numbers.append((length, extra, states.end))
                 end, state = start + length, states.end

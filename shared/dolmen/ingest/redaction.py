@@ -87,7 +87,7 @@ class RequestContent:
             inner = match[0][1:-1]
             if inner in self.names or inner in _HARMLESS:
                 return match[0]
-            if misspelt and difflib.get_close_matches(inner, self.names, 1, _CLOSE):
+            if misspelt and difflib.get_close_matches(inner, self.names, 1, _LEAST_SIMILARITY):
                 return match[0]
             return HIDDEN
 
@@ -130,7 +130,7 @@ class RequestContent:
 _QUOTE = re.compile(r"""(?<!\w)(?:'(?:[^'\\]|\\.)*(?:'|\Z)|"(?:[^"\\]|\\.)*(?:"|\Z))""", re.DOTALL)
 _WORD = re.compile(r"\d[\d.,:_+-]*\d|\w+")
 _TOKEN = re.compile(r"\w+")
-_CLOSE = 0.75
+_LEAST_SIMILARITY = 0.75
 _LEAST_WORD_LENGTH = 4
 _MOST_DIGITS = 4
 _MOST_REQUEST_CHARACTERS = 1 << 16

@@ -99,7 +99,7 @@ def _token_bound(text: str) -> int:
 
 MAX_CHARACTERS = 1_000
 """Longer texts are parsed each time."""
-_FIRST = 1_000
+_FIRST_PLACEHOLDER = 1_000
 _OPERATOR = r"(?:=|<>|!=|<=|>=|<|>)"
 _LITERAL = r"(?:[0-9]{1,18}(?:\.[0-9]{1,18})?|'[^'\\]*')"
 _CONDITION = rf"[A-Za-z_][A-Za-z0-9_]*\s*{_OPERATOR}\s*{_LITERAL}"
@@ -123,7 +123,7 @@ def parse_shape(text: str) -> tuple[ParsedShape, Mapping[int, str]] | None:
         return None
     literals = [literal[1:-1] if literal[0] == "'" else literal for _, literal in _COMPARED.findall(text)]
     # Each literal is replaced by a unique one of its kind, which identifies its node in the tree.
-    counted = iter(range(_FIRST, _FIRST + len(literals)))
+    counted = iter(range(_FIRST_PLACEHOLDER, _FIRST_PLACEHOLDER + len(literals)))
     shape = _parse(_COMPARED.sub(lambda found: f"{found[1]}{_unique(found[2], next(counted))}", text))
     if shape is None or len(shape.literals) != len(literals):
         return None
@@ -148,7 +148,7 @@ def _parse(text: str) -> ParsedShape | None:
     if len(trees) != 1 or trees[0] is None:
         return None
     literals = [node for node in trees[0].walk(bfs=False) if node.key == "literal"]
-    indexes = {id(node): int(node.name) - _FIRST for node in literals}
+    indexes = {id(node): int(node.name) - _FIRST_PLACEHOLDER for node in literals}
     return ParsedShape(trees[0], indexes) if sorted(indexes.values()) == list(range(len(literals))) else None
 
 

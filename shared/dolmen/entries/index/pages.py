@@ -47,7 +47,7 @@ MOST_ROWS = 1 << 14
 _HEAD = struct.Struct("<BBII")
 _LEAF, _INNER = 1, 2
 _LONGEST_FRAME = 1 << 20
-_LEVEL = 3
+_ZSTD_LEVEL = 3
 _LENGTH_BYTES = 2
 _REFERENCE_BYTES = 1 + 8 + 4 + 4
 _PAGES_AT_ONCE = 64
@@ -412,7 +412,7 @@ def _varying(matrix: Bytes) -> int:
 
 def _encode(kind: int, keys: Keys, width: int, rest: bytes) -> bytes:
     body = _encode_keys(keys, width) + rest
-    frame: bytes = pa.Codec("zstd", _LEVEL).compress(body, asbytes=True)
+    frame: bytes = pa.Codec("zstd", _ZSTD_LEVEL).compress(body, asbytes=True)
     return _HEAD.pack(kind, width, len(keys), len(body)) + frame
 
 

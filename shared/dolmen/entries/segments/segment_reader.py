@@ -46,7 +46,7 @@ Codes = npt.NDArray[np.uint64]
 Positions = npt.NDArray[np.int64]
 _Choice = tuple[frozenset[int], frozenset[tuple[int, pa.DataType]]]
 
-_LENGTH = 32
+_UUID_CHARS = 32
 _SUFFIX = ".parquet"
 _FACTORS = np.array(
     [0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x27D4EB2F165667C5], np.uint64
@@ -74,29 +74,31 @@ class Uuids:
 
     @cached_property
     def codes(self) -> Codes:
-        return _codes([name[-_LENGTH:].encode() for name in self.names])
+        return _codes([name[-_UUID_CHARS:].encode() for name in self.names])
 
 
 def _codes_of_paths(paths: pa.Array) -> Codes:
     """The codes of the uuids of data files. Names end in 32 hexadecimal digits and a suffix; others take longer."""
     raw = paths.cast(pa.binary())
-    tails = pc.binary_slice(raw, -_LENGTH - len(_SUFFIX), None)
+    tails = pc.binary_slice(raw, -_UUID_CHARS - len(_SUFFIX), None)
     usual = pc.and_(
         pc.ends_with(paths, _SUFFIX),
-        pc.and_(pc.equal(pc.binary_length(tails), _LENGTH + len(_SUFFIX)), pc.invert(pc.match_substring(tails, "/"))),
+        pc.and_(
+            pc.equal(pc.binary_length(tails), _UUID_CHARS + len(_SUFFIX)), pc.invert(pc.match_substring(tails, "/"))
+        ),
     )
     if len(paths) and pc.all(usual).as_py():
-        values = np.frombuffer(b"".join(pc.binary_slice(tails, 0, _LENGTH).to_pylist()), f"S{_LENGTH}")
+        values = np.frombuffer(b"".join(pc.binary_slice(tails, 0, _UUID_CHARS).to_pylist()), f"S{_UUID_CHARS}")
         return _mix(values)
-    return _codes([uuid_of(path)[-_LENGTH:].encode() for path in paths.to_pylist()])
+    return _codes([uuid_of(path)[-_UUID_CHARS:].encode() for path in paths.to_pylist()])
 
 
 def _codes(tails: list[bytes]) -> Codes:
-    return _mix(np.array(tails, f"S{_LENGTH}"))
+    return _mix(np.array(tails, f"S{_UUID_CHARS}"))
 
 
 def _mix(values: npt.NDArray[np.bytes_]) -> Codes:
-    words = np.frombuffer(np.ascontiguousarray(values).tobytes(), "<u8").reshape(-1, _LENGTH // 8)
+    words = np.frombuffer(np.ascontiguousarray(values).tobytes(), "<u8").reshape(-1, _UUID_CHARS // 8)
     with np.errstate(over="ignore"):
         mixed = (words * _FACTORS).sum(axis=1, dtype=np.uint64)
         mixed ^= mixed >> np.uint64(29)

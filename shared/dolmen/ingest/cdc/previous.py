@@ -36,7 +36,7 @@ Indices = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 NOWHERE = int(np.iinfo(np.int64).min)
 """The source of a value that no change or row has."""
-_LAST = 1 << 62
+_AFTER_ALL_ROWS = 1 << 62
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,9 +123,9 @@ class ChangeOrder:
         # A change of a key sees its old key as it was before the delete.
         keys = np.concatenate((self.keys, self.keys[deletes], self.keys[ends]))
         ranks = np.concatenate((self.ranks[:count], since, self.ranks[moved], self.ranks[ends]))
-        stored_rows = np.where(self.same_file, -1, _LAST)
+        stored_rows = np.where(self.same_file, -1, _AFTER_ALL_ROWS)
         rows = np.concatenate(
-            (2 * self.rows, stored_rows, 2 * self.rows[deletes] - 1, np.where(self.same_file, 0, _LAST))
+            (2 * self.rows, stored_rows, 2 * self.rows[deletes] - 1, np.where(self.same_file, 0, _AFTER_ALL_ROWS))
         )
         is_live = np.isin(self.keys[:count], self.keys[count:][self.live])
         has_value = np.zeros(len(keys), bool)

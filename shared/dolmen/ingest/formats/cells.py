@@ -30,7 +30,7 @@ from dolmen.format.dialect import MONTHS, UNIT_DIGITS, TimePattern, parse_time_p
 from dolmen.format.types import TextKind, type_of
 from dolmen.rows.write.casts import Cast, Misfit, short_value
 
-_DIGITS = 38
+_MOST_DIGITS = 38
 _MAX_EXPONENT, _EXPONENT_DIGITS = 1000, 8
 _PLAIN = r"^(?P<sign>[+-]?)0*(?P<whole>[0-9]*)\.?(?P<part>[0-9]*?)0*$"
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)$"
@@ -53,7 +53,7 @@ _SURE_DIGITS = 15
 
 def native_decimal(target: pa.DataType) -> pa.DataType | None:
     """A decimal type to ask a parser for instead of ``target``, so that it cannot overflow; None: ask for text."""
-    digits = min(target.precision, _DIGITS - target.scale)
+    digits = min(target.precision, _MOST_DIGITS - target.scale)
     return pa.decimal128(digits, target.scale) if digits > 0 else None
 
 
@@ -96,7 +96,7 @@ def parse_decimal(text: pa.Array, target: pa.DataType) -> pa.Array:
     if (pc.max(pc.binary_length(whole)).as_py() or 0) > max(target.precision - target.scale, 0):
         raise Misfit("too many digits")
     digits = pc.binary_join_element_wise(sign, "0", whole, pc.utf8_rpad(part, target.scale, "0"), "")
-    unscaled = digits.cast(pa.decimal128(_DIGITS, 0)).cast(pa.decimal128(target.precision, 0))
+    unscaled = digits.cast(pa.decimal128(_MOST_DIGITS, 0)).cast(pa.decimal128(target.precision, 0))
     return pa.Array.from_buffers(target, len(unscaled), unscaled.buffers(), offset=unscaled.offset)
 
 

@@ -23,7 +23,7 @@ Kind = Literal["nothing", "bool", "integer", "special", "float", "date", "timest
 MAX_EXACT_FLOAT = 2**53
 _BOOLS = re.compile("(?i:true|false)")
 _SPECIAL = "^(?i:nan|-?inf|-?infinity)$"
-_VARIOUS = -1
+_MIXED = -1
 _DECIMAL = pa.decimal128(38, 0)
 _MAX_DECIMAL = 10**38 - 1
 _ZONED = pa.timestamp("us", tz="UTC")
@@ -36,7 +36,7 @@ class TextShape:
     Args:
         kind: ``special`` means only ``nan`` and ``inf``.
         low, high: bounds of the integers among them and of 0.
-        decimals: the number of decimal places of all numbers, ``_VARIOUS`` if they differ; None without numbers.
+        decimals: the number of decimal places of all numbers, ``_MIXED`` if they differ; None without numbers.
         padded: whether a number ends with a superfluous 0: ``1.50``, but not ``1.0``.
         grouped, ungrouped: whether some number of four digits or more has groups, and some has none.
     """
@@ -65,7 +65,7 @@ class TextShape:
             kind,
             min(self.low, other.low),
             max(self.high, other.high),
-            _VARIOUS if len(decimals) > 1 else next(iter(decimals), None),
+            _MIXED if len(decimals) > 1 else next(iter(decimals), None),
             self.padded or other.padded,
             self.grouped or other.grouped,
             self.ungrouped or other.ungrouped,
@@ -82,7 +82,7 @@ class TextShape:
                 return pa.uint64()
             return _DECIMAL if max(-self.low, self.high) <= _MAX_DECIMAL else pa.string()
         if self.kind == "float":
-            exact = max(-self.low, self.high) <= MAX_EXACT_FLOAT and not (self.padded and self.decimals == _VARIOUS)
+            exact = max(-self.low, self.high) <= MAX_EXACT_FLOAT and not (self.padded and self.decimals == _MIXED)
             return pa.float64() if exact else pa.string()
         return _TYPES[self.kind]
 
@@ -249,7 +249,7 @@ def _add_decimal_places(shape: TextShape, text: pa.Array) -> TextShape:
     same = ends["min"].as_py() == ends["max"].as_py()
     zeros = text.filter(pc.ends_with(text, "0"))
     padded = pc.any(pc.match_substring_regex(zeros, r"\.[0-9]+0$")).as_py()
-    return replace(shape, decimals=ends["min"].as_py() if same else _VARIOUS, padded=bool(padded))
+    return replace(shape, decimals=ends["min"].as_py() if same else _MIXED, padded=bool(padded))
 
 
 def _shape_of_bools(text: pa.Array, notation: CellNotation) -> TextShape | None:

@@ -24,7 +24,7 @@ DAY_MS = DAY_US // 1000
 TEXT_AT_ONCE = 16 * MIB
 """How many bytes of text a block has, unless a single row has more."""
 MAX_ROW_TEXT = 256 * MIB
-_INTEGER = 2**63
+_INT64_END = 2**63
 
 Codes = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[np.float64]
@@ -186,7 +186,7 @@ def column_letters(number: int) -> str:
 
 def number_texts(numbers: Numbers) -> pa.StringArray:
     """Numbers in the shortest notation that gives back the same double; whole ones without a point."""
-    whole = (np.abs(numbers) < _INTEGER) & (numbers == np.rint(numbers))
+    whole = (np.abs(numbers) < _INT64_END) & (numbers == np.rint(numbers))
     if whole.all():
         return pa.array(numbers.astype(np.int64)).cast(pa.string())
     texts = pa.array(numbers).cast(pa.string())

@@ -58,7 +58,7 @@ from dolmen.rows.write.conform import conform_batch, plan_conform
 
 _ZIP, _COMPOUND = b"PK\x03\x04", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _ENCRYPTED_PACKAGE = "EncryptedPackage".encode("utf-16-le")
-_EXACT = 2**53
+_MAX_EXACT_INTEGER = 2**53
 _NUMBERED = re.compile("column_([1-9][0-9]{0,4})(?:_[0-9]+)?$")
 _CELL_BYTES = 8
 _NO_VALUE = "a formula whose value was never saved: let Excel or LibreOffice calculate it, and save the file"
@@ -127,7 +127,7 @@ class SheetShape:
         self.kinds |= set(np.unique(cells.kinds).tolist()) - {EMPTY, NOT_CALCULATED}
         if self.is_whole and NUMBER in self.kinds:
             numbers = cells.numbers[cells.kinds == NUMBER]
-            self.is_whole = bool(((numbers == np.rint(numbers)) & (np.abs(numbers) <= _EXACT)).all())
+            self.is_whole = bool(((numbers == np.rint(numbers)) & (np.abs(numbers) <= _MAX_EXACT_INTEGER)).all())
 
     @property
     def arrow_type(self) -> pa.DataType:

@@ -19,7 +19,7 @@ from dolmen.ingest.inference.delimited_trials import FOOTER_LINES, DialectTrial
 from dolmen.ingest.inference.header_evidence import find_header
 from dolmen.ingest.inference.rough_kinds import TYPED, ColumnKind, kind_of_cell
 
-_FEWEST = 3
+_FEWEST_ROWS = 3
 _SPACED = re.compile(r" +\".*\"$", re.DOTALL)
 _TOTAL = re.compile(r"\W*((grand|sub)[ -]?)?(totals?|sums?|summe|gesamt|\d+ rows?)\b", re.IGNORECASE)
 
@@ -136,12 +136,12 @@ def _doubts(trial: DialectTrial, whole: bool) -> Iterator[str]:
 
 def note_odd_rows(rows: Sequence[Sequence[str]], whole: bool) -> Iterator[str]:
     """Notes on rows of a table that may be none; ``whole``: whether the last one is the last of the file."""
-    if len(rows) > _FEWEST:
+    if len(rows) > _FEWEST_ROWS:
         below = [ColumnKind.of([row[number] for row in rows[2:]]) for number in range(len(rows[0]))]
         typed = [number for number, kind in enumerate(below) if kind.kind in TYPED]
         if typed and all(kind_of_cell(rows[1][number]) == kind_of_cell(rows[0][number]) == "text" for number in typed):
             yield "the record after the header seems to be a second header, such as units: it is a row"
-    if whole and len(rows) >= _FEWEST and _TOTAL.match(next((cell for cell in rows[-1] if cell.strip()), "")):
+    if whole and len(rows) >= _FEWEST_ROWS and _TOTAL.match(next((cell for cell in rows[-1] if cell.strip()), "")):
         yield "the last record looks like a total: it is a row"
 
 

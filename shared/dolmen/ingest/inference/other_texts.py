@@ -7,8 +7,8 @@ import re
 
 from dolmen.errors import InputError
 
-_LINES = 200
-_LENGTH = 1000
+_MOST_LINES = 200
+_MOST_LETTERS = 1000
 _RULE = re.compile(r"\s*[|+]?[\s:|+=-]*-{3}[\s:|+=-]*$")
 _MARKDOWN_RULE = re.compile(r"\s*\|?\s*:?-{3,}:?\s*(\|\s*:?-{3,}:?\s*)*\|?\s*$")
 _FRAME = re.compile(r"\s*[+|][-=+]{4,}[+|]\s*$|\s*[┌╔├╠┏╭]")
@@ -43,7 +43,7 @@ def refuse_other_texts(text: str) -> None:
     for pattern, what in _BEGINNINGS:
         if pattern.match(text):
             raise InputError(f"it looks like {what}")
-    lines = [line[:_LENGTH] for line in text.splitlines()[: _LINES * 2] if line.strip()][:_LINES]
+    lines = [line[:_MOST_LETTERS] for line in text.splitlines()[: _MOST_LINES * 2] if line.strip()][:_MOST_LINES]
     if not lines:
         return
     if _is_json(text, lines):
@@ -81,14 +81,14 @@ def refuse_other_texts(text: str) -> None:
 
 def refuse_logs(text: str) -> None:
     """Raises InputError for the logs of programs; only for text in which no delimiter was found."""
-    lines = [line for line in text.splitlines()[: _LINES * 2] if line.strip()][:_LINES]
+    lines = [line for line in text.splitlines()[: _MOST_LINES * 2] if line.strip()][:_MOST_LINES]
     if len(lines) > 1 and _share(_LEVEL_LOG, lines) > 0.7:
         raise InputError("it looks like the log of a program: parse it to JSON lines")
 
 
 def refuse_aligned(text: str) -> None:
     """Raises InputError for columns that spaces align; only for text in which no delimiter was found."""
-    lines = [line.rstrip() for line in text.splitlines()[: _LINES * 2] if line.strip()][:_LINES]
+    lines = [line.rstrip() for line in text.splitlines()[: _MOST_LINES * 2] if line.strip()][:_MOST_LINES]
     if len(lines) < 3 or "\t" in text:
         return
     widest = max(map(len, lines))

@@ -55,7 +55,7 @@ _ABOUT = _words(
 _MAX_PATH = 3
 _MOST, _HALF = 0.9, 0.5
 """Parts of an object's text: nearly all of it, and half."""
-_MANY = 10
+_FEWEST_ROWS = 10
 _STRUCTURE = re.compile(rb'"(?:[^"\\]|\\.)*(?:"|\Z)|[\[\]{}]', re.DOTALL)
 _SPACES = " \t\r\n,\x1e\ufeff"
 _PATH_NAME = re.compile(r"[^.\s\[\]$]+")
@@ -253,7 +253,7 @@ def _is_envelope(choices: list[_Rows], values: list[dict[str, Any]]) -> bool:
     )
     if are_scalars:
         return rows.part >= _HALF or rows.count >= max(2, len(others))
-    return rows.part >= _MOST and rows.count >= _MANY
+    return rows.part >= _MOST and rows.count >= _FEWEST_ROWS
 
 
 def _parse(sample: bytes, whole: bool) -> _Sample | None:

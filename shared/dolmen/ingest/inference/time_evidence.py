@@ -46,7 +46,7 @@ _CLOCK = "^[0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]{1,6})?)?$"
 """Times of day that are ISO 8601."""
 _ISO_MOMENT = "^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]+)?)?(Z|[+-][0-9]{2}(:?[0-9]{2})?)?$"
 ISO_DATE = "%Y-%m-%d"
-_MANY = 1000
+_SAMPLE_ROWS = 1000
 
 
 @dataclass(slots=True)
@@ -104,7 +104,7 @@ class TimeEvidence:
             self._readings = possible_readings(text[0].as_py())
         if not self._readings:
             return
-        if len(text) > _MANY and len(pc.unique(text[:_MANY])) < _MANY // 2:
+        if len(text) > _SAMPLE_ROWS and len(pc.unique(text[:_SAMPLE_ROWS])) < _SAMPLE_ROWS // 2:
             text = pc.unique(text)
         self._readings = [reading for reading in self._readings if _check(reading, text)]
 

@@ -12,7 +12,7 @@ from dolmen.errors import short_repr
 from dolmen.ingest.formats.typed_batches import MOST_DIGITS
 from dolmen.ingest.formats.views_and_unions import ordinary_type
 
-_SHOWN = 8
+_MOST_NAMES_SHOWN = 8
 _EXTENSION = b"ARROW:extension:name"
 _OF_WRITERS = (b"ARROW:", b"PARQUET:", b"pandas", b"org.apache.", b"parquet.", b"writer.", b"iceberg.", b"avro.")
 """The first letters of keys of metadata that repeat the columns, or name the writer."""
@@ -38,8 +38,8 @@ def _sentence(paths: list[str], text: str) -> str:
 
 
 def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"{', '.join(map(short_repr, names[:_SHOWN]))}{more}"
+    more = f" and {len(names) - _MOST_NAMES_SHOWN} more" if len(names) > _MOST_NAMES_SHOWN else ""
+    return f"{', '.join(map(short_repr, names[:_MOST_NAMES_SHOWN]))}{more}"
 
 
 def _fields(fields: Iterable[pa.Field], path: str) -> Iterator[tuple[str, pa.Field]]:

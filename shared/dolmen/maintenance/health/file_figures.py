@@ -122,7 +122,7 @@ def _summarize_parts(depths: npt.NDArray[np.int64]) -> tuple[tuple[float, int], 
     return tuple(zip(means.tolist(), greatest.tolist(), strict=True))
 
 
-_EXPONENTS = 64
+_MOST_EXPONENTS = 64
 
 _FILE_NS, _ROW_NS = 400_000, 20
 """Approximate time of a scan for a file in a directory, and for a row with few columns. A bucket takes longer."""
@@ -143,7 +143,7 @@ class FilesSurvey:
     suspect_files: int = 0
     suspect_rows: int = 0
     deletes_ns: int = 0
-    exponents: Numbers = field(default_factory=lambda: np.zeros(_EXPONENTS, np.int64))
+    exponents: Numbers = field(default_factory=lambda: np.zeros(_MOST_EXPONENTS, np.int64))
 
     @classmethod
     def of(
@@ -190,7 +190,7 @@ class FilesSurvey:
         self.suspect_files += int(np.count_nonzero(suspects))
         self.suspect_rows += int(rows[suspects].sum())
         exponents = np.maximum(np.frexp(size.astype(np.float64))[1] - 1, 0)
-        self.exponents += np.bincount(exponents, minlength=_EXPONENTS)[:_EXPONENTS]
+        self.exponents += np.bincount(exponents, minlength=_MOST_EXPONENTS)[:_MOST_EXPONENTS]
 
     def _add_predicate(self, predicate: Predicate | None, files: int, rows: int) -> None:
         """Adds the cost of a delete by predicate for a scan that tests these numbers of files and rows."""

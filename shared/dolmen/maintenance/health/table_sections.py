@@ -27,7 +27,7 @@ from dolmen.maintenance.health.health import DeleteCost, FileSizes, Health, Sort
 MOST_PANELS = 50
 """The most tables with a panel of their own: the largest by bytes."""
 
-_OPEN = 8
+_MOST_OPEN_SECTIONS = 8
 
 MOST_BARS = 14
 """The most bars of a histogram; neighbouring sizes share one if there are more."""
@@ -66,7 +66,7 @@ def _overview_row(index: int, table: TableHealth) -> tuple[object, ...]:
 
 
 def table_panels(health: Health) -> Html:
-    is_open = len(health.tables) <= _OPEN
+    is_open = len(health.tables) <= _MOST_OPEN_SECTIONS
     shown = health.tables[:MOST_PANELS]
     return join(_panel(index, table, is_open) for index, table in enumerate(shown))
 

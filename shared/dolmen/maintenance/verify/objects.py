@@ -22,7 +22,7 @@ from dolmen.store.base import ObjectInfo, ObjectStore
 PREFIXES = ("data/", "index/", "manifest/", "segment/", "tombstone/")
 """The prefixes of a database's objects, in the order of keys. No version references an intent."""
 
-_CHUNK = 1 << 16
+_CHUNK_ROWS = 1 << 16
 
 Need: TypeAlias = Literal["optional", "released", "kept", "needed"]
 """optional: used until recently, or by another version, and may be gone; released: kept versions before the newest need
@@ -101,7 +101,7 @@ class References:
             index = self._table_indexes[table] = len(self.tables)
             self.tables.append(table)
         self._rows.append(Reference(key, _NEEDS.index(need), size, end, rows, index, *versions))
-        if len(self._rows) >= _CHUNK:
+        if len(self._rows) >= _CHUNK_ROWS:
             self._pack()
 
     def _pack(self) -> None:
@@ -143,7 +143,7 @@ class References:
         order = pc.sort_indices(table, sort_keys=[("key", "ascending")])
         rows = chain.from_iterable(
             map(Reference._make, zip(*table.take(part).to_pydict().values(), strict=True))
-            for part in (order.slice(start, _CHUNK) for start in range(0, len(order), _CHUNK))
+            for part in (order.slice(start, _CHUNK_ROWS) for start in range(0, len(order), _CHUNK_ROWS))
         )
         return (list(group) for _, group in groupby(rows, key=itemgetter(0)))
 

@@ -27,7 +27,7 @@ from dolmen.rows.scan.row_groups import RowGroup, column_of, row_mask
 MOST_LISTED_KEYS = 10_000
 """The most keys that a predicate lists one by one, so that filters are asked for them; for more it has ranges."""
 
-_RANGES = 256
+_MOST_RANGES = 256
 
 
 class KeySearch:
@@ -178,7 +178,7 @@ def _find_keys(view: View, entry: TableEntry, names: list[str], run: KeyRun, new
     is_found = np.zeros(len(run.encoded), np.bool_)
     listed = len(is_found) <= MOST_LISTED_KEYS
     values = dict(zip(entry.primary_key, run.values.columns, strict=True))
-    where = where_key_in(values, MOST_LISTED_KEYS, ranges=_RANGES)
+    where = where_key_in(values, MOST_LISTED_KEYS, ranges=_MOST_RANGES)
     search = KeySearch(view, run.encoded, values, where, names, filter_rows=listed, newer_than=newer_than)
     scan, found = search.plan()
     if scan.files:

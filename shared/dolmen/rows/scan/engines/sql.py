@@ -49,7 +49,7 @@ _FETCHED_ROWS = 4_096
 _CATALOGUE = re.compile(r"show|describe|information_schema|sqlite_(master|schema)|pg_\w+|duckdb_\w+|pragma_\w+")
 """Words of queries that list tables, rather than name them."""
 
-_PARSED = '{"error":false,'
+_PARSED_WITHOUT_ERROR = '{"error":false,'
 _NODE = re.compile(r'"type":"(\w+_NODE)"')
 _READING_NODES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
 """The nodes of queries in ``json_serialize_sql``."""
@@ -180,7 +180,7 @@ def _check_statement(query: str, connection: duckdb.DuckDBPyConnection, duckdb: 
 def _check_parts(query: str, connection: duckdb.DuckDBPyConnection) -> None:
     """Raises InputError unless all parts of a query only read, and its functions are allowed."""
     [(parsed,)] = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchall()
-    if not parsed.startswith(_PARSED):
+    if not parsed.startswith(_PARSED_WITHOUT_ERROR):
         raise InputError(json.loads(parsed)["error_message"])
     reject_functions(parsed, connection)
     for kind in _NODE.findall(parsed):
