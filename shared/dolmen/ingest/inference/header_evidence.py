@@ -97,8 +97,11 @@ def _kind_of_name(name: str) -> str:
 def _weigh(name: str, below: list[str]) -> tuple[float, float]:
     """How much a column says for, and against, its first cell being its name."""
     kind = ColumnKind.of(below)
-    if not name or not kind.values:
+    if not name:
         return 0.0, 0.0
+    if not kind.values:
+        is_value = _kind_of_name(name) in ("number", "date", "time", "null") and not _YEAR.fullmatch(name)
+        return 0.0, 0.7 if is_value else 0.0
     own = kind_of_cell(name) if kind.kind == "boolean" else _kind_of_name(name)
     if kind.kind in TYPED:
         if own == kind.kind or own == "null":
