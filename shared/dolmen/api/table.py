@@ -14,7 +14,7 @@ from dolmen.api.writer import MAX_BYTES, MAX_ROWS, MAX_SECONDS, BufferedWriter
 from dolmen.base import arguments
 from dolmen.base.runtime import AUTOCOMMIT, attempts
 from dolmen.base.units import utc
-from dolmen.commit.change import ColumnsChangedError, ErasedMeanwhileError, find_applied
+from dolmen.commit.change import ColumnsChangedError, ErasedMeanwhileError, Metadata, Note, find_applied
 from dolmen.commit.head import Context
 from dolmen.commit.versions import manifest_at_version
 from dolmen.entries.segments.erasures_in_force import reaches
@@ -92,7 +92,7 @@ class Table(TableVerbs[Commit, ErasureResult]):
         self,
         operation: str,
         statement: Callable[[TableChange], None],
-        message: str | None,
+        note: Note,
         request: str | None,
         *,
         data: Any = None,
@@ -101,10 +101,10 @@ class Table(TableVerbs[Commit, ErasureResult]):
         needs_newest: bool = False,
     ) -> Commit:
         if needs_newest:
-            unit = UnitOfWork(self._context, operation, message=message, newest=True)
+            unit = UnitOfWork(self._context, operation, note=note, newest=True)
             statement(TableChange(unit, self.name, request, unit.look_up(self.name)))
             return unit.commit()
-        autocommit = _Autocommit(self._context, self.name, operation, statement, message, request, data)
+        autocommit = _Autocommit(self._context, self.name, operation, statement, note, request, data)
         return autocommit.replay() if reads_rows else autocommit.run(may_delay_files=may_delay_files)
 
     def _erasure_result(self, id_: str, done: Commit) -> ErasureResult:
@@ -189,19 +189,27 @@ class Table(TableVerbs[Commit, ErasureResult]):
 
         return compact(self._context, self.name, dry_run=arguments.flag("dry_run", dry_run))
 
-    def drop(self, *, request: str | None = None, message: str | None = None) -> Commit:
+    def drop(
+        self, *, request: str | None = None, message: str | None = None, metadata: Metadata | None = None
+    ) -> Commit:
         """Drops the table. See ``Database.drop_table``.
 
         Examples:
             >>> people.drop().operation
             'drop_table'
         """
-        unit = UnitOfWork(self._context, "drop_table", message=message)
+        unit = UnitOfWork(self._context, "drop_table", note=Note.of(message, metadata))
         drop_table(unit, self.name, request)
         return unit.commit()
 
     def writer(
-        self, *, max_rows: int = MAX_ROWS, max_seconds: float = MAX_SECONDS, max_bytes: int = MAX_BYTES
+        self,
+        *,
+        max_rows: int = MAX_ROWS,
+        max_seconds: float = MAX_SECONDS,
+        max_bytes: int = MAX_BYTES,
+        message: str | None = None,
+        metadata: Metadata | None = None,
     ) -> BufferedWriter:
         """Opens a writer that collects rows and deletes from any thread, and commits them as few large files.
 
@@ -210,6 +218,7 @@ class Table(TableVerbs[Commit, ErasureResult]):
             max_seconds: begins a commit when the first call has waited this long. Waiting for an acknowledgement
                 begins a commit at once.
             max_bytes: the most bytes of rows in memory; beyond that, calls wait for commits.
+            message, metadata: of each commit, as for ``append``.
 
         Raises:
             InputError: a bound is not positive.
@@ -220,7 +229,8 @@ class Table(TableVerbs[Commit, ErasureResult]):
             >>> done.result().version
             3
         """
-        return BufferedWriter(self._context, self.name, max_rows, max_seconds, max_bytes)
+        note = Note.of(message, metadata)
+        return BufferedWriter(self._context, self.name, max_rows, max_seconds, max_bytes, note)
 
     def publish_iceberg(
         self, *, glue: str | None = None, anew: bool = False, dry_run: bool = False
@@ -275,14 +285,14 @@ class _Autocommit:
     name: str
     operation: str
     statement: Callable[[TableChange], None]
-    message: str | None
+    note: Note
     request: str | None
     data: Any
 
     def replay(self) -> Commit:
         """Commits it on the newest version, and repeats it until nothing that it read has changed meanwhile."""
         try:
-            return replay(self.context, lambda tx: self._add(unit_of(tx)), self.operation, message=self.message)[1]
+            return replay(self.context, lambda tx: self._add(unit_of(tx)), self.operation, note=self.note)[1]
         except InputError as error:
             if (commit := self._find_earlier_commit(error)) is not None:
                 return commit
@@ -295,7 +305,7 @@ class _Autocommit:
         newest version. Raises ConflictError if the data can be read only once, or the table is another one now.
         """
         for attempt in attempts(self.context.runtime, AUTOCOMMIT):
-            unit = UnitOfWork(self.context, self.operation, message=self.message)
+            unit = UnitOfWork(self.context, self.operation, note=self.note)
             if may_delay_files:
                 unit.uploads.files.buffer_small_files()
             try:

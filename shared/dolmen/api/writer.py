@@ -15,7 +15,7 @@ import pyarrow as pa
 from dolmen.base import arguments
 from dolmen.base.runtime import WRITER_BATCH, attempts
 from dolmen.base.units import MIB
-from dolmen.commit.change import ExpectErasures
+from dolmen.commit.change import NO_NOTE, ExpectErasures, Note
 from dolmen.commit.head import Context
 from dolmen.commit.loop import copy_error
 from dolmen.commit.statements.row_changes import Write
@@ -119,11 +119,19 @@ class BufferedWriter:
 
     Args:
         table: name of the table.
-        max_rows, max_seconds, max_bytes: see ``Table.writer``.
+        max_rows, max_seconds, max_bytes, note: see ``Table.writer``.
     """
 
-    def __init__(self, context: Context, table: str, max_rows: int, max_seconds: float, max_bytes: int) -> None:
-        self._context, self._table = context, table
+    def __init__(
+        self,
+        context: Context,
+        table: str,
+        max_rows: int,
+        max_seconds: float,
+        max_bytes: int,
+        note: Note = NO_NOTE,
+    ) -> None:
+        self._context, self._table, self._note = context, table, note
         self._max_rows = arguments.number("max_rows", max_rows, 1)
         self._max_bytes = arguments.number("max_bytes", max_bytes, 1)
         if isinstance(max_seconds, bool) or not isinstance(max_seconds, int | float) or not max_seconds >= 0:
@@ -386,7 +394,7 @@ class BufferedWriter:
     def _commit_calls(self, calls: Sequence[_BufferedCall]) -> list[Commit | BaseException]:
         """Makes one commit of calls, without those whose requests were applied before."""
         for attempt in attempts(self._context.runtime, WRITER_BATCH):
-            unit = UnitOfWork(self._context, "write")
+            unit = UnitOfWork(self._context, "write", note=self._note)
             applied = unit.find_applied([call.request for call in calls if call.request is not None])
             new = [call for call in calls if call.request not in applied]
             if new:

@@ -34,6 +34,7 @@ from dolmen.cli.options import (
     InputFormat,
     Json,
     Message,
+    Metadata,
     Output,
     OutputFormat,
     Request,
@@ -44,6 +45,7 @@ from dolmen.cli.options import (
     app,
     ask,
     names_of,
+    note_of,
     open_existing,
     parse_pairs,
     snapshot_of,
@@ -85,6 +87,7 @@ def create(
     sort_key: Annotated[str, Option(help="A column, or several with commas.")] = "",
     request_id: Request = None,
     message: Message = None,
+    metadata: Metadata = None,
     as_json: Json = False,
 ) -> None:
     """Create a table from a list of columns, or with the columns of a file."""
@@ -101,7 +104,9 @@ def create(
         schema = found.schema
         announce(found)
     keys, properties = (names_of(primary_key), names_of(sort_key)), found.properties if found else None
-    created = dolmen.open(database).create_table(table, schema, *keys, properties, request=request_id, message=message)
+    created = dolmen.open(database).create_table(
+        table, schema, *keys, properties, request=request_id, **note_of(message, metadata)
+    )
     if as_json:
         facts = {"table": table, "columns": {field.name: str(field.type) for field in created.schema}}
         print_json(facts | ({"inferred": found.facts()} if found else {}))
@@ -140,6 +145,7 @@ def append(
     ] = False,
     request_id: Request = None,
     message: Message = None,
+    metadata: Metadata = None,
     as_json: Json = False,
 ) -> None:
     """Add the rows of files, all in one commit.
@@ -157,7 +163,7 @@ def append(
     with (
         open_inputs(files, form, dialect, again=makes) as inputs,
         InputProgress(quiet=as_json) as progress,
-        db.transaction(operation, message=message) as tx,
+        db.transaction(operation, **note_of(message, metadata)) as tx,
     ):
         watched = [progress.watch(file) for file in inputs]
         if makes:
@@ -201,13 +207,16 @@ def delete(
     ] = False,
     request_id: Request = None,
     message: Message = None,
+    metadata: Metadata = None,
     as_json: Json = False,
 ) -> None:
     """Delete rows by predicate or by keys."""
     db, columns = open_existing(database), names_of(on)
     key_table = read_keys(db, table, where, keys, keys_file, form, columns)
     mode: Any = "positions" if positions else "tombstone"
-    commit = db.table(table).delete(where, keys=key_table, on=columns, mode=mode, request=request_id, message=message)
+    commit = db.table(table).delete(
+        where, keys=key_table, on=columns, mode=mode, request=request_id, **note_of(message, metadata)
+    )
     print_commit(commit, as_json)
 
 
@@ -218,6 +227,7 @@ def drop(
     yes: Yes = False,
     request_id: Request = None,
     message: Message = None,
+    metadata: Metadata = None,
     as_json: Json = False,
 ) -> None:
     """Drop a table, which frees its name. Older versions still show its rows until they expire."""
@@ -225,7 +235,7 @@ def drop(
     if not yes and (request_id is None or table in db):  # no question if the request was applied before
         facts = db.table(table).describe()
         ask(f"drop {table} with {count_text(facts['rows_in_files'], 'row')} in files?", as_json)
-    print_commit(db.drop_table(table, request=request_id, message=message), as_json)
+    print_commit(db.drop_table(table, request=request_id, **note_of(message, metadata)), as_json)
 
 
 @app.command()
@@ -235,11 +245,12 @@ def rename(
     database: DatabaseUrl,
     request_id: Request = None,
     message: Message = None,
+    metadata: Metadata = None,
     as_json: Json = False,
 ) -> None:
     """Give a table another name without touching its rows. Files dropped for the old name, delete requests and
     declarations do not follow: change them too."""
-    commit = open_existing(database).rename_table(table, new, request=request_id, message=message)
+    commit = open_existing(database).rename_table(table, new, request=request_id, **note_of(message, metadata))
     print_commit(commit, as_json)
 
 
@@ -312,6 +323,7 @@ def sql(
     form: OutputFormat = None,
     request_id: Request = None,
     message: Message = None,
+    metadata: Metadata = None,
     as_json: Json = False,
 ) -> None:
     """Run a query on DuckDB, whose filters and columns are pushed into the scans; or statements, in one commit."""
@@ -320,10 +332,12 @@ def sql(
     db = dolmen.open(database) if creates else open_existing(database)
     result: SqlResult | Commit
     if version is None and at is None and tag is None:
-        result = db.sql(query, request=request_id, message=message, files=["/", "://"])
+        result = db.sql(query, request=request_id, **note_of(message, metadata), files=["/", "://"])
     else:
-        if request_id is not None or message is not None:
-            raise InputError("--request-id and --message are for statements that change tables, and versions are read")
+        if request_id is not None or message is not None or metadata:
+            raise InputError(
+                "--request-id, --message and --metadata are for statements that change tables, and versions are read"
+            )
         result = snapshot_of(db, version, at, tag).sql(query)
     if isinstance(result, Commit):
         print_commit(result, as_json)
@@ -351,11 +365,14 @@ def update(
     where: Annotated[str, Option(help="Predicate, e.g. 'user_id = 42'. TRUE updates all rows.")],
     request_id: Request = None,
     message: Message = None,
+    metadata: Metadata = None,
     as_json: Json = False,
 ) -> None:
     """Give rows new values, in one commit."""
     values = {name: Expression(text) for name, text in _parse_assignments(assignments).items()}
-    commit = open_existing(database).table(table).update(values, where, request=request_id, message=message)
+    commit = (
+        open_existing(database).table(table).update(values, where, request=request_id, **note_of(message, metadata))
+    )
     print_commit(commit, as_json)
 
 
@@ -377,6 +394,7 @@ def merge(
     dialect: Any = None,
     request_id: Request = None,
     message: Message = None,
+    metadata: Metadata = None,
     as_json: Json = False,
 ) -> None:
     """Update, delete and insert rows by those of a file, in one commit. Conditions are for Python (Table.merge)."""
@@ -396,7 +414,7 @@ def merge(
         with explained(source, again=given.again):
             rows = read(source, _columns(source, target.schema))
         other: list[Any] = [_act(when_not_matched), _act(when_not_matched_by_source)]
-        commit = target.merge(rows, names, matched, *other, request=request_id, message=message)
+        commit = target.merge(rows, names, matched, *other, request=request_id, **note_of(message, metadata))
     print_commit(commit, as_json)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from dolmen.base import arguments
+from dolmen.commit.change import NO_NOTE, Note
 from dolmen.commit.head import Context
 from dolmen.errors import InputError, LimitError, short_repr
 from dolmen.rows.scan.engines.dataframes import optional
@@ -134,7 +135,7 @@ def run_on_database(
     text: str,
     parameters: Parameters,
     request: str | None,
-    message: str | None,
+    note: Note,
     files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
 ) -> SqlResult | Commit:
     """See ``Database.sql``."""
@@ -144,7 +145,7 @@ def run_on_database(
     except TypeError:
         raise InputError(f"files={short_repr(files)}: give paths of files and directories") from None
     if not read.changes:
-        _refuse_request(request, message)
+        _refuse_request(request, note)
         return read.query(context, Snapshot(context, context.head.refresh().manifest))
 
     def apply(transaction: Transaction) -> pa.Table | None:
@@ -154,7 +155,7 @@ def run_on_database(
             unit.operation = "create_table" if "create_table" in unit.operations else unit.operations[0]
         return rows
 
-    rows, commit = replay(context, apply, message=message)
+    rows, commit = replay(context, apply, note=note)
     if rows is None:
         return commit
     result = SqlResult.of_rows(rows)
@@ -173,7 +174,7 @@ def run_on_transaction(
     """See ``Transaction.sql``. ``relations`` are further rows, by their names in the text."""
     read = SqlText.of(text, parameters, in_transaction=True)
     if not read.changes:
-        _refuse_request(request, None)
+        _refuse_request(request)
         return read.query(context, transaction)
     with transaction.savepoint():
         rows = _apply(read, context, transaction, request, parameters, relations=relations)
@@ -206,9 +207,11 @@ def _apply(
     return read.run(transaction, queries, request, files)
 
 
-def _refuse_request(request: str | None, message: str | None) -> None:
-    if request is not None or message is not None:
-        raise InputError("request= and message= are for statements that change a table: a query changes nothing")
+def _refuse_request(request: str | None, note: Note = NO_NOTE) -> None:
+    if request is not None or note != NO_NOTE:
+        raise InputError(
+            "request=, message= and metadata= are for statements that change a table: a query changes nothing"
+        )
 
 
 def _kind(statement: SqlReader) -> str:

@@ -14,9 +14,11 @@ import pyarrow as pa
 from dolmen.base import arguments
 from dolmen.base.units import utc
 from dolmen.commit.change import (
+    NO_NOTE,
     Change,
     ColumnsDependency,
     NamesDependency,
+    Note,
     RowsDependency,
     Statement,
     find_applied,
@@ -54,7 +56,7 @@ class Commit:
         counts: the numbers of rows, files and tombstones that it changed.
         did: what it did to which tables and columns; only the first few, and never a value.
         did_more: the number of further ones.
-        message: its author's message.
+        message, metadata: what its author says about it.
         requests: ids of the requests that it applied, as long as they are remembered.
         attempts: how often the pointer was put (0 in history).
         already: versions that had applied requests of this call before, by request id.
@@ -72,6 +74,7 @@ class Commit:
     did: tuple[TableEffect, ...] = ()
     did_more: int = 0
     message: str = ""
+    metadata: dict[str, str] = field(default_factory=dict)
     requests: tuple[str, ...] = ()
     attempts: int = 0
     already: dict[str, int] = field(default_factory=dict)
@@ -98,6 +101,7 @@ class Commit:
             did=entry.did,
             did_more=entry.did_more,
             message=entry.message,
+            metadata=entry.metadata,
             requests=tuple(requests),
             attempts=attempts,
             already=already or {},
@@ -148,6 +152,7 @@ class Commit:
             "did": self.done,
             "for": ", ".join(ids + more),
             "message": repr(self.message) if self.message else "",
+            "metadata of": ", ".join(self.metadata),
             "applied before": ", ".join(f"{id_} (version {version})" for id_, version in self.already.items()),
         }
         shown = {name: f"{number:,}" for name, number in numbers.items() if number}
@@ -182,14 +187,14 @@ class UnitOfWork:
         context: Context,
         operation: str = "transaction",
         *,
-        message: str | None = None,
+        note: Note = NO_NOTE,
         base: Manifest | None = None,
         newest: bool = False,
     ) -> None:
         self.context, self.operation = context, arguments.operation(operation)
         self.operations: list[str] = []
         """The operations of the calls so far."""
-        self._message = "" if message is None else arguments.message(message)
+        self._note = note
         self.uploads = PendingUploads(context.store, context.runtime, context.segments)
         self._base = base
         self._statements: list[Statement] = []
@@ -480,7 +485,7 @@ class UnitOfWork:
             dependencies=tuple(self._dependencies),
             first_upload_us=self._first_upload_us,
             txid=self._intent.txid if self._intent else None,
-            message=self._message,
+            note=self._note,
             excluded_by=frozenset(self._excluded_by),
         )
 
