@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 
 from dolmen.api.writer import MAX_BYTES, MAX_ROWS, MAX_SECONDS, BufferedWriter
@@ -24,7 +23,8 @@ from dolmen.format.manifest import Erasure, Manifest, TableEntry
 from dolmen.format.properties import effective_values
 from dolmen.format.schema import Schema
 from dolmen.predicate.parse import Parameters, Where
-from dolmen.transactions.row_statements import TableChange
+from dolmen.rows.write.row_input import is_repeatable
+from dolmen.transactions.row_statements import NewColumns, TableChange
 from dolmen.transactions.snapshot import PinnedTable, pin, read_changes
 from dolmen.transactions.transaction import replay, unit_of
 from dolmen.transactions.transaction_table import TableVerbs, drop_table
@@ -208,6 +208,7 @@ class Table(TableVerbs[Commit, ErasureResult]):
         max_rows: int = MAX_ROWS,
         max_seconds: float = MAX_SECONDS,
         max_bytes: int = MAX_BYTES,
+        new_columns: NewColumns = "refuse",
         message: str | None = None,
         metadata: Metadata | None = None,
     ) -> BufferedWriter:
@@ -218,6 +219,7 @@ class Table(TableVerbs[Commit, ErasureResult]):
             max_seconds: begins a commit when the first call has waited this long. Waiting for an acknowledgement
                 begins a commit at once.
             max_bytes: the most bytes of rows in memory; beyond that, calls wait for commits.
+            new_columns: as for ``append``, but "add" adds columns at once, in a commit of their own.
             message, metadata: of each commit, as for ``append``.
 
         Raises:
@@ -230,7 +232,7 @@ class Table(TableVerbs[Commit, ErasureResult]):
             3
         """
         note = Note.of(message, metadata)
-        return BufferedWriter(self._context, self.name, max_rows, max_seconds, max_bytes, note)
+        return BufferedWriter(self._context, self.name, max_rows, max_seconds, max_bytes, new_columns, note)
 
     def publish_iceberg(
         self, *, glue: str | None = None, anew: bool = False, dry_run: bool = False
@@ -314,7 +316,7 @@ class _Autocommit:
                     unit.depend_on_columns(self.name)
                 return unit.commit()
             except ErasedMeanwhileError:
-                if attempt.is_last or not _is_repeatable(self.data):
+                if attempt.is_last or not is_repeatable(self.data):
                     raise
             except (InputError, ColumnsChangedError) as error:
                 if (commit := self._find_earlier_commit(error)) is not None:
@@ -324,7 +326,7 @@ class _Autocommit:
                     raise
                 if attempt.is_last:
                     raise
-                if not _is_repeatable(self.data):
+                if not is_repeatable(self.data):
                     raise ConflictError(
                         f"columns of table {self.name!r} have changed since version {unit.base.version}, which "
                         "this handle knew, and the rows can be read only once: repeat the call with rows from their "
@@ -340,7 +342,7 @@ class _Autocommit:
 
         Raises AppliedIdError if another request was applied under its id.
         """
-        if self.request is None or not _is_repeatable(self.data):
+        if self.request is None or not is_repeatable(self.data):
             return None
         try:
             arguments.request_id(self.request)
@@ -380,9 +382,3 @@ class _Autocommit:
 
     def _schema(self, entry: TableEntry) -> Schema:
         return self.context.segments.whole(entry).schema
-
-
-def _is_repeatable(data: Any) -> bool:
-    """True if rows or keys can be read twice: values, Arrow data in memory and frames, but no reader or iterator."""
-    repeatable = (str, bytes, Mapping, Sequence, Set, pa.Table, pa.RecordBatch, pa.Array, pa.ChunkedArray, np.ndarray)
-    return data is None or isinstance(data, repeatable) or type(data).__name__ in ("DataFrame", "LazyFrame", "Series")

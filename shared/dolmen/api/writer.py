@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import groupby
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 import pyarrow as pa
 
@@ -33,11 +33,19 @@ from dolmen.errors import (
 from dolmen.format.delete_object import Keys
 from dolmen.format.evolution import check_written_under, same_column
 from dolmen.format.manifest import TableEntry
-from dolmen.format.schema import Schema
+from dolmen.format.schema import Schema, own_names
 from dolmen.predicate.ast import Predicate, columns
 from dolmen.predicate.parse import Parameters, Where
 from dolmen.rows.write.row_digest import RowDigest, content_digest
-from dolmen.transactions.row_statements import TableChange, cast_rows, choose_rows, parse_where, rows_of
+from dolmen.transactions.row_statements import (
+    NewColumns,
+    TableChange,
+    cast_rows,
+    choose_rows,
+    divide_columns,
+    parse_where,
+    rows_of,
+)
 from dolmen.transactions.unit_of_work import Commit, UnitOfWork, must_leave_out_erased
 
 MAX_ROWS, MAX_SECONDS, MAX_BYTES = 1_000_000, 1.0, 256 * MIB
@@ -119,7 +127,7 @@ class BufferedWriter:
 
     Args:
         table: name of the table.
-        max_rows, max_seconds, max_bytes, note: see ``Table.writer``.
+        max_rows, max_seconds, max_bytes, new_columns, note: see ``Table.writer``.
     """
 
     def __init__(
@@ -129,6 +137,7 @@ class BufferedWriter:
         max_rows: int,
         max_seconds: float,
         max_bytes: int,
+        new_columns: NewColumns = "refuse",
         note: Note = NO_NOTE,
     ) -> None:
         self._context, self._table, self._note = context, table, note
@@ -137,6 +146,8 @@ class BufferedWriter:
         if isinstance(max_seconds, bool) or not isinstance(max_seconds, int | float) or not max_seconds >= 0:
             raise InputError(f"max_seconds={short_repr(max_seconds)}: give seconds, 0 or more")
         self._max_seconds = max_seconds
+        arguments.one_of("new_columns", new_columns, get_args(NewColumns))
+        self._new_columns = new_columns
         self._changed, self._committing = threading.Condition(), threading.Lock()
         self._buffer = _Buffer()
         self._calls_in_commit: list[_BufferedCall] = []
@@ -170,6 +181,9 @@ class BufferedWriter:
         """
         entry = self._table_entry()
         arguments.flag("cast", cast)
+        data, added = divide_columns(self._table, entry, data, self._new_columns)
+        if added:
+            entry = self._add_columns(added)
         digest = None if request is None else RowDigest(entry.schema.arrow)
         if request is not None:
             arguments.request_id(request)
@@ -297,6 +311,23 @@ class BufferedWriter:
         entry = context.segments.whole(root_entry) if root_entry else UnitOfWork(context).entry(self._table)
         self._check(entry)
         return entry
+
+    def _add_columns(self, added: Sequence[pa.Field]) -> TableEntry:
+        """Adds columns to the table, in a commit of its own, unless others have added them. Returns the table then."""
+        for attempt in attempts(self._context.runtime, WRITER_BATCH):
+            unit = UnitOfWork(self._context, "alter", note=self._note, newest=True)
+            change = TableChange(unit, self._table)
+            self._check(change.entry)
+            names = own_names([field.name for field in added], change.entry.schema)
+            known = change.entry.schema.arrow.names
+            change.add_columns([field for field, name in zip(added, names, strict=True) if name not in known])
+            try:
+                unit.commit()
+                break
+            except ConflictError:
+                if attempt.is_last:
+                    raise
+        return self._table_entry()
 
     def _check(self, entry: TableEntry) -> None:
         if entry.uuid != self._uuid:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -35,6 +36,7 @@ from dolmen.cli.options import (
     Json,
     Message,
     Metadata,
+    NewColumnsOption,
     Output,
     OutputFormat,
     Request,
@@ -143,6 +145,7 @@ def append(
     leave_out_erased: Annotated[
         bool, Option("--leave-out-erased", help="Leave out rows that match an erasure in force.")
     ] = False,
+    new_columns: NewColumnsOption = "refuse",
     request_id: Request = None,
     message: Message = None,
     metadata: Metadata = None,
@@ -161,7 +164,7 @@ def append(
     makes = create and table not in db.tables()
     more: dict[str, Any] = {}
     with (
-        open_inputs(files, form, dialect, again=makes) as inputs,
+        open_inputs(files, form, dialect, again=makes or new_columns == "add") as inputs,
         InputProgress(quiet=as_json) as progress,
         db.transaction(operation, **note_of(message, metadata)) as tx,
     ):
@@ -177,13 +180,14 @@ def append(
         write = {"append": target.append, "upsert": target.upsert, "insert": target.insert}[operation]
         for name, file in zip(files, watched, strict=True):
             entry = unit_of(tx).entry(table)
-            add = partial(write, request=request_id, leave_out_erased=leave_out_erased or None)
+            how: dict[str, Any] = {"leave_out_erased": leave_out_erased or None, "new_columns": new_columns}
+            add = partial(write, request=request_id, **how)
             keys = target.primary_key if operation != "append" else ()
             with explained(file.source(entry), again=file.again):
                 if aside is None:
-                    add(file.read(entry))
+                    add(file.read(entry, new_columns=new_columns))
                 else:
-                    aside.add(name, file, entry, add, keys, db.url)
+                    aside.add(name, file, entry, add, keys, db.url, new_columns)
         if aside is not None and aside.files:
             more["rejected"] = aside.files
         commit = tx.commit()
@@ -390,6 +394,7 @@ def merge(
     when_matched: Annotated[str, Option(help="update, delete or nothing.")] = "update",
     when_not_matched: Annotated[str, Option(help="insert or nothing.")] = "insert",
     when_not_matched_by_source: Annotated[str, Option(help="delete or nothing.")] = _NOTHING,
+    new_columns: NewColumnsOption = "refuse",
     form: InputFormat = None,
     dialect: Any = None,
     request_id: Request = None,
@@ -412,9 +417,13 @@ def merge(
     with open_inputs([file], form, dialect, again=True) as [given]:
         source = given.source(entry)
         with explained(source, again=given.again):
-            rows = read(source, _columns(source, target.schema))
+            columns = _columns(source, target.schema)
+            rows = read(source, columns)
+            if new_columns == "add":
+                rows = _without_empty(source, rows, target.columns)
         other: list[Any] = [_act(when_not_matched), _act(when_not_matched_by_source)]
-        commit = target.merge(rows, names, matched, *other, request=request_id, **note_of(message, metadata))
+        about = {"request": request_id, "new_columns": new_columns, **note_of(message, metadata)}
+        commit = target.merge(rows, names, matched, *other, **about)
     print_commit(commit, as_json)
 
 
@@ -430,6 +439,16 @@ def _columns(source: SourceFile, schema: pa.Schema) -> pa.Schema:
             raise
         columns = schema
     return pa.schema([table_fields.get(field.name, field).with_nullable(True) for field in columns])
+
+
+def _without_empty(source: SourceFile, rows: pa.RecordBatchReader, names: Sequence[str]) -> pa.RecordBatchReader:
+    """The rows of a file without columns that have no value, and are none of ``names``."""
+    from dolmen.ingest.formats.formats import survey
+    from dolmen.ingest.new_columns import NewColumns
+
+    empty = {field.name for field in survey(source) if pa.types.is_null(field.type)}.difference(names)
+    kept = pa.schema([field for field in rows.schema if field.name not in empty])
+    return NewColumns(empty=tuple(empty)).leave_out(rows, kept)
 
 
 def _act(word: str) -> str | None:

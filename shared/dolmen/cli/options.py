@@ -100,6 +100,7 @@ Request = Annotated[
 ]
 Message = Annotated[str | None, Option("--message", help="A message for the history.")]
 Metadata = Annotated[list[str] | None, Option("--metadata", help="KEY=VALUE for the history; repeatable.")]
+NewColumnsOption = Annotated[str, Option("--new-columns", help="refuse, add or ignore columns that the table lacks.")]
 Version = Annotated[int | None, Option("--version", help="Read this version.")]
 At = Annotated[str | None, Option("--at", help="Read the version that was the newest at this time (ISO 8601, UTC).")]
 Tag = Annotated[str | None, Option("--tag", help="Read the version with this tag.", autocompletion=complete_tag)]

@@ -365,6 +365,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         when_not_matched: WhenNotMatched = "insert",
         when_not_matched_by_source: WhenNotMatchedBySource = None,
         *,
+        new_columns: NewColumns = "refuse",
         request: str | None = None,
         message: str | None = None,
         metadata: Metadata | None = None,
@@ -389,6 +390,8 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
                 when=...)``, a list, or None.
             when_not_matched_by_source: for target rows without a source row: "delete", a mapping, ``Update``,
                 ``Delete``, a list, or None. Anything but None reads the whole table.
+            new_columns: as for ``append``, for columns of the source that a clause would write with all others. Those
+                that an expression names are for that expression, and neither refused nor added.
 
         Raises:
             InputError: several source rows match one target row; no clause; an expression that DuckDB refuses.
@@ -404,6 +407,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
             >>> people.get(3)["name"], people.count()
             ('Linus T.', 4)
         """
+        arguments.one_of("new_columns", new_columns, get_args(NewColumns))
         entry = self._entry
         rows = SourceRows.of(source, entry.schema)
         clauses = Clauses.of(when_matched, when_not_matched, when_not_matched_by_source)
@@ -412,7 +416,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         operation = "delete" if clauses.is_delete else "upsert" if is_upsert else "merge"
         return self._apply(
             operation,
-            lambda change: merge_rows(change, rows, on, clauses),
+            lambda change: merge_rows(change, rows, on, clauses, new_columns),
             Note.of(message, metadata),
             request,
             reads_rows=True,

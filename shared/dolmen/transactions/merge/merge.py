@@ -45,7 +45,14 @@ from dolmen.transactions.merge.clauses import (
     terms_of,
 )
 from dolmen.transactions.merge.merge_source import MAX_PAIRS, PAIR_BYTES, Indices, KeyIndex, SourceRows
-from dolmen.transactions.row_statements import STEP_ROWS, HiddenRows, RowLocations, TableChange, rows_content
+from dolmen.transactions.row_statements import (
+    STEP_ROWS,
+    HiddenRows,
+    NewColumns,
+    RowLocations,
+    TableChange,
+    rows_content,
+)
 
 NewValues: TypeAlias = Mapping[str, Any]
 """New values by column: Python values, which are the same in all rows, or ``Expression``."""
@@ -147,8 +154,19 @@ def _target_schema(entry: TableEntry, names: Sequence[str]) -> pa.Schema:
     return pa.schema([(field.name, field.arrow_type) for field in entry.schema.fields if field.name in names])
 
 
-def merge_rows(change: TableChange, source: SourceRows, on: str | Sequence[str], clauses: Clauses) -> None:
+def merge_rows(
+    change: TableChange,
+    source: SourceRows,
+    on: str | Sequence[str],
+    clauses: Clauses,
+    new_columns: NewColumns = "refuse",
+) -> None:
     """Adds the statements of ``Table.merge``. A merge that amounts to an upsert or a delete adds those statements."""
+    if new_columns != "refuse":
+        extra = clauses.new_columns(change.entry.schema.arrow.names, source.rows.schema.names)
+        added = [name for name in extra if new_columns == "add" and name not in source.untyped]
+        change.add_columns([source.rows.schema.field(name) for name in added])
+        source = source.without([name for name in extra if name not in added])
     unit, entry, request = change.unit, change.entry, change.request
     fields = key_fields(entry, on)
     if clauses.is_upsert(entry, [field.name for field in fields], source.rows.schema.names):
