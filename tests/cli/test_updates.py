@@ -139,3 +139,12 @@ def test_a_merge_ignores_or_adds_columns_that_the_table_lacks(cli: Cli, table: P
     found = cli("scan", "t", "--order-by", "id", "--json").lines()
     assert [row["bonus"] for row in found] == [None, None, 1, 2]
     assert list(found[0]) == ["id", "name", "price", "bonus"]
+
+
+def test_rows_that_the_table_has_already_are_skipped(cli: Cli, table: Path) -> None:
+    table.write_text("id,name,price\n1,a,1.00\n2,b,9.00\n3,c,\n")
+    done = cli("append", "t", table, "--upsert", "--skip-equal")
+    assert (done.code, "equal ones: 2 rows" in done.out, "1 row added" in done.out) == (0, True, True), done.out
+    [again] = cli("append", "t", table, "--upsert", "--skip-equal", "--json").lines()
+    assert (again["operation"], again["rows_skipped"], rows(cli)[2]) == ("nothing", 3, ("b", "9.00"))
+    assert "--upsert" in cli("append", "t", table, "--skip-equal").err

@@ -26,7 +26,7 @@ from dolmen.predicate.parse import Parameters, Where
 from dolmen.rows.write.row_input import is_repeatable
 from dolmen.transactions.row_statements import NewColumns, TableChange
 from dolmen.transactions.snapshot import PinnedTable, pin, read_changes
-from dolmen.transactions.transaction import replay, unit_of
+from dolmen.transactions.transaction import Transaction, replay, unit_of
 from dolmen.transactions.transaction_table import TableVerbs, drop_table
 from dolmen.transactions.unit_of_work import Commit, UnitOfWork
 
@@ -293,8 +293,20 @@ class _Autocommit:
 
     def replay(self) -> Commit:
         """Commits it on the newest version, and repeats it until nothing that it read has changed meanwhile."""
+        runs = 0
+
+        def add(transaction: Transaction) -> None:
+            nonlocal runs
+            runs += 1
+            if runs > 1 and not is_repeatable(self.data):
+                raise ConflictError(
+                    f"rows of table {self.name!r} that this call reads were changed meanwhile, and its own rows can be "
+                    "read only once: repeat the call with rows from their beginning"
+                )
+            self._add(unit_of(transaction))
+
         try:
-            return replay(self.context, lambda tx: self._add(unit_of(tx)), self.operation, note=self.note)[1]
+            return replay(self.context, add, self.operation, note=self.note)[1]
         except InputError as error:
             if (commit := self._find_earlier_commit(error)) is not None:
                 return commit

@@ -131,6 +131,9 @@ def append(
         bool, Option("--create", help="If the table is missing, create it with the columns of the first file.")
     ] = False,
     upsert: Annotated[bool, Option("--upsert", help="Replace rows with the same primary key.")] = False,
+    skip_equal: Annotated[
+        bool, Option("--skip-equal", help="With --upsert: write no row that the table has already.")
+    ] = False,
     insert: Annotated[bool, Option("--insert", help="Add nothing if the table has one of the primary keys.")] = False,
     form: InputFormat = None,
     dialect: Any = None,
@@ -158,6 +161,8 @@ def append(
     """
     if upsert and insert:
         raise InputError("give one of --upsert and --insert: replace rows with the same key, or refuse them")
+    if skip_equal and not upsert:
+        raise InputError("--skip-equal is for --upsert, which would replace rows by equal ones")
     operation = "upsert" if upsert else "insert" if insert else "append"
     aside = BadRowFiles.of(files, on_bad_row, max_bad_rows, rejects)
     db = dolmen.open(database) if create else open_existing(database)
@@ -181,6 +186,7 @@ def append(
         for name, file in zip(files, watched, strict=True):
             entry = unit_of(tx).entry(table)
             how: dict[str, Any] = {"leave_out_erased": leave_out_erased or None, "new_columns": new_columns}
+            how |= {"skip_equal": True} if skip_equal else {}
             add = partial(write, request=request_id, **how)
             keys = target.primary_key if operation != "append" else ()
             with explained(file.source(entry), again=file.again):

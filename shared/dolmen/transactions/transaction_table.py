@@ -161,6 +161,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         data: Any,
         on: str | Sequence[str] | None = None,
         *,
+        skip_equal: bool = False,
         cast: bool = False,
         request: str | None = None,
         message: str | None = None,
@@ -172,6 +173,9 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
 
         Args:
             on: the key columns; the primary key by default.
+            skip_equal: write no row that the table has already, equal in all columns (NULL equals NULL, and NaN equals
+                NaN). ``Commit.rows_skipped`` counts them. It reads the rows that may have one of the keys, and if these
+                change before the commit, it starts again on the newest version. A retry of a request may change it.
             data, cast, leave_out_erased, new_columns: as for ``append``.
 
         Raises:
@@ -185,9 +189,10 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         """
 
         def statement(change: TableChange) -> None:
-            change.upsert(change.take_columns(data, new_columns), on, cast, leave_out_erased)
+            change.upsert(change.take_columns(data, new_columns), on, cast, leave_out_erased, skip_equal)
 
-        return self._apply("upsert", statement, Note.of(message, metadata), request, data=data, may_delay_files=True)
+        how = {"reads_rows": True} if skip_equal else {"may_delay_files": True}
+        return self._apply("upsert", statement, Note.of(message, metadata), request, data=data, **how)
 
     def overwrite(
         self,

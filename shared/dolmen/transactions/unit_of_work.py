@@ -63,6 +63,7 @@ class Commit:
         erased_rows_written: how many of the rows that this call wrote match an erasure in force: people who were
             erased may be there again (0 in history).
         erased_rows_left_out: how many rows this call left out because they match one (0 in history).
+        rows_skipped: how many rows this call did not write because the table has equal ones (0 in history).
     """
 
     version: int
@@ -80,6 +81,7 @@ class Commit:
     already: dict[str, int] = field(default_factory=dict)
     erased_rows_written: int = 0
     erased_rows_left_out: int = 0
+    rows_skipped: int = 0
 
     @classmethod
     def of(
@@ -145,6 +147,7 @@ class Commit:
             "groups dropped": counts.groups_dropped,
             "written rows that were erased": self.erased_rows_written,
             "erased rows left out": self.erased_rows_left_out,
+            "equal rows skipped": self.rows_skipped,
         }
         ids = [id_ if len(id_) <= 80 else f"{id_[:77]}..." for id_ in self.requests[:3]]
         more = [f"{len(self.requests) - 3:,} more"] if len(self.requests) > 3 else []
@@ -213,6 +216,8 @@ class UnitOfWork:
         self._is_refreshed = False
         self.has_ended = False
         self._filters: list[ErasedRowsFilter] = []
+        self.skipped_rows = 0
+        """The rows that were not written because the table has equal ones."""
         if newest:
             self.refresh()
 
@@ -352,12 +357,13 @@ class UnitOfWork:
         """
         draft = self._draft.copy() if self._draft else None
         statements, content, filters = len(self._statements), dict(self._content), len(self._filters)
+        skipped_rows = self.skipped_rows
         outer = self._request_bound_later
         self._request_bound_later = request_bound_later or outer
         try:
             yield
         except BaseException:
-            self._draft, self._manifest, self._content = draft, None, content
+            self._draft, self._manifest, self._content, self.skipped_rows = draft, None, content, skipped_rows
             del self._statements[statements:], self._filters[filters:]
             raise
         finally:
@@ -498,13 +504,15 @@ class UnitOfWork:
         requests = [id_ for id_ in change.applied if id_ not in done.already]
         commit = Commit.of(done.entry, requests, attempts=done.attempts, already=done.already)
         written = sum(each.count for each in self._filters if not each.leaves_out)
-        return replace(commit, erased_rows_written=written, erased_rows_left_out=self._left_out_rows())
+        return replace(self._with_left_out(commit), erased_rows_written=written)
 
     def _nothing(self, already: dict[str, int] | None = None) -> Commit:
-        return replace(Commit.nothing(self.base.as_history(), already), erased_rows_left_out=self._left_out_rows())
+        return self._with_left_out(Commit.nothing(self.base.as_history(), already))
 
-    def _left_out_rows(self) -> int:
-        return sum(each.count for each in self._filters if each.leaves_out)
+    def _with_left_out(self, commit: Commit) -> Commit:
+        """The commit with the numbers of rows that its calls left out."""
+        erased = sum(each.count for each in self._filters if each.leaves_out)
+        return replace(commit, erased_rows_left_out=erased, rows_skipped=self.skipped_rows)
 
     def abandon(self) -> None:
         """Ends this without a commit. Does nothing if it has ended."""
