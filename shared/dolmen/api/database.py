@@ -67,15 +67,19 @@ def verify(
     deep: bool = False,
     all_versions: bool = False,
     progress: Progress | None = None,
+    storage_options: Mapping[str, str] | None = None,
     runtime: Runtime | None = None,
 ) -> VerifyReport:
     """Like ``Database.verify``, for a database that may not open because its manifest is damaged.
+
+    For ``storage_options`` see ``open``.
 
     Examples:
         >>> dolmen.verify(db.url).findings
         ()
     """
-    return open(url, runtime=runtime).verify(version=version, deep=deep, all_versions=all_versions, progress=progress)
+    db = open(url, storage_options=storage_options, runtime=runtime)
+    return db.verify(version=version, deep=deep, all_versions=all_versions, progress=progress)
 
 
 class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableDatabase):
