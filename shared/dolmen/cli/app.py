@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -187,7 +187,7 @@ def append(
             entry = unit_of(tx).entry(table)
             how: dict[str, Any] = {"leave_out_erased": leave_out_erased or None, "new_columns": new_columns}
             how |= {"skip_equal": True} if skip_equal else {}
-            add = partial(write, request=request_id, **how)
+            add: Callable[..., object] = partial(write, request=request_id, **how)
             keys = target.primary_key if operation != "append" else ()
             with explained(file.source(entry), again=file.again):
                 if aside is None:

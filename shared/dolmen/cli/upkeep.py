@@ -52,7 +52,7 @@ def set_(
     """Change settings in one commit: dolmen set events "ttl=event_time 90d"; dolmen set retention=7d; NAME= unsets."""
     table = None if "=" in settings[0] else settings[0]
     pairs = parse_pairs("setting ", settings[table is not None :], "NAME=VALUE, or NAME= to unset one")
-    changes = {name: value or None for name, value in pairs}
+    changes: dict[str, Any] = {name: value or None for name, value in pairs}
     if not changes:
         raise InputError("no setting is named: give NAME=VALUE; dolmen settings lists them")
     about = {"request": request_id, **note_of(message, metadata)}
