@@ -304,7 +304,7 @@ Metadata: TypeAlias = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Note:
-    """What the author of a commit says about it, for the history. Raises InputError for too much."""
+    """The message and metadata of a commit, for the history. Raises InputError for too much."""
 
     message: str = ""
     metadata: Metadata = field(default_factory=dict)

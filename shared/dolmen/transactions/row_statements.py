@@ -35,7 +35,6 @@ from dolmen.predicate.ast import Predicate, columns, to_json
 from dolmen.predicate.evaluate import matches
 from dolmen.predicate.parse import Parameters, Where, parse, with_parameters
 from dolmen.predicate.text import plain_text
-from dolmen.rows.changes.row_matching import equal_rows
 from dolmen.rows.scan.lookup import existing_keys
 from dolmen.rows.scan.plan import View
 from dolmen.rows.scan.scan import PositionedRows, Scan, matching_positions, rows_with_positions
@@ -46,7 +45,6 @@ from dolmen.rows.write.data_file import write_data_files
 from dolmen.rows.write.row_digest import RowDigest, content_digest
 from dolmen.rows.write.row_input import RowStream, as_batches, dedupe_last, frame_cast
 from dolmen.transactions.keys import key_fields, take_keys
-from dolmen.transactions.merge.merge_source import KeyIndex
 from dolmen.transactions.unit_of_work import UnitOfWork, must_leave_out_erased
 
 Mode: TypeAlias = Literal["tombstone", "positions"]
@@ -103,16 +101,18 @@ class TableChange:
         on: str | Sequence[str] | None,
         cast: bool = False,
         leave_out_erased: bool | None = None,
-        skip_equal: bool = False,
+        choose: Callable[[Iterable[pa.RecordBatch], tuple[Field, ...]], Iterable[pa.RecordBatch]] | None = None,
     ) -> None:
-        """Adds the statement of ``Table.upsert``: rows, and a tombstone for older rows with their keys."""
+        """Adds the statement of ``Table.upsert``: rows, and a tombstone for older rows with their keys.
+
+        ``choose`` chooses those to write, of rows of which each has a key of its own.
+        """
         fields = key_fields(self.entry, on)
-        arguments.flag("skip_equal", skip_equal)
 
         def make(rows: Iterator[pa.RecordBatch]) -> Write | None:
             batches, keys = dedupe_last(rows, fields)
-            if skip_equal and keys.num_rows:
-                batches, keys = dedupe_last(self._changed_rows(batches, fields), fields)
+            if choose is not None and keys.num_rows:
+                batches, keys = dedupe_last(choose(batches, fields), fields)
             if keys.num_rows == 0:
                 return None
             files = self.write_rows(batches)
@@ -120,24 +120,6 @@ class TableChange:
 
         names = sorted(field.name for field in fields)
         self._add_rows("upsert", make, data, cast, leave_out_erased, lambda: names)
-
-    def _changed_rows(self, batches: Iterable[pa.RecordBatch], fields: tuple[Field, ...]) -> Iterator[pa.RecordBatch]:
-        """Rows, one of each key, without those that equal the table's only row of their key.
-
-        Reads the rows that may have one of the keys: from now on the commit is refused if another one changes them.
-        """
-        [rows] = pa.Table.from_batches(batches).combine_chunks().to_batches()
-        names = [field.name for field in fields]
-        index = KeyIndex(pa.Table.from_batches([rows.select(names)]), fields)
-        matches, is_equal = np.zeros(rows.num_rows, np.int64), np.zeros(rows.num_rows, np.bool_)
-        for target, _ in self.rows_to_change(rows.schema.names, index.predicate()):
-            for _, _, at, found in index.pairs([target[name] for name in names], STEP_ROWS):
-                np.add.at(matches, found, 1)
-                pairs = target.take(pa.array(at)), rows.take(pa.array(found))
-                is_equal[found[equal_rows(*(pair.columns for pair in pairs))]] = True
-        is_changed = ~is_equal | (matches > 1)
-        self.unit.skipped_rows += rows.num_rows - int(is_changed.sum())
-        yield rows.filter(pa.array(is_changed))
 
     def replace(self, data: Any, keys: Any) -> None:
         """Adds the statement of ``TransactionTable.replace``: rows, and a tombstone for keys, perhaps of other rows."""

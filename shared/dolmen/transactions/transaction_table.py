@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar, get_args
 
 import pyarrow as pa
@@ -29,7 +30,7 @@ from dolmen.rows.write.conform import conform
 from dolmen.rows.write.row_input import as_batches
 from dolmen.transactions.erase import erase_rows
 from dolmen.transactions.merge.clauses import Clauses, WhenMatched, WhenNotMatched, WhenNotMatchedBySource
-from dolmen.transactions.merge.merge import NewValues, merge_rows, update_rows
+from dolmen.transactions.merge.merge import NewValues, changed_rows, merge_rows, update_rows
 from dolmen.transactions.merge.merge_source import SourceRows
 from dolmen.transactions.reading import ReadableTable
 from dolmen.transactions.row_statements import Mode, NewColumns, TableChange
@@ -189,7 +190,8 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         """
 
         def statement(change: TableChange) -> None:
-            change.upsert(change.take_columns(data, new_columns), on, cast, leave_out_erased, skip_equal)
+            choose = partial(changed_rows, change) if arguments.flag("skip_equal", skip_equal) else None
+            change.upsert(change.take_columns(data, new_columns), on, cast, leave_out_erased, choose)
 
         how = {"reads_rows": True} if skip_equal else {"may_delay_files": True}
         return self._apply("upsert", statement, Note.of(message, metadata), request, data=data, **how)

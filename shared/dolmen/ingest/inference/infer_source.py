@@ -12,6 +12,7 @@ from dolmen.format.ingest_properties import parse_kind
 from dolmen.ingest.formats.source_file import RewindableFile
 from dolmen.ingest.inference.inference import Inference, infer_file
 from dolmen.store import object_opener
+from dolmen.store.base import split_object_url
 
 
 def infer(
@@ -42,7 +43,7 @@ def infer(
     """
     kind = parse_kind(given.pop("format", None), "format=")
     known = parse_attributes(given)
-    if storage_options is not None and not (isinstance(source, str) and "://" in source):
+    if storage_options is not None and not (isinstance(source, str) and split_object_url(source)):
         raise InputError("storage_options are for the URL of an object, s3://bucket/key")
     if isinstance(source, str | Path):
         name, open = opener(source, storage_options)

@@ -23,6 +23,7 @@ from dolmen.format.schema import COMMIT_TS, Field
 from dolmen.format.types import to_mask
 from dolmen.predicate.ast import Predicate, columns
 from dolmen.predicate.parse import Where, parse
+from dolmen.rows.changes.row_matching import equal_rows
 from dolmen.rows.scan.engines.expressions import Evaluator, Sides
 from dolmen.rows.write.casts import lossless_cast
 from dolmen.rows.write.conform import conform
@@ -191,6 +192,27 @@ def merge_rows(
     if unit.needs_content(request):
         names = sorted(field.name for field in fields)
         unit.add_content(request, "merge", change.name, names, *clauses.content(), source.digest())
+
+
+def changed_rows(
+    change: TableChange, batches: Iterable[pa.RecordBatch], fields: tuple[Field, ...]
+) -> Iterator[pa.RecordBatch]:
+    """Rows, one of each key, without those that equal the table's only row of their key.
+
+    Reads the rows that may have one of the keys: from now on the commit is refused if another one changes these.
+    """
+    [rows] = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    names = [field.name for field in fields]
+    index = KeyIndex(pa.Table.from_batches([rows.select(names)]), fields)
+    matches, is_equal = np.zeros(rows.num_rows, np.int64), np.zeros(rows.num_rows, np.bool_)
+    for target, _ in change.rows_to_change(rows.schema.names, index.predicate()):
+        for _, _, at, found in index.pairs([target[name] for name in names], STEP_ROWS):
+            np.add.at(matches, found, 1)
+            pairs = target.take(pa.array(at)), rows.take(pa.array(found))
+            is_equal[found[equal_rows(*(pair.columns for pair in pairs))]] = True
+    is_changed = ~is_equal | (matches > 1)
+    change.unit.skipped_rows += rows.num_rows - int(is_changed.sum())
+    yield rows.filter(pa.array(is_changed))
 
 
 @dataclass(frozen=True)
