@@ -83,7 +83,7 @@ class Draft:
         self._manifests: set[str] = set()
 
     def copy(self) -> Draft:
-        other = Draft(self.base, self.segments)
+        other = Draft.__new__(Draft)
         vars(other).update(vars(self))
         other.tables, other._objects, other._trees = dict(self.tables), set(self._objects), dict(self._trees)
         other._manifests = set(self._manifests)

@@ -16,6 +16,7 @@ from dolmen.rows.scan.engines.dataframes import optional
 from dolmen.rows.scan.engines.sql import Parameters, SqlResult, kinds_of
 from dolmen.rows.write.row_digest import content_digest
 from dolmen.sql.catalog_calls import CATALOG_WORDS, CatalogCall
+from dolmen.sql.literal_rows import LiteralRows, begins_with_values, replace_rows
 from dolmen.sql.parameters import with_literals
 from dolmen.sql.queries import Queries
 from dolmen.sql.row_calls import RowCall
@@ -62,13 +63,15 @@ class _ParsedStatement:
 class SqlText:
     """A text of statements, with the relations that it names (``replace_shown``).
 
-    ``parameters`` are those that are not in the statements as literals: of one query without such relations.
+    ``parameters`` are those that are not in the statements as literals: of one query without such relations. ``lists``
+    are the literals that relations hold (``replace_rows``).
     """
 
     text: str
     statements: Sequence[_ParsedStatement]
     shown: Mapping[str, Shown] = field(default_factory=dict)
     parameters: Parameters = None
+    lists: Mapping[str, LiteralRows] = field(default_factory=dict)
 
     @classmethod
     def of(cls, text: str, parameters: Parameters, *, in_transaction: bool) -> SqlText:
@@ -79,6 +82,10 @@ class SqlText:
             raise LimitError(f"{len(text):,} characters of SQL, and at most {MAX_TEXT:,}: append() takes rows as data")
         if "\0" in text:
             raise InputError(f"the text has the character NUL at character {text.index(chr(0))}")
+        whole, lists = text, dict[str, LiteralRows]()
+        if begins_with_values(text):
+            text, lists = replace_rows(with_literals(text, parameters))
+            parameters = None
         statements = split(text, DUCKDB)
         is_query = not statements or (len(statements) == 1 and not _kind(statements[0]))
         shows = bool(replace_shown(text)[1])
@@ -88,7 +95,7 @@ class SqlText:
         if written != text:
             statements = split(written, DUCKDB)
         statements = _without_transaction(statements, in_transaction=in_transaction)
-        found = cls(text, list(map(_ParsedStatement.of, statements)), shown)
+        found = cls(whole, list(map(_ParsedStatement.of, statements)), shown, lists=lists)
         if not found.changes and len(statements) > 1:
             raise InputError(f"{len(statements)} statements, and none changes a table: run one query at a time")
         return found
@@ -203,7 +210,9 @@ def _apply(
         transaction.bind(request, content_digest("sql", with_literals(read.text, parameters)))
         if is_applied:
             return None
-    queries = Queries(context, transaction, read.shown, relations or {})
+    rows = {name: each.rows for name, each in read.lists.items()}
+    literals = {each.query: each.literals for each in read.lists.values()}
+    queries = Queries(context, transaction, read.shown, {**rows, **(relations or {})}, literals)
     return read.run(transaction, queries, request, files)
 
 

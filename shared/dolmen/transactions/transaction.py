@@ -139,9 +139,9 @@ class CatalogVerbs(Generic[CommitT, ErasedT, TableT, RenamedT]):
             if not unit.has_applied(request):
                 if exist != "error":
                     unit.depend_on_names(name)
-                if name in unit.manifest.tables and exist == "ok":
+                if name in unit.tables and exist == "ok":
                     return
-                if name in unit.manifest.tables and exist == "replace":
+                if name in unit.tables and exist == "replace":
                     unit.add(DropTable(name, unit.entry(name).uuid, request))
                 unit.add(CreateTable(name, entry, request))
             keys = [entry.schema.names_of(ids) for ids in (entry.primary_key, entry.sort_key)]
@@ -385,7 +385,7 @@ class Transaction(CatalogVerbs[None, str, TransactionTable, TransactionTable]):
             ['people']
         """
         self._unit.depend_on_names()
-        return sorted(self._unit.manifest.tables)
+        return sorted(self._unit.tables)
 
     def sql(self, query: str, parameters: Parameters = None, *, request: str | None = None) -> SqlResult | Any:
         """Runs a query over the tables as this transaction sees them, or adds statements and returns None.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -210,6 +210,7 @@ class UnitOfWork:
         self._first_upload_us: int | None = None
         self._intent: Intent | None = None
         self._draft: Draft | None = None
+        self._is_draft_saved = False  # a savepoint may go back to it, so the next statement gets a copy
         self._manifest: Manifest | None = None
         self._applied_by_id: tuple[Manifest, dict[str, bool]] | None = None
         self._is_base_fixed = base is not None
@@ -271,16 +272,27 @@ class UnitOfWork:
             )
         return self._manifest
 
+    @property
+    def tables(self) -> Mapping[str, TableEntry]:
+        """The tables with the statements so far."""
+        return self._draft.tables if self._draft else self.base.tables
+
+    @property
+    def counts(self) -> Counts:
+        """The counts of the statements so far."""
+        return self._draft.counts if self._draft else Counts()
+
     def entry(self, name: str) -> TableEntry:
         """The table's entry with the statements so far. Looks for a newer base before it reports a missing table."""
         arguments.text("table", name)
         can_rebase = self._can_rebase
-        tables = self._draft.tables if self._draft else self.base.tables
-        if name not in tables and can_rebase:
+        if name not in self.tables and can_rebase:
             self.refresh()
+        if (entry := self.tables.get(name)) is None:
+            entry = self.manifest.table(name)  # raises TableNotFoundError
         try:
             with self.context.reading(self.base.version):
-                return self.context.segments.whole(self.manifest.table(name))
+                return self.context.segments.whole(entry)
         except VersionExpiredError:  # reading an idle table's section in an old version
             if not can_rebase:
                 raise
@@ -315,13 +327,16 @@ class UnitOfWork:
     def add(self, statement: Statement) -> None:
         """Adds a statement and applies it to the draft. If that raises, the statement is left out."""
         self._check_open()
-        draft = self._draft or Draft(self.base, self.context.segments)
+        if self._draft is None:
+            draft = Draft(self.base, self.context.segments)
+        else:
+            draft = self._draft.copy() if self._is_draft_saved else self._draft
         if needs_preparing(statement):
             with self.context.reading(self.base.version):
                 statement = statement.prepare(draft, self.uploads)
         statement.apply(draft, self.next_ts)
         self._statements.append(statement)
-        self._draft, self._manifest = draft, None
+        self._draft, self._manifest, self._is_draft_saved = draft, None, False
 
     def erased_filter(self, entry: TableEntry, leave_out: bool | None = None) -> ErasedRowsFilter | None:
         """A filter that counts erased rows, for ``Commit``; None if no erasure in force reaches the table."""
@@ -355,7 +370,7 @@ class UnitOfWork:
 
         The caller binds the request ``request_bound_later`` to a digest (``bind``) after these statements.
         """
-        draft = self._draft.copy() if self._draft else None
+        draft, self._is_draft_saved = self._draft, True
         statements, content, filters = len(self._statements), dict(self._content), len(self._filters)
         skipped_rows = self.skipped_rows
         outer = self._request_bound_later
@@ -364,6 +379,7 @@ class UnitOfWork:
             yield
         except BaseException:
             self._draft, self._manifest, self._content, self.skipped_rows = draft, None, content, skipped_rows
+            self._is_draft_saved = True
             del self._statements[statements:], self._filters[filters:]
             raise
         finally:
