@@ -13,8 +13,12 @@ import pytest
 
 import dolmen
 import dolmen.aio
-from dolmen import Table
+from dolmen import Database, Table
+from dolmen.base.runtime import Runtime
 from dolmen.errors import ConflictError, TableNotFoundError
+from dolmen.store import open_store
+from dolmen.store.base import Object
+from dolmen_simulator.counting import CountingStore
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
 _numbers = itertools.count()
@@ -104,6 +108,49 @@ def test_the_event_loop_goes_on_while_a_call_waits(url: str) -> None:
         await appending
         await asyncio.gather(*(people.append(rows(number)) for number in range(10, 30)))
         assert await people.count() == 22
+
+    asyncio.run(story())
+
+
+def test_no_handle_makes_the_event_loop_wait(url: str) -> None:
+    """Whatever a handle asks the store for, it asks for in another thread than the loop's."""
+    loop_thread = threading.get_ident()
+    store = open_store(url)
+
+    class Watched(CountingStore):
+        def get(self, key: str, *arguments: Any, **options: Any) -> Object:
+            assert threading.get_ident() != loop_thread, key
+            return super().get(key, *arguments, **options)
+
+    def fresh() -> dolmen.aio.AsyncObject:
+        return dolmen.aio.AsyncObject(Database(Watched(store), Runtime()))
+
+    async def story() -> None:
+        for make in (
+            lambda db: db.table("people").count(),
+            lambda db: db["people"].append(rows(1)),
+            lambda db: db.transaction().table("people").count(),
+            lambda db: db.table("people").writer().append(rows(1)),
+        ):
+            await make(fresh())
+        db = fresh()
+        await db.tables()
+        missing = db.table("nothing")
+        with pytest.raises(TableNotFoundError):
+            await missing.count()
+        async with db.transaction() as tx:
+            unknown = tx.table("nothing")
+            with pytest.raises(TableNotFoundError):
+                await unknown.count()
+            handle = tx.table("people")
+            await asyncio.gather(*(handle.append(rows(number)) for number in (5, 6)))
+            await tx.table("people").append(data=await db.table("people").scan())
+        async with fresh().table("people").writer() as writer:
+            await writer.append(rows(9))
+        old = (await db.at(version=1)).table("people")
+        assert await old.count() == 0
+        await db.create_table("nothing", SCHEMA)
+        assert await missing.count() == 0, "an error is not kept"
 
     asyncio.run(story())
 

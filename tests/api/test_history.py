@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pyarrow as pa
 import pytest
@@ -80,6 +82,71 @@ def test_what_history_tells_of_a_commit_is_bounded(db: Database) -> None:
     assert db.table("t0").append(pa.table({wide.names[0]: [1]}), message="x" * 256).message == "x" * 256
 
 
+def test_metadata_of_every_kind_of_commit_is_in_its_history(db: Database, table: dolmen.Table, other: Database) -> None:
+    note: dict[str, Any] = {"metadata": {"job": "nightly", "run.id": "17"}}
+    with table.writer(**note) as writer:
+        writer.append(people(20))
+    with db.transaction(**note) as tx:
+        tx.table("people").append(people(21))
+    for call in (
+        lambda: table.append(people(1), **note),
+        lambda: table.insert(people(2), **note),
+        lambda: table.upsert(people(2), **note),
+        lambda: table.overwrite(people(2, 3), **note),
+        lambda: table.delete("id = 2", **note),
+        lambda: table.update({"name": "x"}, "id = 3", **note),
+        lambda: table.merge(people(3), "id", "delete", **note),
+        lambda: table.add_column("more", pa.int64(), **note),
+        lambda: table.set(ttl=None, **note),
+        lambda: db.sql("INSERT INTO people (id) VALUES (5)", **note),
+        lambda: db.tag("now", **note),
+        lambda: db.run(lambda tx: tx.table("people").delete("id = 5"), **note),
+        lambda: db.clone("people", "more", **note),
+        lambda: table.erase("id = 7", **note).commit,
+        lambda: table.restore(2, settled=False, **note),
+        lambda: db.rename_table("people", "persons", **note),
+        lambda: db.drop_table("persons", **note),
+    ):
+        done = call()
+        if isinstance(done, dolmen.Commit):
+            assert done.metadata == note["metadata"]
+    history = db.history()
+    assert {tuple(each.metadata.items()) for each in history[:-1]} == {(("job", "nightly"), ("run.id", "17"))}
+    assert (len(history), history[-1].metadata) == (20, {})
+    assert [each.metadata for each in other.history()] == [each.metadata for each in history]
+    told = db.sql("SELECT count(*) FROM dolmen_versions() WHERE metadata['run.id'] = '17'").fetchall()
+    assert told == [(19,)]
+
+
+def test_metadata_is_checked_before_anything_is_done(db: Database, table: dolmen.Table) -> None:
+    version = db.version
+    wrong: list[Any] = [
+        "x",
+        {"": "a"},
+        {"k" * 101: "a"},
+        {"a b": "c"},
+        {1: "a"},
+        {"a": 1},
+        {"a": None},
+        {"a": "\ud800"},
+    ]
+    wrong += [{"a": "x" * 1_001}, {f"k{n}": "" for n in range(101)}, [("a", "b")]]
+    for metadata in wrong:
+        with pytest.raises(InputError, match="metadata"):
+            table.append(people(1), metadata=metadata)
+        with pytest.raises(InputError, match="metadata"):
+            db.transaction(metadata=metadata)
+    with pytest.raises(InputError, match="metadata"), db.transaction() as tx:
+        tx.table("people").append(people(1), metadata={"a": "b"})
+    with pytest.raises(InputError, match="metadata"):
+        db.sql("SELECT 1 FROM people", metadata={"a": "b"})
+    assert db.refresh() == version
+    most = {f"{'k' * 97}{n:03}": "ü" * 1_000 for n in range(100)}
+    assert table.append(people(1), metadata=most).metadata == most
+    assert db.history(1)[0].metadata == most
+    assert "ü" not in repr(db.history(1)), "a commit names the keys alone"
+
+
 def test_requests_that_have_left_the_manifest_are_told_too(db: Database, store: CountingStore) -> None:
     db.set(root_bytes=4096)
     table = db.create_table("people", SCHEMA)
@@ -96,13 +163,13 @@ def without_deeds(bucket: MemoryBucket) -> None:
     there = bucket.objects[pointer.manifest]
     document = msgspec.json.decode(unseal(there.body, pointer.manifest))
     for entry in document["history"]:
-        entry.pop("did", None), entry.pop("message", None)
+        [entry.pop(name, None) for name in ("did", "message", "metadata")]
     body = seal(msgspec.json.encode(document))
     bucket.objects[pointer.manifest] = MemoryObject(body, there.etag, there.last_modified_us)
 
 
 def test_manifests_that_tell_less_of_older_commits_are_right(db: Database, bucket: MemoryBucket) -> None:
-    db.create_table("people", SCHEMA).append(people(1), message="once told")
+    db.create_table("people", SCHEMA).append(people(1), message="once told", metadata={"a": "b"})
     db.table("people").append(people(2))
     without_deeds(bucket)
     later = Database(MemoryStore(bucket, Runtime()), Runtime())

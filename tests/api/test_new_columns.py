@@ -122,3 +122,84 @@ def test_what_can_not_be_added_is_refused(db: Database, data: Any, new_columns: 
     with pytest.raises(error):
         table.append(data, new_columns=new_columns)
     assert (db.refresh(), table.columns) == (1, SCHEMA.names)
+
+
+@pytest.mark.parametrize("form", [lambda rows: rows, pa.Table.to_pylist, pa.Table.to_pandas, pl.from_arrow])
+@pytest.mark.parametrize("whole", [True, False], ids=["all columns", "some"])
+def test_a_merge_refuses_ignores_or_adds_columns(db: Database, form: Callable[[pa.Table], Any], whole: bool) -> None:
+    table = db.create_table("t", SCHEMA, primary_key="id")
+    table.append([{"id": 1, "name": "old", "user_id": 7}, {"id": 3, "name": "other"}])
+    rows = ROWS.append_column("user_id", pa.array([5, 6])) if whole else ROWS
+    with pytest.raises(SchemaError, match=r"city.*new_columns"):
+        table.merge(form(rows), "id")
+    with pytest.raises(InputError, match="new_columns"):
+        table.merge(form(rows), "id", new_columns="maybe")  # type: ignore[arg-type]
+    assert db.refresh() == 2
+    table.merge(form(rows), "id", new_columns="ignore")
+    assert (table.columns, table.count("name = 'a'"), table.count()) == (SCHEMA.names, 1, 3)
+    before = db.refresh()
+    table.merge(form(rows), "id", new_columns="add")
+    assert (db.refresh(), table.columns) == (before + 1, [*SCHEMA.names, "city", "score"])
+    assert table.scan(["id", "name", "city", "score"], order_by="id").to_arrow().to_pylist() == [
+        {"id": 1, "name": "a", "city": "Bern", "score": 1.5},
+        {"id": 2, "name": "b", "city": None, "score": 2.0},
+        {"id": 3, "name": "other", "city": None, "score": None},
+    ]
+    assert table.get(1)["user_id"] == (5 if whole else 7)
+
+
+def test_a_merge_adds_no_column_that_is_for_an_expression(db: Database) -> None:
+    table = db.create_table("t", SCHEMA, primary_key="id")
+    table.append([{"id": 1, "name": "x"}, {"id": 2, "name": "y"}])
+    rows = pa.table({"id": [1, 2, 3], "op": ["d", "u", "u"], "city": ["a", "b", "c"]})
+    matched = [dolmen.Delete(when="source.op = 'd'"), dolmen.Update()]
+    with db.transaction() as tx:
+        tx.table("t").merge(rows, "id", matched, new_columns="add")
+    assert table.columns == [*SCHEMA.names, "city"]
+    assert table.scan(["id", "name", "city"], order_by="id").to_arrow().to_pylist() == [
+        {"id": 2, "name": "y", "city": "b"}, {"id": 3, "name": None, "city": "c"},
+    ]  # fmt: skip
+    more = {"id": [2], "late": ["z"]}
+    table.merge(more, "id", {"name": "source.late"}, None, new_columns="add")
+    assert (table.columns, table.get(2)["name"]) == ([*SCHEMA.names, "city"], "z"), "no clause would write it"
+
+
+def test_a_merge_that_adds_columns_is_applied_once(db: Database) -> None:
+    table = db.create_table("t", SCHEMA, primary_key="id")
+    for rows in (ROWS, ROWS.append_column("user_id", pa.array([5, 6]))):
+        request = f"{rows.num_columns}"
+        first = table.merge(rows, "id", new_columns="add", request=request)
+        table.append([{"id": 7, "name": "later"}])
+        assert table.merge(rows, "id", new_columns="add", request=request).already == {request: first.version}
+        table.drop_column("score")
+        assert table.merge(rows, "id", new_columns="add", request=request).already == {request: first.version}
+        assert "score" not in table.columns
+        with pytest.raises(AppliedIdError):
+            table.merge(rows.slice(1), "id", new_columns="add", request=request)
+
+
+def test_a_writer_refuses_ignores_or_adds_columns(db: Database, other: Database) -> None:
+    table = db.create_table("t", SCHEMA)
+    with table.writer() as writer, pytest.raises(SchemaError, match="city"):
+        writer.append(ROWS)
+    with pytest.raises(InputError, match="new_columns"):
+        table.writer(new_columns="maybe")  # type: ignore[arg-type]
+    with table.writer(new_columns="ignore") as writer:
+        writer.append(ROWS)
+    assert (table.columns, table.count()) == (SCHEMA.names, 2)
+    with (
+        table.writer(new_columns="add", message="m") as writer,
+        other.table("t").writer(new_columns="add") as stale,
+    ):
+        stale.append({"id": [5]})
+        done = [writer.append({"id": [4]}), writer.append(ROWS, request="r"), writer.append({"id": [6], "z": [None]})]
+        stale.append(ROWS.append_column("more", pa.array([1, 2])))
+        done.append(writer.append(ROWS, request="r"))
+        with pytest.raises(SchemaError, match="score"):
+            writer.append({"id": [1], "score": ["text"]})
+    assert {each.result().message for each in done} == {"m"}
+    db.refresh()
+    assert table.columns == [*SCHEMA.names, "city", "score", "more"]
+    assert (table.count(), table.count("city = 'Bern'"), table.count("more = 1")) == (9, 2, 1)
+    with table.writer(new_columns="add") as writer:
+        assert "r" in writer.append(ROWS, request="r").result().already

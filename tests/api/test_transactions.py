@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import pyarrow as pa
 import pytest
@@ -227,3 +228,27 @@ def test_a_message_belongs_to_the_whole_transaction(db: Database, table: dolmen.
                 act()
         tx.table("people").append(people(2))
     assert (db.history(1)[0].message, ids(table)) == ("all", [2])
+
+
+def test_savepoints_in_each_other_go_back_to_their_own_beginnings(db: Database, table: dolmen.Table) -> None:
+    def step(transaction: Transaction, number: int) -> None:
+        transaction.table("people").append(people(number))
+        assert transaction.table("people").count(f"id = {number}") == 1
+
+    with db.transaction() as tx:
+        step(tx, 1)
+        with suppress(ZeroDivisionError), tx.savepoint():
+            step(tx, 2)
+            with suppress(ZeroDivisionError), tx.savepoint():
+                step(tx, 3)
+                raise ZeroDivisionError
+            step(tx, 4)
+            with tx.savepoint():
+                step(tx, 5)
+            assert sorted(ids(tx.table("people"))) == [1, 2, 4, 5]
+            raise ZeroDivisionError
+        assert ids(tx.table("people")) == [1]
+        step(tx, 6)
+        with tx.savepoint():
+            step(tx, 7)
+    assert sorted(ids(table)) == [1, 6, 7]

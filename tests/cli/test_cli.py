@@ -216,14 +216,28 @@ def test_a_request_id_about_tables_is_applied_once_and_messages_are_kept(events:
         ("rename", "new", "newer"),
         ("drop", "newer", "--yes"),
     ):
-        own = ("--request-id", " ".join(command), "--message", f"why {command[0]}")
+        own = (
+            "--request-id",
+            " ".join(command),
+            "--message",
+            f"why {command[0]}",
+            "--metadata",
+            "job=x",
+            "--metadata",
+            "n=1",
+        )
         for _ in range(2):
             assert events(*command, *own).code == 0
         newest = events("history", "--limit", "2", "--json").lines()
         assert (newest[0]["requests"], newest[0]["message"]) == ([" ".join(command)], f"why {command[0]}")
+        assert newest[0]["metadata"] == {"job": "x", "n": "1"}
         assert newest[1].get("requests") != newest[0]["requests"]
-    for wrong in (("request=r",), ("events", "message=m")):
+    assert "job=x, n=1" in events("history").out
+    for wrong in (("request=r",), ("events", "message=m"), ("metadata=m",)):
         assert events("set", *wrong).code == 2, "these are no settings"
+    for pairs in (("a",), ("a=1", "--metadata", "a=2"), ("a b=c",)):
+        refused = events("delete", "events", "--keys", "1", "--metadata", *pairs)
+        assert (refused.code, "metadata" in refused.err) == (2, True)
     for command in (("append", "events", EVENTS), ("delete", "events", "--keys", "1")):
         assert events(*command, "--message", "ticket 9").code == 0
         assert events("history", "--limit", "1", "--json").lines()[0]["message"] == "ticket 9"

@@ -112,3 +112,39 @@ def test_a_merge_without_a_primary_key_needs_columns(cli: Cli, table: Path) -> N
     assert cli("create", "keyless", "--columns", "id INTEGER, price DECIMAL(9, 2)").code == 0
     done = cli("merge", "keyless", table)
     assert (done.code, "--on" in " ".join(done.err.split())) == (2, True)
+
+
+def test_columns_that_the_table_lacks_are_refused_ignored_or_added(cli: Cli, table: Path, tmp_path: Path) -> None:
+    table.write_text("ID,price,bonus,none\n7,5.00,1,\n8,7.00,2,\n")
+    assert "bonus" in cli("append", "t", table).err
+    assert cli("append", "t", table, "--new-columns", "maybe").code == 2
+    done = cli("append", "t", table, "--new-columns", "ignore", "--upsert")
+    assert (done.code, rows(cli)[7]) == (0, (None, "5.00")), done.err
+    assert cli("append", "t", table, "--new-columns", "add", "--upsert").code == 0
+    shown = cli("scan", "t", "--where", "id >= 7", "--order-by", "id", "--json").lines()
+    assert [(list(row), row["bonus"]) for row in shown] == [(["id", "name", "price", "bonus"], n) for n in (1, 2)]
+    lines = tmp_path / "lines.jsonl"
+    lines.write_text('{"id": 9, "city": "Bern"}\n{"id": "x"}\n{"id": 10, "size": 2.5}\n')
+    aside = ("--new-columns", "add", "--on-bad-row", "quarantine", "--insert", "--json")
+    assert "1 row of" in cli("append", "t", lines, *aside).err
+    [row] = cli("scan", "t", "--where", "id = 9", "--json").lines()
+    assert (row["city"], row["size"]) == ("Bern", None)
+
+
+def test_a_merge_ignores_or_adds_columns_that_the_table_lacks(cli: Cli, table: Path) -> None:
+    table.write_text("id,price,bonus,none\n3,5.00,1,\n4,7.00,2,\n")
+    assert cli("merge", "t", table, "--new-columns", "ignore").code == 0
+    assert list(cli("scan", "t", "--json").lines()[0]) == ["id", "name", "price"]
+    assert cli("merge", "t", table, "--new-columns", "add").code == 0
+    found = cli("scan", "t", "--order-by", "id", "--json").lines()
+    assert [row["bonus"] for row in found] == [None, None, 1, 2]
+    assert list(found[0]) == ["id", "name", "price", "bonus"]
+
+
+def test_rows_that_the_table_has_already_are_skipped(cli: Cli, table: Path) -> None:
+    table.write_text("id,name,price\n1,a,1.00\n2,b,9.00\n3,c,\n")
+    done = cli("append", "t", table, "--upsert", "--skip-equal")
+    assert (done.code, "equal ones: 2 rows" in done.out, "1 row added" in done.out) == (0, True, True), done.out
+    [again] = cli("append", "t", table, "--upsert", "--skip-equal", "--json").lines()
+    assert (again["operation"], again["rows_skipped"], rows(cli)[2]) == ("nothing", 3, ("b", "9.00"))
+    assert "--upsert" in cli("append", "t", table, "--skip-equal").err

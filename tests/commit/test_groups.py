@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from dolmen.base.runtime import POINTER_PUT
+from dolmen.commit.change import Note
 from dolmen.commit.loop import MOST_CHANGES, Committed, Leader, Member, commit
 from dolmen.commit.statements.background import SetProperties
 from dolmen.commit.statements.catalog import CreateTable, DropTable
@@ -75,7 +76,7 @@ def test_changes_that_wait_together_cost_one_manifest_and_one_pointer(world: Wor
 
 
 def test_a_change_alone_is_as_if_there_were_no_groups(world: World, writer: Writer) -> None:
-    change = writer.change(append(table(world), "a"), message="why")
+    change = writer.change(append(table(world), "a"), note=Note("why"))
     [outcome] = commit_together(writer, change)
     assert writer.store.puts == [world.newest.key, POINTER]
     assert (world.newest.commit_id, world.newest.message) == (change.commit_id, "why")
@@ -99,8 +100,8 @@ def test_each_change_has_timestamps_of_its_own_in_the_order_in_which_they_came(w
 
 def test_each_change_is_told_what_it_did_itself(world: World, writer: Writer) -> None:
     entry = table(world)
-    added = writer.change(append(entry, "a", "b"), operation="append", message="mine")
-    deleted = writer.change(delete(entry), operation="delete", message="yours")
+    added = writer.change(append(entry, "a", "b"), operation="append", note=Note("mine"))
+    deleted = writer.change(delete(entry), operation="delete", note=Note("yours"))
     first, second = commit_together(writer, added, deleted)
     assert isinstance(first, Committed)
     assert isinstance(second, Committed)
@@ -448,10 +449,21 @@ def test_a_group_has_a_bound(world: World, writer: Writer) -> None:
 def test_messages_that_do_not_fit_wait_for_the_next_version(world: World, writer: Writer) -> None:
     entry = table(world)
     messages = ["x" * 200, "y" * 54, "z", "x" * 200]
-    changes = [writer.change(append(entry, message[0]), message=message) for message in messages]
+    changes = [writer.change(append(entry, message[0]), note=Note(message)) for message in messages]
     outcomes = commit_together(writer, *changes)
     assert [version_of(each).version for each in outcomes] == [2, 2, 3, 2]
     assert version_of(outcomes[0]).message == f"{messages[0]}; {messages[1]}"
+
+
+def test_metadata_that_contradicts_waits_for_the_next_version(world: World, writer: Writer) -> None:
+    entry = table(world)
+    notes = [Note("", metadata) for metadata in ({"job": "a"}, {"job": "b"}, {"run": "1"}, {}, {"job": "a", "x": "y"})]
+    changes = [writer.change(append(entry, f"f{number}"), note=note) for number, note in enumerate(notes)]
+    outcomes = commit_together(writer, *changes)
+    assert [version_of(each).version for each in outcomes] == [2, 3, 2, 2, 2]
+    assert version_of(outcomes[0]).metadata == {"job": "a", "run": "1", "x": "y"}
+    told = [each.entry for each in outcomes if isinstance(each, Committed)]
+    assert [each.metadata for each in told if each] == [note.metadata for note in notes]
 
 
 def test_threads_that_commit_at_the_same_time_all_commit(world: World, writer: Writer) -> None:

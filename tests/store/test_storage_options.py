@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import pickle
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import dolmen
 from dolmen import dbapi
 from dolmen.errors import Error, InputError
+from dolmen.store.s3.connection import _connections_by_options
 
 SECRET, KEY = "hidden-secret-value", "AKIDHIDDENKEYVALUE"
 
@@ -39,8 +41,23 @@ def test_a_handle_has_settings_of_its_own(elsewhere: tuple[str, str]) -> None:
     assert dolmen.open(url, storage_options=upper).table("t").count() == 3
     connection = dbapi.connect(url, storage_options=options(endpoint))
     assert connection.cursor().execute("SELECT count(*) FROM t").fetchone() == (3,)
+    assert dolmen.verify(url, storage_options=options(endpoint)).findings == ()
+    [first, _] = db.table("t").files()["path"].to_pylist()
+    assert dolmen.infer(f"{url}/{first}", storage_options=options(endpoint)).schema.names == ["n"]
     with pytest.raises(Error):
         dolmen.open(url).tables()
+
+
+def test_handles_with_equal_options_share_a_connection_while_there_are_any(elsewhere: tuple[str, str]) -> None:
+    url, endpoint = elsewhere
+    handles = [dolmen.open(url, storage_options=options(endpoint)) for _ in range(3)]
+    others = [dolmen.open(url, storage_options=options(endpoint, aws_region=region)) for region in ("a-1", "b-1")]
+    connections = [each._context.store.connection for each in (*handles, *others)]  # type: ignore[attr-defined]
+    assert len(set(map(id, connections))) == 3
+    before = len(_connections_by_options)
+    del handles, others, connections
+    gc.collect()
+    assert len(_connections_by_options) == before - 3, "no secret stays when its last handle has gone"
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -93,3 +110,7 @@ def test_wrong_options_are_refused(wrong: Any, reason: str) -> None:
 def test_options_are_for_s3(url: str) -> None:
     with pytest.raises(InputError, match="storage_options are for s3://"):
         dolmen.open(url, storage_options={})
+    with pytest.raises(InputError, match="storage_options"):
+        dolmen.infer(url, storage_options={})
+    with pytest.raises(InputError, match="storage_options are for s3://"):
+        dolmen.verify(url, storage_options={})

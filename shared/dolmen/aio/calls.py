@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import wraps
 from types import TracebackType
 from typing import Any, Self
@@ -18,7 +19,7 @@ from dolmen.api.writer import Acknowledgement, BufferedWriter
 from dolmen.rows.scan.engines.sql import SqlResult
 from dolmen.rows.scan.scan import Scan
 from dolmen.transactions.snapshot import PinnedTable, Snapshot
-from dolmen.transactions.transaction import Transaction, unit_of
+from dolmen.transactions.transaction import Transaction
 from dolmen.transactions.transaction_table import TransactionTable
 
 _WRAPPED = (
@@ -27,9 +28,11 @@ _WRAPPED = (
 )  # fmt: skip
 """Results of these types are wrapped, because their methods wait for the store too."""
 
-_HANDLES = frozenset({"table", "transaction", "writer"})
-"""Methods that only make an object. They are not awaited. Only for a name that is not in the version which this process
-knows does ``table`` ask the store, and the event loop waits."""
+_HANDLES: dict[tuple[type, str], type] = {
+    (Database, "table"): Table, (Database, "transaction"): Transaction, (Snapshot, "table"): PinnedTable,
+    (Table, "writer"): BufferedWriter, (Transaction, "table"): TransactionTable,
+}  # fmt: skip
+"""Methods that are not awaited, with the type of their result. It is made, in a thread, when a call needs it first."""
 
 
 def open(url: str, **options: Any) -> AsyncObject:
@@ -47,46 +50,66 @@ def open(url: str, **options: Any) -> AsyncObject:
 class AsyncObject:
     """A ``Database``, ``Table`` or another object of dolmen with methods to be awaited. Each runs in a thread.
 
-    ``table``, ``transaction``, ``writer`` and properties are as they are; ``async with`` and ``async for`` stand where
-    ``with`` and ``for`` do. A call that is cancelled goes on in its thread: give a request id, and repeat it.
+    ``table``, ``transaction`` and ``writer`` are not awaited: their errors come from the first call that is. Properties
+    are as they are; ``async with`` and ``async for`` stand where ``with`` and ``for`` do. A call that is cancelled goes
+    on in its thread: give a request id, and repeat it.
     """
 
-    def __init__(self, wrapped: Any) -> None:
-        self._wrapped = wrapped
+    def __init__(self, wrapped: Any = None, kind: type | None = None, make: Callable[[], Any] | None = None) -> None:
+        self._made, self._make, self._lock = wrapped, make, threading.Lock()
+        self._kind = kind or type(wrapped)
+
+    def _wrapped(self) -> Any:
+        """The object. Made now if it has not been: only in a thread, because that may take a request."""
+        with self._lock:
+            if self._make is not None:
+                self._made = self._make()
+                self._make = None
+        return self._made
 
     def __repr__(self) -> str:
-        return f"<dolmen.aio {type(self._wrapped).__name__}>"
+        return f"<dolmen.aio {self._kind.__name__}>"
 
     def __dir__(self) -> list[str]:
-        return dir(self._wrapped)
+        return dir(self._kind if self._make else self._made)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
-            raise AttributeError(f"{type(self._wrapped).__name__} has no public attribute {name!r}")
-        found = getattr(self._wrapped, name)
+            raise AttributeError(f"{self._kind.__name__} has no public attribute {name!r}")
+        if (kind := _HANDLES.get((self._kind, name))) is not None:
+            return lambda *arguments, **options: AsyncObject(
+                kind=kind, make=lambda: getattr(self._wrapped(), name)(*arguments, **options)
+            )
+        found = getattr(self._kind, name, None) if self._make else getattr(self._made, name)
         if not callable(found):
-            return _wrap(found)
-        if name in _HANDLES:
-            return lambda *arguments, **options: _wrap(found(*arguments, **options))
-        return _awaitable(found)
+            return _wrap(getattr(self._wrapped(), name))
 
-    def __getitem__(self, name: str) -> AsyncObject:
+        @wraps(found)
+        async def run(*arguments: Any, **options: Any) -> Any:
+            return _wrap(await asyncio.to_thread(self._call, name, arguments, options))
+
+        return run
+
+    def _call(self, name: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
+        """Makes a call. Arguments that are wrapped, such as a scan to be appended, are given as they are."""
+        given = {key: _unwrap(value) for key, value in options.items()}
+        return getattr(self._wrapped(), name)(*map(_unwrap, arguments), **given)
+
+    def __getitem__(self, name: str) -> Any:
         """Short for ``table(name)``."""
-        return AsyncObject(self._wrapped[name])
+        return self.table(name)
 
     async def __aenter__(self) -> Self:
-        await asyncio.to_thread(self._wrapped.__enter__)
-        if isinstance(self._wrapped, Transaction):  # it knows its version before ``table`` asks for it
-            await asyncio.to_thread(lambda: unit_of(self._wrapped).base)
+        await asyncio.to_thread(lambda: self._wrapped().__enter__())
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
-        await asyncio.to_thread(self._wrapped.__exit__, kind, error, at)
+        await asyncio.to_thread(lambda: self._wrapped().__exit__(kind, error, at))
 
     async def __aiter__(self) -> AsyncIterator[Any]:
-        iterator, end = await asyncio.to_thread(iter, self._wrapped), object()
+        iterator, end = await asyncio.to_thread(lambda: iter(self._wrapped())), object()
         while (item := await asyncio.to_thread(next, iterator, end)) is not end:
             yield item
 
@@ -95,12 +118,5 @@ def _wrap(value: Any) -> Any:
     return AsyncObject(value) if isinstance(value, _WRAPPED) else value
 
 
-def _awaitable(call: Callable[..., Any]) -> Callable[..., Any]:
-    """The call in a thread. Arguments that are wrapped, such as a scan to be appended, are given as they are."""
-
-    @wraps(call)
-    async def run(*arguments: Any, **options: Any) -> Any:
-        given = [each._wrapped if isinstance(each, AsyncObject) else each for each in arguments]
-        return _wrap(await asyncio.to_thread(call, *given, **options))
-
-    return run
+def _unwrap(value: Any) -> Any:
+    return value._wrapped() if isinstance(value, AsyncObject) else value

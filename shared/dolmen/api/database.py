@@ -14,7 +14,7 @@ from dolmen.api.table import ErasureResult, Table
 from dolmen.api.upkeep import MaintainableDatabase
 from dolmen.base import arguments
 from dolmen.base.runtime import Runtime, shared_runtime
-from dolmen.commit.change import request_ids_by_version
+from dolmen.commit.change import Metadata, Note, request_ids_by_version
 from dolmen.commit.head import Context, Head
 from dolmen.commit.versions import commits
 from dolmen.errors import InputError, short_repr
@@ -67,15 +67,19 @@ def verify(
     deep: bool = False,
     all_versions: bool = False,
     progress: Progress | None = None,
+    storage_options: Mapping[str, str] | None = None,
     runtime: Runtime | None = None,
 ) -> VerifyReport:
     """Like ``Database.verify``, for a database that may not open because its manifest is damaged.
+
+    For ``storage_options`` see ``open``.
 
     Examples:
         >>> dolmen.verify(db.url).findings
         ()
     """
-    return open(url, runtime=runtime).verify(version=version, deep=deep, all_versions=all_versions, progress=progress)
+    db = open(url, storage_options=storage_options, runtime=runtime)
+    return db.verify(version=version, deep=deep, all_versions=all_versions, progress=progress)
 
 
 class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableDatabase):
@@ -95,11 +99,11 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
         self,
         operation: str,
         statement: Callable[[UnitOfWork], None],
-        message: str | None,
+        note: Note,
         *,
         needs_newest: bool = False,
     ) -> Commit:
-        unit = UnitOfWork(self._context, operation, message=message, newest=needs_newest)
+        unit = UnitOfWork(self._context, operation, note=note, newest=needs_newest)
         statement(unit)
         return unit.commit()
 
@@ -191,6 +195,7 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
         progress: AdoptionProgress | None = None,
         request: str | None = None,
         message: str | None = None,
+        metadata: Metadata | None = None,
     ) -> Adoption:
         """Makes a table of Parquet files that are already there, or of an Iceberg table, without copying data.
 
@@ -203,7 +208,7 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
             primary_key, sort_key, properties: see ``create_table``.
             dry_run: look at everything, and commit nothing.
             progress: called with the number of footers that were read, and of all files.
-            request, message: as for ``Table.append``. A retry does not adopt files that came since.
+            request, message, metadata: as for ``Table.append``. A retry does not adopt files that came since.
 
         Raises:
             AdoptionError: the files are not what dolmen needs; it lists all reasons.
@@ -212,7 +217,7 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
         """
         from dolmen.adopt.adoption import adopt  # imports what reads Iceberg's metadata
 
-        transaction = Transaction(self._context, "adopt", message=message)
+        transaction = Transaction(self._context, "adopt", note=Note.of(message, metadata))
         settings = primary_key, sort_key, properties
         dry_run = arguments.flag("dry_run", dry_run)
         return adopt(transaction, name, source, *settings, request, progress, dry_run=dry_run)
@@ -267,6 +272,7 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
         move: bool = False,
         request: str | None = None,
         message: str | None = None,
+        metadata: Metadata | None = None,
     ) -> Commit:
         """Gives a name to a version, which is kept with all that it needs as long as it has a tag.
 
@@ -277,7 +283,7 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
             until: the end of the tag, as a time up to the year 9999, or as a duration from now (``"90d"``). The next
                 collection after it removes the tag.
             move: move the name if another version has it.
-            request, message: as for ``Table.append``.
+            request, message, metadata: as for ``Table.append``.
 
         Raises:
             TagExistsError: the name is taken, and ``move`` is False.
@@ -292,9 +298,11 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
         """
         moment = Moment(version, timestamp)
         statement = partial(put_tag, name=name, moment=moment, until=until, move=move, request=request)
-        return self._apply("tag", statement, message, needs_newest=True)
+        return self._apply("tag", statement, Note.of(message, metadata), needs_newest=True)
 
-    def drop_tag(self, name: str, *, request: str | None = None, message: str | None = None) -> Commit:
+    def drop_tag(
+        self, name: str, *, request: str | None = None, message: str | None = None, metadata: Metadata | None = None
+    ) -> Commit:
         """Removes a tag; its version may expire from now on. Raises TagNotFoundError.
 
         Examples:
@@ -302,7 +310,9 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
             >>> db.drop_tag("before").operation
             'drop_tag'
         """
-        return self._apply("drop_tag", partial(drop_tag, name=name, request=request), message, needs_newest=True)
+        return self._apply(
+            "drop_tag", partial(drop_tag, name=name, request=request), Note.of(message, metadata), needs_newest=True
+        )
 
     def tags(self) -> dict[str, TaggedVersion]:
         """The versions that have names, by name.
@@ -382,6 +392,7 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
         tables: str | Sequence[str] | None = None,
         request: str | None = None,
         message: str | None = None,
+        metadata: Metadata | None = None,
     ) -> Commit:
         """Makes tables what they were in an earlier version, in one commit that copies and deletes nothing.
 
@@ -393,7 +404,7 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
             settled: refuse a time to which a commit under way may still be dated. If False, restore the newest version
                 so far.
             tables: names of tables in that version. By default all: then tables that were created since are dropped.
-            request, message: as for ``Table.append``.
+            request, message, metadata: as for ``Table.append``.
 
         Raises:
             UnsettledTimestampError: the time is in the future, or not settled although ``settled`` is True.
@@ -410,10 +421,10 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
         """
         moment = Moment(version, timestamp, tag, settled)
         statement = partial(restore_tables, moment=moment, names=tables, request=request)
-        return self._apply("restore", statement, message, needs_newest=True)
+        return self._apply("restore", statement, Note.of(message, metadata), needs_newest=True)
 
     def history(self, limit: int | None = None) -> list[Commit]:
-        """Commits, newest first, with what each did to which tables, its requests, and its message.
+        """Commits, newest first, with what each did to which tables, its requests, message and metadata.
 
         Costs one request per 64 commits beyond the newest 65, and one for each segment with ids of their requests.
 
@@ -434,12 +445,16 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
             requests = request_ids_by_version(newest, versions, self._context.segments)
         return [Commit.of(entry, requests.get(entry.version, ())) for entry in listed]
 
-    def transaction(self, operation: str = "transaction", *, message: str | None = None) -> Transaction:
+    def transaction(
+        self, operation: str = "transaction", *, message: str | None = None, metadata: Metadata | None = None
+    ) -> Transaction:
         """Begins a transaction over any tables, which becomes one version: ``with db.transaction() as tx: ...``.
 
         Args:
             operation: a word for ``history``.
             message: a message for ``history``, of at most 256 bytes. It stays when rows are deleted: no personal data.
+            metadata: text by key for ``history``, such as ``{"job": "nightly"}``: up to 100 entries, with keys of up to
+                100 characters (letters, digits, ``_``, ``.`` and ``-``), and values of up to 1,000. They stay, too.
 
         Raises:
             ConflictError: at its end, if something that it read has changed; ``run`` would repeat it.
@@ -451,12 +466,14 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
             >>> tx.result.version
             3
         """
-        return Transaction(self._context, operation, message=message, newest=True)
+        return Transaction(self._context, operation, note=Note.of(message, metadata), newest=True)
 
-    def run(self, function: Callable[[Transaction], T], *, message: str | None = None) -> T:
+    def run(
+        self, function: Callable[[Transaction], T], *, message: str | None = None, metadata: Metadata | None = None
+    ) -> T:
         """Calls ``function`` with a transaction and commits. On a conflict it does both again, on the newest version.
 
-        Returns the result of ``function`` in the run that was committed. For ``message`` see ``transaction``.
+        Returns the result of ``function`` in the run that was committed. For the others see ``transaction``.
 
         Examples:
             >>> def birthday(tx):
@@ -468,7 +485,7 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
         """
         if not callable(function):
             raise InputError(f"function={short_repr(function)} is not callable: give a function of a transaction")
-        return replay(self._context, function, message=message)[0]
+        return replay(self._context, function, note=Note.of(message, metadata))[0]
 
     def sql(
         self,
@@ -477,6 +494,7 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
         *,
         request: str | None = None,
         message: str | None = None,
+        metadata: Metadata | None = None,
         files: str | PathLike[str] | Sequence[str | PathLike[str]] | None = None,
     ) -> SqlResult | Any:  # a type checker cannot know which text has rows
         """Runs SQL over the tables: a query on DuckDB, or statements that change tables, in one commit (docs/sql.md).
@@ -489,8 +507,8 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
                 after EXPLAIN, which shows what each scan reads and skips), or statements separated by semicolons:
                 INSERT, UPDATE, DELETE, MERGE, CREATE TABLE, ALTER TABLE, DROP TABLE, TRUNCATE, COMMENT, COPY.
             parameters: values for ``?``, in order, or for ``$name``, by name.
-            request, message: as for ``Table.append``, of statements that change tables. The text and the parameters
-                are the content of the request.
+            request, message, metadata: as for ``Table.append``, of statements that change tables. The text and the
+                parameters are the content of the request.
             files: the files and directories, or beginnings of URLs of objects, that COPY may read and write.
 
         Returns:
@@ -509,7 +527,7 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
         """
         from dolmen.sql.text import run_on_database  # imports DuckDB
 
-        return run_on_database(self._context, query, parameters, request, message, files)
+        return run_on_database(self._context, query, parameters, request, Note.of(message, metadata), files)
 
     def __repr__(self) -> str:
         cached = self._context.head.cached

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 
 from dolmen.api.writer import MAX_BYTES, MAX_ROWS, MAX_SECONDS, BufferedWriter
 from dolmen.base import arguments
 from dolmen.base.runtime import AUTOCOMMIT, attempts
 from dolmen.base.units import utc
-from dolmen.commit.change import ColumnsChangedError, ErasedMeanwhileError, find_applied
+from dolmen.commit.change import ColumnsChangedError, ErasedMeanwhileError, Metadata, Note, find_applied
 from dolmen.commit.head import Context
 from dolmen.commit.versions import manifest_at_version
 from dolmen.entries.segments.erasures_in_force import reaches
@@ -24,9 +23,10 @@ from dolmen.format.manifest import Erasure, Manifest, TableEntry
 from dolmen.format.properties import effective_values
 from dolmen.format.schema import Schema
 from dolmen.predicate.parse import Parameters, Where
-from dolmen.transactions.row_statements import TableChange
+from dolmen.rows.write.row_input import is_repeatable
+from dolmen.transactions.row_statements import NewColumns, TableChange
 from dolmen.transactions.snapshot import PinnedTable, pin, read_changes
-from dolmen.transactions.transaction import replay, unit_of
+from dolmen.transactions.transaction import Transaction, replay, unit_of
 from dolmen.transactions.transaction_table import TableVerbs, drop_table
 from dolmen.transactions.unit_of_work import Commit, UnitOfWork
 
@@ -92,7 +92,7 @@ class Table(TableVerbs[Commit, ErasureResult]):
         self,
         operation: str,
         statement: Callable[[TableChange], None],
-        message: str | None,
+        note: Note,
         request: str | None,
         *,
         data: Any = None,
@@ -101,10 +101,10 @@ class Table(TableVerbs[Commit, ErasureResult]):
         needs_newest: bool = False,
     ) -> Commit:
         if needs_newest:
-            unit = UnitOfWork(self._context, operation, message=message, newest=True)
+            unit = UnitOfWork(self._context, operation, note=note, newest=True)
             statement(TableChange(unit, self.name, request, unit.look_up(self.name)))
             return unit.commit()
-        autocommit = _Autocommit(self._context, self.name, operation, statement, message, request, data)
+        autocommit = _Autocommit(self._context, self.name, operation, statement, note, request, data)
         return autocommit.replay() if reads_rows else autocommit.run(may_delay_files=may_delay_files)
 
     def _erasure_result(self, id_: str, done: Commit) -> ErasureResult:
@@ -189,19 +189,28 @@ class Table(TableVerbs[Commit, ErasureResult]):
 
         return compact(self._context, self.name, dry_run=arguments.flag("dry_run", dry_run))
 
-    def drop(self, *, request: str | None = None, message: str | None = None) -> Commit:
+    def drop(
+        self, *, request: str | None = None, message: str | None = None, metadata: Metadata | None = None
+    ) -> Commit:
         """Drops the table. See ``Database.drop_table``.
 
         Examples:
             >>> people.drop().operation
             'drop_table'
         """
-        unit = UnitOfWork(self._context, "drop_table", message=message)
+        unit = UnitOfWork(self._context, "drop_table", note=Note.of(message, metadata))
         drop_table(unit, self.name, request)
         return unit.commit()
 
     def writer(
-        self, *, max_rows: int = MAX_ROWS, max_seconds: float = MAX_SECONDS, max_bytes: int = MAX_BYTES
+        self,
+        *,
+        max_rows: int = MAX_ROWS,
+        max_seconds: float = MAX_SECONDS,
+        max_bytes: int = MAX_BYTES,
+        new_columns: NewColumns = "refuse",
+        message: str | None = None,
+        metadata: Metadata | None = None,
     ) -> BufferedWriter:
         """Opens a writer that collects rows and deletes from any thread, and commits them as few large files.
 
@@ -210,6 +219,8 @@ class Table(TableVerbs[Commit, ErasureResult]):
             max_seconds: begins a commit when the first call has waited this long. Waiting for an acknowledgement
                 begins a commit at once.
             max_bytes: the most bytes of rows in memory; beyond that, calls wait for commits.
+            new_columns: as for ``append``, but "add" adds columns at once, in a commit of their own.
+            message, metadata: of each commit, as for ``append``.
 
         Raises:
             InputError: a bound is not positive.
@@ -220,7 +231,8 @@ class Table(TableVerbs[Commit, ErasureResult]):
             >>> done.result().version
             3
         """
-        return BufferedWriter(self._context, self.name, max_rows, max_seconds, max_bytes)
+        note = Note.of(message, metadata)
+        return BufferedWriter(self._context, self.name, max_rows, max_seconds, max_bytes, new_columns, note)
 
     def publish_iceberg(
         self, *, glue: str | None = None, anew: bool = False, dry_run: bool = False
@@ -275,14 +287,26 @@ class _Autocommit:
     name: str
     operation: str
     statement: Callable[[TableChange], None]
-    message: str | None
+    note: Note
     request: str | None
     data: Any
 
     def replay(self) -> Commit:
         """Commits it on the newest version, and repeats it until nothing that it read has changed meanwhile."""
+        runs = 0
+
+        def add(transaction: Transaction) -> None:
+            nonlocal runs
+            runs += 1
+            if runs > 1 and not is_repeatable(self.data):
+                raise ConflictError(
+                    f"rows of table {self.name!r} that this call reads were changed meanwhile, and its own rows can be "
+                    "read only once: repeat the call with rows from their beginning"
+                )
+            self._add(unit_of(transaction))
+
         try:
-            return replay(self.context, lambda tx: self._add(unit_of(tx)), self.operation, message=self.message)[1]
+            return replay(self.context, add, self.operation, note=self.note)[1]
         except InputError as error:
             if (commit := self._find_earlier_commit(error)) is not None:
                 return commit
@@ -295,7 +319,7 @@ class _Autocommit:
         newest version. Raises ConflictError if the data can be read only once, or the table is another one now.
         """
         for attempt in attempts(self.context.runtime, AUTOCOMMIT):
-            unit = UnitOfWork(self.context, self.operation, message=self.message)
+            unit = UnitOfWork(self.context, self.operation, note=self.note)
             if may_delay_files:
                 unit.uploads.files.buffer_small_files()
             try:
@@ -304,7 +328,7 @@ class _Autocommit:
                     unit.depend_on_columns(self.name)
                 return unit.commit()
             except ErasedMeanwhileError:
-                if attempt.is_last or not _is_repeatable(self.data):
+                if attempt.is_last or not is_repeatable(self.data):
                     raise
             except (InputError, ColumnsChangedError) as error:
                 if (commit := self._find_earlier_commit(error)) is not None:
@@ -314,7 +338,7 @@ class _Autocommit:
                     raise
                 if attempt.is_last:
                     raise
-                if not _is_repeatable(self.data):
+                if not is_repeatable(self.data):
                     raise ConflictError(
                         f"columns of table {self.name!r} have changed since version {unit.base.version}, which "
                         "this handle knew, and the rows can be read only once: repeat the call with rows from their "
@@ -330,7 +354,7 @@ class _Autocommit:
 
         Raises AppliedIdError if another request was applied under its id.
         """
-        if self.request is None or not _is_repeatable(self.data):
+        if self.request is None or not is_repeatable(self.data):
             return None
         try:
             arguments.request_id(self.request)
@@ -370,9 +394,3 @@ class _Autocommit:
 
     def _schema(self, entry: TableEntry) -> Schema:
         return self.context.segments.whole(entry).schema
-
-
-def _is_repeatable(data: Any) -> bool:
-    """True if rows or keys can be read twice: values, Arrow data in memory and frames, but no reader or iterator."""
-    repeatable = (str, bytes, Mapping, Sequence, Set, pa.Table, pa.RecordBatch, pa.Array, pa.ChunkedArray, np.ndarray)
-    return data is None or isinstance(data, repeatable) or type(data).__name__ in ("DataFrame", "LazyFrame", "Series")

@@ -8,14 +8,14 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import groupby
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 import pyarrow as pa
 
 from dolmen.base import arguments
 from dolmen.base.runtime import WRITER_BATCH, attempts
 from dolmen.base.units import MIB
-from dolmen.commit.change import ExpectErasures
+from dolmen.commit.change import NO_NOTE, ExpectErasures, Note
 from dolmen.commit.head import Context
 from dolmen.commit.loop import copy_error
 from dolmen.commit.statements.row_changes import Write
@@ -33,11 +33,19 @@ from dolmen.errors import (
 from dolmen.format.delete_object import Keys
 from dolmen.format.evolution import check_written_under, same_column
 from dolmen.format.manifest import TableEntry
-from dolmen.format.schema import Schema
+from dolmen.format.schema import Schema, own_names
 from dolmen.predicate.ast import Predicate, columns
 from dolmen.predicate.parse import Parameters, Where
 from dolmen.rows.write.row_digest import RowDigest, content_digest
-from dolmen.transactions.row_statements import TableChange, cast_rows, choose_rows, parse_where, rows_of
+from dolmen.transactions.row_statements import (
+    NewColumns,
+    TableChange,
+    cast_rows,
+    choose_rows,
+    divide_columns,
+    parse_where,
+    rows_of,
+)
 from dolmen.transactions.unit_of_work import Commit, UnitOfWork, must_leave_out_erased
 
 MAX_ROWS, MAX_SECONDS, MAX_BYTES = 1_000_000, 1.0, 256 * MIB
@@ -119,16 +127,27 @@ class BufferedWriter:
 
     Args:
         table: name of the table.
-        max_rows, max_seconds, max_bytes: see ``Table.writer``.
+        max_rows, max_seconds, max_bytes, new_columns, note: see ``Table.writer``.
     """
 
-    def __init__(self, context: Context, table: str, max_rows: int, max_seconds: float, max_bytes: int) -> None:
-        self._context, self._table = context, table
+    def __init__(
+        self,
+        context: Context,
+        table: str,
+        max_rows: int,
+        max_seconds: float,
+        max_bytes: int,
+        new_columns: NewColumns = "refuse",
+        note: Note = NO_NOTE,
+    ) -> None:
+        self._context, self._table, self._note = context, table, note
         self._max_rows = arguments.number("max_rows", max_rows, 1)
         self._max_bytes = arguments.number("max_bytes", max_bytes, 1)
         if isinstance(max_seconds, bool) or not isinstance(max_seconds, int | float) or not max_seconds >= 0:
             raise InputError(f"max_seconds={short_repr(max_seconds)}: give seconds, 0 or more")
         self._max_seconds = max_seconds
+        arguments.one_of("new_columns", new_columns, get_args(NewColumns))
+        self._new_columns = new_columns
         self._changed, self._committing = threading.Condition(), threading.Lock()
         self._buffer = _Buffer()
         self._calls_in_commit: list[_BufferedCall] = []
@@ -162,6 +181,9 @@ class BufferedWriter:
         """
         entry = self._table_entry()
         arguments.flag("cast", cast)
+        data, added = divide_columns(self._table, entry, data, self._new_columns)
+        if added:
+            entry = self._add_columns(added)
         digest = None if request is None else RowDigest(entry.schema.arrow)
         if request is not None:
             arguments.request_id(request)
@@ -290,6 +312,23 @@ class BufferedWriter:
         self._check(entry)
         return entry
 
+    def _add_columns(self, added: Sequence[pa.Field]) -> TableEntry:
+        """Adds columns to the table, in a commit of its own, unless others have added them. Returns the table then."""
+        for attempt in attempts(self._context.runtime, WRITER_BATCH):
+            unit = UnitOfWork(self._context, "alter", note=self._note, newest=True)
+            change = TableChange(unit, self._table)
+            self._check(change.entry)
+            names = own_names([field.name for field in added], change.entry.schema)
+            known = change.entry.schema.arrow.names
+            change.add_columns([field for field, name in zip(added, names, strict=True) if name not in known])
+            try:
+                unit.commit()
+                break
+            except ConflictError:
+                if attempt.is_last:
+                    raise
+        return self._table_entry()
+
     def _check(self, entry: TableEntry) -> None:
         if entry.uuid != self._uuid:
             raise ConflictError(
@@ -386,7 +425,7 @@ class BufferedWriter:
     def _commit_calls(self, calls: Sequence[_BufferedCall]) -> list[Commit | BaseException]:
         """Makes one commit of calls, without those whose requests were applied before."""
         for attempt in attempts(self._context.runtime, WRITER_BATCH):
-            unit = UnitOfWork(self._context, "write")
+            unit = UnitOfWork(self._context, "write", note=self._note)
             applied = unit.find_applied([call.request for call in calls if call.request is not None])
             new = [call for call in calls if call.request not in applied]
             if new:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from operator import index
 
 from dolmen.errors import InputError, short_repr
@@ -41,6 +42,31 @@ def message(value: object) -> str:
     checked = text("message", value)
     if (size := len(checked.encode())) > MAX_MESSAGE_BYTES:
         raise InputError(f"message: {size:,} bytes; a message has at most {MAX_MESSAGE_BYTES}")
+    return checked
+
+
+MAX_OWN_ENTRIES, MAX_OWN_CHARACTERS = 100, 1_000
+"""The most entries of a commit's metadata, or of a table's properties of users' own, and the longest text of one."""
+
+
+def metadata(value: object) -> dict[str, str]:
+    """Returns a copy of ``value`` if it can be a commit's metadata: at most 100 texts by key. Raises InputError."""
+    if not isinstance(value, Mapping):
+        raise InputError(
+            f"metadata={short_repr(value)} is of type {type(value).__name__}, not a mapping of keys to text"
+        )
+    if len(value) > MAX_OWN_ENTRIES:
+        raise InputError(f"metadata: {len(value):,} entries; a commit has at most {MAX_OWN_ENTRIES}")
+    for key in value:
+        if not isinstance(key, str) or not re.fullmatch(r"[A-Za-z0-9_.-]{1,100}", key, re.ASCII):
+            raise InputError(f"metadata: key {short_repr(key)}: a key has 1 to 100 characters of A-Z, a-z, 0-9 and _.-")
+    return {text("key", key): own_text(f"metadata {key}", each) for key, each in value.items()}
+
+
+def own_text(name: str, value: object) -> str:
+    """Returns ``value`` if it can be users' own text: at most 1,000 characters. Raises InputError."""
+    if len(checked := text(name, value)) > MAX_OWN_CHARACTERS:
+        raise InputError(f"{name} has {len(checked):,} characters: at most {MAX_OWN_CHARACTERS:,} are allowed")
     return checked
 
 

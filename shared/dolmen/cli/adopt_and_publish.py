@@ -10,7 +10,18 @@ from rich.progress import BarColumn, MofNCompleteColumn
 from typer import Argument, Option
 
 import dolmen
-from dolmen.cli.options import DatabaseUrl, DryRun, Json, Message, Request, app, names_of, open_existing
+from dolmen.cli.options import (
+    DatabaseUrl,
+    DryRun,
+    Json,
+    Message,
+    Metadata,
+    Request,
+    app,
+    names_of,
+    note_of,
+    open_existing,
+)
 from dolmen.cli.output import print_json, progress_bar, say
 from dolmen.iceberg.publication import IcebergPublication
 
@@ -32,6 +43,7 @@ def adopt(
     dry_run: DryRun = False,
     request: Request = None,
     message: Message = None,
+    metadata: Metadata = None,
     as_json: Json = False,
 ) -> None:
     """Make a table of Parquet files, or of an Iceberg table, without copying data; see docs/adopt.md."""
@@ -46,7 +58,7 @@ def adopt(
             dry_run=dry_run,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
             request=request,
-            message=message,
+            **note_of(message, metadata),
         )
     if as_json:
         facts = {field.name: getattr(adoption, field.name) for field in fields(adoption) if field.name != "commit"}

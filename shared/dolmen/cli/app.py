@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -34,6 +35,8 @@ from dolmen.cli.options import (
     InputFormat,
     Json,
     Message,
+    Metadata,
+    NewColumnsOption,
     Output,
     OutputFormat,
     Request,
@@ -44,6 +47,7 @@ from dolmen.cli.options import (
     app,
     ask,
     names_of,
+    note_of,
     open_existing,
     parse_pairs,
     snapshot_of,
@@ -85,6 +89,7 @@ def create(
     sort_key: Annotated[str, Option(help="A column, or several with commas.")] = "",
     request_id: Request = None,
     message: Message = None,
+    metadata: Metadata = None,
     as_json: Json = False,
 ) -> None:
     """Create a table from a list of columns, or with the columns of a file."""
@@ -101,7 +106,9 @@ def create(
         schema = found.schema
         announce(found)
     keys, properties = (names_of(primary_key), names_of(sort_key)), found.properties if found else None
-    created = dolmen.open(database).create_table(table, schema, *keys, properties, request=request_id, message=message)
+    created = dolmen.open(database).create_table(
+        table, schema, *keys, properties, request=request_id, **note_of(message, metadata)
+    )
     if as_json:
         facts = {"table": table, "columns": {field.name: str(field.type) for field in created.schema}}
         print_json(facts | ({"inferred": found.facts()} if found else {}))
@@ -124,6 +131,9 @@ def append(
         bool, Option("--create", help="If the table is missing, create it with the columns of the first file.")
     ] = False,
     upsert: Annotated[bool, Option("--upsert", help="Replace rows with the same primary key.")] = False,
+    skip_equal: Annotated[
+        bool, Option("--skip-equal", help="With --upsert: write no row that the table has already.")
+    ] = False,
     insert: Annotated[bool, Option("--insert", help="Add nothing if the table has one of the primary keys.")] = False,
     form: InputFormat = None,
     dialect: Any = None,
@@ -138,8 +148,10 @@ def append(
     leave_out_erased: Annotated[
         bool, Option("--leave-out-erased", help="Leave out rows that match an erasure in force.")
     ] = False,
+    new_columns: NewColumnsOption = "refuse",
     request_id: Request = None,
     message: Message = None,
+    metadata: Metadata = None,
     as_json: Json = False,
 ) -> None:
     """Add the rows of files, all in one commit.
@@ -149,15 +161,17 @@ def append(
     """
     if upsert and insert:
         raise InputError("give one of --upsert and --insert: replace rows with the same key, or refuse them")
+    if skip_equal and not upsert:
+        raise InputError("--skip-equal is for --upsert, which would replace rows by equal ones")
     operation = "upsert" if upsert else "insert" if insert else "append"
     aside = BadRowFiles.of(files, on_bad_row, max_bad_rows, rejects)
     db = dolmen.open(database) if create else open_existing(database)
     makes = create and table not in db.tables()
     more: dict[str, Any] = {}
     with (
-        open_inputs(files, form, dialect, again=makes) as inputs,
+        open_inputs(files, form, dialect, again=makes or new_columns == "add") as inputs,
         InputProgress(quiet=as_json) as progress,
-        db.transaction(operation, message=message) as tx,
+        db.transaction(operation, **note_of(message, metadata)) as tx,
     ):
         watched = [progress.watch(file) for file in inputs]
         if makes:
@@ -171,13 +185,15 @@ def append(
         write = {"append": target.append, "upsert": target.upsert, "insert": target.insert}[operation]
         for name, file in zip(files, watched, strict=True):
             entry = unit_of(tx).entry(table)
-            add = partial(write, request=request_id, leave_out_erased=leave_out_erased or None)
+            how: dict[str, Any] = {"leave_out_erased": leave_out_erased or None, "new_columns": new_columns}
+            how |= {"skip_equal": True} if skip_equal else {}
+            add: Callable[..., object] = partial(write, request=request_id, **how)
             keys = target.primary_key if operation != "append" else ()
             with explained(file.source(entry), again=file.again):
                 if aside is None:
-                    add(file.read(entry))
+                    add(file.read(entry, new_columns=new_columns))
                 else:
-                    aside.add(name, file, entry, add, keys, db.url)
+                    aside.add(name, file, entry, add, keys, db.url, new_columns)
         if aside is not None and aside.files:
             more["rejected"] = aside.files
         commit = tx.commit()
@@ -201,13 +217,16 @@ def delete(
     ] = False,
     request_id: Request = None,
     message: Message = None,
+    metadata: Metadata = None,
     as_json: Json = False,
 ) -> None:
     """Delete rows by predicate or by keys."""
     db, columns = open_existing(database), names_of(on)
     key_table = read_keys(db, table, where, keys, keys_file, form, columns)
     mode: Any = "positions" if positions else "tombstone"
-    commit = db.table(table).delete(where, keys=key_table, on=columns, mode=mode, request=request_id, message=message)
+    commit = db.table(table).delete(
+        where, keys=key_table, on=columns, mode=mode, request=request_id, **note_of(message, metadata)
+    )
     print_commit(commit, as_json)
 
 
@@ -218,6 +237,7 @@ def drop(
     yes: Yes = False,
     request_id: Request = None,
     message: Message = None,
+    metadata: Metadata = None,
     as_json: Json = False,
 ) -> None:
     """Drop a table, which frees its name. Older versions still show its rows until they expire."""
@@ -225,7 +245,7 @@ def drop(
     if not yes and (request_id is None or table in db):  # no question if the request was applied before
         facts = db.table(table).describe()
         ask(f"drop {table} with {count_text(facts['rows_in_files'], 'row')} in files?", as_json)
-    print_commit(db.drop_table(table, request=request_id, message=message), as_json)
+    print_commit(db.drop_table(table, request=request_id, **note_of(message, metadata)), as_json)
 
 
 @app.command()
@@ -235,11 +255,12 @@ def rename(
     database: DatabaseUrl,
     request_id: Request = None,
     message: Message = None,
+    metadata: Metadata = None,
     as_json: Json = False,
 ) -> None:
     """Give a table another name without touching its rows. Files dropped for the old name, delete requests and
     declarations do not follow: change them too."""
-    commit = open_existing(database).rename_table(table, new, request=request_id, message=message)
+    commit = open_existing(database).rename_table(table, new, request=request_id, **note_of(message, metadata))
     print_commit(commit, as_json)
 
 
@@ -312,6 +333,7 @@ def sql(
     form: OutputFormat = None,
     request_id: Request = None,
     message: Message = None,
+    metadata: Metadata = None,
     as_json: Json = False,
 ) -> None:
     """Run a query on DuckDB, whose filters and columns are pushed into the scans; or statements, in one commit."""
@@ -320,10 +342,12 @@ def sql(
     db = dolmen.open(database) if creates else open_existing(database)
     result: SqlResult | Commit
     if version is None and at is None and tag is None:
-        result = db.sql(query, request=request_id, message=message, files=["/", "://"])
+        result = db.sql(query, request=request_id, **note_of(message, metadata), files=["/", "://"])
     else:
-        if request_id is not None or message is not None:
-            raise InputError("--request-id and --message are for statements that change tables, and versions are read")
+        if request_id is not None or message is not None or metadata:
+            raise InputError(
+                "--request-id, --message and --metadata are for statements that change tables, and versions are read"
+            )
         result = snapshot_of(db, version, at, tag).sql(query)
     if isinstance(result, Commit):
         print_commit(result, as_json)
@@ -351,11 +375,14 @@ def update(
     where: Annotated[str, Option(help="Predicate, e.g. 'user_id = 42'. TRUE updates all rows.")],
     request_id: Request = None,
     message: Message = None,
+    metadata: Metadata = None,
     as_json: Json = False,
 ) -> None:
     """Give rows new values, in one commit."""
     values = {name: Expression(text) for name, text in _parse_assignments(assignments).items()}
-    commit = open_existing(database).table(table).update(values, where, request=request_id, message=message)
+    commit = (
+        open_existing(database).table(table).update(values, where, request=request_id, **note_of(message, metadata))
+    )
     print_commit(commit, as_json)
 
 
@@ -373,10 +400,12 @@ def merge(
     when_matched: Annotated[str, Option(help="update, delete or nothing.")] = "update",
     when_not_matched: Annotated[str, Option(help="insert or nothing.")] = "insert",
     when_not_matched_by_source: Annotated[str, Option(help="delete or nothing.")] = _NOTHING,
+    new_columns: NewColumnsOption = "refuse",
     form: InputFormat = None,
     dialect: Any = None,
     request_id: Request = None,
     message: Message = None,
+    metadata: Metadata = None,
     as_json: Json = False,
 ) -> None:
     """Update, delete and insert rows by those of a file, in one commit. Conditions are for Python (Table.merge)."""
@@ -394,9 +423,13 @@ def merge(
     with open_inputs([file], form, dialect, again=True) as [given]:
         source = given.source(entry)
         with explained(source, again=given.again):
-            rows = read(source, _columns(source, target.schema))
+            columns = _columns(source, target.schema)
+            rows = read(source, columns)
+            if new_columns == "add":
+                rows = _without_empty(source, rows, target.columns)
         other: list[Any] = [_act(when_not_matched), _act(when_not_matched_by_source)]
-        commit = target.merge(rows, names, matched, *other, request=request_id, message=message)
+        about = {"request": request_id, "new_columns": new_columns, **note_of(message, metadata)}
+        commit = target.merge(rows, names, matched, *other, **about)
     print_commit(commit, as_json)
 
 
@@ -412,6 +445,16 @@ def _columns(source: SourceFile, schema: pa.Schema) -> pa.Schema:
             raise
         columns = schema
     return pa.schema([table_fields.get(field.name, field).with_nullable(True) for field in columns])
+
+
+def _without_empty(source: SourceFile, rows: pa.RecordBatchReader, names: Sequence[str]) -> pa.RecordBatchReader:
+    """The rows of a file without columns that have no value, and are none of ``names``."""
+    from dolmen.ingest.formats.formats import survey
+    from dolmen.ingest.new_columns import NewColumns
+
+    empty = {field.name for field in survey(source) if pa.types.is_null(field.type)}.difference(names)
+    kept = pa.schema([field for field in rows.schema if field.name not in empty])
+    return NewColumns(empty=tuple(empty)).leave_out(rows, kept)
 
 
 def _act(word: str) -> str | None:

@@ -57,12 +57,13 @@ class BadRowFiles:
         write: Callable[[pa.RecordBatchReader], object],
         keys: Sequence[str],
         url: str,
+        new_columns: str,
     ) -> None:
         """Writes the good rows of a file to the table, and the bad ones to their own file."""
         from dolmen.ingest.rejects import Quarantine, header_of
 
         with Quarantine(name, self.max_rows, "--max-bad-rows") as quarantine:
-            write(file.read(entry, quarantine.add, keys))
+            write(file.read(entry, quarantine.add, keys, new_columns))
             if quarantine.count:
                 path, source = self.paths[name], file.source(entry)
                 quarantine.keep_in(path, source, header_of(source), {"url": url})

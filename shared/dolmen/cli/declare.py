@@ -19,12 +19,14 @@ from dolmen.cli.options import (
     DryRun,
     Json,
     Message,
+    Metadata,
     Request,
     TableName,
     Yes,
     app,
     ask,
     names_of,
+    note_of,
     open_existing,
     parse_pairs,
 )
@@ -142,13 +144,14 @@ def alter(
     sort_key: Annotated[str | None, Option(help="COLUMN,...: sort new files by these; '' by none.")] = None,
     request_id: Request = None,
     message: Message = None,
+    metadata: Metadata = None,
     as_json: Json = False,
 ) -> None:
     """Change a table's columns in one commit that touches no file, in the order of the options below."""
     if not any((rename, drop, add, default, nullable, widen, comment, first)) and sort_key is None:
         raise InputError("no change is named: give --add, --drop, --rename, ... (dolmen alter --help)")
     db = open_existing(database)
-    with db.transaction("alter", message=message) as tx:
+    with db.transaction("alter", **note_of(message, metadata)) as tx:
         target = tx.table(table)
         for old, new in parse_pairs("--rename ", rename):
             target.rename_column(old, new, request=request_id)

@@ -20,12 +20,14 @@ from dolmen.cli.options import (
     InputFormat,
     Json,
     Message,
+    Metadata,
     Request,
     TableName,
     Yes,
     app,
     ask,
     names_of,
+    note_of,
     open_existing,
 )
 from dolmen.cli.output import commit_facts, print_commit, print_json, print_rows, say, warn
@@ -55,6 +57,7 @@ def erase(
     yes: Yes = False,
     request_id: Request = None,
     message: Message = None,
+    metadata: Metadata = None,
     as_json: Json = False,
 ) -> None:
     """Delete rows for good: from older versions, tags and clones too, and from the disk within erase_within."""
@@ -62,7 +65,9 @@ def erase(
     chosen = read_keys(db, table, where, keys, keys_file, form, columns)
     if not yes:
         ask(f"erase these rows of {table}, in all versions and clones?", as_json, _IRREVERSIBLE)
-    done = db.table(table).erase(where, keys=chosen, on=columns, within=within, request=request_id, message=message)
+    done = db.table(table).erase(
+        where, keys=chosen, on=columns, within=within, request=request_id, **note_of(message, metadata)
+    )
     _print_erasure(done, as_json)
 
 
@@ -76,6 +81,7 @@ def forget(
     yes: Yes = False,
     request_id: Request = None,
     message: Message = None,
+    metadata: Metadata = None,
     as_json: Json = False,
 ) -> None:
     """Erase all rows about a person, in every table that has a column as its subject, in one commit."""
@@ -83,7 +89,9 @@ def forget(
     if not yes:
         ask("erase all rows about these subjects, in all tables, versions and clones?", as_json, _IRREVERSIBLE)
     values = [value if text else _number_or_text(value) for value in subjects]
-    _print_erasure(db.forget(values, dropped=dropped, within=within, request=request_id, message=message), as_json)
+    _print_erasure(
+        db.forget(values, dropped=dropped, within=within, request=request_id, **note_of(message, metadata)), as_json
+    )
 
 
 def _number_or_text(value: str) -> int | str:

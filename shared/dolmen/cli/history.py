@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import pyarrow as pa
@@ -16,6 +16,7 @@ from dolmen.cli.options import (
     DatabaseUrl,
     Json,
     Message,
+    Metadata,
     Request,
     TableName,
     Tag,
@@ -26,6 +27,7 @@ from dolmen.cli.options import (
     check_one,
     complete,
     complete_tag,
+    note_of,
     open_existing,
     snapshot_of,
 )
@@ -47,7 +49,12 @@ def history(
         for commit in commits:
             print_json(commit_facts(commit))
         return
-    more = [name for name in ("requests", "message") if any(getattr(commit, name) for commit in commits)]
+    texts: dict[str, Callable[[Commit], str]] = {
+        "requests": lambda commit: ", ".join(commit.requests),
+        "message": lambda commit: commit.message,
+        "metadata": lambda commit: ", ".join(f"{key}={value}" for key, value in commit.metadata.items()),
+    }
+    more = [name for name, text in texts.items() if any(map(text, commits))]
     print_rows(
         ["version", "time (UTC)", "did", "counts", *more],
         (
@@ -56,7 +63,7 @@ def history(
                 f"{commit.created_at:{_TIME}}",
                 _operation_text(commit),
                 counts(commit),
-                *(", ".join(commit.requests) if name == "requests" else commit.message for name in more),
+                *(texts[name](commit) for name in more),
             )
             for commit in commits
         ),
@@ -162,6 +169,7 @@ def tag(
     drop: Annotated[bool, Option("--drop", help="Drop the tag. Its version may expire from now on.")] = False,
     request_id: Request = None,
     message: Message = None,
+    metadata: Metadata = None,
     as_json: Json = False,
 ) -> None:
     """Give a name to a version. The version, with all that it needs, is kept as long as it has a tag."""
@@ -169,11 +177,13 @@ def tag(
     if drop:
         if version is not None or at is not None or until is not None or move:
             raise InputError("--drop takes the name alone: leave out --version, --at, --until and --move")
-        _print_done(db.drop_tag(name, request=request_id, message=message), as_json)
+        _print_done(db.drop_tag(name, request=request_id, **note_of(message, metadata)), as_json)
         return
     _check_source(db, version, at, None)
     try:
-        commit = db.tag(name, version, timestamp=at, until=until, move=move, request=request_id, message=message)
+        commit = db.tag(
+            name, version, timestamp=at, until=until, move=move, request=request_id, **note_of(message, metadata)
+        )
     except TagExistsError:
         raise TagExistsError(f"there is a tag {name!r} already: --move moves it to another version") from None
     _print_done(commit, as_json)
@@ -217,6 +227,7 @@ def restore(
     yes: Yes = False,
     request_id: Request = None,
     message: Message = None,
+    metadata: Metadata = None,
     as_json: Json = False,
 ) -> None:
     """Make tables what they were in an earlier version, in one commit that copies nothing. Later versions stay."""
@@ -237,7 +248,12 @@ def restore(
     else:
         _check_source(db, version, at, tag, settled=True)
     commit = db.restore(
-        version, timestamp=at, tag=tag, tables=list(tables) if tables else None, request=request_id, message=message
+        version,
+        timestamp=at,
+        tag=tag,
+        tables=list(tables) if tables else None,
+        request=request_id,
+        **note_of(message, metadata),
     )
     _print_done(commit, as_json)
 
@@ -254,12 +270,13 @@ def clone(
     tag: Tag = None,
     request_id: Request = None,
     message: Message = None,
+    metadata: Metadata = None,
     as_json: Json = False,
 ) -> None:
     """Make a second table of a table, now or as it was, without copying its data."""
     db = open_existing(database)
     _check_source(db, version, at, tag)
-    with db.transaction("clone", message=message) as tx:
+    with db.transaction("clone", **note_of(message, metadata)) as tx:
         tx.clone(source, name, version, timestamp=at, tag=tag, request=request_id)
         commit = tx.commit()
     _print_done(commit, as_json)

@@ -109,17 +109,32 @@ class Input:
         return Format(kind)
 
     def read(
-        self, schema: TableEntry | pa.Schema | None, on_bad_row: OnBadRow | None = None, keys: Sequence[str] = ()
+        self,
+        schema: TableEntry | pa.Schema | None,
+        on_bad_row: OnBadRow | None = None,
+        keys: Sequence[str] = (),
+        new_columns: str = "refuse",
     ) -> pa.RecordBatchReader:
-        """Reads its rows with these columns; None infers the columns. Rows without ``keys`` are bad ones."""
-        from dolmen.ingest.formats.formats import read
+        """Reads its rows with these columns; None infers the columns. Rows without ``keys`` are bad ones.
+
+        ``new_columns``: "add" reads columns that the table lacks, too, and "ignore" skips them.
+        """
+        from dolmen.ingest.formats.formats import read, survey
+        from dolmen.ingest.new_columns import NO_NEW_COLUMNS, select_new, spell_as
 
         if not isinstance(schema, TableEntry):
             return read(self.source(), schema)
-        columns = schema.schema.arrow
+        source, columns = self.source(schema), schema.schema.arrow
         if keys:
             columns = pa.schema([each.with_nullable(each.nullable and each.name not in keys) for each in columns])
-        return read(self.source(schema), columns, on_bad_row=on_bad_row)
+        if new_columns == "ignore":
+            source = replace(source, options=replace(source.options, extra="ignore"))
+        new = NO_NEW_COLUMNS
+        if new_columns == "add":
+            found = spell_as(schema.schema, list(survey(source, skip_bad_rows=on_bad_row is not None)))
+            new = select_new(found, columns.names, self.name)
+            columns = pa.schema([*columns, *new.added])
+        return new.leave_out(read(source, new.extend(columns), on_bad_row=on_bad_row), columns)
 
 
 @contextmanager

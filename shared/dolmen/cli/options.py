@@ -99,6 +99,8 @@ Request = Annotated[
     str | None, Option("--request-id", help="Apply this only once under this id, however often it is tried.")
 ]
 Message = Annotated[str | None, Option("--message", help="A message for the history.")]
+Metadata = Annotated[list[str] | None, Option("--metadata", help="KEY=VALUE for the history; repeatable.")]
+NewColumnsOption = Annotated[str, Option("--new-columns", help="refuse, add or ignore columns that the table lacks.")]
 Version = Annotated[int | None, Option("--version", help="Read this version.")]
 At = Annotated[str | None, Option("--at", help="Read the version that was the newest at this time (ISO 8601, UTC).")]
 Tag = Annotated[str | None, Option("--tag", help="Read the version with this tag.", autocompletion=complete_tag)]
@@ -128,6 +130,15 @@ def parse_pairs(option: str, texts: Iterable[str] | None, form: str = "NAME=VALU
         if not equals or not name.strip():
             raise InputError(f"{option}{text!r}: write {form}")
         yield name.strip(), value.strip()
+
+
+def note_of(message: str | None, metadata: list[str] | None) -> dict[str, Any]:
+    """The arguments of a call for ``--message`` and ``--metadata``. Raises InputError."""
+    values = dict[str, str]()
+    for key, value in parse_pairs("--metadata ", metadata, "KEY=VALUE"):
+        if values.setdefault(key, value) != value:
+            raise InputError(f"--metadata names {key!r} twice")
+    return {"message": message, "metadata": values or None}
 
 
 def check_one(version: int | None, at: str | None, tag: str | None) -> None:

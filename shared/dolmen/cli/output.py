@@ -92,7 +92,15 @@ def commit_facts(commit: Commit) -> dict[str, Any]:
     }
     if commit.did:
         facts["did"] = msgspec.to_builtins(list(commit.did))
-    optional = ("requests", "message", "erased_rows_written", "erased_rows_left_out", "already")
+    optional = (
+        "requests",
+        "message",
+        "metadata",
+        "erased_rows_written",
+        "erased_rows_left_out",
+        "rows_skipped",
+        "already",
+    )
     return facts | {name: value for name in optional if (value := getattr(commit, name))}
 
 
@@ -109,6 +117,8 @@ def print_commit(commit: Commit, as_json: bool, more: Mapping[str, Any] | None =
         return
     if commit.erased_rows_left_out:
         console.print(f"left out because they were erased: {count_text(commit.erased_rows_left_out, 'row')}")
+    if commit.rows_skipped:
+        console.print(f"skipped because the table has equal ones: {count_text(commit.rows_skipped, 'row')}")
     if commit.erased_rows_written:
         errors.print(
             f"{commit.erased_rows_written:,} of the written rows match erasures in force (dolmen erasures): append "

@@ -21,10 +21,12 @@ from dolmen.cli.options import (
     DryRun,
     Json,
     Message,
+    Metadata,
     Request,
     app,
     check_one,
     complete_tag,
+    note_of,
     open_existing,
     parse_pairs,
 )
@@ -44,17 +46,18 @@ def set_(
     database: DatabaseUrl,
     request_id: Request = None,
     message: Message = None,
+    metadata: Metadata = None,
     as_json: Json = False,
 ) -> None:
     """Change settings in one commit: dolmen set events "ttl=event_time 90d"; dolmen set retention=7d; NAME= unsets."""
     table = None if "=" in settings[0] else settings[0]
     pairs = parse_pairs("setting ", settings[table is not None :], "NAME=VALUE, or NAME= to unset one")
-    changes = {name: value or None for name, value in pairs}
+    changes: dict[str, Any] = {name: value or None for name, value in pairs}
     if not changes:
         raise InputError("no setting is named: give NAME=VALUE; dolmen settings lists them")
-    about = {"request": request_id, "message": message}
+    about = {"request": request_id, **note_of(message, metadata)}
     if reserved := changes.keys() & about:
-        raise InputError(f"{min(reserved)!r} is not a setting: give --request-id and --message as options")
+        raise InputError(f"{min(reserved)!r} is not a setting: give --request-id, --message and --metadata as options")
     db = dolmen.open(database) if table is None else open_existing(database)
     change = db.set if table is None else db.table(table).set
     print_commit(change(**about, **changes), as_json)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import date, time
 from decimal import Decimal
 from itertools import chain
-from typing import Any, Protocol, TypeGuard
+from typing import Any, Protocol, TypeAlias, TypeGuard
 from uuid import UUID
 
 import pyarrow as pa
@@ -299,6 +299,43 @@ def summarize(effects: Iterable[TableEffect]) -> tuple[tuple[TableEffect, ...], 
     return tuple(map(cut, distinct[:_MOST_EFFECTS])), max(0, len(distinct) - _MOST_EFFECTS)
 
 
+Metadata: TypeAlias = Mapping[str, str]
+"""Text by key."""
+
+
+@dataclass(frozen=True)
+class Note:
+    """The message and metadata of a commit, for the history. Raises InputError for too much."""
+
+    message: str = ""
+    metadata: Metadata = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        arguments.message(self.message)
+        arguments.metadata(self.metadata)
+
+    @classmethod
+    def of(cls, message: str | None, metadata: Metadata | None) -> Note:
+        """The note of a call with these arguments."""
+        if message is None and metadata is None:
+            return NO_NOTE
+        checked = {} if metadata is None else arguments.metadata(metadata)
+        return cls("" if message is None else arguments.message(message), checked)
+
+    @classmethod
+    def join(cls, notes: Iterable[Note]) -> Note | None:
+        """Their different messages, and all metadata. None if that is too much, or two have other values for a key."""
+        messages, metadata = dict[str, None](), dict[str, str]()
+        for note in notes:
+            messages |= {note.message: None} if note.message else {}
+            if any(metadata.setdefault(key, value) != value for key, value in note.metadata.items()):
+                return None
+        message = "; ".join(messages)
+        fits = len(message.encode()) <= arguments.MAX_MESSAGE_BYTES and len(metadata) <= arguments.MAX_OWN_ENTRIES
+        return cls(message, metadata) if fits else None
+
+
+NO_NOTE = Note()
 GROUP_OPERATION = "group"
 """The operation of a version with changes of different operations."""
 
@@ -317,7 +354,7 @@ class Change:
         txid: the intent under which its objects were uploaded, if any.
         excluded_by: ids of requests that exclude this change: it is refused if a version has applied one of them.
         is_upkeep: whether this is background work, which makes no version when nothing is left to do.
-        message: the author's message for the history.
+        note: what the author says about it.
     """
 
     commit_id: str
@@ -328,12 +365,11 @@ class Change:
     first_upload_us: int | None = None
     txid: str | None = None
     is_upkeep: bool = False
-    message: str = ""
+    note: Note = NO_NOTE
     excluded_by: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         arguments.operation(self.operation)
-        arguments.message(self.message)
         for id_, digest in self.applied.items():
             arguments.request_id(id_)
             arguments.text("digest", digest)
@@ -470,6 +506,8 @@ def make_version(
     first_effects, further_effects = summarize(effect for each in effects for effect in each.on_tables)
     draft.counts = sum((each.counts for each in effects), Counts())
     operations = {change.operation for change in changes}
+    note = Note.join(change.note for change in changes)
+    assert note is not None, "only changes whose notes fit together are grouped"
     manifest = draft.finish(
         attempt=attempt,
         commit_id=commit_id,
@@ -478,15 +516,11 @@ def make_version(
         created_at=max(base.created_at, now_us),
         did=first_effects,
         did_more=further_effects,
-        message=join_messages(changes),
+        message=note.message,
+        metadata=note.metadata,
         applied=tuple(id_ for each in effects for id_ in each.applied),
     )
     return manifest, effects
-
-
-def join_messages(changes: Sequence[Change]) -> str:
-    """The message of a version with these changes: their different messages."""
-    return "; ".join(dict.fromkeys(change.message for change in changes if change.message))
 
 
 def _belongs_to(statement: Statement, ids: set[str]) -> bool:

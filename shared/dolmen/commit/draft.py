@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -83,7 +83,7 @@ class Draft:
         self._manifests: set[str] = set()
 
     def copy(self) -> Draft:
-        other = Draft(self.base, self.segments)
+        other = Draft.__new__(Draft)
         vars(other).update(vars(self))
         other.tables, other._objects, other._trees = dict(self.tables), set(self._objects), dict(self._trees)
         other._manifests = set(self._manifests)
@@ -191,6 +191,7 @@ class Draft:
         did: tuple[TableEffect, ...] = (),
         did_more: int = 0,
         message: str = "",
+        metadata: Mapping[str, str] | None = None,
     ) -> Manifest:
         base = self.committed
         for name, entry in base.tables.items():
@@ -214,6 +215,7 @@ class Draft:
             "did": did,
             "did_more": did_more,
             "message": message,
+            "metadata": dict(metadata or {}),
             "data_change": self.data_change,
             "history": self._history(),
             "applied": (*base.applied, *applied),

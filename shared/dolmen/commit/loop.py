@@ -15,9 +15,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from dolmen.base import arguments
 from dolmen.base.runtime import POINTER_PUT, Signal, attempts
-from dolmen.commit.change import Change, Effects, Statement, join_messages, make_version, summarize
+from dolmen.commit.change import NO_NOTE, Change, Effects, Note, Statement, make_version, summarize
 from dolmen.commit.draft import Draft
 from dolmen.commit.head import STAMP_SECONDS, Base, Head, Look, Stamp
 from dolmen.commit.readback import Readback, read_back
@@ -72,7 +71,8 @@ class Committed:
             counts=self.effects.counts,
             did=first_effects,
             did_more=further_effects,
-            message=self.change.message,
+            message=self.change.note.message,
+            metadata=dict(self.change.note.metadata),
         )
 
 
@@ -176,7 +176,8 @@ class _AdaptedChange:
 def _choose_group(waiting: list[Member], most: int) -> list[Member]:
     """The first changes that can become one version together, at most ``most``.
 
-    Background work goes alone, because it makes no version if it has nothing to do. A message must not become too long.
+    Background work goes alone, because it makes no version if it has nothing to do. What the authors
+    say must fit into one note (``Note.join``).
     """
     group = waiting[:1]
     if waiting[0].change.is_upkeep:
@@ -186,8 +187,8 @@ def _choose_group(waiting: list[Member], most: int) -> list[Member]:
             break
         if member.change.is_upkeep:
             continue
-        message = join_messages([each.change for each in (*group, member)]) if member.change.message else ""
-        if len(message.encode()) <= arguments.MAX_MESSAGE_BYTES:
+        note = member.change.note
+        if note == NO_NOTE or Note.join([each.change.note for each in (*group, member)]) is not None:
             group.append(member)
     return group
 

@@ -212,7 +212,7 @@ class SqlCursor:
                             self._run(transaction, operation, row)
                             total = total + self.rowcount if min(total, self.rowcount) >= 0 else -1
                     else:
-                        names = unit_of(transaction).manifest.tables
+                        names = unit_of(transaction).tables
                         table = transaction.table(many.table if many.table in names else many.table.lower())
                         self._run(transaction, many.text, None, many.rows(table.schema, rows, number))
                         total += self.rowcount
@@ -226,11 +226,10 @@ class SqlCursor:
         """Adds statements to a transaction, or runs a query in it."""
         unit = unit_of(transaction)
         run = optional("dolmen.sql.text", "dolmen[sql]").run_on_transaction
-        before, operations = unit.manifest, len(unit.operations)
+        old, operations = unit.counts, len(unit.operations)
         result = run(unit.context, transaction, text, parameters, None, None if rows is None else {ROWS: rows})
         if unit.operations[operations:]:
-            old = Counts() if before is unit.base else before.counts
-            new = unit.manifest.counts
+            new = unit.counts
             names = Counts.__struct_fields__
             counts = Counts(*(getattr(new, name) - getattr(old, name) for name in names))
             self._count(unit.operations[-1], counts)

@@ -10,11 +10,11 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from dolmen.base import arguments
 from dolmen.base.units import parse_duration
 from dolmen.errors import InputError, SchemaError, short_repr
 from dolmen.format.dialect import DIALECT_PROPERTIES, MAX_TEXT, STRICT, Dialect
 from dolmen.format.properties import (
-    MAX_USER_PROPERTIES,
     STORAGE_PROPERTIES,
     USER,
     HasProperties,
@@ -328,8 +328,8 @@ def check_table_properties(
     own = {
         name for name, value in {**(current or {}), **checked}.items() if name.startswith(USER) and value is not None
     }
-    if len(own) > MAX_USER_PROPERTIES:
-        raise InputError(f"{len(own)} properties user.*: a table has at most {MAX_USER_PROPERTIES}")
+    if len(own) > arguments.MAX_OWN_ENTRIES:
+        raise InputError(f"{len(own)} properties user.*: a table has at most {arguments.MAX_OWN_ENTRIES}")
     if checked.get("ttl") is not None:
         check_ttl_column(parse_ttl(checked["ttl"]), schema)
     if checked.get("index") is not None and parse_flag(checked["index"]) and not primary_key:

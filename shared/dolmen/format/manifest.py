@@ -111,10 +111,11 @@ class HistoryEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     did: tuple[TableEffect, ...] = ()
     did_more: int = 0
     message: str = ""
+    metadata: dict[str, str] = {}
 
     def is_same_commit(self, other: HistoryEntry) -> bool:
         """Whether both describe one commit, even if one says less of what it did, as older writers do."""
-        bare = [msgspec.structs.replace(entry, did=(), did_more=0, message="") for entry in (self, other)]
+        bare = [msgspec.structs.replace(entry, did=(), did_more=0, message="", metadata={}) for entry in (self, other)]
         return bare[0] == bare[1]
 
     @property
@@ -330,6 +331,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         commit_ts: timestamp of the commit's LAST statement, int64 microseconds; orders deletes against data.
         created_at: microseconds by the server's clock, never decreasing; for time travel and retention.
         did, did_more: the first few of its effects on tables, and how many more there were.
+        message, metadata: what its author says about it.
         data_change: whether any scan's rows may differ from the previous version.
         history, applied, released, erasures: oldest first; older ones are in ``segments``.
         orphan_cutoff: the fence: older objects of a commit that has not landed may be deleted.
@@ -353,6 +355,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     did: tuple[TableEffect, ...] = ()
     did_more: int = 0
     message: str = ""
+    metadata: dict[str, str] = {}
     data_change: bool = True
     tables: dict[str, TableEntry] = {}
     history: tuple[HistoryEntry, ...] = ()

@@ -120,15 +120,13 @@ def check_properties(changes: Mapping[str, Any], definitions: Mapping[str, Prope
 
 USER = "user."
 """The prefix of the names of users' own properties."""
-_MAX_USER_TEXT = 1_000
-MAX_USER_PROPERTIES = 100
 
 
 def _check_user_property(name: str, value: Any) -> None:
     if not re.fullmatch(r"user\.[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", name, re.ASCII):
         raise InputError(f"property {short_repr(name)}: after user. come 1 to 64 characters of A-Z, a-z, 0-9 and _.-")
-    if value is not None and len(arguments.text(name, value)) > _MAX_USER_TEXT:
-        raise InputError(f"property {name} has {len(value):,} characters: at most {_MAX_USER_TEXT:,} are allowed")
+    if value is not None:
+        arguments.own_text(f"property {name}", value)
 
 
 def value_of(property_: Property, properties: Mapping[str, Any]) -> Any:

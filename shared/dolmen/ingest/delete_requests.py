@@ -315,7 +315,7 @@ def request_names(transaction: Transaction | None, request: DeleteRequest) -> fr
     tables = {*(delete.table for delete in request.deletes), *request_tables(transaction, request)}
     if transaction is None:
         return frozenset(tables)
-    entries = [unit_of(transaction).entry(name) for name in tables if name in unit_of(transaction).manifest.tables]
+    entries = [unit_of(transaction).entry(name) for name in tables if name in unit_of(transaction).tables]
     return frozenset(tables).union(field.name for entry in entries for field in entry.schema.fields)
 
 

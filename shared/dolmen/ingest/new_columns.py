@@ -6,7 +6,7 @@ first committed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -84,7 +84,7 @@ def ingest_with_new_columns(
     from dolmen.ingest.cdc.change_columns import find_columns  # only for files that do not fit
 
     schema = unit_of(transaction).entry(table).schema
-    file_columns = _spell(find_columns(source, settings), schema)
+    file_columns = spell_as(schema, find_columns(source, settings))
     new = select_new(file_columns, {field.name for field in schema.fields}, source.name)
     add_columns(transaction, table, source.name, new.added, request)
     if new.added or new.empty:
@@ -103,7 +103,7 @@ def ingest_with_new_columns(
     return new
 
 
-def _spell(columns: list[pa.Field], schema: Schema) -> list[pa.Field]:
+def spell_as(schema: Schema, columns: Sequence[pa.Field]) -> list[pa.Field]:
     """Gives a file's columns the spelling of the table, if it has them."""
     names = own_names([field.name for field in columns], schema)
     return [field.with_name(name) for field, name in zip(columns, names, strict=True)]

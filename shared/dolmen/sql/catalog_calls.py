@@ -56,7 +56,7 @@ class CatalogCall:
         name = table_name(reader).lower()
         columns = reader.items(_NewColumn.read) if reader.word() == "(" else []
         options = self._settings(reader) if reader.take("WITH") else {}
-        exists = name in unit_of(self.transaction).manifest.tables
+        exists = name in unit_of(self.transaction).tables
         if leaves or replaces:
             unit_of(self.transaction).depend_on_names(name)
         if exists and leaves:

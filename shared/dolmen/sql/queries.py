@@ -12,6 +12,7 @@ import pyarrow as pa
 from dolmen.base import arguments
 from dolmen.commit.head import Context
 from dolmen.errors import InputError, short_repr
+from dolmen.rows.scan.engines.expressions import Literals
 from dolmen.rows.scan.engines.sql import NO_TABLES, Parameters, SqlResult, TableSource, lists_tables, run_sql
 from dolmen.sql.shown import Shown
 from dolmen.transactions.inspection import deletes_of, files_of, tags_of, versions_of
@@ -22,12 +23,16 @@ from dolmen.transactions.transaction_table import TransactionTable, pin_table
 
 @dataclass(frozen=True)
 class Queries:
-    """Runs queries over the tables of ``source``, relations of the text (``replace_shown``), and ``rows`` by name."""
+    """Runs queries over the tables of ``source``, relations of the text (``replace_shown``), and ``rows`` by name.
+
+    ``literals`` are those of each column of queries that read literals as ``rows``.
+    """
 
     context: Context
     source: Snapshot | Transaction
     shown: Mapping[str, Shown] = field(default_factory=dict)
     rows: Mapping[str, pa.Table] = field(default_factory=dict)
+    literals: Mapping[str, Sequence[Literals]] = field(default_factory=dict)
     _snapshots: dict[tuple[str, Any], Snapshot] = field(default_factory=dict)
 
     def run(
@@ -97,7 +102,7 @@ class Queries:
             raise InputError(
                 "an older version can't be changed, nor what a function shows: name the table, or restore it"
             )
-        names = unit_of(transaction).manifest.tables
+        names = unit_of(transaction).tables
         return transaction.table(name if name in names else name.lower())
 
 
@@ -110,7 +115,7 @@ class _QueriedTables:
 
     def tables(self) -> list[str]:
         source = self.source
-        own = unit_of(source).manifest.tables if isinstance(source, Transaction) else source.manifest.tables
+        own = unit_of(source).tables if isinstance(source, Transaction) else source.manifest.tables
         return sorted({*own, *self.more})
 
     def table(self, name: str) -> TableSource:

@@ -102,7 +102,7 @@ class RowCall:
                 f"table {self.table.name!r}: {len(result.columns)} values for {len(fields)} columns: "
                 f"{', '.join(field.name for field in fields)}"
             )
-        literals = literals_of_query(query) or []
+        literals = self.queries.literals.get(query) or literals_of_query(query) or []
         find_casts = {field.name: casts_of(each) for field, each in zip(fields, literals, strict=False)}
         rows = fitted_rows(result, [field.name for field in fields], schema, find_casts)
         returned = None

@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from dolmen.base import arguments
+from dolmen.commit.change import NO_NOTE, Note
 from dolmen.commit.head import Context
 from dolmen.errors import InputError, LimitError, short_repr
 from dolmen.rows.scan.engines.dataframes import optional
 from dolmen.rows.scan.engines.sql import Parameters, SqlResult, kinds_of
 from dolmen.rows.write.row_digest import content_digest
 from dolmen.sql.catalog_calls import CATALOG_WORDS, CatalogCall
+from dolmen.sql.literal_rows import LiteralRows, begins_with_values, replace_rows
 from dolmen.sql.parameters import with_literals
 from dolmen.sql.queries import Queries
 from dolmen.sql.row_calls import RowCall
@@ -61,13 +63,15 @@ class _ParsedStatement:
 class SqlText:
     """A text of statements, with the relations that it names (``replace_shown``).
 
-    ``parameters`` are those that are not in the statements as literals: of one query without such relations.
+    ``parameters`` are those that are not in the statements as literals: of one query without such relations. ``lists``
+    are the literals that relations hold (``replace_rows``).
     """
 
     text: str
     statements: Sequence[_ParsedStatement]
     shown: Mapping[str, Shown] = field(default_factory=dict)
     parameters: Parameters = None
+    lists: Mapping[str, LiteralRows] = field(default_factory=dict)
 
     @classmethod
     def of(cls, text: str, parameters: Parameters, *, in_transaction: bool) -> SqlText:
@@ -78,6 +82,10 @@ class SqlText:
             raise LimitError(f"{len(text):,} characters of SQL, and at most {MAX_TEXT:,}: append() takes rows as data")
         if "\0" in text:
             raise InputError(f"the text has the character NUL at character {text.index(chr(0))}")
+        whole, lists = text, dict[str, LiteralRows]()
+        if begins_with_values(text):
+            text, lists = replace_rows(with_literals(text, parameters))
+            parameters = None
         statements = split(text, DUCKDB)
         is_query = not statements or (len(statements) == 1 and not _kind(statements[0]))
         shows = bool(replace_shown(text)[1])
@@ -87,7 +95,7 @@ class SqlText:
         if written != text:
             statements = split(written, DUCKDB)
         statements = _without_transaction(statements, in_transaction=in_transaction)
-        found = cls(text, list(map(_ParsedStatement.of, statements)), shown)
+        found = cls(whole, list(map(_ParsedStatement.of, statements)), shown, lists=lists)
         if not found.changes and len(statements) > 1:
             raise InputError(f"{len(statements)} statements, and none changes a table: run one query at a time")
         return found
@@ -134,7 +142,7 @@ def run_on_database(
     text: str,
     parameters: Parameters,
     request: str | None,
-    message: str | None,
+    note: Note,
     files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
 ) -> SqlResult | Commit:
     """See ``Database.sql``."""
@@ -144,7 +152,7 @@ def run_on_database(
     except TypeError:
         raise InputError(f"files={short_repr(files)}: give paths of files and directories") from None
     if not read.changes:
-        _refuse_request(request, message)
+        _refuse_request(request, note)
         return read.query(context, Snapshot(context, context.head.refresh().manifest))
 
     def apply(transaction: Transaction) -> pa.Table | None:
@@ -154,7 +162,7 @@ def run_on_database(
             unit.operation = "create_table" if "create_table" in unit.operations else unit.operations[0]
         return rows
 
-    rows, commit = replay(context, apply, message=message)
+    rows, commit = replay(context, apply, note=note)
     if rows is None:
         return commit
     result = SqlResult.of_rows(rows)
@@ -173,7 +181,7 @@ def run_on_transaction(
     """See ``Transaction.sql``. ``relations`` are further rows, by their names in the text."""
     read = SqlText.of(text, parameters, in_transaction=True)
     if not read.changes:
-        _refuse_request(request, None)
+        _refuse_request(request)
         return read.query(context, transaction)
     with transaction.savepoint():
         rows = _apply(read, context, transaction, request, parameters, relations=relations)
@@ -202,13 +210,17 @@ def _apply(
         transaction.bind(request, content_digest("sql", with_literals(read.text, parameters)))
         if is_applied:
             return None
-    queries = Queries(context, transaction, read.shown, relations or {})
+    rows = {name: each.rows for name, each in read.lists.items()}
+    literals = {each.query: each.literals for each in read.lists.values()}
+    queries = Queries(context, transaction, read.shown, {**rows, **(relations or {})}, literals)
     return read.run(transaction, queries, request, files)
 
 
-def _refuse_request(request: str | None, message: str | None) -> None:
-    if request is not None or message is not None:
-        raise InputError("request= and message= are for statements that change a table: a query changes nothing")
+def _refuse_request(request: str | None, note: Note = NO_NOTE) -> None:
+    if request is not None or note != NO_NOTE:
+        raise InputError(
+            "request=, message= and metadata= are for statements that change a table: a query changes nothing"
+        )
 
 
 def _kind(statement: SqlReader) -> str:

@@ -62,14 +62,14 @@ def open_store(
     raise InputError(f"{text!r}: dolmen knows no {scheme}:// stores; {_FORMS}")
 
 
-def object_opener(url: str) -> Callable[[], BinaryIO] | None:
+def object_opener(url: str, storage_options: Mapping[str, str] | None = None) -> Callable[[], BinaryIO] | None:
     """A function that opens the object at ``scheme://bucket/key``; None for a URL without a bucket.
 
-    Raises InputError: the URL names a bucket, but no object in it.
+    Raises InputError: the URL names a bucket, but no object in it; or an option is wrong.
     """
     if (parts := split_object_url(url)) is None:
         return None
-    store, key = open_store(parts[0]), parts[1]
+    store, key = open_store(parts[0], storage_options=storage_options), parts[1]
 
     def open_object() -> BinaryIO:
         try:

@@ -33,7 +33,8 @@ _TAGS = pa.schema([("name", pa.string()), ("version", pa.int64()), ("created_at"
 _COUNTS = ("rows_added", "rows_deleted", "files_added", "files_removed", "tombstones_added")
 _VERSIONS = pa.schema(
     [("version", pa.int64()), ("created_at", _TIME), ("operation", pa.string()), ("did", pa.string()),
-     *((name, pa.int64()) for name in _COUNTS), ("message", pa.string()), ("commit_id", pa.string())]
+     *((name, pa.int64()) for name in _COUNTS), ("message", pa.string()), ("commit_id", pa.string()),
+     ("metadata", pa.map_(pa.string(), pa.string()))]
 )  # fmt: skip
 
 
@@ -88,7 +89,8 @@ def versions_of(context: Context, manifest: Manifest, name: str | None = None) -
 def _version_row(entry: HistoryEntry) -> tuple[Any, ...]:
     counts = [getattr(entry.counts, name) for name in _COUNTS]
     did = "; ".join(map(str, entry.did))
-    return (entry.version, entry.created_at, entry.operation, did, *counts, entry.message, entry.commit_id)
+    note = entry.message, entry.commit_id, list(entry.metadata.items())
+    return (entry.version, entry.created_at, entry.operation, did, *counts, *note)
 
 
 def tags_of(manifest: Manifest) -> pa.Table:

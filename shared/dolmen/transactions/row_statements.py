@@ -43,7 +43,7 @@ from dolmen.rows.write.casts import lossless_cast, lossy_cast
 from dolmen.rows.write.conform import conform
 from dolmen.rows.write.data_file import write_data_files
 from dolmen.rows.write.row_digest import RowDigest, content_digest
-from dolmen.rows.write.row_input import as_batches, dedupe_last, frame_cast, is_pandas
+from dolmen.rows.write.row_input import RowStream, as_batches, dedupe_last, frame_cast
 from dolmen.transactions.keys import key_fields, take_keys
 from dolmen.transactions.unit_of_work import UnitOfWork, must_leave_out_erased
 
@@ -69,37 +69,18 @@ class TableChange:
         self.entry = unit.entry(name) if entry is None else entry
 
     def take_columns(self, data: Any, new_columns: NewColumns) -> Any:
-        """Rows without the columns that the table lacks, or with them, once they were added to it (``Table.append``).
+        """Rows without the columns that the table lacks, or with them, once they are added to it (``Table.append``)."""
+        rows, added = divide_columns(self.name, self.entry, data, new_columns)
+        self.add_columns(added)
+        return rows
 
-        Columns of the type null are never added.
-        """
-        if arguments.one_of("new_columns", new_columns, get_args(NewColumns)) == "refuse":
-            return data
-        if is_pandas(data) and any(name is not None for name in data.index.names):
-            data = data.reset_index()  # named levels are columns
-        is_frame = frame_cast(data) is not None  # it stays one: its columns have casts of their own
-        rows = data if is_frame else as_batches(data, self.entry.schema.arrow)
-        columns = as_batches(rows).schema if is_frame else rows.schema
-        names, known = own_names(columns.names, self.entry.schema), set(self.entry.schema.arrow.names)
-        extra = [field for field, name in zip(columns, names, strict=True) if name not in known]
-        if len(extra) == len(columns):
-            raise SchemaError(f"none of the columns {', '.join(columns.names)} is one of table {self.name!r}")
-        added = [field for field in extra if new_columns == "add" and not pa.types.is_null(field.type)]
+    def add_columns(self, added: Sequence[pa.Field]) -> None:
+        """Adds columns to the table, with NULL in older rows, unless the request was applied before."""
         if added and not self.unit.has_applied(self.request):
             changes = tuple(AddColumn(field.name, field.type, is_path=False) for field in added)
             entry = self.entry
             self.unit.add(AlterTable(self.name, entry.uuid, entry.schema, entry.sort_key, changes, self.request))
             self.entry = self.unit.entry(self.name)
-        left_out = [field.name for field in extra if field not in added]
-        if not left_out:
-            return rows
-        if is_frame:
-            kept = [index for index, name in enumerate(columns.names) if name not in left_out]
-            return data.iloc[:, kept] if is_pandas(data) else data.drop(left_out)
-        return rows.from_batches(
-            pa.schema([field for field in columns if field.name not in left_out]),
-            (batch.drop_columns(left_out) for batch in rows),
-        )
 
     def append(self, data: Any, cast: bool, leave_out_erased: bool | None) -> None:
         """Adds the statement of ``Table.append``."""
@@ -115,13 +96,23 @@ class TableChange:
         self._add_rows("insert", self.make_insert, data, cast, leave_out_erased)
 
     def upsert(
-        self, data: Any, on: str | Sequence[str] | None, cast: bool = False, leave_out_erased: bool | None = None
+        self,
+        data: Any,
+        on: str | Sequence[str] | None,
+        cast: bool = False,
+        leave_out_erased: bool | None = None,
+        choose: Callable[[Iterable[pa.RecordBatch], tuple[Field, ...]], Iterable[pa.RecordBatch]] | None = None,
     ) -> None:
-        """Adds the statement of ``Table.upsert``: rows, and a tombstone for older rows with their keys."""
+        """Adds the statement of ``Table.upsert``: rows, and a tombstone for older rows with their keys.
+
+        ``choose`` chooses those to write, of rows of which each has a key of its own.
+        """
         fields = key_fields(self.entry, on)
 
         def make(rows: Iterator[pa.RecordBatch]) -> Write | None:
             batches, keys = dedupe_last(rows, fields)
+            if choose is not None and keys.num_rows:
+                batches, keys = dedupe_last(choose(batches, fields), fields)
             if keys.num_rows == 0:
                 return None
             files = self.write_rows(batches)
@@ -409,6 +400,23 @@ def _shown_values(column: pa.ChunkedArray) -> list[Any]:
         return list(column.to_pylist())
     except (OverflowError, ValueError):
         return [plain_text(value, column.type) for value in to_plain(column.combine_chunks())]
+
+
+def divide_columns(name: str, entry: TableEntry, data: Any, new_columns: NewColumns) -> tuple[Any, Sequence[pa.Field]]:
+    """Rows, and the columns of theirs that are to be added to a table. Others that it lacks are left out.
+
+    Columns of the type null are never added. Raises SchemaError if the table has none of the columns.
+    """
+    if arguments.one_of("new_columns", new_columns, get_args(NewColumns)) == "refuse":
+        return data, ()
+    rows = RowStream.of(data, entry.schema.arrow)
+    columns = rows.reader.schema
+    names, known = own_names(columns.names, entry.schema), set(entry.schema.arrow.names)
+    extra = [field for field, own in zip(columns, names, strict=True) if own not in known]
+    if len(extra) == len(columns):
+        raise SchemaError(f"none of the columns {', '.join(columns.names)} is one of table {name!r}")
+    added = [field for field in extra if new_columns == "add" and not pa.types.is_null(field.type)]
+    return rows.without([field.name for field in extra if field not in added]), added
 
 
 def rows_of(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, TypeVa
 
 from dolmen.base import arguments
 from dolmen.base.runtime import TRANSACTION, RetryPolicy, attempts
+from dolmen.commit.change import NO_NOTE, Metadata, Note
 from dolmen.commit.head import Context
 from dolmen.commit.statements.background import SetProperties
 from dolmen.commit.statements.catalog import CreateTable, DropTable, RenameTable
@@ -41,7 +42,7 @@ from dolmen.transactions.transaction_table import (
     TransactionTable,
     drop_table,
     entry_unless_applied,
-    refuse_message,
+    refuse_note,
 )
 from dolmen.transactions.unit_of_work import Commit, UnitOfWork
 
@@ -59,14 +60,14 @@ Exist: TypeAlias = Literal["error", "ok", "replace"]
 class CatalogVerbs(Generic[CommitT, ErasedT, TableT, RenamedT]):
     """The verbs that change the set of tables, for a database and for a transaction.
 
-    ``request`` and ``message`` are the same in all calls: see ``Table.append``.
+    ``request``, ``message`` and ``metadata`` are the same in all calls: see ``Table.append``.
     """
 
     def _apply(
         self,
         operation: str,
         statement: Callable[[UnitOfWork], None],
-        message: str | None,
+        note: Note,
         *,
         needs_newest: bool = False,
     ) -> CommitT:
@@ -96,6 +97,7 @@ class CatalogVerbs(Generic[CommitT, ErasedT, TableT, RenamedT]):
         exist: Exist = "error",
         request: str | None = None,
         message: str | None = None,
+        metadata: Metadata | None = None,
     ) -> TableT:
         """Creates a table, with rows if it is given some, in one commit.
 
@@ -108,8 +110,8 @@ class CatalogVerbs(Generic[CommitT, ErasedT, TableT, RenamedT]):
             sort_key: the columns that rows in a file are sorted by: best those in most filters.
             properties: settings (see ``Table.set``).
             exist: for a table that exists: "error"; "ok" to change nothing; "replace" to drop it.
-            request, message: as for ``Table.append``. A table that was created under this id, and was dropped or
-                renamed since, is not created again.
+            request, message, metadata: as for ``Table.append``. A table that was created under this id, and was dropped
+                or renamed since, is not created again.
 
         Raises:
             TableExistsError: the name is taken.
@@ -137,9 +139,9 @@ class CatalogVerbs(Generic[CommitT, ErasedT, TableT, RenamedT]):
             if not unit.has_applied(request):
                 if exist != "error":
                     unit.depend_on_names(name)
-                if name in unit.manifest.tables and exist == "ok":
+                if name in unit.tables and exist == "ok":
                     return
-                if name in unit.manifest.tables and exist == "replace":
+                if name in unit.tables and exist == "replace":
                     unit.add(DropTable(name, unit.entry(name).uuid, request))
                 unit.add(CreateTable(name, entry, request))
             keys = [entry.schema.names_of(ids) for ids in (entry.primary_key, entry.sort_key)]
@@ -148,13 +150,15 @@ class CatalogVerbs(Generic[CommitT, ErasedT, TableT, RenamedT]):
                 TableChange(unit, name, request, entry).append(rows, False, None)
 
         try:
-            self._apply("create_table", statement, message, needs_newest=exist != "error")
+            self._apply("create_table", statement, Note.of(message, metadata), needs_newest=exist != "error")
         except (ConflictError, TableExistsError):
             if exist != "ok":  # else somebody has just created it
                 raise
         return self._handle(name)
 
-    def drop_table(self, name: str, *, request: str | None = None, message: str | None = None) -> CommitT:
+    def drop_table(
+        self, name: str, *, request: str | None = None, message: str | None = None, metadata: Metadata | None = None
+    ) -> CommitT:
         """Drops a table. Older versions still read it until they expire.
 
         Args:
@@ -172,9 +176,17 @@ class CatalogVerbs(Generic[CommitT, ErasedT, TableT, RenamedT]):
         def statement(unit: UnitOfWork) -> None:
             drop_table(unit, name, request)
 
-        return self._apply("drop_table", statement, message)
+        return self._apply("drop_table", statement, Note.of(message, metadata))
 
-    def rename_table(self, old: str, new: str, *, request: str | None = None, message: str | None = None) -> RenamedT:
+    def rename_table(
+        self,
+        old: str,
+        new: str,
+        *,
+        request: str | None = None,
+        message: str | None = None,
+        metadata: Metadata | None = None,
+    ) -> RenamedT:
         """Renames a table. Its rows, settings and history stay; older versions show it under its old name.
 
         The memory of a table of changes (``<old>__deleted``) is renamed with it. Handles,
@@ -207,7 +219,7 @@ class CatalogVerbs(Generic[CommitT, ErasedT, TableT, RenamedT]):
                 unit.add(RenameTable(old, entry.uuid, new, request))
             unit.add_content(request, "rename_table", old, new)
 
-        return self._rename_result(new, self._apply("rename_table", statement, message))
+        return self._rename_result(new, self._apply("rename_table", statement, Note.of(message, metadata)))
 
     def clone(
         self,
@@ -219,6 +231,7 @@ class CatalogVerbs(Generic[CommitT, ErasedT, TableT, RenamedT]):
         tag: str | None = None,
         request: str | None = None,
         message: str | None = None,
+        metadata: Metadata | None = None,
     ) -> TableT:
         """Makes a copy of a table, in one commit that copies no data: both tables have the same files from then on.
 
@@ -241,7 +254,7 @@ class CatalogVerbs(Generic[CommitT, ErasedT, TableT, RenamedT]):
         """
         moment = Moment(version, timestamp, tag)
         statement = partial(clone_table, source=source, name=name, moment=moment, request=request)
-        self._apply("clone", statement, message, needs_newest=True)
+        self._apply("clone", statement, Note.of(message, metadata), needs_newest=True)
         return self._handle(name)
 
     def forget(
@@ -252,6 +265,7 @@ class CatalogVerbs(Generic[CommitT, ErasedT, TableT, RenamedT]):
         within: str | None = None,
         request: str | None = None,
         message: str | None = None,
+        metadata: Metadata | None = None,
     ) -> ErasedT:
         """Erases all rows about a subject, in every table with the property ``subject``, in ONE commit.
 
@@ -281,10 +295,17 @@ class CatalogVerbs(Generic[CommitT, ErasedT, TableT, RenamedT]):
         def statement(unit: UnitOfWork) -> None:
             ids.append(forget_subjects(unit, subject, dropped, within, request))
 
-        done = self._apply("forget", statement, message)
+        done = self._apply("forget", statement, Note.of(message, metadata))
         return self._erasure_result(ids[-1], done)
 
-    def set(self, *, request: str | None = None, message: str | None = None, **changes: Any) -> CommitT:
+    def set(
+        self,
+        *,
+        request: str | None = None,
+        message: str | None = None,
+        metadata: Metadata | None = None,
+        **changes: Any,
+    ) -> CommitT:
         """Changes settings of this database, in one commit: ``set(retention="7d")``.
 
         Args:
@@ -306,7 +327,7 @@ class CatalogVerbs(Generic[CommitT, ErasedT, TableT, RenamedT]):
                 unit.add(SetProperties(None, "", checked, request))
             unit.add_content(request, "set", None, checked)
 
-        return self._apply("set", statement, message)
+        return self._apply("set", statement, Note.of(message, metadata))
 
 
 class Transaction(CatalogVerbs[None, str, TransactionTable, TransactionTable]):
@@ -322,11 +343,11 @@ class Transaction(CatalogVerbs[None, str, TransactionTable, TransactionTable]):
         context: Context,
         operation: str = "transaction",
         *,
-        message: str | None = None,
+        note: Note = NO_NOTE,
         base: Manifest | None = None,
         newest: bool = False,
     ) -> None:
-        self._unit = UnitOfWork(context, operation, message=message, base=base, newest=newest)
+        self._unit = UnitOfWork(context, operation, note=note, base=base, newest=newest)
         self._result: Commit | None = None
 
     def table(self, name: str) -> TransactionTable:
@@ -341,8 +362,8 @@ class Transaction(CatalogVerbs[None, str, TransactionTable, TransactionTable]):
         self._unit.look_up(name)
         return TransactionTable(self._unit, name)
 
-    def _apply(self, operation: str, statement: Callable[[UnitOfWork], None], message: str | None, **how: Any) -> None:
-        refuse_message(message)
+    def _apply(self, operation: str, statement: Callable[[UnitOfWork], None], note: Note, **how: Any) -> None:
+        refuse_note(note)
         self._unit.operations.append(operation)
         with self._unit.savepoint():  # a call may add several statements: all of them, or none
             statement(self._unit)
@@ -364,7 +385,7 @@ class Transaction(CatalogVerbs[None, str, TransactionTable, TransactionTable]):
             ['people']
         """
         self._unit.depend_on_names()
-        return sorted(self._unit.manifest.tables)
+        return sorted(self._unit.tables)
 
     def sql(self, query: str, parameters: Parameters = None, *, request: str | None = None) -> SqlResult | Any:
         """Runs a query over the tables as this transaction sees them, or adds statements and returns None.
@@ -497,7 +518,7 @@ def replay(
     function: Callable[[Transaction], T],
     operation: str = "transaction",
     *,
-    message: str | None = None,
+    note: Note = NO_NOTE,
     policy: RetryPolicy = TRANSACTION,
     also: tuple[type[Error], ...] = (),
 ) -> tuple[T, Commit]:
@@ -508,7 +529,7 @@ def replay(
     conflicts: tuple[type[Error], ...] = (ConflictError, *also)
     conflict: Error
     for _ in attempts(context.runtime, policy):
-        transaction = Transaction(context, operation, message=message, newest=True)
+        transaction = Transaction(context, operation, note=note, newest=True)
         try:
             value = function(transaction)
         except VersionExpiredError as error:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar, get_args
 
 import pyarrow as pa
 
 from dolmen.base import arguments
+from dolmen.commit.change import Metadata, Note
 from dolmen.commit.statements.background import SetProperties
 from dolmen.commit.statements.catalog import AlterTable, DropTable
 from dolmen.errors import InputError, RowError, SchemaError, TableNotFoundError, short_repr
@@ -28,7 +30,7 @@ from dolmen.rows.write.conform import conform
 from dolmen.rows.write.row_input import as_batches
 from dolmen.transactions.erase import erase_rows
 from dolmen.transactions.merge.clauses import Clauses, WhenMatched, WhenNotMatched, WhenNotMatchedBySource
-from dolmen.transactions.merge.merge import NewValues, merge_rows, update_rows
+from dolmen.transactions.merge.merge import NewValues, changed_rows, merge_rows, update_rows
 from dolmen.transactions.merge.merge_source import SourceRows
 from dolmen.transactions.reading import ReadableTable
 from dolmen.transactions.row_statements import Mode, NewColumns, TableChange
@@ -44,14 +46,14 @@ ColumnChange: TypeAlias = evolution.SchemaChange | Callable[[Schema], evolution.
 class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
     """A table that can be changed. A subclass decides whether a call is a commit, or a part of a transaction.
 
-    ``request`` and ``message`` are the same in all calls: see ``append``.
+    ``request``, ``message`` and ``metadata`` are the same in all calls: see ``append``.
     """
 
     def _apply(
         self,
         operation: str,
         statement: Callable[[TableChange], None],
-        message: str | None,
+        note: Note,
         request: str | None,
         *,
         data: Any = None,
@@ -80,6 +82,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         cast: bool = False,
         request: str | None = None,
         message: str | None = None,
+        metadata: Metadata | None = None,
         leave_out_erased: bool | None = None,
         new_columns: NewColumns = "refuse",
     ) -> CommitT:
@@ -92,8 +95,8 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
                 them. Casts without a loss are always made, for a pandas frame also of floats that are all integers or
                 NaN, and of midnights to dates (``dolmen.rows.write.row_input``; NaN of pandas is NULL).
             request: an id under which this is applied once, however often it is tried: text of 1 to 4,096 bytes.
-            message: a message for ``history``: see ``Database.transaction``. In a transaction, give it to that: here it
-                is an InputError.
+            message, metadata: a message and values by key for ``history``: see ``Database.transaction``. In a
+                transaction, give them to that: here they are an InputError.
             leave_out_erased: leave out rows that match an erasure in force, also one that lands meanwhile; None = as
                 the table's setting says. ``Commit.erased_rows_left_out`` counts them, and
                 ``Commit.erased_rows_written`` those that are written.
@@ -113,7 +116,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         def statement(change: TableChange) -> None:
             change.append(change.take_columns(data, new_columns), cast, leave_out_erased)
 
-        return self._apply("append", statement, message, request, data=data, may_delay_files=True)
+        return self._apply("append", statement, Note.of(message, metadata), request, data=data, may_delay_files=True)
 
     def insert(
         self,
@@ -122,6 +125,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         cast: bool = False,
         request: str | None = None,
         message: str | None = None,
+        metadata: Metadata | None = None,
         leave_out_erased: bool | None = None,
         new_columns: NewColumns = "refuse",
     ) -> CommitT:
@@ -148,7 +152,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         return self._apply(
             "insert",
             lambda change: change.insert(change.take_columns(data, new_columns), cast, leave_out_erased),
-            message,
+            Note.of(message, metadata),
             request,
             data=data,
         )
@@ -158,9 +162,11 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         data: Any,
         on: str | Sequence[str] | None = None,
         *,
+        skip_equal: bool = False,
         cast: bool = False,
         request: str | None = None,
         message: str | None = None,
+        metadata: Metadata | None = None,
         leave_out_erased: bool | None = None,
         new_columns: NewColumns = "refuse",
     ) -> CommitT:
@@ -168,6 +174,9 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
 
         Args:
             on: the key columns; the primary key by default.
+            skip_equal: write no row that the table has already, equal in all columns (NULL equals NULL, and NaN equals
+                NaN). ``Commit.rows_skipped`` counts them. It reads the rows that may have one of the keys, and if these
+                change before the commit, it starts again on the newest version. A retry of a request may change it.
             data, cast, leave_out_erased, new_columns: as for ``append``.
 
         Raises:
@@ -181,9 +190,11 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         """
 
         def statement(change: TableChange) -> None:
-            change.upsert(change.take_columns(data, new_columns), on, cast, leave_out_erased)
+            choose = partial(changed_rows, change) if arguments.flag("skip_equal", skip_equal) else None
+            change.upsert(change.take_columns(data, new_columns), on, cast, leave_out_erased, choose)
 
-        return self._apply("upsert", statement, message, request, data=data, may_delay_files=True)
+        how = {"reads_rows": True} if skip_equal else {"may_delay_files": True}
+        return self._apply("upsert", statement, Note.of(message, metadata), request, data=data, **how)
 
     def overwrite(
         self,
@@ -196,6 +207,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         cast: bool = False,
         request: str | None = None,
         message: str | None = None,
+        metadata: Metadata | None = None,
         leave_out_erased: bool | None = None,
         new_columns: NewColumns = "refuse",
     ) -> CommitT:
@@ -228,7 +240,9 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
                 change.overwrite_where(rows, where, force, check, cast, leave_out_erased)
 
         needs_newest = where is not None and not force
-        return self._apply("overwrite", statement, message, request, data=data, needs_newest=needs_newest)
+        return self._apply(
+            "overwrite", statement, Note.of(message, metadata), request, data=data, needs_newest=needs_newest
+        )
 
     def delete(
         self,
@@ -240,6 +254,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         mode: Mode = "tombstone",
         request: str | None = None,
         message: str | None = None,
+        metadata: Metadata | None = None,
     ) -> CommitT:
         """Deletes the present rows for which a predicate is TRUE, or that have one of the keys.
 
@@ -264,7 +279,9 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
             change.delete(where, parameters, keys, on, mode)
 
         # A file may be replaced before the commit: then the rows are looked up again.
-        return self._apply("delete", statement, message, request, data=keys, reads_rows=mode == "positions")
+        return self._apply(
+            "delete", statement, Note.of(message, metadata), request, data=keys, reads_rows=mode == "positions"
+        )
 
     def erase(
         self,
@@ -276,6 +293,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         within: str | None = None,
         request: str | None = None,
         message: str | None = None,
+        metadata: Metadata | None = None,
     ) -> ErasedT:
         """Deletes rows from all versions at once: no version, tag or clone shows them any more.
 
@@ -302,7 +320,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         def statement(change: TableChange) -> None:
             ids.append(erase_rows(change, where, parameters, keys, on, within))
 
-        done = self._apply("erase", statement, message, request, data=keys)
+        done = self._apply("erase", statement, Note.of(message, metadata), request, data=keys)
         return self._erasure_result(ids[-1], done)
 
     def update(
@@ -313,6 +331,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         parameters: Parameters | None = None,
         request: str | None = None,
         message: str | None = None,
+        metadata: Metadata | None = None,
     ) -> CommitT:
         """Gives rows new values, in one commit. Other rows stay as they are in their files.
 
@@ -337,7 +356,13 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
             37
         """
         where = with_parameters(where, parameters)
-        return self._apply("update", lambda change: update_rows(change, set, where), message, request, reads_rows=True)
+        return self._apply(
+            "update",
+            lambda change: update_rows(change, set, where),
+            Note.of(message, metadata),
+            request,
+            reads_rows=True,
+        )
 
     def merge(
         self,
@@ -347,8 +372,10 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         when_not_matched: WhenNotMatched = "insert",
         when_not_matched_by_source: WhenNotMatchedBySource = None,
         *,
+        new_columns: NewColumns = "refuse",
         request: str | None = None,
         message: str | None = None,
+        metadata: Metadata | None = None,
     ) -> CommitT:
         """Updates, deletes and inserts rows as the rows of a source say, in one commit (SQL's MERGE).
 
@@ -370,6 +397,8 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
                 when=...)``, a list, or None.
             when_not_matched_by_source: for target rows without a source row: "delete", a mapping, ``Update``,
                 ``Delete``, a list, or None. Anything but None reads the whole table.
+            new_columns: as for ``append``, for columns of the source that a clause would write with all others. Those
+                that an expression names are for that expression, and neither refused nor added.
 
         Raises:
             InputError: several source rows match one target row; no clause; an expression that DuckDB refuses.
@@ -385,6 +414,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
             >>> people.get(3)["name"], people.count()
             ('Linus T.', 4)
         """
+        arguments.one_of("new_columns", new_columns, get_args(NewColumns))
         entry = self._entry
         rows = SourceRows.of(source, entry.schema)
         clauses = Clauses.of(when_matched, when_not_matched, when_not_matched_by_source)
@@ -392,7 +422,11 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         is_upsert = clauses.is_upsert(entry, keys, rows.rows.schema.names)
         operation = "delete" if clauses.is_delete else "upsert" if is_upsert else "merge"
         return self._apply(
-            operation, lambda change: merge_rows(change, rows, on, clauses), message, request, reads_rows=True
+            operation,
+            lambda change: merge_rows(change, rows, on, clauses, new_columns),
+            Note.of(message, metadata),
+            request,
+            reads_rows=True,
         )
 
     def add_column(
@@ -405,6 +439,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         comment: str = "",
         request: str | None = None,
         message: str | None = None,
+        metadata: Metadata | None = None,
     ) -> CommitT:
         """Adds a column, in one commit that touches no file. Existing rows get ``default``.
 
@@ -430,9 +465,11 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         name, comment = arguments.text("name", name), arguments.text("comment", comment)
         arguments.flag("nullable", nullable)
         change = evolution.AddColumn(name, _arrow_type(type), nullable, default_json(name, type, default), comment)
-        return self._alter(change, request, message)
+        return self._alter(change, request, Note.of(message, metadata))
 
-    def drop_column(self, name: str, *, request: str | None = None, message: str | None = None) -> CommitT:
+    def drop_column(
+        self, name: str, *, request: str | None = None, message: str | None = None, metadata: Metadata | None = None
+    ) -> CommitT:
         """Drops a column, in one commit that touches no file. Older versions still show it until they expire.
 
         Its values leave the disk when the files that hold them are compacted, and those versions expire. A new column
@@ -447,9 +484,17 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
             >>> people.schema.names
             ['id', 'name']
         """
-        return self._alter(evolution.DropColumn(arguments.text("name", name)), request, message)
+        return self._alter(evolution.DropColumn(arguments.text("name", name)), request, Note.of(message, metadata))
 
-    def rename_column(self, old: str, new: str, *, request: str | None = None, message: str | None = None) -> CommitT:
+    def rename_column(
+        self,
+        old: str,
+        new: str,
+        *,
+        request: str | None = None,
+        message: str | None = None,
+        metadata: Metadata | None = None,
+    ) -> CommitT:
         """Renames a column, in one commit that touches no file. Settings that name it follow.
 
         Args:
@@ -467,9 +512,11 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
             ['id', 'first_name', 'age']
         """
         change = evolution.RenameColumn(arguments.text("old", old), arguments.text("new", new))
-        return self._alter(change, request, message)
+        return self._alter(change, request, Note.of(message, metadata))
 
-    def make_nullable(self, name: str, *, request: str | None = None, message: str | None = None) -> CommitT:
+    def make_nullable(
+        self, name: str, *, request: str | None = None, message: str | None = None, metadata: Metadata | None = None
+    ) -> CommitT:
         """Allows NULL in a column from now on.
 
         Raises:
@@ -480,10 +527,16 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
             >>> people.schema.field("age").nullable
             True
         """
-        return self._alter(evolution.MakeNullable(arguments.text("name", name)), request, message)
+        return self._alter(evolution.MakeNullable(arguments.text("name", name)), request, Note.of(message, metadata))
 
     def widen_column(
-        self, name: str, type: pa.DataType, *, request: str | None = None, message: str | None = None
+        self,
+        name: str,
+        type: pa.DataType,
+        *,
+        request: str | None = None,
+        message: str | None = None,
+        metadata: Metadata | None = None,
     ) -> CommitT:
         """Gives a column a type that has all values of its own, in one commit that touches no file.
 
@@ -502,10 +555,16 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
             DataType(int64)
         """
         change = evolution.WidenColumn(arguments.text("name", name), _arrow_type(type))
-        return self._alter(change, request, message)
+        return self._alter(change, request, Note.of(message, metadata))
 
     def set_default(
-        self, name: str, default: Any, *, request: str | None = None, message: str | None = None
+        self,
+        name: str,
+        default: Any,
+        *,
+        request: str | None = None,
+        message: str | None = None,
+        metadata: Metadata | None = None,
     ) -> CommitT:
         """Changes the value of future rows that are written without a column; existing rows keep theirs.
 
@@ -527,9 +586,16 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
             column = schema.field(arguments.text("name", name))
             return evolution.SetDefault(name, default_json(name, column.arrow_type, default))
 
-        return self._alter(change, request, message)
+        return self._alter(change, request, Note.of(message, metadata))
 
-    def reorder(self, columns: Sequence[str], *, request: str | None = None, message: str | None = None) -> CommitT:
+    def reorder(
+        self,
+        columns: Sequence[str],
+        *,
+        request: str | None = None,
+        message: str | None = None,
+        metadata: Metadata | None = None,
+    ) -> CommitT:
         """Changes the order in which scans return columns: these come first, and the others as they were.
 
         Raises:
@@ -540,9 +606,19 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
             >>> people.schema.names
             ['name', 'id', 'age']
         """
-        return self._alter(evolution.Reorder(tuple(arguments.names("columns", columns))), request, message)
+        return self._alter(
+            evolution.Reorder(tuple(arguments.names("columns", columns))), request, Note.of(message, metadata)
+        )
 
-    def comment(self, name: str, comment: str, *, request: str | None = None, message: str | None = None) -> CommitT:
+    def comment(
+        self,
+        name: str,
+        comment: str,
+        *,
+        request: str | None = None,
+        message: str | None = None,
+        metadata: Metadata | None = None,
+    ) -> CommitT:
         """Says what a column is, for people; an empty text takes that away.
 
         Args:
@@ -554,10 +630,15 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
             {'age': 'in years'}
         """
         change = evolution.SetComment(arguments.text("name", name), arguments.text("comment", comment))
-        return self._alter(change, request, message)
+        return self._alter(change, request, Note.of(message, metadata))
 
     def set_sort_key(
-        self, columns: str | Sequence[str] | None, *, request: str | None = None, message: str | None = None
+        self,
+        columns: str | Sequence[str] | None,
+        *,
+        request: str | None = None,
+        message: str | None = None,
+        metadata: Metadata | None = None,
     ) -> CommitT:
         """Sorts new files by other columns. Existing files are sorted when they are compacted.
 
@@ -573,9 +654,16 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
             ('age',)
         """
         names = [] if columns is None else arguments.names("columns", columns)
-        return self._alter(evolution.SetSortKey(tuple(names)), request, message)
+        return self._alter(evolution.SetSortKey(tuple(names)), request, Note.of(message, metadata))
 
-    def set(self, *, request: str | None = None, message: str | None = None, **changes: Any) -> CommitT:
+    def set(
+        self,
+        *,
+        request: str | None = None,
+        message: str | None = None,
+        metadata: Metadata | None = None,
+        **changes: Any,
+    ) -> CommitT:
         """Changes settings of this table, in one commit: ``set(ttl="event_time 90d", target_file_bytes="256MB")``.
 
         Args:
@@ -602,7 +690,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
                     unit.add(SetProperties(change.name, entry.uuid, checked, request, seen=entry))
             unit.add_content(request, "set", change.name, checked)
 
-        return self._apply("set", statement, message, request)
+        return self._apply("set", statement, Note.of(message, metadata), request)
 
     def restore(
         self,
@@ -613,6 +701,7 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         settled: bool = True,
         request: str | None = None,
         message: str | None = None,
+        metadata: Metadata | None = None,
     ) -> CommitT:
         """Makes this table what it was in an earlier version; its name stays. See ``Database.restore``.
 
@@ -633,9 +722,9 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
         def statement(change: TableChange) -> None:
             restore_table(change.unit, change.name, moment, request)
 
-        return self._apply("restore", statement, message, request, needs_newest=True)
+        return self._apply("restore", statement, Note.of(message, metadata), request, needs_newest=True)
 
-    def _alter(self, column_change: ColumnChange, request: str | None, message: str | None) -> CommitT:
+    def _alter(self, column_change: ColumnChange, request: str | None, note: Note) -> CommitT:
         def statement(change: TableChange) -> None:
             unit, entry = change.unit, change.entry
             altered = column_change(entry.schema) if callable(column_change) else column_change
@@ -643,13 +732,13 @@ class TableVerbs(ReadableTable, Generic[CommitT, ErasedT]):
                 unit.add(AlterTable(change.name, entry.uuid, entry.schema, entry.sort_key, (altered,), request))
             unit.add_content(request, "alter", change.name, repr(altered))
 
-        return self._apply("alter", statement, message, request)
+        return self._apply("alter", statement, note, request)
 
 
 class TransactionTable(TableVerbs[None, str]):
     """A table inside a transaction: reads see the statements so far, and writes add statements.
 
-    ``message`` belongs to the whole transaction (``Database.transaction``): its tables refuse one.
+    ``message`` and ``metadata`` belong to the whole transaction (``Database.transaction``): its tables refuse them.
     """
 
     def __init__(self, unit: UnitOfWork, name: str, pinned: Manifest | None = None) -> None:
@@ -682,11 +771,11 @@ class TransactionTable(TableVerbs[None, str]):
         self,
         operation: str,
         statement: Callable[[TableChange], None],
-        message: str | None,
+        note: Note,
         request: str | None,
         **how: Any,
     ) -> None:
-        refuse_message(message)
+        refuse_note(note)
         self._unit.operations.append(operation)
         with self._unit.savepoint():  # a call may add several statements: all of them, or none
             statement(TableChange(self._unit, self.name, request))
@@ -746,10 +835,11 @@ def pin_table(table: TransactionTable) -> TransactionTable:
     return TransactionTable(table._unit, table.name, table._unit.manifest)
 
 
-def refuse_message(message: str | None) -> None:
-    """Raises InputError if a statement of a transaction has a message."""
-    if message is not None:
-        raise InputError("a message belongs to the whole transaction: give it to db.transaction(message=...)")
+def refuse_note(note: Note) -> None:
+    """Raises InputError if a statement of a transaction has a message or metadata."""
+    for name in ("message", "metadata"):
+        if getattr(note, name):
+            raise InputError(f"{name}= belongs to the whole transaction: give it to db.transaction({name}=...)")
 
 
 def default_json(name: str, arrow_type: pa.DataType, value: Any) -> Json:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -14,9 +14,11 @@ import pyarrow as pa
 from dolmen.base import arguments
 from dolmen.base.units import utc
 from dolmen.commit.change import (
+    NO_NOTE,
     Change,
     ColumnsDependency,
     NamesDependency,
+    Note,
     RowsDependency,
     Statement,
     find_applied,
@@ -54,13 +56,14 @@ class Commit:
         counts: the numbers of rows, files and tombstones that it changed.
         did: what it did to which tables and columns; only the first few, and never a value.
         did_more: the number of further ones.
-        message: its author's message.
+        message, metadata: what its author says about it.
         requests: ids of the requests that it applied, as long as they are remembered.
         attempts: how often the pointer was put (0 in history).
         already: versions that had applied requests of this call before, by request id.
         erased_rows_written: how many of the rows that this call wrote match an erasure in force: people who were
             erased may be there again (0 in history).
         erased_rows_left_out: how many rows this call left out because they match one (0 in history).
+        rows_skipped: how many rows this call did not write because the table has equal ones (0 in history).
     """
 
     version: int
@@ -72,11 +75,13 @@ class Commit:
     did: tuple[TableEffect, ...] = ()
     did_more: int = 0
     message: str = ""
+    metadata: dict[str, str] = field(default_factory=dict)
     requests: tuple[str, ...] = ()
     attempts: int = 0
     already: dict[str, int] = field(default_factory=dict)
     erased_rows_written: int = 0
     erased_rows_left_out: int = 0
+    rows_skipped: int = 0
 
     @classmethod
     def of(
@@ -98,6 +103,7 @@ class Commit:
             did=entry.did,
             did_more=entry.did_more,
             message=entry.message,
+            metadata=entry.metadata,
             requests=tuple(requests),
             attempts=attempts,
             already=already or {},
@@ -141,6 +147,7 @@ class Commit:
             "groups dropped": counts.groups_dropped,
             "written rows that were erased": self.erased_rows_written,
             "erased rows left out": self.erased_rows_left_out,
+            "equal rows skipped": self.rows_skipped,
         }
         ids = [id_ if len(id_) <= 80 else f"{id_[:77]}..." for id_ in self.requests[:3]]
         more = [f"{len(self.requests) - 3:,} more"] if len(self.requests) > 3 else []
@@ -148,6 +155,7 @@ class Commit:
             "did": self.done,
             "for": ", ".join(ids + more),
             "message": repr(self.message) if self.message else "",
+            "metadata of": ", ".join(self.metadata),
             "applied before": ", ".join(f"{id_} (version {version})" for id_, version in self.already.items()),
         }
         shown = {name: f"{number:,}" for name, number in numbers.items() if number}
@@ -182,14 +190,14 @@ class UnitOfWork:
         context: Context,
         operation: str = "transaction",
         *,
-        message: str | None = None,
+        note: Note = NO_NOTE,
         base: Manifest | None = None,
         newest: bool = False,
     ) -> None:
         self.context, self.operation = context, arguments.operation(operation)
         self.operations: list[str] = []
         """The operations of the calls so far."""
-        self._message = "" if message is None else arguments.message(message)
+        self._note = note
         self.uploads = PendingUploads(context.store, context.runtime, context.segments)
         self._base = base
         self._statements: list[Statement] = []
@@ -202,12 +210,15 @@ class UnitOfWork:
         self._first_upload_us: int | None = None
         self._intent: Intent | None = None
         self._draft: Draft | None = None
+        self._is_draft_saved = False  # a savepoint may go back to it, so the next statement gets a copy
         self._manifest: Manifest | None = None
         self._applied_by_id: tuple[Manifest, dict[str, bool]] | None = None
         self._is_base_fixed = base is not None
         self._is_refreshed = False
         self.has_ended = False
         self._filters: list[ErasedRowsFilter] = []
+        self.skipped_rows = 0
+        """The rows that were not written because the table has equal ones."""
         if newest:
             self.refresh()
 
@@ -261,16 +272,27 @@ class UnitOfWork:
             )
         return self._manifest
 
+    @property
+    def tables(self) -> Mapping[str, TableEntry]:
+        """The tables with the statements so far."""
+        return self._draft.tables if self._draft else self.base.tables
+
+    @property
+    def counts(self) -> Counts:
+        """The counts of the statements so far."""
+        return self._draft.counts if self._draft else Counts()
+
     def entry(self, name: str) -> TableEntry:
         """The table's entry with the statements so far. Looks for a newer base before it reports a missing table."""
         arguments.text("table", name)
         can_rebase = self._can_rebase
-        tables = self._draft.tables if self._draft else self.base.tables
-        if name not in tables and can_rebase:
+        if name not in self.tables and can_rebase:
             self.refresh()
+        if (entry := self.tables.get(name)) is None:
+            entry = self.manifest.table(name)  # raises TableNotFoundError
         try:
             with self.context.reading(self.base.version):
-                return self.context.segments.whole(self.manifest.table(name))
+                return self.context.segments.whole(entry)
         except VersionExpiredError:  # reading an idle table's section in an old version
             if not can_rebase:
                 raise
@@ -305,13 +327,16 @@ class UnitOfWork:
     def add(self, statement: Statement) -> None:
         """Adds a statement and applies it to the draft. If that raises, the statement is left out."""
         self._check_open()
-        draft = self._draft or Draft(self.base, self.context.segments)
+        if self._draft is None:
+            draft = Draft(self.base, self.context.segments)
+        else:
+            draft = self._draft.copy() if self._is_draft_saved else self._draft
         if needs_preparing(statement):
             with self.context.reading(self.base.version):
                 statement = statement.prepare(draft, self.uploads)
         statement.apply(draft, self.next_ts)
         self._statements.append(statement)
-        self._draft, self._manifest = draft, None
+        self._draft, self._manifest, self._is_draft_saved = draft, None, False
 
     def erased_filter(self, entry: TableEntry, leave_out: bool | None = None) -> ErasedRowsFilter | None:
         """A filter that counts erased rows, for ``Commit``; None if no erasure in force reaches the table."""
@@ -345,14 +370,16 @@ class UnitOfWork:
 
         The caller binds the request ``request_bound_later`` to a digest (``bind``) after these statements.
         """
-        draft = self._draft.copy() if self._draft else None
+        draft, self._is_draft_saved = self._draft, True
         statements, content, filters = len(self._statements), dict(self._content), len(self._filters)
+        skipped_rows = self.skipped_rows
         outer = self._request_bound_later
         self._request_bound_later = request_bound_later or outer
         try:
             yield
         except BaseException:
-            self._draft, self._manifest, self._content = draft, None, content
+            self._draft, self._manifest, self._content, self.skipped_rows = draft, None, content, skipped_rows
+            self._is_draft_saved = True
             del self._statements[statements:], self._filters[filters:]
             raise
         finally:
@@ -480,7 +507,7 @@ class UnitOfWork:
             dependencies=tuple(self._dependencies),
             first_upload_us=self._first_upload_us,
             txid=self._intent.txid if self._intent else None,
-            message=self._message,
+            note=self._note,
             excluded_by=frozenset(self._excluded_by),
         )
 
@@ -493,13 +520,15 @@ class UnitOfWork:
         requests = [id_ for id_ in change.applied if id_ not in done.already]
         commit = Commit.of(done.entry, requests, attempts=done.attempts, already=done.already)
         written = sum(each.count for each in self._filters if not each.leaves_out)
-        return replace(commit, erased_rows_written=written, erased_rows_left_out=self._left_out_rows())
+        return replace(self._with_left_out(commit), erased_rows_written=written)
 
     def _nothing(self, already: dict[str, int] | None = None) -> Commit:
-        return replace(Commit.nothing(self.base.as_history(), already), erased_rows_left_out=self._left_out_rows())
+        return self._with_left_out(Commit.nothing(self.base.as_history(), already))
 
-    def _left_out_rows(self) -> int:
-        return sum(each.count for each in self._filters if each.leaves_out)
+    def _with_left_out(self, commit: Commit) -> Commit:
+        """The commit with the numbers of rows that its calls left out."""
+        erased = sum(each.count for each in self._filters if each.leaves_out)
+        return replace(commit, erased_rows_left_out=erased, rows_skipped=self.skipped_rows)
 
     def abandon(self) -> None:
         """Ends this without a commit. Does nothing if it has ended."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from dolmen.api.database import Database
 from dolmen.commit.head import Context
@@ -141,7 +141,7 @@ class _RecordingDatabase(Database):
         assert self._run is not None
         return self._run
 
-    def transaction(self, operation: str = "transaction", *, message: str | None = None) -> Transaction:
+    def transaction(self, operation: str = "transaction", **_note: Any) -> Transaction:
         if self._run and self._run.effects:
             self._process.network.counts["batches made anew"] += 1
         run = self._run = self._process.begin_run()

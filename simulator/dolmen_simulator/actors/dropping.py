@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -165,7 +166,7 @@ class Ingester(Actor):
         there = process.ledger.states[-1].get(table)
         if there is None or there.settings.get("ingest_new_columns") == "add" or self.random.random() < 0.3:
             return
-        changes = {"ingest_new_columns": "add"}
+        changes: dict[str, Any] = {"ingest_new_columns": "add"}
         effect = SettingsEffect(table, changes)
         process.write(f"set {table} {changes}", [effect], lambda: process.db.table(table).set(**changes))
 

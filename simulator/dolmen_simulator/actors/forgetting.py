@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from dolmen.errors import InputError
 from dolmen.iceberg.publication import publish_erasures
@@ -69,7 +70,7 @@ class Eraser(Actor):
 
     def _set_subject(self, process: Process) -> None:
         name = self.target(process, NAMES)
-        changes = {SUBJECT: self.random.choice(("k", "k", "v", None))}
+        changes: dict[str, Any] = {SUBJECT: self.random.choice(("k", "k", "v", None))}
         if name is not None:
             effect = SettingsEffect(name, changes)
             process.write(f"set {name} {changes}", [effect], lambda: process.db.table(name).set(**changes))

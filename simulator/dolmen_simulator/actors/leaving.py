@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from io import BytesIO
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,7 +23,7 @@ from dolmen_simulator.judge.iceberg import PREFIX, IcebergReader
 from dolmen_simulator.judge.never import Never, ViolationError, raising_unreadable
 from dolmen_simulator.world.network import Network
 
-SOON = {"erase_within": "1h", "erasure_memory": "1s", "orphan_age": "1h", "reader_grace": "10m"}
+SOON: dict[str, Any] = {"erase_within": "1h", "erasure_memory": "1s", "orphan_age": "1h", "reader_grace": "10m"}
 """Settings by which erased rows leave the disk within hours."""
 
 _HOUR_US = 3_600_000_000

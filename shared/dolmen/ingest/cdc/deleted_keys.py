@@ -194,7 +194,7 @@ class DeleteMemory:
                 f"table {table!r}: deletes of its changes are remembered in table {name!r}, whose name is too long; "
                 f"for ingest_mode cdc a name has at most {longest} characters"
             ) from None
-        sequences, memory = entry.sequences, unit.manifest.tables.get(name)
+        sequences, memory = entry.sequences, unit.tables.get(name)
         if memory is not None and (sequences is None or memory.uuid != sequences.memory):
             raise InputError(
                 f"table {name!r} is in the way: deletes of the changes of {table!r} are to be remembered under this "
@@ -218,7 +218,7 @@ class DeleteMemory:
             fields = [pa.field(field.name, field.arrow_type, False) for field in (*self.keys, self.sequence)]
             names = [field.name for field in self.keys]
             table = self.transaction.create_table(self.name, pa.schema(fields), names, names, request=request)
-        return table, unit_of(self.transaction).manifest.tables[self.name].uuid
+        return table, unit_of(self.transaction).tables[self.name].uuid
 
     def ensure_kept(self, table: TransactionTable, request: str) -> None:
         """Adds to the memory the columns for values that are older than their rows."""

@@ -184,7 +184,7 @@ class DropIngestion:
         Then no file may be rejected. If the table itself is new, the commit that creates it may also reject a file.
         """
         name, whole = self.path.path.partition("/")[0], unit_of(transaction).uploads.segments.whole
-        entry, base_entry = unit_of(transaction).manifest.tables.get(name), unit_of(transaction).base.tables.get(name)
+        entry, base_entry = unit_of(transaction).tables.get(name), unit_of(transaction).base.tables.get(name)
         if entry is None or base_entry is None:
             return entry is not None and self.drop.rejection_id is None
         return whole(entry).schema != whole(base_entry).schema
@@ -394,7 +394,7 @@ class DropIngestion:
 
     def _column_of_error(self, transaction: Transaction, error: Exception) -> str | None:
         name = getattr(error, "column", None)
-        table = unit_of(transaction).manifest.tables.get(self.path.path.partition("/")[0]) if name else None
+        table = unit_of(transaction).tables.get(self.path.path.partition("/")[0]) if name else None
         return name if table and name in unit_of(transaction).uploads.segments.whole(table).schema.arrow.names else None
 
     def _database_attributes(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -12,9 +12,12 @@ from dolmen.format.ingest_properties import parse_kind
 from dolmen.ingest.formats.source_file import RewindableFile
 from dolmen.ingest.inference.inference import Inference, infer_file
 from dolmen.store import object_opener
+from dolmen.store.base import split_object_url
 
 
-def infer(source: str | Path | BinaryIO, **given: Any) -> Inference:
+def infer(
+    source: str | Path | BinaryIO, *, storage_options: Mapping[str, str] | None = None, **given: Any
+) -> Inference:
     """Infers how a file is meant to be read, and its columns: format, encoding, delimiter, header, types, and so on.
 
     Reads the whole file, in bounded memory. A type is inferred only if it gives back the text of all values.
@@ -22,6 +25,7 @@ def infer(source: str | Path | BinaryIO, **given: Any) -> Inference:
 
     Args:
         source: a path, the URL of an object (``s3://bucket/key``), or a binary file that can be rewound.
+        storage_options: for an object in S3, as for ``open``.
         given: what is known: ``format="csv"``, and the attributes of ``Inference.dialect``, each as the property
             ``ingest_...`` takes it: ``delimiter=";"``, ``header=False``, ``encoding="latin-1"``.
 
@@ -39,8 +43,10 @@ def infer(source: str | Path | BinaryIO, **given: Any) -> Inference:
     """
     kind = parse_kind(given.pop("format", None), "format=")
     known = parse_attributes(given)
+    if storage_options is not None and not (isinstance(source, str) and split_object_url(source)):
+        raise InputError("storage_options are for the URL of an object, s3://bucket/key")
     if isinstance(source, str | Path):
-        name, open = opener(source)
+        name, open = opener(source, storage_options)
         return infer_file(open, name, kind=kind, known=known)
     if not (hasattr(source, "read") and hasattr(source, "seek")):
         raise InputError(f"source={short_repr(source)}: give a path, a URL, or a binary file that can be rewound")
@@ -49,9 +55,9 @@ def infer(source: str | Path | BinaryIO, **given: Any) -> Inference:
     return infer_file(RewindableFile(source).reopen, name, kind=kind, known=known)
 
 
-def opener(source: str | Path) -> tuple[str, Callable[[], BinaryIO]]:
+def opener(source: str | Path, storage_options: Mapping[str, str] | None = None) -> tuple[str, Callable[[], BinaryIO]]:
     """The name of a file or an object, and a function that opens it. Raises InputError for anything else."""
-    if isinstance(source, str) and (open_object := object_opener(source)) is not None:
+    if isinstance(source, str) and (open_object := object_opener(source, storage_options)) is not None:
         return source, open_object
     if isinstance(source, str) and "://" in source:
         raise InputError(f"{source!r}: give a path, or the URL of an object, s3://bucket/key")

@@ -3,7 +3,7 @@
 Deleted rows are buffered in memory and the others stream past them. If they do not fit, both go to temporary files in
 parts by key, or by the whole row without a key, and part after part is matched.
 
-Rows are compared bit by bit: NaN equals itself, -0.0 is not 0.0, NULL equals NULL, also inside lists.
+Rows are compared bit by bit: NaN equals NaN, -0.0 is not 0.0, NULL equals NULL, also inside lists.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ def _equal_values(first: pa.Array, second: pa.Array) -> Mask:
         return _equal_lists(first, second)
     if t.is_floating(kind):
         bits = pa.int32() if t.is_float32(kind) else pa.int64()
-        first, second = first.view(bits), second.view(bits)
+        both_nan = to_mask(pc.and_(pc.is_nan(first), pc.is_nan(second)).fill_null(False))
+        same_bits = pc.equal(first.view(bits), second.view(bits)).fill_null(False)
+        return to_mask(same_bits) | both_nan
     return to_mask(pc.fill_null(pc.equal(first, second), False))
 
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import datetime as dt
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from decimal import Decimal
 from itertools import chain
 from numbers import Real
@@ -46,6 +47,28 @@ _FOLD_ROWS, _FOLD_BYTES = MAX_KEYS, MAX_BYTES // 4
 """Replaced rows are dropped whenever this much has been added."""
 
 
+@dataclass(frozen=True)
+class RowStream:
+    """Rows that are a stream already; ``find`` returns the casts of the frame that they were, if they were one."""
+
+    reader: pa.RecordBatchReader
+    find: FindCast | None
+
+    @classmethod
+    def of(cls, data: Any, schema: pa.Schema) -> RowStream:
+        """Takes rows as ``as_batches`` does, for a table with these columns."""
+        return cls(as_batches(data, schema), frame_cast(data))
+
+    def without(self, names: Collection[str]) -> RowStream:
+        """The same rows without some columns."""
+        if not names:
+            return self
+        kept = [index for index, name in enumerate(self.reader.schema.names) if name not in names]
+        schema = pa.schema([self.reader.schema.field(index) for index in kept])
+        batches = (batch.select(kept) for batch in self.reader)
+        return RowStream(pa.RecordBatchReader.from_batches(schema, batches), self.find)
+
+
 def as_batches(data: Any, schema: pa.Schema | None = None) -> pa.RecordBatchReader:
     """The rows of ``data`` as a stream.
 
@@ -74,6 +97,8 @@ def as_batches(data: Any, schema: pa.Schema | None = None) -> pa.RecordBatchRead
 def _reader(data: Any, schema: pa.Schema | None) -> pa.RecordBatchReader:
     if isinstance(data, pa.RecordBatchReader):
         return data
+    if isinstance(data, RowStream):
+        return data.reader
     if isinstance(data, (pa.Table, pa.RecordBatch)):
         return _from_table(data)
     if _is(data, "pyarrow.dataset", "Dataset"):
@@ -335,7 +360,15 @@ def _time_loss(value: Any, kind: pa.DataType) -> str | None:
 
 def frame_cast(data: Any) -> FindCast | None:
     """Finds the casts of the columns of a frame; None if ``data`` is not a frame."""
+    if isinstance(data, RowStream):
+        return data.find
     return _find_cast(0) if is_pandas(data) else _find_cast(1) if is_polars(data) else None
+
+
+def is_repeatable(data: Any) -> bool:
+    """True if rows or keys can be read twice: values, Arrow data in memory and frames, but no reader or iterator."""
+    repeatable = (str, bytes, Mapping, Sequence, Set, pa.Table, pa.RecordBatch, pa.Array, pa.ChunkedArray, np.ndarray)
+    return data is None or isinstance(data, repeatable) or type(data).__name__ in ("DataFrame", "LazyFrame", "Series")
 
 
 def is_pandas(data: Any) -> bool:

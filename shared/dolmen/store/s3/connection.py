@@ -19,6 +19,7 @@ from email.utils import parsedate_to_datetime
 from functools import lru_cache, partial
 from typing import Any, Protocol
 from urllib.parse import quote, urlsplit
+from weakref import WeakValueDictionary
 
 import boto3
 from botocore.awsrequest import AWSPreparedRequest, HeadersDict
@@ -358,7 +359,12 @@ class StorageOptions:
         return cls(**found)
 
     def connect(self, runtime: Runtime) -> Connection:
-        """A connection of its own. Raises InputError."""
+        """The connection of all stores with these options, while there is one. Raises InputError."""
+        key = runtime, self, _environment(), os.getpid()
+        shared = _connections_by_options.get(key)
+        return shared or _connections_by_options.setdefault(key, self._connect(runtime))
+
+    def _connect(self, runtime: Runtime) -> Connection:
         try:
             session = boto3.Session(
                 aws_access_key_id=self.access_key_id,
@@ -373,6 +379,10 @@ class StorageOptions:
         return _make(runtime, session, self.endpoint_url)
 
 
+_connections_by_options: WeakValueDictionary[Any, Connection] = WeakValueDictionary()
+"""Connections by their options, environment and process, and no longer than a store has them."""
+
+
 def connect(runtime: Runtime, session: Any = None) -> Connection:
     """A connection by the ordinary AWS configuration: environment, profiles, instance roles.
 
@@ -382,9 +392,13 @@ def connect(runtime: Runtime, session: Any = None) -> Connection:
     """
     if session is not None:
         return _make(runtime, session)
+    return _shared_connection(runtime, _environment(), os.getpid())
+
+
+def _environment() -> tuple[tuple[str, str], ...]:
+    """The part of the environment that a connection depends on."""
     prefixes = ("AWS_", "DOLMEN_S3_", "DOLMEN_BUCKET_OWNERS", "HOME", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
-    environment = tuple(sorted(item for item in os.environ.items() if item[0].upper().startswith(prefixes)))
-    return _shared_connection(runtime, environment, os.getpid())
+    return tuple(sorted(item for item in os.environ.items() if item[0].upper().startswith(prefixes)))
 
 
 @lru_cache(maxsize=16)

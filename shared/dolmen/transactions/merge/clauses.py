@@ -161,20 +161,25 @@ class Clauses:
         word = re.compile(rf"(?<!\w){re.escape(column)}(?!\w)", re.IGNORECASE)
         return any(word.search(text.replace("``", "`").replace('""', '"')) for text in self.texts)
 
+    def new_columns(self, names: Collection[str], source_names: Iterable[str]) -> list[str]:
+        """The source's columns that a clause would write, and that the table, with columns ``names``, lacks."""
+        if not any(not isinstance(clause, Delete) and clause.values is None for clause in self.all):
+            return []
+        return [name for name in source_names if name not in names and not self.may_name(name)]
+
     def check_columns(self, names: Collection[str], source_names: Collection[str]) -> None:
-        """Raises SchemaError if the table lacks a column that a clause names, or a source column that nothing names."""
+        """Raises SchemaError if the table lacks a column that a clause names, or would write from the source."""
         for clause in self.all:
             if isinstance(clause, Delete):
                 continue
             for name in clause.values or ():
                 if name not in names:
                     raise SchemaError(f"no column {name!r} in the table; there are: {', '.join(sorted(names))}")
-            extra = [name for name in source_names if name not in names and not self.may_name(name)]
-            if clause.values is None and extra:
-                raise SchemaError(
-                    f"no column {extra[0]!r} in the table, and no expression of the merge names it; drop it, or name "
-                    "the columns that are to be written"
-                )
+        if extra := self.new_columns(names, source_names):
+            raise SchemaError(
+                f"no column {extra[0]!r} in the table, and no expression of the merge names it; drop it, name the "
+                'columns that are to be written, or give new_columns="add" or "ignore"'
+            )
 
     def check_updates(self, entry: TableEntry, on: Collection[str], source_names: Collection[str]) -> None:
         """Raises SchemaError if an update may change a primary key (not by ``on``), or the order of changes (CDC)."""

@@ -23,6 +23,7 @@ from dolmen.format.schema import COMMIT_TS, Field
 from dolmen.format.types import to_mask
 from dolmen.predicate.ast import Predicate, columns
 from dolmen.predicate.parse import Where, parse
+from dolmen.rows.changes.row_matching import equal_rows
 from dolmen.rows.scan.engines.expressions import Evaluator, Sides
 from dolmen.rows.write.casts import lossless_cast
 from dolmen.rows.write.conform import conform
@@ -45,7 +46,14 @@ from dolmen.transactions.merge.clauses import (
     terms_of,
 )
 from dolmen.transactions.merge.merge_source import MAX_PAIRS, PAIR_BYTES, Indices, KeyIndex, SourceRows
-from dolmen.transactions.row_statements import STEP_ROWS, HiddenRows, RowLocations, TableChange, rows_content
+from dolmen.transactions.row_statements import (
+    STEP_ROWS,
+    HiddenRows,
+    NewColumns,
+    RowLocations,
+    TableChange,
+    rows_content,
+)
 
 NewValues: TypeAlias = Mapping[str, Any]
 """New values by column: Python values, which are the same in all rows, or ``Expression``."""
@@ -147,8 +155,19 @@ def _target_schema(entry: TableEntry, names: Sequence[str]) -> pa.Schema:
     return pa.schema([(field.name, field.arrow_type) for field in entry.schema.fields if field.name in names])
 
 
-def merge_rows(change: TableChange, source: SourceRows, on: str | Sequence[str], clauses: Clauses) -> None:
+def merge_rows(
+    change: TableChange,
+    source: SourceRows,
+    on: str | Sequence[str],
+    clauses: Clauses,
+    new_columns: NewColumns = "refuse",
+) -> None:
     """Adds the statements of ``Table.merge``. A merge that amounts to an upsert or a delete adds those statements."""
+    if new_columns != "refuse":
+        extra = clauses.new_columns(change.entry.schema.arrow.names, source.rows.schema.names)
+        added = [name for name in extra if new_columns == "add" and name not in source.untyped]
+        change.add_columns([source.rows.schema.field(name) for name in added])
+        source = source.without([name for name in extra if name not in added])
     unit, entry, request = change.unit, change.entry, change.request
     fields = key_fields(entry, on)
     if clauses.is_upsert(entry, [field.name for field in fields], source.rows.schema.names):
@@ -173,6 +192,27 @@ def merge_rows(change: TableChange, source: SourceRows, on: str | Sequence[str],
     if unit.needs_content(request):
         names = sorted(field.name for field in fields)
         unit.add_content(request, "merge", change.name, names, *clauses.content(), source.digest())
+
+
+def changed_rows(
+    change: TableChange, batches: Iterable[pa.RecordBatch], fields: tuple[Field, ...]
+) -> Iterator[pa.RecordBatch]:
+    """Rows, one of each key, without those that equal the table's only row of their key.
+
+    Reads the rows that may have one of the keys: from now on the commit is refused if another one changes these.
+    """
+    [rows] = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    names = [field.name for field in fields]
+    index = KeyIndex(pa.Table.from_batches([rows.select(names)]), fields)
+    matches, is_equal = np.zeros(rows.num_rows, np.int64), np.zeros(rows.num_rows, np.bool_)
+    for target, _ in change.rows_to_change(rows.schema.names, index.predicate()):
+        for _, _, at, found in index.pairs([target[name] for name in names], STEP_ROWS):
+            np.add.at(matches, found, 1)
+            pairs = target.take(pa.array(at)), rows.take(pa.array(found))
+            is_equal[found[equal_rows(*(pair.columns for pair in pairs))]] = True
+    is_changed = ~is_equal | (matches > 1)
+    change.unit.skipped_rows += rows.num_rows - int(is_changed.sum())
+    yield rows.filter(pa.array(is_changed))
 
 
 @dataclass(frozen=True)

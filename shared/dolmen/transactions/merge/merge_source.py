@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -35,10 +35,14 @@ Indices: TypeAlias = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class SourceRows:
-    """The rows of a source in stored types, all in memory; ``find`` returns their casts to a table's types."""
+    """The rows of a source in stored types, all in memory; ``find`` returns their casts to a table's types.
+
+    ``untyped`` are columns without a value and without a type.
+    """
 
     rows: pa.RecordBatch
     find: FindCast
+    untyped: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, data: Any, schema: Schema) -> SourceRows:
@@ -71,7 +75,12 @@ class SourceRows:
         if is_pandas(data) or is_polars(data):
             table = _cast_to_table(table, table_types, find)
         arrays = [one_array(column) for column in table.columns]
-        return cls(pa.RecordBatch.from_arrays(arrays, schema=table.schema), find)
+        untyped = frozenset(field.name for field in fields if pa.types.is_null(field.type))
+        return cls(pa.RecordBatch.from_arrays(arrays, schema=table.schema), find, untyped)
+
+    def without(self, names: Sequence[str]) -> SourceRows:
+        """The same rows without some columns."""
+        return replace(self, rows=self.rows.drop_columns(list(names))) if names else self
 
     def digest(self) -> str:
         """The digest of the rows, a part of the request's digest."""
