@@ -54,3 +54,18 @@ def test_all_reasons_are_shown(cli: Cli, lake: Path) -> None:
     assert done.code == 2
     for reason in ("AdoptionError", "column 'id': ", "column 'half': type halffloat", "5.txt"):
         assert reason in done.err
+
+
+def test_files_are_added_to_a_table_and_known_ones_skipped(cli: Cli, lake: Path) -> None:
+    assert cli("adopt", "t", lake).code == 0
+    write_plain(lake / "3.parquet", pa.table({"id": [30], "more": [1]}))
+    refused = cli("adopt", "t", lake, "--into")
+    assert refused.code == 2
+    assert "new_columns='add'" in refused.err
+    done = cli("adopt", "t", lake, "--into", "--new-columns", "add")
+    assert done.code == 0, done.err
+    assert "files were added to t" in done.out
+    assert "skipped files: 3" in done.out
+    found = json.loads(cli("adopt", "t", lake, "--into", "--json").out)
+    assert (found["files"], found["skipped"], found["version"]) == (0, 4, 2)
+    assert cli("scan", "t", "--count").out.split() == ["31"]
