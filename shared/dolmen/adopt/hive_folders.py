@@ -137,7 +137,7 @@ class FolderColumns:
         fields = []
         for name in (name for name in self.names if name.lower() not in inside):
             texts = {each[name] for each in self.values.values() if name in each}
-            fields.append(pa.field(name, infer_type(texts), None in texts))
+            fields.append(pa.field(name, infer_type(texts)))
         return fields
 
     def constants(self, one: CandidateFile, schema: Schema, refusals: AdoptionRefusals) -> dict[int, ConstantColumn]:
