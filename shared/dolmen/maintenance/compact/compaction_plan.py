@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -186,11 +186,12 @@ class _Planner:
         mostly_deleted: list[DataFile] = []
         small: list[DataFile] = []
         full: list[tuple[Range, DataFile]] = []
+        chosen: list[Sized] = [hidden, erased, from_folders, mostly_deleted, small, full]
         count = size = 0
         is_published = TableSettings.of(self._entry).iceberg is not None
         for file in files:
             count, size = count + 1, size + file.size
-            if sum(map(len, (hidden, erased, from_folders, mostly_deleted, small, full))) >= MOST_FILES:
+            if sum(map(len, chosen)) >= MOST_FILES:
                 self._left_alone[NEXT_PLAN] += 1
             elif not file.live_rows or file.uuid in dead_uuids:
                 hidden.append(file)
